@@ -1,0 +1,39 @@
+# Everything sets itself up in .venv; nothing outside the checkout is changed.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+# One thread a worker: two OpenMP teams on two cores are slower than one thread each.
+PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+.PHONY: help demo test lint unit clean
+.DEFAULT_GOAL := help
+
+help:  ## what this Makefile can do
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.run  ## set up, then the main job on the embedded data (about a minute)
+	$(BIN)/camri demo
+
+test: lint unit  ## set up, then lint, types and tests
+
+lint: $(VENV)/.dev  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: $(VENV)/.dev  ## tests and doctests
+	$(PYTEST)
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@ $(VENV)/.run

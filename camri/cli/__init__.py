@@ -1,0 +1,42 @@
+"""The command line: parse, call, print. Nothing heavy is imported before a command needs it."""
+
+import sys
+
+import typer
+
+import camri
+from camri.errors import InputError
+
+app = typer.Typer(
+    name="camri",
+    help="Raise the recall of the classes that must not be missed, without giving up accuracy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"camri {camri.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; bad input ends with one sentence on stderr and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        typer.echo(f"camri: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,26 @@
+"""The one exception for input that a person can correct."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Bad input, told in one sentence that names the value and the choices.
+
+    The command line prints it without a traceback and exits with 2.
+    """
+
+
+def closest(name: object, choices: Iterable[object], shown: int = 12) -> str:
+    """A hint for a name that is not among the choices: the closest ones, then what there is.
+
+    >>> closest("cta", ["cat", "dog"])
+    "did you mean 'cat'? choices: cat, dog"
+    >>> closest("zebra", ["cat", "dog"])
+    'choices: cat, dog'
+    """
+    names = [str(choice) for choice in choices]
+    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    more = f" … ({len(names)} in all)" if len(names) > shown else ""
+    return f"{hint}choices: {', '.join(names[:shown])}{more}"
