@@ -1,0 +1,111 @@
+"""What a data set is to the rest of the project: uint8 images or float features, labels, names, splits."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from camri.errors import InputError, closest
+
+SPLIT_NAMES = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Rows of one part of a data set.
+
+    inputs: uint8 (N, H, W, C) images or float32 (N, D) features; labels: int64 (N,);
+    groups: int64 (N,) or None; rows of one group (frames of one GTSRB track) belong together.
+    """
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    groups: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def rows(self, indices: np.ndarray) -> "Split":
+        """The rows at the indices, copied, in that order."""
+        index = torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64))
+        groups = None if self.groups is None else self.groups[index]
+        return Split(self.inputs[index], self.labels[index], groups)
+
+    def digests(self) -> dict[str, str]:
+        """sha256 of the bytes of each array."""
+        arrays = {"inputs": self.inputs, "labels": self.labels, "groups": self.groups}
+        return {name: digest(array) for name, array in arrays.items() if array is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """A named data set with its splits ("train", and "val" and "test" where they exist).
+
+    `fingerprint` is a sha256 that changes with any pixel, label, class name or split; `provenance` says in
+    plain JSON where the data came from, with which options, and how each split was drawn.
+
+    >>> from camri.data import load
+    >>> digits = load("digits")
+    >>> digits.num_classes, digits.input_shape, len(digits.splits["train"])
+    (10, (8, 8, 1), 1258)
+    >>> digits.class_index("7")
+    7
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    splits: Mapping[str, Split]
+    fingerprint: str
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_image(self) -> bool:
+        """True for uint8 images, False for ready-made features."""
+        return self.splits["train"].inputs.dtype == torch.uint8
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(H, W, C) of an image, or (D,) of a feature row."""
+        return tuple(self.splits["train"].inputs.shape[1:])
+
+    def class_index(self, name: str) -> int:
+        """The index of the class with this name."""
+        try:
+            return self.classes.index(str(name))
+        except ValueError:
+            hint = closest(name, self.classes)
+            raise InputError(f"class {name!r} is not in {self.name}; {hint}") from None
+
+    def class_counts(self, split: str) -> torch.Tensor:
+        """Rows per class of a split: int64 (C,)."""
+        if split not in self.splits:
+            raise InputError(f"{self.name} has no split {split!r}; {closest(split, self.splits)}")
+        return torch.bincount(self.splits[split].labels, minlength=self.num_classes)
+
+
+def assemble(
+    name: str, classes: tuple[str, ...], splits: Mapping[str, Split], provenance: Mapping[str, Any]
+) -> DataSet:
+    """A DataSet whose fingerprint and recorded digests come from its content."""
+    ordered = {part: splits[part] for part in SPLIT_NAMES if part in splits}
+    digests = {part: split.digests() for part, split in ordered.items()}
+    shapes = {part: list(split.inputs.shape) for part, split in ordered.items()}
+    return DataSet(name, classes, ordered, hash_json([classes, shapes, digests]), {**provenance, "sha256": digests})
+
+
+def digest(array: torch.Tensor) -> str:
+    """sha256 of a tensor's bytes, row-major."""
+    return hashlib.sha256(array.contiguous().numpy().data).hexdigest()
+
+
+def hash_json(value: object) -> str:
+    """sha256 of a JSON-able value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=True).encode()).hexdigest()

@@ -1,0 +1,139 @@
+"""Hold-out splits: stratified by class, whole groups at a time, the same on every machine.
+
+The order in which rows are drawn is the order of blake2b(seed, part, unit): no library's random numbers,
+so a split survives new versions of numpy, torch and scikit-learn.
+"""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from camri.data.dataset import DataSet, Split, hash_json
+from camri.errors import InputError
+
+
+def hold_out(dataset: DataSet, part: str = "val", fraction: float = 0.1, seed: int = 0) -> DataSet:
+    """The data set with `part` taken out of its train split; every other split stays as it is.
+
+    Each class gives up `fraction` of its rows; where rows have groups, whole groups move, so a part can be
+    a little larger or smaller. A class that has a single row (or group) keeps it in train.
+
+    >>> from camri.data import load
+    >>> digits = hold_out(load("digits"), fraction=0.1, seed=3)
+    >>> {name: len(split) for name, split in digits.splits.items()}
+    {'train': 1132, 'val': 126, 'test': 539}
+    """
+    if part not in ("val", "test"):
+        raise InputError(f"part={part!r} cannot be held out; choices: val, test")
+    if not 0 < fraction < 1:
+        raise InputError(f"fraction={fraction!r} must lie between 0 and 1, for example 0.1")
+    return _take(dataset, part, round(fraction * len(dataset.splits["train"])), seed)
+
+
+def make_test(
+    dataset: DataSet, *, fraction: float | None = None, num_rows: int | None = None, seed: int = 0
+) -> DataSet:
+    """The data set with a test split taken out of train, for data that comes without one.
+
+    Give a fraction (0.3 unless told) or the exact number of rows.
+    """
+    if num_rows is None:
+        return hold_out(dataset, "test", 0.3 if fraction is None else fraction, seed)
+    if fraction is not None:
+        raise InputError(f"give fraction={fraction!r} or num_rows={num_rows!r}, not both")
+    available = len(dataset.splits["train"])
+    if not 0 < num_rows < available:
+        raise InputError(f"num_rows={num_rows!r} must lie between 1 and {available - 1} for {dataset.name}")
+    return _take(dataset, "test", num_rows, seed)
+
+
+def _take(dataset: DataSet, part: str, num_rows: int, seed: int) -> DataSet:
+    if part in dataset.splits:
+        raise InputError(f"{dataset.name} has a {part} split of {len(dataset.splits[part])} rows already; use that one")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InputError(f"seed={seed!r} must be a whole number")
+    train = dataset.splits["train"]
+    taken = choose_rows(train, dataset.num_classes, num_rows, salt=f"{seed}/{part}")
+    if not taken.any():
+        raise InputError(
+            f"{dataset.name} is too small to hold out a {part} split: no class can spare one of its "
+            f"{'groups' if train.groups is not None else 'rows'}"
+        )
+    step: dict[str, Any] = {
+        "part": part,
+        "from": "train",
+        "asked_rows": num_rows,
+        "rows": int(taken.sum()),
+        "seed": seed,
+        "by": "class and group" if train.groups is not None else "class",
+        "sha256": hashlib.sha256(np.flatnonzero(taken).astype("<i8").tobytes()).hexdigest(),
+    }
+    splits = {**dataset.splits, "train": train.rows(np.flatnonzero(~taken))}
+    splits[part] = train.rows(np.flatnonzero(taken))
+    order = [name for name in ("train", "val", "test") if name in splits]
+    return DataSet(
+        dataset.name,
+        dataset.classes,
+        {name: splits[name] for name in order},
+        hash_json([dataset.fingerprint, step]),
+        {**dataset.provenance, "splits": [*dataset.provenance.get("splits", []), step]},
+    )
+
+
+def choose_rows(split: Split, num_classes: int, num_rows: int, salt: str) -> np.ndarray:
+    """Which rows to take, bool (N,): `num_rows` of them, spread over the classes as the rows are.
+
+    A group goes to the class that most of its rows have.
+    """
+    labels = split.labels.numpy()
+    units = np.arange(len(labels)) if split.groups is None else split.groups.numpy()
+    names, unit_of_row, unit_rows = np.unique(units, return_inverse=True, return_counts=True)
+    unit_class = _majority_class(unit_of_row.ravel(), labels, len(names))
+    class_rows = np.bincount(unit_class, weights=unit_rows, minlength=num_classes).astype(np.int64)
+    targets = _apportion(class_rows, num_rows)
+
+    drawn = np.array([_draw(salt, int(name)) for name in names], dtype=np.uint64)
+    order = np.lexsort((names, drawn, unit_class))
+    rows, classes = unit_rows[order], unit_class[order]
+    is_first = np.concatenate([[True], classes[1:] != classes[:-1]])
+    is_last = np.concatenate([is_first[1:], [True]])
+    rows_before = np.cumsum(rows) - rows
+    before = rows_before - rows_before[is_first][np.cumsum(is_first) - 1]
+    # A group is taken when that leaves its class nearer to the target; the first of several in any case.
+    wanted = (2 * (targets[classes] - before) >= rows) | is_first
+    taken = np.zeros(len(names), dtype=bool)
+    taken[order] = wanted & ~is_last & (targets[classes] > 0)
+    return taken[unit_of_row.ravel()]
+
+
+def _majority_class(unit_of_row: np.ndarray, labels: np.ndarray, num_units: int) -> np.ndarray:
+    """The most frequent label of each unit, the smaller one where two tie: (U,)."""
+    pairs, counts = np.unique(np.stack([unit_of_row, labels]), axis=1, return_counts=True)
+    best_last = np.lexsort((-pairs[1], counts, pairs[0]))
+    winners = np.zeros(num_units, dtype=np.int64)
+    winners[pairs[0][best_last]] = pairs[1][best_last]
+    return winners
+
+
+def _apportion(class_rows: np.ndarray, num_rows: int) -> np.ndarray:
+    """Whole rows per class in proportion (largest remainder) that add up to `num_rows`: (C,).
+
+    A class keeps a row; it also gives one, wherever `num_rows` suffices for that.
+    """
+    shares, remainders = np.divmod(class_rows * num_rows, class_rows.sum())
+    shares[np.argsort(-remainders, kind="stable")[: num_rows - shares.sum()]] += 1
+    most = np.maximum(class_rows - 1, 0)
+    least = np.minimum(most, 1) if num_rows >= np.count_nonzero(most) else np.zeros_like(most)
+    shares = np.clip(shares, least, most)
+    while (surplus := int(shares.sum()) - num_rows) != 0:
+        movable = np.flatnonzero(shares > least if surplus > 0 else shares < most)
+        if not len(movable):
+            break
+        largest_first = movable[np.argsort(-shares[movable], kind="stable")][: abs(surplus)]
+        shares[largest_first] -= np.sign(surplus)
+    return shares
+
+
+def _draw(salt: str, unit: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{salt}/{unit}".encode(), digest_size=8).digest(), "big")

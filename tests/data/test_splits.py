@@ -1,0 +1,159 @@
+"""Splits: sizes by hand, groups kept whole, nothing lost, and the very same rows for ever."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from camri.data import Split, hold_out, load, make_test
+from camri.data.dataset import DataSet, assemble
+from camri.data.splits import choose_rows
+from camri.errors import InputError
+
+
+def rows_of(labels: list[int], groups: list[int] | None = None, **others: list[int]) -> DataSet:
+    """A data set whose feature is the row's own number, so that rows can be followed."""
+
+    def split(labels: list[int], groups: list[int] | None, first: int) -> Split:
+        features = torch.arange(first, first + len(labels), dtype=torch.float32)[:, None]
+        return Split(features, torch.tensor(labels), None if groups is None else torch.tensor(groups))
+
+    splits = {"train": split(labels, groups, 0)}
+    splits |= {name: split(rows, None, 10_000) for name, rows in others.items()}
+    classes = tuple(f"class {k}" for k in range(max(labels) + 1))
+    return assemble("rows", classes, splits, {})
+
+
+def numbers(split: Split) -> list[int]:
+    return split.inputs[:, 0].int().tolist()
+
+
+def test_each_class_gives_its_share() -> None:
+    data = hold_out(rows_of([0] * 100 + [1] * 50 + [2] * 10), fraction=0.2, seed=7)
+    assert data.class_counts("val").tolist() == [20, 10, 2]
+    assert data.class_counts("train").tolist() == [80, 40, 8]
+
+
+def test_no_row_is_lost_or_doubled_and_order_is_kept() -> None:
+    data = hold_out(rows_of([0, 1] * 40), fraction=0.25)
+    assert sorted(numbers(data.splits["train"]) + numbers(data.splits["val"])) == list(range(80))
+    assert numbers(data.splits["train"]) == sorted(numbers(data.splits["train"]))
+    assert [n % 2 for n in numbers(data.splits["val"])] == data.splits["val"].labels.tolist()
+
+
+def test_the_rows_drawn_are_pinned() -> None:
+    """These rows were drawn when the split was designed; they must be drawn by every version after."""
+    data = hold_out(rows_of([0] * 12 + [1] * 12), fraction=0.25, seed=0)
+    assert numbers(data.splits["val"]) == PINNED
+    assert data.provenance["splits"] == [
+        {
+            "part": "val",
+            "from": "train",
+            "asked_rows": 6,
+            "rows": 6,
+            "seed": 0,
+            "by": "class",
+            "sha256": hashlib.sha256(np.array(PINNED, "<i8").tobytes()).hexdigest(),
+        }
+    ]
+
+
+PINNED = [2, 5, 9, 12, 17, 23]
+
+
+def test_another_seed_draws_other_rows_and_another_fingerprint() -> None:
+    data = rows_of([0] * 50 + [1] * 50)
+    first, again, other = hold_out(data, seed=0), hold_out(data, seed=0), hold_out(data, seed=1)
+    assert numbers(first.splits["val"]) == numbers(again.splits["val"])
+    assert first.fingerprint == again.fingerprint
+    assert numbers(first.splits["val"]) != numbers(other.splits["val"])
+    assert len({data.fingerprint, first.fingerprint, other.fingerprint}) == 3
+
+
+def test_test_rows_are_not_touched() -> None:
+    data = rows_of([0] * 20 + [1] * 20, test=[0, 1, 1])
+    assert hold_out(data).splits["test"] is data.splits["test"]
+
+
+def test_groups_stay_whole() -> None:
+    groups = [k // 10 for k in range(400)]
+    data = hold_out(rows_of([0] * 200 + [1] * 200, groups), fraction=0.1, seed=5)
+    train, val = data.splits["train"].groups, data.splits["val"].groups
+    assert train is not None
+    assert val is not None
+    assert not set(train.tolist()) & set(val.tolist())
+    assert data.class_counts("val").tolist() == [20, 20]
+    assert data.provenance["splits"][0]["by"] == "class and group"
+
+
+def test_a_group_larger_than_the_share_is_still_taken_once() -> None:
+    data = hold_out(rows_of([0] * 30 + [1] * 300, [0] * 15 + [1] * 15 + list(range(2, 302))), fraction=0.1)
+    assert data.class_counts("val").tolist() == [15, 30]
+
+
+def test_a_class_with_one_row_keeps_it_in_train() -> None:
+    data = hold_out(rows_of([0] * 20 + [1]), fraction=0.5)
+    assert data.class_counts("train").tolist()[1] == 1
+    assert data.class_counts("val").tolist()[1] == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(2, 40), min_size=2, max_size=12),
+    st.floats(0.05, 0.6),
+    st.integers(0, 2**70),
+)
+def test_exact_sizes(class_sizes: list[int], fraction: float, seed: int) -> None:
+    labels = [k for k, size in enumerate(class_sizes) for _ in range(size)]
+    wanted = max(len(class_sizes), round(fraction * len(labels)))
+    wanted = min(wanted, len(labels) - len(class_sizes))
+    data = make_test(rows_of(labels), num_rows=wanted, seed=seed)
+    counts = data.class_counts("test").numpy()
+    assert counts.sum() == wanted
+    assert (counts >= 1).all()
+    exact = np.array(class_sizes) * wanted / len(labels)
+    floor_at_one = np.clip(exact, 1, np.array(class_sizes) - 1)
+    assert (np.abs(counts - floor_at_one) <= 1 + len(class_sizes) / 2).all()
+
+
+def test_a_group_over_two_classes_counts_for_its_larger_one() -> None:
+    labels, groups = [0, 0, 1, 1, 1, 0, 0, 1], [5, 5, 5, 6, 6, 7, 7, 8]
+    taken = choose_rows(Split(torch.zeros(8, 1), torch.tensor(labels), torch.tensor(groups)), 2, 3, "s")
+    by_group = {group: {bool(t) for t, g in zip(taken, groups, strict=True) if g == group} for group in groups}
+    assert all(len(values) == 1 for values in by_group.values())
+    assert sum(by_group[5] | set()) + sum(by_group[7]) == 1  # one of class 0's two groups
+    assert sum(by_group[6]) + sum(by_group[8]) == 1
+
+
+def test_a_hundred_thousand_classes_are_quick() -> None:
+    labels = np.repeat(np.arange(100_000), 3)
+    split = Split(torch.zeros(300_000, 1), torch.from_numpy(labels))
+    taken = choose_rows(split, 100_000, 100_000, "0/val")
+    assert np.bincount(labels[taken], minlength=100_000).tolist() == [1] * 100_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"part": "train"}, "part='train' cannot be held out; choices: val, test"),
+        ({"fraction": 1.5}, r"fraction=1.5 must lie between 0 and 1"),
+        ({"fraction": 0.0}, r"fraction=0.0 must lie between 0 and 1"),
+        ({"seed": 0.5}, "seed=0.5 must be a whole number"),
+        ({"part": "test"}, "digits has a test split of 539 rows already"),
+    ],
+)
+def test_bad_arguments(arguments: dict, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        hold_out(load("digits"), **arguments)
+
+
+def test_make_test_refuses_impossible_sizes() -> None:
+    with pytest.raises(InputError, match="num_rows=4 must lie between 1 and 3"):
+        make_test(rows_of([0, 0, 1, 1]), num_rows=4)
+    with pytest.raises(InputError, match="not both"):
+        make_test(rows_of([0, 0, 1, 1]), num_rows=1, fraction=0.1)
+    with pytest.raises(InputError, match="no class can spare one of its rows"):
+        make_test(rows_of([0, 1]), num_rows=1)
