@@ -1,3 +1,84 @@
 """Raise the recall of the classes that must not be missed, without giving up accuracy."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+# Public name -> module. They are imported on first use, so that `camri --help` starts without torch.
+_PUBLIC = {
+    "ArcFaceLoss": "modules",
+    "CamriLoss": "modules",
+    "CosFaceLoss": "modules",
+    "CosineHead": "heads",
+    "CrossEntropyLoss": "modules",
+    "FocalLoss": "modules",
+    "InputError": "errors",
+    "L2SoftmaxLoss": "modules",
+    "LdamLoss": "modules",
+    "LinearHead": "heads",
+    "LogitAdjustedLoss": "modules",
+    "RealWorldWeightCrossEntropyLoss": "modules",
+    "VectorScalingLoss": "modules",
+    "WassersteinLoss": "modules",
+    "WeightedCrossEntropyLoss": "modules",
+    "replace_head": "heads",
+}
+_MODULES = ("data", "heads", "losses", "methods", "models", "penalties")
+
+__all__ = [
+    "ArcFaceLoss",
+    "CamriLoss",
+    "CosFaceLoss",
+    "CosineHead",
+    "CrossEntropyLoss",
+    "FocalLoss",
+    "InputError",
+    "L2SoftmaxLoss",
+    "LdamLoss",
+    "LinearHead",
+    "LogitAdjustedLoss",
+    "RealWorldWeightCrossEntropyLoss",
+    "VectorScalingLoss",
+    "WassersteinLoss",
+    "WeightedCrossEntropyLoss",
+    "__version__",
+    "data",
+    "heads",
+    "losses",
+    "methods",
+    "models",
+    "penalties",
+    "replace_head",
+]
+
+if TYPE_CHECKING:
+    from camri import data, heads, losses, methods, models, penalties
+    from camri.errors import InputError
+    from camri.heads import CosineHead, LinearHead, replace_head
+    from camri.modules import (
+        ArcFaceLoss,
+        CamriLoss,
+        CosFaceLoss,
+        CrossEntropyLoss,
+        FocalLoss,
+        L2SoftmaxLoss,
+        LdamLoss,
+        LogitAdjustedLoss,
+        RealWorldWeightCrossEntropyLoss,
+        VectorScalingLoss,
+        WassersteinLoss,
+        WeightedCrossEntropyLoss,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"camri.{name}")
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(f"camri.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module 'camri' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

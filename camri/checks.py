@@ -1,0 +1,104 @@
+"""What the losses refuse: wrong shapes and plain numbers always, wrong values in tensors where they can be read."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from camri.errors import InputError
+
+
+def known_dtype(outputs: Tensor) -> Tensor:
+    if outputs.dim() < 2 or outputs.shape[-1] < 2:
+        raise InputError(f"outputs of shape {tuple(outputs.shape)} are not (batch, classes) with two classes or more")
+    if not outputs.is_floating_point():
+        raise InputError(f"outputs of dtype {outputs.dtype} are not numbers a loss can use; give a float dtype")
+    return outputs
+
+
+def as_float(outputs: Tensor) -> Tensor:
+    """The outputs in float32, or float64 if they are: half precision would round the loss away."""
+    outputs = known_dtype(outputs)
+    return outputs if outputs.dtype == torch.float64 else outputs.float()
+
+
+def per_class(values: Tensor, outputs: Tensor, name: str, *, scalar: bool = False) -> Tensor:
+    num_classes = outputs.shape[-1]
+    if scalar and values.dim() == 0:
+        values = values.expand(num_classes)
+    if values.shape != (num_classes,):
+        raise InputError(
+            f"{name} of shape {tuple(values.shape)} does not fit {num_classes} classes; give ({num_classes},)"
+        )
+    return values.to(outputs.dtype)
+
+
+def square(values: Tensor, outputs: Tensor, name: str) -> Tensor:
+    wanted = (outputs.shape[-1],) * 2
+    if values.shape != wanted:
+        raise InputError(f"{name} of shape {tuple(values.shape)} does not fit {wanted[0]} classes; give {wanted}")
+    return values.to(outputs.dtype)
+
+
+def _readable(values: Tensor) -> bool:
+    """Whether values can be looked at without waiting for a device or breaking a trace."""
+    if torch.compiler.is_compiling() or values.device.type != "cpu":
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is None  # not inside vmap or grad
+
+
+def check(
+    outputs: Tensor,
+    labels: Tensor | None,
+    *,
+    scale: float | Tensor | None = None,
+    margins: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    bound: float = math.inf,
+    at_least_zero: dict[str, Tensor] | None = None,
+    zero_diagonal: dict[str, Tensor] | None = None,
+    validate: bool = False,
+) -> None:
+    """Refuse what cannot be right: shapes and plain numbers always, values in tensors where they can be read."""
+    num_classes = outputs.shape[-1]
+    if labels is not None:
+        if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != outputs.shape[:-1]:
+            raise InputError(
+                f"labels of shape {tuple(labels.shape)} and dtype {labels.dtype} do not fit outputs of shape "
+                f"{tuple(outputs.shape)}; give one class index (int64) a row"
+            )
+        if (validate or _readable(labels)) and labels.numel():
+            low, high = labels.min().item(), labels.max().item()
+            if low < 0 or high >= num_classes:
+                wrong = low if low < 0 else high
+                raise InputError(
+                    f"label {wrong} is out of range; there are {num_classes} classes, 0 to {num_classes - 1}"
+                )
+    if scale is not None and (not isinstance(scale, Tensor) or validate or _readable(scale)):
+        value = scale.detach().item() if isinstance(scale, Tensor) else scale
+        if not 0 < value < math.inf:
+            raise InputError(f"scale={value!r} is not allowed; it must be a finite number above 0")
+    if not 0 <= label_smoothing < 1:
+        raise InputError(f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)")
+    if margins is not None and (validate or _readable(margins)):
+        _refuse_if(margins, ~((margins >= 0) & (margins <= math.pi)), "margins", "0 to π radians")
+    for name, values in (at_least_zero or {}).items():
+        if validate or _readable(values):
+            _refuse_if(values, ~((values >= 0) & (values < math.inf)), name, "finite numbers of at least 0")
+    for name, values in (zero_diagonal or {}).items():
+        if validate or _readable(values):
+            diagonal = values.diagonal()
+            _refuse_if(diagonal, diagonal != 0, f"diagonal of {name}", "0: a class is not mistaken for itself")
+    if validate:
+        _refuse_if(
+            outputs,
+            ~(outputs.abs() <= bound),
+            "outputs",
+            "finite" if bound == math.inf else "cosines in [-1, 1]",
+        )
+
+
+def _refuse_if(values: Tensor, wrong: Tensor, name: str, allowed: str) -> None:
+    if bool(wrong.any()):
+        at = tuple(wrong.nonzero()[0].tolist())
+        raise InputError(f"{name} at {at} is {values[at].item():.6g}; allowed: {allowed}")

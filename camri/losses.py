@@ -1,0 +1,361 @@
+"""Losses as pure functions: outputs of a head, labels and per-class parameters in, one loss per sample out.
+
+Shape letters: B batch, C classes. Two kinds of outputs come in: `cos`, the cosines of a
+:class:`camri.CosineHead`, and `logits`, the scores of a :class:`camri.LinearHead`. Equation numbers are the
+paper's (Nishiyama et al., CAMRI Loss, IJCNN 2022).
+
+Every function computes in float32 (float64 for float64 inputs) whatever comes in and whatever autocast says,
+changes no input, and never asks the device for a value: it can be compiled, exported, vmapped and captured in
+a CUDA graph. What can be checked without waiting for the device is checked always; `validate=True` checks the
+rest too.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from camri.checks import as_float, check, known_dtype, per_class, square
+from camri.errors import InputError, closest
+
+BEYOND_PI = ("monotone", "paper", "clip")
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0, validate: bool = False) -> Tensor:
+    """Minus the log-probability of each label: (B, C), (B,) -> (B,). Equation 1.
+
+    >>> cross_entropy(torch.zeros(1, 4), torch.tensor([2])).exp()
+    tensor([4.])
+    """
+    logits = as_float(logits)
+    check(logits, labels, label_smoothing=label_smoothing, validate=validate)
+    return -_at_label(torch.log_softmax(logits, dim=-1), labels, label_smoothing)
+
+
+def weighted_cross_entropy(
+    logits: Tensor, labels: Tensor, weights: Tensor, *, label_smoothing: float = 0.0, validate: bool = False
+) -> Tensor:
+    """Cross-entropy times the weight of the label's class: (B, C), (B,), (C,) -> (B,). Equation 2 (WCE).
+
+    Its mean over the batch divides by the batch size, as the paper's equation does.
+    `torch.nn.CrossEntropyLoss(weight=…)` divides by the sum of the weights instead, which takes back most of the
+    penalty: at weight 40 and six important images among 64 by a factor of 4.7.
+
+    >>> weighted_cross_entropy(torch.zeros(2, 4), torch.tensor([0, 2]), torch.tensor([3.0, 1, 1, 1])) / math.log(4)
+    tensor([3., 1.])
+    """
+    logits = as_float(logits)
+    weights = per_class(weights, logits, "weights")
+    check(logits, labels, label_smoothing=label_smoothing, validate=validate, at_least_zero={"weights": weights})
+    return -_at_label(weights * torch.log_softmax(logits, dim=-1), labels, label_smoothing)
+
+
+def real_world_weight_cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    false_negative: Tensor,
+    false_positive: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """Prices for a missed class and for each wrong guess: (B, C), (B,), (C,), (C, C) -> (B,). Equation 3 (CRWWCE).
+
+    `false_positive[k, l]` prices probability given to class k when the truth is l; its diagonal must be zero.
+
+    >>> fn, fp = torch.ones(3), torch.ones(3, 3) - torch.eye(3)
+    >>> loss = real_world_weight_cross_entropy(torch.zeros(1, 3), torch.tensor([0]), fn, fp)
+    >>> torch.isclose(loss, torch.tensor([-math.log(1 / 3) - 2 * math.log(2 / 3)]))
+    tensor([True])
+    """
+    logits = as_float(logits)
+    false_negative = per_class(false_negative, logits, "false_negative")
+    false_positive = square(false_positive, logits, "false_positive")
+    check(
+        logits,
+        labels,
+        label_smoothing=label_smoothing,
+        validate=validate,
+        at_least_zero={"false_negative": false_negative, "false_positive": false_positive},
+        zero_diagonal={"false_positive": false_positive},
+    )
+    correct = _at_label(false_negative * torch.log_softmax(logits, dim=-1), labels, label_smoothing)
+    prices = false_positive.T[labels] * (1 - label_smoothing) + false_positive.mean(dim=1) * label_smoothing
+    return -(correct + (prices * _log_one_minus_softmax(logits)).sum(dim=-1))
+
+
+def wasserstein(
+    logits: Tensor,
+    targets: Tensor,
+    cost: Tensor,
+    entropy: float = 0.0,
+    *,
+    num_iterations: int = 100,
+    validate: bool = False,
+) -> Tensor:
+    """Price of moving the predicted probabilities onto the target: (B, C), targets, (C, C) -> (B,). Equation 4.
+
+    `cost[k, l]` is the price of moving probability from class k to class l and `entropy` the paper's λ, the weight
+    of the entropy term. Targets are labels (B,) or distributions (B, C). With labels the transport plan has a
+    single member, so the loss is the closed form Σₖ hₖ cost[k, t] + λ Σₖ hₖ (log hₖ − 1). With distributions it
+    is `num_iterations` of Sinkhorn's algorithm in the log domain, differentiated by the envelope theorem (the dual
+    potentials are the gradient); λ must then be positive, and the smaller it is beside the costs the more
+    iterations are needed (`validate=True` refuses a plan that misses its marginals by more than 1 %).
+
+    >>> cost = torch.ones(3, 3) - torch.eye(3)
+    >>> wasserstein(torch.zeros(1, 3), torch.tensor([0]), cost)  # 1 − h_t
+    tensor([0.6667])
+    """
+    logits = as_float(logits)
+    cost = square(cost, logits, "cost")
+    if not 0 <= entropy < math.inf:
+        raise InputError(f"entropy={entropy!r} is not allowed; it must be a finite number of at least 0")
+    at_least_zero = {"cost": cost}
+    if not targets.is_floating_point():
+        check(logits, targets, validate=validate, at_least_zero=at_least_zero)
+        log_h = torch.log_softmax(logits, dim=-1)
+        return (log_h.exp() * (cost.T[targets] + entropy * (log_h - 1))).sum(dim=-1)
+
+    if targets.shape != logits.shape:
+        raise InputError(
+            f"targets of shape {tuple(targets.shape)} do not fit logits of shape {tuple(logits.shape)}; "
+            "give class indices (B,) or one distribution a row (B, C)"
+        )
+    if entropy == 0:
+        raise InputError("entropy=0 needs class indices as targets; with distributions it must be positive")
+    check(logits, None, validate=validate, at_least_zero={**at_least_zero, "targets": targets})
+    return _sinkhorn(logits, targets.to(logits.dtype), cost, entropy, num_iterations, validate)
+
+
+def margin_softmax(
+    cos: Tensor,
+    labels: Tensor,
+    margins: Tensor,
+    scale: float | Tensor,
+    beyond_pi: str = "monotone",
+    *,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """Cross-entropy of scaled cosines, the label's angle widened by its class's margin: (B, C), (B,), (C,) -> (B,).
+
+    Equations 11 to 13 in one function: `margins` (radians) zero is L2-constrained softmax, constant is ArcFace,
+    and zero except at the important classes is CAMRI. `scale` is the paper's s. `beyond_pi`: see
+    :func:`add_angular_margin`. Use it in training only; at inference the cosines decide.
+
+    >>> cos = torch.tensor([[0.8, 0.1]])
+    >>> plain, camri = (margin_softmax(cos, torch.tensor([0]), torch.tensor([m, 0.0]), 8.0) for m in (0.0, 0.3))
+    >>> bool(camri > plain)
+    True
+    """
+    cos = known_dtype(cos)
+    check(cos, labels, scale=scale, label_smoothing=label_smoothing, validate=validate, bound=1.01)
+    logits = scale * add_angular_margin(cos, labels, margins, beyond_pi, validate=validate)
+    return -_at_label(torch.log_softmax(logits, dim=-1), labels, label_smoothing)
+
+
+def add_angular_margin(
+    cos: Tensor, labels: Tensor, margins: Tensor, beyond_pi: str = "monotone", *, validate: bool = False
+) -> Tensor:
+    """cos(θ + margin) at each label's class, cos θ elsewhere: (B, C), (B,), (C,) radians -> (B, C).
+
+    Where θ + margin passes π the bare cosine rises again, so that a worse feature would be punished less:
+
+    - `"monotone"`: −2 − cos(θ + m) past π; continuous with its slope and strictly falling in θ;
+    - `"paper"`: cos(θ + m) everywhere, as the equation stands;
+    - `"clip"`: cos θ − m sin m past π, the fallback of most ArcFace codes; it falls, but jumps at π.
+
+    >>> cos = torch.tensor([[0.5, 0.1]])
+    >>> add_angular_margin(cos, torch.tensor([0]), torch.tensor([0.0, 0.3]))  # class 0 has no margin
+    tensor([[0.5000, 0.1000]])
+    >>> add_angular_margin(cos, torch.tensor([1]), torch.tensor([0.0, 0.3]))
+    tensor([[ 0.5000, -0.1985]])
+    """
+    if beyond_pi not in BEYOND_PI:
+        raise InputError(f"beyond_pi={beyond_pi!r} is unknown; {closest(beyond_pi, BEYOND_PI)}")
+    # cos(θ + m) = cos θ cos m − sin θ sin m needs no arccos, whose slope is infinite at ±1. The floor under sin² θ
+    # is one rounding step of the cosines that came in, so it binds at cos = ±1 only; the correction is detached,
+    # which leaves the gradient there finite and equal to its neighbour's, with the right sign.
+    smallest = torch.finfo(known_dtype(cos).dtype).eps
+    cos = as_float(cos)
+    margins = per_class(margins, cos, "margins")
+    check(cos, labels, validate=validate, margins=margins)
+    index = labels.unsqueeze(-1)
+    target, margin = cos.gather(-1, index), margins[index]
+    sin_squared = (1 - target) * (1 + target)
+    sin = (sin_squared + (smallest - sin_squared).clamp(min=0).detach()).sqrt()
+    widened = target * margin.cos() - sin * margin.sin()
+    if beyond_pi != "paper":
+        # m > 0 keeps rows without a margin untouched even where rounding put cos below −1.
+        past = (target < -margin.cos()) & (margin > 0)
+        beyond = -2 - widened if beyond_pi == "monotone" else target - margin * margin.sin()
+        widened = torch.where(past, beyond, widened)
+    return cos.scatter(-1, index, widened)
+
+
+def cosine_margin_softmax(
+    cos: Tensor,
+    labels: Tensor,
+    margins: Tensor,
+    scale: float | Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """Cross-entropy of scaled cosines, each label's cosine lowered by its class's margin: (B, C), (B,), (C,) -> (B,).
+
+    CosFace (Wang et al., 2018) with one margin a class; zero except at the important classes it is CAMRI's rival.
+
+    >>> loss = cosine_margin_softmax(torch.tensor([[0.5, 0.2]]), torch.tensor([0]), torch.tensor([0.3, 0.0]), 1.0)
+    >>> torch.isclose(loss.exp(), torch.tensor([2.0]))  # 0.5 − 0.3 = 0.2: a coin's toss
+    tensor([True])
+    """
+    cos = as_float(cos)
+    margins = per_class(margins, cos, "margins")
+    check(cos, labels, scale=scale, label_smoothing=label_smoothing, validate=validate, bound=1.01,
+           at_least_zero={"margins": margins})  # fmt: skip
+    index = labels.unsqueeze(-1)
+    logits = scale * cos.scatter(-1, index, cos.gather(-1, index) - margins[index])
+    return -_at_label(torch.log_softmax(logits, dim=-1), labels, label_smoothing)
+
+
+def ldam(
+    cos: Tensor,
+    labels: Tensor,
+    margins: Tensor,
+    scale: float | Tensor = 30.0,
+    weights: Tensor | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """Cosine margins with optional class weights: (B, C), (B,), (C,), (C,) -> (B,). LDAM (Cao et al., 2019).
+
+    `camri.penalties.ldam_margins` gives the margins of the article, max · (n_min / n)^¼; any others may be given.
+
+    >>> margins, weights = torch.tensor([0.3, 0.0]), torch.tensor([2.0, 1.0])
+    >>> ldam(torch.tensor([[0.5, 0.2]]), torch.tensor([0]), margins, scale=1.0, weights=weights) / math.log(2)
+    tensor([2.])
+    """
+    loss = cosine_margin_softmax(cos, labels, margins, scale, label_smoothing=label_smoothing, validate=validate)
+    return loss if weights is None else loss * _label_weights(weights, cos, labels, validate)
+
+
+def focal(
+    logits: Tensor,
+    labels: Tensor,
+    gamma: float | Tensor = 2.0,
+    weights: Tensor | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """Cross-entropy damped by (1 − h)^gamma where the model is sure: (B, C), (B,) -> (B,). Lin et al., 2017.
+
+    `gamma` is one number or one a class (C,); `weights` (C,) is the article's α.
+
+    >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0) / math.log(2)  # (1 − ½)²
+    tensor([0.2500])
+    """
+    logits = as_float(logits)
+    gammas = per_class(torch.as_tensor(gamma, dtype=logits.dtype, device=logits.device), logits, "gamma", scalar=True)
+    checked = {"gamma": gammas}
+    if weights is not None:
+        checked["weights"] = weights = per_class(weights, logits, "weights")
+    check(logits, labels, label_smoothing=label_smoothing, validate=validate, at_least_zero=checked)
+    damped = (gammas * _log_one_minus_softmax(logits)).exp() * torch.log_softmax(logits, dim=-1)
+    return -_at_label(damped if weights is None else weights * damped, labels, label_smoothing)
+
+
+def logit_adjusted(
+    logits: Tensor,
+    labels: Tensor,
+    adjustments: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """Cross-entropy of logits + adjustments: (B, C), (B,), (C,) -> (B,). Menon et al., 2021.
+
+    The adjustments are there in training only, so a class trained under a negative one scores higher afterwards.
+    `camri.penalties.log_priors` gives the article's τ log π.
+
+    >>> logit_adjusted(torch.zeros(1, 2), torch.tensor([0]), torch.tensor([-1.0, 0.0]))
+    tensor([1.3133])
+    """
+    logits = as_float(logits)
+    adjusted = logits + per_class(adjustments, logits, "adjustments")
+    check(adjusted, labels, label_smoothing=label_smoothing, validate=validate)
+    return -_at_label(torch.log_softmax(adjusted, dim=-1), labels, label_smoothing)
+
+
+def vector_scaling(
+    logits: Tensor,
+    labels: Tensor,
+    scales: Tensor,
+    shifts: Tensor,
+    weights: Tensor | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """Cross-entropy of scales · logits + shifts: (B, C), (B,), (C,), (C,) -> (B,). VS loss (Kini et al., 2021).
+
+    >>> vector_scaling(torch.ones(1, 2), torch.tensor([0]), torch.tensor([0.5, 1.0]), torch.tensor([0.5, 0.0])).exp()
+    tensor([2.])
+    """
+    logits = as_float(logits)
+    scales = per_class(scales, logits, "scales")
+    scaled = scales * logits + per_class(shifts, logits, "shifts")
+    check(scaled, labels, label_smoothing=label_smoothing, validate=validate, at_least_zero={"scales": scales})
+    loss = -_at_label(torch.log_softmax(scaled, dim=-1), labels, label_smoothing)
+    return loss if weights is None else loss * _label_weights(weights, logits, labels, validate)
+
+
+def _at_label(values: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    """The entry of each row at its label; smoothed, Σₖ yₖ valuesₖ with y = (1 − ε) one-hot + ε / C."""
+    hard = values.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return hard if label_smoothing == 0 else (1 - label_smoothing) * hard + label_smoothing * values.mean(dim=-1)
+
+
+def _log_one_minus_softmax(logits: Tensor) -> Tensor:
+    """log(1 − softmax), finite for any finite logits: (…, C) -> (…, C).
+
+    1 − h rounds to 0 from a logit gap of 17 on. All but the largest h are at most one half, where log1p is exact;
+    the largest is logsumexp of the others minus logsumexp of all.
+    """
+    top = logits.argmax(dim=-1, keepdim=True)
+    is_top = torch.arange(logits.shape[-1], device=logits.device) == top
+    h = torch.softmax(logits, dim=-1).masked_fill(is_top, 0)
+    others = torch.logsumexp(logits.masked_fill(is_top, -math.inf), dim=-1, keepdim=True)
+    return torch.where(is_top, others - torch.logsumexp(logits, dim=-1, keepdim=True), torch.log1p(-h))
+
+
+def _sinkhorn(
+    logits: Tensor, targets: Tensor, cost: Tensor, entropy: float, num_iterations: int, validate: bool
+) -> Tensor:
+    log_h = torch.log_softmax(logits, dim=-1)
+    with torch.no_grad():
+        log_h_fixed, log_y = log_h.detach(), targets.detach().log()  # log 0 = −inf: nothing is moved there
+        kernel = -cost / entropy
+        g = torch.zeros_like(log_y)  # both potentials are in units of `entropy`
+        for _ in range(num_iterations):
+            f = log_h_fixed - torch.logsumexp(kernel + g.unsqueeze(-2), dim=-1)
+            g = log_y - torch.logsumexp(kernel + f.unsqueeze(-1), dim=-2)
+        if validate:
+            moved = (kernel + f.unsqueeze(-1) + g.unsqueeze(-2)).exp().sum(dim=-1)
+            worst = (moved - log_h_fixed.exp()).abs().max().item()
+            if worst > 0.01:
+                raise InputError(
+                    f"Sinkhorn misses its marginals by {worst:.2g} after num_iterations={num_iterations}; "
+                    f"give more iterations or a larger entropy than {entropy!r}"
+                )
+        g = g.masked_fill(targets == 0, 0)
+    return entropy * ((log_h.exp() * f).sum(dim=-1) + (targets * g).sum(dim=-1) - 1)
+
+
+def _label_weights(weights: Tensor, outputs: Tensor, labels: Tensor, validate: bool) -> Tensor:
+    outputs = as_float(outputs)
+    weights = per_class(weights, outputs, "weights")
+    check(outputs, None, validate=validate, at_least_zero={"weights": weights})
+    return weights[labels]

@@ -1,0 +1,288 @@
+"""The losses as `nn.Module`s that keep their per-class parameters: for training loops that want an object.
+
+Each takes the outputs of its head and the labels, and returns the batch mean (`reduction="mean"`), the sum, or one
+loss a sample (`"none"`). What the paper adds in training only (margins, adjustments, scalings) can be ramped in over
+the first steps, and is off in `eval()`, so that a validation loss means the same for every method.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from camri import losses
+from camri.errors import InputError, closest
+from camri.penalties import ClassKey, important_matrix, important_vector
+
+Important = Mapping[ClassKey, float]
+Ramp = int | tuple[int, int]
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class Criterion(nn.Module):
+    """One loss function with its per-class parameters as buffers; the base of every loss here.
+
+    `training_only` names the parameters that exist in training alone, with the value that switches each of them off.
+    They grow from that value to their own between the steps `ramp = (start, end)`; `ramp = n` means (0, n). A step is
+    a forward call in training mode. The count is in the `state_dict`, so a resumed run goes on with its ramp, and it
+    stays on the device: nothing waits for it.
+    """
+
+    head = "linear"
+    training_only: Mapping[str, float] = MappingProxyType({})
+    step: Tensor
+
+    def __init__(
+        self,
+        loss: Callable[..., Tensor],
+        parameters: Mapping[str, Tensor | Sequence[float] | None],
+        *,
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        **options: Any,
+    ):
+        super().__init__()
+        if reduction not in REDUCTIONS:
+            raise InputError(f"reduction={reduction!r} is unknown; {closest(reduction, REDUCTIONS)}")
+        if not 0 <= label_smoothing < 1:
+            raise InputError(f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)")
+        start, end = (0, ramp) if isinstance(ramp, int) else ramp
+        if not 0 <= start <= end:
+            raise InputError(f"ramp={ramp!r} is not allowed; give a number of steps, or (start, end) in that order")
+        self.loss = loss
+        self.options = options
+        self.ramp = (start, end)
+        self.label_smoothing = label_smoothing
+        self.reduction = reduction
+        self._names = tuple(parameters)
+        for name, value in parameters.items():
+            tensor = None if value is None else torch.as_tensor(value, dtype=torch.float32)
+            self.register_buffer(name, tensor, persistent=False)
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self._refuse_bad_parameters()
+
+    def _refuse_bad_parameters(self) -> None:
+        """One call on made-up outputs, now: on a GPU the values would not be looked at later."""
+        tensors = [tensor for name in self._names if (tensor := getattr(self, name)) is not None and tensor.dim()]
+        num_classes = tensors[0].shape[0] if tensors else 2
+        self.loss(
+            torch.zeros(1, num_classes), torch.zeros(1, dtype=torch.int64), **self._parameters_at(1.0), validate=True
+        )
+
+    def _parameters_at(self, strength: Tensor | float) -> dict[str, Any]:
+        parameters = {name: getattr(self, name) for name in self._names}
+        for name, off in self.training_only.items():
+            parameters[name] = off + strength * (parameters[name] - off)
+        if self.label_smoothing:
+            parameters["label_smoothing"] = self.label_smoothing
+        return {**parameters, **self.options}
+
+    def strength(self) -> Tensor | float:
+        """How much of the training-only parameters is in force: 0 in eval(), else 0 to 1 along the ramp.
+
+        The full strength is first reached at step `end`: with `ramp=10` the first call has 0 and the eleventh 1.
+        """
+        start, end = self.ramp
+        if not self.training:
+            return 0.0
+        if end == 0:
+            return 1.0
+        return ((self.step - start) / max(end - start, 1)).clamp(0, 1)
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        per_sample = self.loss(outputs, labels, **self._parameters_at(self.strength()))
+        if self.training:
+            self.step += 1
+        if self.reduction == "none":
+            return per_sample
+        return per_sample.mean() if self.reduction == "mean" else per_sample.sum()
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """The head's outputs as logits, whose softmax is the model's probabilities: cosines times the scale."""
+        return outputs.float() * self.options["scale"] if "scale" in self.options else outputs
+
+    def extra_repr(self) -> str:
+        parts = [f"{name}={getattr(self, name).tolist()}" for name in self._names if getattr(self, name) is not None]
+        parts += [f"{name}={value!r}" for name, value in self.options.items()]
+        return ", ".join([*parts, f"ramp={self.ramp}", f"label_smoothing={self.label_smoothing}"])
+
+
+class CrossEntropyLoss(Criterion):
+    """Cross-entropy, equation 1: the baseline, under the same interface as the others."""
+
+    def __init__(self, **common: Any):
+        super().__init__(losses.cross_entropy, {}, **common)
+
+
+class WeightedCrossEntropyLoss(Criterion):
+    """Cross-entropy with weights at the important classes and 1 elsewhere, equation 2; the mean divides by N."""
+
+    def __init__(self, num_classes: int, important: Important, *, classes: Sequence[str] | None = None, **common: Any):
+        weights = important_vector(_names_of(num_classes, classes), _some(important), elsewhere=1.0)
+        super().__init__(losses.weighted_cross_entropy, {"weights": weights}, **common)
+
+
+class RealWorldWeightCrossEntropyLoss(Criterion):
+    """CRWWCE, equation 3, with the paper's costs: `false_negative` and `false_positive` of each important class."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        false_negative: Important,
+        false_positive: Important,
+        *,
+        classes: Sequence[str] | None = None,
+        **common: Any,
+    ):
+        names = _names_of(num_classes, classes)
+        costs = {
+            "false_negative": important_vector(names, false_negative, elsewhere=1.0),
+            "false_positive": important_matrix(names, false_positive),
+        }
+        super().__init__(losses.real_world_weight_cross_entropy, costs, **common)
+
+
+class WassersteinLoss(Criterion):
+    """Wasserstein loss, equation 4, with the paper's costs: each important class's row and column at its strength."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        important: Important,
+        *,
+        entropy: float = 0.0,
+        classes: Sequence[str] | None = None,
+        **common: Any,
+    ):
+        cost = important_matrix(_names_of(num_classes, classes), important)
+        super().__init__(_wasserstein_smoothed, {"cost": cost}, entropy=entropy, **common)
+
+
+class _MarginLoss(Criterion):
+    head = "cosine"
+    training_only = MappingProxyType({"margins": 0.0})
+
+
+class L2SoftmaxLoss(_MarginLoss):
+    """L2-constrained softmax, equation 11: scaled cosines without a margin, CAMRI's control at the same scale."""
+
+    def __init__(self, num_classes: int, scale: float, **common: Any):
+        super().__init__(losses.margin_softmax, {"margins": torch.zeros(num_classes)}, scale=scale, **common)
+
+
+class ArcFaceLoss(_MarginLoss):
+    """ArcFace, equation 12: the same angular margin (radians) at every class."""
+
+    def __init__(self, num_classes: int, margin: float, scale: float, **common: Any):
+        margins = important_vector(num_classes, dict.fromkeys(range(num_classes), margin))
+        super().__init__(losses.margin_softmax, {"margins": margins}, scale=scale, **common)
+
+
+class CamriLoss(_MarginLoss):
+    """CAMRI, equation 13: an angular margin (radians) at the important classes only.
+
+    `important` maps class indices, or names with `classes=[…]`, to margins; the paper's winners lie between π/16 and
+    5π/64 at scale 8 to 16. `ramp` brings the margin in over that many steps: from full strength at the first step a
+    large scale × margin can make the model give the class up for good.
+
+    >>> loss = CamriLoss(3, important={"cat": 0.2}, scale=8.0, classes=["cat", "dog", "owl"])
+    >>> cos, labels = torch.tensor([[0.7, 0.2, -0.3], [0.1, 0.6, 0.2]]), torch.tensor([0, 1])
+    >>> loss(cos, labels), loss.eval()(cos, labels)  # the margin is there in training only
+    (tensor(0.0601), tensor(0.0379))
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        important: Important,
+        scale: float = 8.0,
+        *,
+        classes: Sequence[str] | None = None,
+        beyond_pi: str = "monotone",
+        **common: Any,
+    ):
+        margins = important_vector(_names_of(num_classes, classes), _some(important))
+        super().__init__(losses.margin_softmax, {"margins": margins}, scale=scale, beyond_pi=beyond_pi, **common)
+
+
+class CosFaceLoss(_MarginLoss):
+    """Cosine margins at the important classes only; for CosFace itself give every class the same."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        important: Important,
+        scale: float = 8.0,
+        *,
+        classes: Sequence[str] | None = None,
+        **common: Any,
+    ):
+        margins = important_vector(_names_of(num_classes, classes), _some(important))
+        super().__init__(losses.cosine_margin_softmax, {"margins": margins}, scale=scale, **common)
+
+
+class LdamLoss(_MarginLoss):
+    """LDAM: cosine margins (C,), for example from `camri.penalties.ldam_margins`, and optional class weights (C,)."""
+
+    def __init__(
+        self, margins: Tensor | Sequence[float], scale: float = 30.0, *, weights: Tensor | None = None, **common: Any
+    ):
+        super().__init__(losses.ldam, {"margins": margins, "weights": weights}, scale=scale, **common)
+
+
+class FocalLoss(Criterion):
+    """Focal loss; `gamma` a number or (C,), optional `weights` (C,)."""
+
+    def __init__(self, gamma: float | Tensor = 2.0, *, weights: Tensor | None = None, **common: Any):
+        super().__init__(losses.focal, {"gamma": torch.as_tensor(gamma), "weights": weights}, **common)
+
+
+class LogitAdjustedLoss(Criterion):
+    """Cross-entropy of adjusted logits; `adjustments` (C,), for example from `camri.penalties.log_priors`."""
+
+    training_only = MappingProxyType({"adjustments": 0.0})
+
+    def __init__(self, adjustments: Tensor, **common: Any):
+        super().__init__(losses.logit_adjusted, {"adjustments": adjustments}, **common)
+
+
+class VectorScalingLoss(Criterion):
+    """VS loss: cross-entropy of scales · logits + shifts, all (C,), and optional class weights (C,)."""
+
+    training_only = MappingProxyType({"scales": 1.0, "shifts": 0.0})
+
+    def __init__(self, scales: Tensor, shifts: Tensor, *, weights: Tensor | None = None, **common: Any):
+        super().__init__(losses.vector_scaling, {"scales": scales, "shifts": shifts, "weights": weights}, **common)
+
+
+def _names_of(num_classes: int, classes: Sequence[str] | None) -> int | Sequence[str]:
+    if classes is not None and len(classes) != num_classes:
+        raise InputError(f"classes has {len(classes)} names, but num_classes={num_classes}")
+    return num_classes if classes is None else classes
+
+
+def _some(important: Important) -> Important:
+    if not important:
+        raise InputError(f"important={important!r} names no class; give {{class: strength}} for at least one")
+    return important
+
+
+def _wasserstein_smoothed(
+    logits: Tensor,
+    labels: Tensor,
+    cost: Tensor,
+    entropy: float,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """The Wasserstein loss; smoothed labels are distributions, so they go through Sinkhorn."""
+    if label_smoothing == 0:
+        return losses.wasserstein(logits, labels, cost, entropy, validate=validate)
+    num_classes = logits.shape[-1]
+    one_hot = labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)
+    targets = torch.where(one_hot, 1 - label_smoothing, 0.0) + label_smoothing / num_classes
+    return losses.wasserstein(logits, targets, cost, entropy, validate=validate)

@@ -1,0 +1,128 @@
+"""From important classes and their strengths to the vectors and matrices the losses take.
+
+`classes` is the list of class names, or just their number; an important class is named or given by its index.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
+
+import torch
+from torch import Tensor
+
+from camri.errors import InputError, closest
+
+ClassKey = str | int
+Classes = int | Sequence[str]
+
+
+def class_index(key: ClassKey, classes: Classes) -> int:
+    """The index of one class, given by name or index.
+
+    >>> class_index("dog", ["cat", "dog"]), class_index(1, 10)
+    (1, 1)
+    """
+    num_classes = _count(classes)
+    if isinstance(key, str):
+        if isinstance(classes, int):
+            raise InputError(f"important class {key!r} is a name, but no class names are known; give classes=[…]")
+        if list(classes).count(key) != 1:
+            many = "names more than one class" if key in classes else "is not a class"
+            raise InputError(f"important class {key!r} {many}; {closest(key, classes)}")
+        return list(classes).index(key)
+    if isinstance(key, bool) or not isinstance(key, Integral) or not 0 <= key < num_classes:
+        raise InputError(
+            f"important class {key!r} is not a class; give an index from 0 to {num_classes - 1}, or a name"
+        )
+    return int(key)
+
+
+def strengths(
+    important: Mapping[ClassKey, float] | Iterable[ClassKey] | str | int, classes: Classes
+) -> dict[int, float]:
+    """Class index -> strength, in the order of the classes; a bare class or list of classes has strength 1.
+
+    >>> strengths({"dog": 0.3, "cat": 0.2}, ["cat", "dog", "bird"])
+    {0: 0.2, 1: 0.3}
+    >>> strengths("bird", ["cat", "dog", "bird"])
+    {2: 1.0}
+    """
+    if isinstance(important, Mapping):
+        given = dict(important)
+    else:
+        given = dict.fromkeys([important] if isinstance(important, (str, int)) else important, 1.0)
+    found: dict[int, float] = {}
+    for key, strength in given.items():
+        index = class_index(key, classes)
+        if index in found:
+            raise InputError(f"important class {key!r} was given twice")
+        if not (isinstance(strength, (int, float)) and math.isfinite(strength) and strength >= 0):
+            raise InputError(
+                f"strength {strength!r} of class {key!r} is not allowed; give a finite number of at least 0"
+            )
+        found[index] = float(strength)
+    return dict(sorted(found.items()))
+
+
+def important_vector(classes: Classes, important: Mapping[ClassKey, float], elsewhere: float = 0.0) -> Tensor:
+    """A vector (C,) with each important class's strength, and `elsewhere` at all the others.
+
+    Margins of CAMRI (0 elsewhere), weights of WCE and of CRWWCE's false negatives (1 elsewhere).
+
+    >>> important_vector(["cat", "dog", "bird"], {"dog": 0.3})
+    tensor([0.0000, 0.3000, 0.0000])
+    """
+    vector = torch.full((_count(classes),), float(elsewhere))
+    for index, strength in strengths(important, classes).items():
+        vector[index] = strength
+    return vector
+
+
+def important_matrix(classes: Classes, important: Mapping[ClassKey, float]) -> Tensor:
+    """A matrix (C, C): rows and columns of the important classes at their strength, the rest 1, the diagonal 0.
+
+    The paper's costs for CRWWCE's false positives and for the Wasserstein loss. Where the row and the column of two
+    important classes meet, the larger strength stands.
+
+    >>> important_matrix(3, {0: 2.5})
+    tensor([[0.0000, 2.5000, 2.5000],
+            [2.5000, 0.0000, 1.0000],
+            [2.5000, 1.0000, 0.0000]])
+    """
+    num_classes = _count(classes)
+    strength_at = torch.full((num_classes,), -math.inf)
+    for index, strength in strengths(important, classes).items():
+        strength_at[index] = strength
+    matrix = torch.maximum(strength_at.unsqueeze(0), strength_at.unsqueeze(1))
+    return matrix.masked_fill(matrix == -math.inf, 1.0).fill_diagonal_(0.0)
+
+
+def ldam_margins(class_counts: Sequence[int] | Tensor, max_margin: float = 0.5) -> Tensor:
+    """LDAM's cosine margins (C,) from class frequencies: max_margin · (n_min / n)^¼.
+
+    >>> ldam_margins([16, 256])
+    tensor([0.5000, 0.2500])
+    """
+    counts = _counts(class_counts)
+    return max_margin * (counts.min() / counts) ** 0.25
+
+
+def log_priors(class_counts: Sequence[int] | Tensor, tau: float = 1.0) -> Tensor:
+    """Logit adjustments (C,) from class frequencies: tau · log(n / Σn).
+
+    >>> log_priors([1, 3]).exp()
+    tensor([0.2500, 0.7500])
+    """
+    counts = _counts(class_counts)
+    return tau * (counts / counts.sum()).log()
+
+
+def _count(classes: Classes) -> int:
+    return classes if isinstance(classes, int) else len(classes)
+
+
+def _counts(class_counts: Sequence[int] | Tensor) -> Tensor:
+    counts = torch.as_tensor(class_counts, dtype=torch.float32)
+    if counts.dim() != 1 or not bool((counts > 0).all()):
+        raise InputError(f"class_counts={counts.tolist()} are not allowed; give one positive count a class")
+    return counts

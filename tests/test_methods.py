@@ -1,0 +1,151 @@
+"""The table of methods: the paper's grids, equal settings, and what a setting trains with."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from camri import methods
+from camri.errors import InputError
+from camri.methods import METHODS, Setting, grid, setting
+
+UNIT = math.pi / 64
+
+
+def test_the_papers_grids():
+    assert [s.knobs[0][1][0] for s in grid("wce", 3)] == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
+    assert len(list(grid("crwwce", 3))) == 11 * 16
+    assert [s.knobs[0][1][0] for s in grid("wasserstein", 3)] == pytest.approx([1 + 0.2 * i for i in range(16)])
+    camri = [(s.knobs[0][1][0], s.knobs[1][1]) for s in grid("camri", 3)]
+    assert camri == [(i * UNIT, 2.0**j) for i in range(9) for j in range(7)]
+    assert [(s.knobs[0][1], s.knobs[1][1]) for s in grid("arcface")] == camri
+
+
+def test_a_data_set_of_the_paper_has_834_settings_once_duplicates_are_counted_once():
+    keys = set()
+    for name, method in METHODS.items():
+        if method.in_paper:
+            for important in (0, 3, 5):
+                keys |= {s.key for s in grid(name, important)}
+    assert len(keys) == 834
+
+
+@pytest.mark.parametrize(
+    ("one", "same"),
+    [
+        (setting("camri", 3, m=0.0, s=8), setting("l2softmax", s=8)),
+        (setting("arcface", m=0.0, s=8), setting("l2softmax", s=8)),
+        (setting("cosface", 3, m=0.0, s=8), setting("l2softmax", s=8)),
+        (setting("wce", 3, w=1.0), setting("ce")),
+        (setting("crwwce", 3, fn=1.0, fp=1.0), setting("crwwce", 5, fn=1.0, fp=1.0)),
+        (setting("wasserstein", 3, c=1.0, entropy=0.01), setting("wasserstein", 5, c=1.0, entropy=0.01)),
+        (setting("camri", [3, 5], m=[0.2, 0.0], s=8), setting("camri", 3, m=0.2, s=8)),
+        (setting("camri", [5, 3], m=[0.1, 0.2], s=8), setting("camri", [3, 5], m={3: 0.2, 5: 0.1}, s=8)),
+        (setting("focal", 3, gamma=0.0, w=1.0), setting("ce")),
+        (setting("logit_adjusted", 3, d=0.0, tau=0.0), setting("ce")),
+        (setting("vector_scaling", 3, delta=1.0, d=0.0), setting("ce")),
+        (setting("ldam", 3, m=0.0, max_m=0.0, s=8), setting("l2softmax", s=8)),
+    ],
+)
+def test_settings_that_train_the_same_are_equal_and_do_train_the_same(one, same):
+    assert one.key == same.key
+    assert one.canonical() == same.canonical()
+    outputs, labels = torch.tanh(torch.randn(30, 10)), torch.arange(30) % 10
+    torch.testing.assert_close(one.criterion(10)(outputs, labels), same.criterion(10)(outputs, labels))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (setting("camri", 3, m=0.1, s=8), setting("camri", 5, m=0.1, s=8)),
+        (setting("camri", 3, m=0.1, s=8), setting("camri", 3, m=0.1, s=16)),
+        (setting("camri", 3, m=0.1, s=8), setting("arcface", m=0.1, s=8)),
+        (setting("focal", 3, gamma=2.0, w=1.0), setting("ce")),
+        (setting("focal", 3, gamma=0.0, w=2.0), setting("ce")),
+        (setting("logit_adjusted", 3, d=0.0, tau=1.0), setting("ce")),
+        (setting("crwwce", 3, fn=1.0, fp=1.0), setting("ce")),
+        (setting("crwwce", 3, fn=1.0, fp=2.0), setting("crwwce", 3, fn=2.0, fp=1.0)),
+    ],
+)
+def test_settings_that_train_differently_differ(one, other):
+    assert one.key != other.key
+
+
+def test_the_key_is_the_same_for_ever():
+    """Stores on disk hold these: a change here orphans every outcome people have."""
+    assert setting("camri", 3, m=4 * UNIT, s=16).key == "74053d46f5d94415"
+    assert setting("ce").key == "92affecc1a7750a0"
+
+
+def test_a_setting_survives_json():
+    for one in (setting("camri", [3, 5], m=[0.1, 0.2], s=8), setting("ce"), setting("crwwce", 3, fn=4, fp=1.2)):
+        assert Setting.from_json(json.loads(json.dumps(one.to_json()))) == one
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_raises_the_price_of_missing_the_important_class(name):
+    """Moving every per-class knob to its strongest grid value raises the important class's share of the loss."""
+    method = METHODS[name]
+    per_class = [knob for knob, k in method.knobs.items() if k.per_class]
+    if not per_class:
+        assert name in ("ce", "l2softmax", "arcface")
+        return
+
+    def share(strong):
+        pick = {}
+        for knob, k in method.knobs.items():
+            strongest = min(k.grid) if knob == "delta" else max(k.grid)
+            pick[knob] = (strongest if strong else k.neutral) if k.per_class else k.grid[len(k.grid) // 2]
+        loss = setting(name, 1, **pick).criterion(4, reduction="none")
+        cos = torch.full((4, 4), -0.2).fill_diagonal_(0.5)
+        values = loss(cos if method.head == "cosine" else 4 * cos, torch.arange(4))
+        return (values[1] / values.sum()).item()
+
+    assert share(strong=True) > share(strong=False) * 1.05
+
+
+def test_head_and_title_of_each_method():
+    assert {name for name, m in METHODS.items() if m.head == "cosine"} == {
+        "l2softmax",
+        "arcface",
+        "camri",
+        "cosface",
+        "ldam",
+    }
+    assert len({m.title for m in METHODS.values()}) == len(METHODS)
+
+
+def test_ldam_and_logit_adjustment_use_the_class_counts():
+    outputs, labels = torch.zeros(2, 2), torch.tensor([0, 1])
+    loss = setting("ldam", (), m=(), max_m=0.5, s=1.0).criterion(2, [16, 256], reduction="none")(outputs, labels)
+    torch.testing.assert_close(loss, torch.tensor([0.5, 0.25]).exp().add(1).log())
+    loss = setting("logit_adjusted", (), d=(), tau=1.0).criterion(2, [1, 3], reduction="none")(outputs, labels)
+    torch.testing.assert_close(loss.exp(), torch.tensor([4.0, 4 / 3]))
+
+
+def test_common_options_reach_the_loss():
+    loss = setting("camri", 1, m=0.3, s=8).criterion(4, ramp=10, label_smoothing=0.1, beyond_pi="paper")
+    assert (loss.ramp, loss.label_smoothing, loss.options["beyond_pi"]) == ((0, 10), 0.1, "paper")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: setting("carmi", 3, m=0.1, s=8), "'carmi' is unknown; did you mean 'camri'"),
+        (lambda: setting("camri", 3, m=0.1), "camri needs a value for 's'"),
+        (lambda: setting("camri", 3, m=0.1, s=8, w=2), "camri has no knob 'w'"),
+        (lambda: setting("ce", s=2), "ce has no knob 's'; it has none"),
+        (lambda: setting("camri", [3, 3], m=0.1, s=8), "twice"),
+        (lambda: setting("camri", [3, 5], m=[0.1], s=8), "1 values for 2"),
+        (lambda: setting("camri", [3, 5], m={3: 0.1}, s=8), "does not name the important classes"),
+        (lambda: setting("camri", 3, m="x", s=8), "m='x' is not a finite number"),
+        (lambda: setting("camri", 3, m=math.nan, s=8), "m=nan"),
+        (lambda: list(grid("camri", 3, q=[1])), "no knob 'q'"),
+        (lambda: setting("camri", 12, m=0.1, s=8).criterion(10), "12 is not a class; there are 10"),
+        (lambda: methods.method("CE"), "unknown"),
+    ],
+)
+def test_wrong_input_is_refused(call, words):
+    with pytest.raises(InputError, match=words):
+        call()

@@ -1,0 +1,158 @@
+"""The losses as objects: parameters, the ramp, eval, the counter's travels."""
+
+import math
+
+import pytest
+import torch
+
+import camri
+from camri import losses, penalties
+from camri.errors import InputError
+
+COS = torch.tanh(torch.randn(20, 4, generator=torch.Generator().manual_seed(0)))
+LABELS = torch.arange(20) % 4
+NAMES = ["cat", "dog", "owl", "ant"]
+W = torch.tensor([1.0, 2.0, 0.5, 1.0])
+
+OBJECTS = {
+    "ce": (camri.CrossEntropyLoss(), losses.cross_entropy(COS, LABELS)),
+    "wce": (
+        camri.WeightedCrossEntropyLoss(4, {"dog": 8.0}, classes=NAMES),
+        losses.weighted_cross_entropy(COS, LABELS, torch.tensor([1.0, 8, 1, 1])),
+    ),
+    "crwwce": (
+        camri.RealWorldWeightCrossEntropyLoss(4, {1: 8.0}, {1: 2.0}),
+        losses.real_world_weight_cross_entropy(
+            COS, LABELS, torch.tensor([1.0, 8, 1, 1]), penalties.important_matrix(4, {1: 2.0})
+        ),
+    ),
+    "wasserstein": (
+        camri.WassersteinLoss(4, {1: 2.0}, entropy=0.1),
+        losses.wasserstein(COS, LABELS, penalties.important_matrix(4, {1: 2.0}), 0.1),
+    ),
+    "l2softmax": (camri.L2SoftmaxLoss(4, 8.0), losses.margin_softmax(COS, LABELS, torch.zeros(4), 8.0)),
+    "arcface": (camri.ArcFaceLoss(4, 0.3, 8.0), losses.margin_softmax(COS, LABELS, torch.full((4,), 0.3), 8.0)),
+    "camri": (
+        camri.CamriLoss(4, {"dog": 0.3}, 8.0, classes=NAMES),
+        losses.margin_softmax(COS, LABELS, torch.tensor([0, 0.3, 0, 0]), 8.0),
+    ),
+    "cosface": (
+        camri.CosFaceLoss(4, {1: 0.2}, 8.0),
+        losses.cosine_margin_softmax(COS, LABELS, torch.tensor([0, 0.2, 0, 0]), 8.0),
+    ),
+    "ldam": (
+        camri.LdamLoss([0.1, 0.2, 0.3, 0.4], weights=W),
+        losses.ldam(COS, LABELS, 0.1 * torch.arange(1, 5), 30.0, W),
+    ),
+    "focal": (camri.FocalLoss(1.5, weights=W), losses.focal(COS, LABELS, 1.5, W)),
+    "logit_adjusted": (camri.LogitAdjustedLoss(-W), losses.logit_adjusted(COS, LABELS, -W)),
+    "vector_scaling": (camri.VectorScalingLoss(W, -W, weights=W), losses.vector_scaling(COS, LABELS, W, -W, W)),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_object_equals_function_and_reduces(name):
+    loss, per_sample = OBJECTS[name]
+    torch.testing.assert_close(loss(COS, LABELS), per_sample.mean())
+    for reduction, want in {"none": per_sample, "sum": per_sample.sum()}.items():
+        loss.reduction = reduction
+        torch.testing.assert_close(loss(COS, LABELS), want)
+    loss.reduction = "mean"
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_object_compiles_without_a_graph_break_and_counts_its_steps(name):
+    loss, per_sample = OBJECTS[name]
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    before = loss.step.item()
+    torch.testing.assert_close(compiled(COS, LABELS), per_sample.mean())
+    assert loss.step.item() == before + 1
+
+
+def margin_of(loss):
+    """The margin in force, read back from the loss of one image at 90°."""
+    scale = loss.options["scale"]
+    value = loss.loss(torch.zeros(1, 2), torch.tensor([0]), loss._parameters_at(loss.strength())["margins"], scale)
+    return math.asin(math.log(math.exp(value.item()) - 1) / scale)
+
+
+def test_ramp_grows_from_nothing_to_the_full_margin_and_is_off_in_eval():
+    loss = camri.CamriLoss(2, {0: 0.4}, scale=4.0, ramp=(2, 6))
+    margins = []
+    for _ in range(8):
+        margins.append(margin_of(loss))
+        loss(torch.zeros(1, 2), torch.tensor([0]))
+    assert margins == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3, 0.4, 0.4], abs=1e-6)
+    loss.eval()
+    assert margin_of(loss) == pytest.approx(0, abs=1e-6)
+    assert loss.step.item() == 8
+    loss(torch.zeros(1, 2), torch.tensor([0]))
+    assert loss.step.item() == 8  # evaluation is not a step
+
+
+def test_without_a_ramp_the_first_step_has_the_full_margin():
+    assert margin_of(camri.CamriLoss(2, {0: 0.4}, scale=4.0)) == pytest.approx(0.4, abs=1e-6)
+
+
+def test_the_ramp_goes_on_after_a_checkpoint_and_margins_are_the_constructors():
+    first = camri.CamriLoss(2, {0: 0.4}, scale=4.0, ramp=4)
+    for _ in range(2):
+        first(torch.zeros(1, 2), torch.tensor([0]))
+    assert list(first.state_dict()) == ["step"]
+    second = camri.CamriLoss(2, {0: 0.4}, scale=4.0, ramp=4)
+    second.load_state_dict(first.state_dict())
+    assert margin_of(second) == pytest.approx(0.2, abs=1e-6)
+
+
+def test_scalings_and_adjustments_are_off_in_eval_but_weights_stay():
+    plain = losses.cross_entropy(COS, LABELS).mean()
+    torch.testing.assert_close(camri.VectorScalingLoss(W, -W).eval()(COS, LABELS), plain)
+    torch.testing.assert_close(camri.LogitAdjustedLoss(-W).eval()(COS, LABELS), plain)
+    weighted = camri.WeightedCrossEntropyLoss(4, {1: 8.0})
+    torch.testing.assert_close(weighted.eval()(COS, LABELS), weighted.train()(COS, LABELS))
+
+
+def test_label_smoothing_reaches_every_loss():
+    for name, (loss, per_sample) in OBJECTS.items():
+        loss.label_smoothing = 0.2
+        assert not torch.isclose(loss(COS, LABELS), per_sample.mean()), name
+        loss.label_smoothing = 0.0
+
+
+def test_wasserstein_with_smoothed_labels_is_the_distribution_form():
+    loss = camri.WassersteinLoss(4, {1: 2.0}, entropy=0.5, label_smoothing=0.2)
+    soft = 0.8 * torch.nn.functional.one_hot(LABELS, 4) + 0.05
+    want = losses.wasserstein(COS, soft, penalties.important_matrix(4, {1: 2.0}), 0.5).mean()
+    torch.testing.assert_close(loss(COS, LABELS), want)
+
+
+def test_logits_are_cosines_times_scale():
+    torch.testing.assert_close(camri.CamriLoss(4, {1: 0.3}, 8.0).logits(COS), 8 * COS)
+    assert camri.CrossEntropyLoss().logits(COS) is COS
+
+
+def test_parameters_follow_the_module_to_another_dtype_and_nothing_is_trained():
+    loss = camri.CamriLoss(4, {1: 0.3}, 8.0).double()
+    assert loss.margins.dtype == torch.float64
+    assert list(loss.parameters()) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: camri.CamriLoss(4, {}, 8.0), "names no class"),
+        (lambda: camri.CamriLoss(4, {"dgo": 0.3}, 8.0, classes=NAMES), "did you mean 'dog'"),
+        (lambda: camri.CamriLoss(5, {1: 0.3}, 8.0, classes=NAMES), "4 names, but num_classes=5"),
+        (lambda: camri.CamriLoss(4, {1: 28.6}, 8.0), "28.6; allowed: 0 to π radians"),
+        (lambda: camri.CamriLoss(4, {1: 0.3}, -8.0), "scale=-8.0"),
+        (lambda: camri.CamriLoss(4, {1: 0.3}, ramp=(5, 2)), r"ramp=\(5, 2\)"),
+        (lambda: camri.CamriLoss(4, {1: 0.3}, beyond_pi="linear"), "beyond_pi='linear'"),
+        (lambda: camri.CamriLoss(4, {1: 0.3}, reduction="avg"), "reduction='avg'"),
+        (lambda: camri.CrossEntropyLoss(label_smoothing=1.5), "label_smoothing=1.5"),
+        (lambda: camri.FocalLoss(-1.0), "gamma"),
+        (lambda: camri.VectorScalingLoss(torch.ones(3), torch.ones(2)), "shifts of shape"),
+    ],
+)
+def test_wrong_input_is_refused_at_construction(call, words):
+    with pytest.raises(InputError, match=words):
+        call()

@@ -1,0 +1,68 @@
+"""Important classes to vectors and matrices, exactly as the paper sets them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from camri import penalties
+from camri.errors import InputError
+
+NAMES = ["cat", "dog", "airplane", "bird"]
+
+
+def test_vector_has_the_strength_at_the_important_classes_only():
+    assert penalties.important_vector(NAMES, {"dog": 0.25}).tolist() == [0, 0.25, 0, 0]
+    assert penalties.important_vector(4, {3: 8.0, 1: 2.0}, elsewhere=1.0).tolist() == [1, 2, 1, 8]
+
+
+def test_matrix_has_row_and_column_at_the_strength_ones_elsewhere_and_a_zero_diagonal():
+    assert penalties.important_matrix(NAMES, {"dog": 3.5}).tolist() == [
+        [0, 3.5, 1, 1],
+        [3.5, 0, 3.5, 3.5],
+        [1, 3.5, 0, 1],
+        [1, 3.5, 1, 0],
+    ]
+
+
+def test_matrix_of_two_important_classes_takes_the_larger_where_they_meet_and_below_one_is_kept():
+    matrix = penalties.important_matrix(4, {0: 2.0, 3: 0.5})
+    assert matrix.tolist() == [[0, 2, 2, 2], [2, 0, 1, 0.5], [2, 1, 0, 0.5], [2, 0.5, 0.5, 0]]
+
+
+def test_numpy_integers_are_indices():
+    assert penalties.strengths({np.int64(2): 1.5}, 4) == {2: 1.5}
+
+
+def test_no_important_class_leaves_the_plain_vector_and_matrix():
+    assert penalties.important_vector(3, {}, elsewhere=1.0).tolist() == [1, 1, 1]
+    assert penalties.important_matrix(3, {}).equal(torch.ones(3, 3) - torch.eye(3))
+
+
+def test_ldam_margins_and_log_priors_follow_their_formulas():
+    counts = [100, 1000, 5000]
+    want = [0.5 * (100 / n) ** 0.25 for n in counts]
+    torch.testing.assert_close(penalties.ldam_margins(counts), torch.tensor(want))
+    want = [2 * math.log(n / 6100) for n in counts]
+    torch.testing.assert_close(penalties.log_priors(torch.tensor(counts), tau=2.0), torch.tensor(want))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: penalties.important_vector(NAMES, {"dgo": 1.0}), "'dgo' is not a class; did you mean 'dog'"),
+        (lambda: penalties.important_vector(["a", "a"], {"a": 1.0}), "more than one"),
+        (lambda: penalties.important_vector(4, {"dog": 1.0}), "no class names are known"),
+        (lambda: penalties.important_vector(4, {4: 1.0}), "4 is not a class; give an index from 0 to 3"),
+        (lambda: penalties.important_vector(4, {-1: 1.0}), "-1 is not a class"),
+        (lambda: penalties.important_vector(4, {True: 1.0}), "True is not a class"),
+        (lambda: penalties.important_vector(NAMES, {"dog": 1.0, 1: 2.0}), "given twice"),
+        (lambda: penalties.important_vector(NAMES, {"dog": -1.0}), "strength -1.0 of class 'dog'"),
+        (lambda: penalties.important_vector(NAMES, {"dog": math.nan}), "strength nan"),
+        (lambda: penalties.ldam_margins([3, 0]), "positive count"),
+    ],
+)
+def test_wrong_input_is_refused_by_name_and_value(call, words):
+    with pytest.raises(InputError, match=words):
+        call()
