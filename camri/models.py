@@ -1,0 +1,362 @@
+"""Trunks: inputs -> features (B, D), with D in `num_features`; each is written for one replica.
+
+A classifier is a trunk and a head: `Classifier(trunk, head)`. Initial values come from the `generator`
+that the caller gives and from nothing else, so that a trial depends on its own seed alone.
+"""
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from camri.errors import InputError, closest
+
+Generator = torch.Generator | None
+
+
+class Dropout(nn.Module):
+    """`x` with each entry zeroed with probability `p` and the rest scaled by 1 / (1 - p), in training only.
+
+    With `generator` set, the mask comes from it (it must live on x's device), so that a trial's dropout
+    does not depend on its neighbours; without one this is `F.dropout`, which compiles and can be captured.
+
+    >>> drop = Dropout(0.5)
+    >>> drop.generator = torch.Generator().manual_seed(0)
+    >>> drop(torch.ones(6))
+    tensor([0., 2., 0., 0., 0., 2.])
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise InputError(f"dropout p={p!r} must be at least 0 and below 1")
+        self.p = p
+        self.generator: Generator = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        if self.generator is None:
+            return F.dropout(x, self.p, self.training)
+        kept = torch.rand(x.shape, generator=self.generator, device=x.device) >= self.p
+        return x * kept * (1 / (1 - self.p))
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def set_dropout_generator(model: nn.Module, generator: Generator) -> None:
+    """Nothing; every `Dropout` in `model` draws its masks from `generator` from now on (None: the global one)."""
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.generator = generator
+
+
+class Trunk(nn.Module):
+    """Inputs -> features (B, num_features)."""
+
+    num_features: int
+    min_size = 1  # the smallest image side it takes
+
+
+class Classifier(nn.Module):
+    """A trunk and a head as one module: inputs -> the head's cosines or logits (B, C).
+
+    >>> Classifier(MLP(4, num_features=2), nn.Linear(2, 3)).eval()(torch.zeros(5, 4)).shape
+    torch.Size([5, 3])
+    """
+
+    def __init__(self, trunk: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        gives, takes = getattr(trunk, "num_features", None), getattr(head, "in_features", None)
+        if gives is not None and takes is not None and gives != takes:
+            raise InputError(f"the trunk gives num_features={gives}, the head takes in_features={takes}")
+        self.trunk = trunk
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.trunk(x))
+
+
+class PaperCNN(Trunk):
+    """The authors' CNN: images (B, in_channels, H, W) in [0, 1], H and W at least 4 -> (B, num_features).
+
+    568 M multiply-adds for a 32 x 32 image. `num_features=2` serves Fig. 6.
+
+    >>> PaperCNN(generator=torch.Generator().manual_seed(0)).eval()(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 512])
+    """
+
+    min_size = 4
+    # A number is a 3x3 convolution with ReLU.
+    LAYERS = (
+        *(64, 64, "norm", 64, "pool", "drop"),
+        *(128, 128, "norm", 128, "pool", "drop"),
+        *(256, 256, "norm", 256, 256, 256, "norm", 512, 512),
+    )
+
+    def __init__(
+        self,
+        in_channels: int = 3,
+        num_features: int = 512,
+        dropout: float = 0.25,
+        generator: Generator = None,
+    ) -> None:
+        super().__init__()
+        self.num_features = num_features
+        # Keras' defaults, which the authors' TensorFlow code kept: Glorot-uniform kernels, zero biases, batch
+        # norm with epsilon 1e-3 and momentum .99, which PyTorch counts as .01.
+        keras: dict[str, Any] = {"eps": 1e-3, "momentum": 0.01}
+        layers: list[nn.Module] = []
+        channels = in_channels
+        for layer in self.LAYERS:
+            if layer == "norm":
+                layers.append(nn.BatchNorm2d(channels, **keras))
+            elif layer == "pool":
+                layers.append(nn.MaxPool2d(2))
+            elif layer == "drop":
+                layers.append(Dropout(dropout))
+            else:
+                layers += [_conv(channels, int(layer), generator=generator, bias=True), nn.ReLU()]
+                channels = int(layer)
+        self.convolutions = nn.Sequential(*layers)
+        self.dense = _linear(channels, num_features, _he_normal_truncated, generator)
+        # paper: fully connected layer with ReLU / here: batch norm and no ReLU / why: the authors' code does so,
+        # and ReLU would keep the features in one orthant, where no two of them are over 90 degrees apart.
+        self.norm = nn.BatchNorm1d(num_features, **keras)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.dense(_average(self.convolutions(x))))
+
+
+class SmallCNN(Trunk):
+    """Three convolutions for tiny images: (B, in_channels, H, W), H and W at least 4 -> (B, num_features).
+
+    0.2 M multiply-adds for an 8 x 8 digit and 2 M for a 28 x 28 one at width 16.
+
+    >>> SmallCNN(in_channels=1).eval()(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 64])
+    """
+
+    min_size = 4
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        num_features: int = 64,
+        width: int = 16,
+        dropout: float = 0.0,
+        generator: Generator = None,
+    ) -> None:
+        super().__init__()
+        self.num_features = num_features
+        sizes = (in_channels, width, 2 * width, 4 * width)
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(sizes):
+            if layers:
+                layers.append(nn.MaxPool2d(2))
+            layers += [_conv(before, after, generator=generator), nn.BatchNorm2d(after), nn.ReLU()]
+        self.convolutions = nn.Sequential(*layers, Dropout(dropout))
+        self.dense = _linear(sizes[-1], num_features, _he_normal, generator)
+        self.norm = nn.BatchNorm1d(num_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.dense(_average(self.convolutions(x))))
+
+
+class MLP(Trunk):
+    """Dense layers for ready-made features: (B, ...) with in_features numbers each -> (B, num_features).
+
+    Hidden layers have batch norm and ReLU; the last has batch norm alone, so that features fill the sphere.
+
+    >>> MLP(20, num_features=8, hidden=(32, 16)).eval()(torch.zeros(3, 20)).shape
+    torch.Size([3, 8])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_features: int = 64,
+        hidden: Sequence[int] = (128,),
+        dropout: float = 0.0,
+        generator: Generator = None,
+    ) -> None:
+        super().__init__()
+        self.num_features = num_features
+        layers: list[nn.Module] = []
+        width = in_features
+        for after in hidden:
+            layers += [_linear(width, after, _he_normal, generator), nn.BatchNorm1d(after), nn.ReLU()]
+            layers.append(Dropout(dropout))
+            width = after
+        layers += [_linear(width, num_features, _he_normal, generator), nn.BatchNorm1d(num_features)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x.flatten(1))
+
+
+class ResNet18(Trunk):
+    """ResNet-18: images (B, in_channels, H, W) -> (B, num_features).
+
+    `stem="small"` is the usual one for CIFAR (3x3, stride 1, no pooling), `"standard"` the one for ImageNet
+    (7x7, stride 2, max-pool). `num_features=None` gives the 512 pooled features, all at or above 0; a
+    number adds a dense layer with batch norm, which frees their sign: better under an angular margin.
+
+    >>> ResNet18(num_features=2).eval()(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 2])
+    """
+
+    STEMS = ("small", "standard")
+
+    def __init__(
+        self,
+        in_channels: int = 3,
+        num_features: int | None = None,
+        stem: str = "small",
+        generator: Generator = None,
+    ) -> None:
+        super().__init__()
+        if stem not in self.STEMS:
+            raise InputError(f"stem={stem!r} is not known; {closest(stem, self.STEMS)}")
+        small = stem == "small"
+        kernel, stride = (3, 1) if small else (7, 2)
+        self.stem = nn.Sequential(
+            _conv(in_channels, 64, kernel, stride, init=_he_normal_fan_out, generator=generator),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.Identity() if small else nn.MaxPool2d(3, 2, 1),
+        )
+        blocks: list[nn.Module] = []
+        before = 64
+        for after, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            blocks += [_Block(before, after, stride, generator), _Block(after, after, 1, generator)]
+            before = after
+        self.blocks = nn.Sequential(*blocks)
+        self.num_features = before if num_features is None else num_features
+        self.neck: nn.Module = nn.Identity()
+        if num_features is not None:
+            dense = _linear(before, num_features, _he_normal, generator)
+            self.neck = nn.Sequential(dense, nn.BatchNorm1d(num_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.neck(_average(self.blocks(self.stem(x))))
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut, projected where the shape changes."""
+
+    def __init__(self, before: int, after: int, stride: int, generator: Generator) -> None:
+        super().__init__()
+        init = _he_normal_fan_out
+        self.branch = nn.Sequential(
+            _conv(before, after, 3, stride, init=init, generator=generator),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+            _conv(after, after, 3, 1, init=init, generator=generator),
+            nn.BatchNorm2d(after),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or before != after:
+            projection = _conv(before, after, 1, stride, init=init, generator=generator)
+            self.shortcut = nn.Sequential(projection, nn.BatchNorm2d(after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.branch(x) + self.shortcut(x))
+
+
+MODELS: dict[str, type[Trunk]] = {
+    "paper": PaperCNN,
+    "small": SmallCNN,
+    "mlp": MLP,
+    "features": MLP,
+    "resnet18": ResNet18,
+}
+
+
+def build(name: str, input_shape: Sequence[int], generator: Generator = None, **options: Any) -> Trunk:
+    """The trunk `name` for inputs of `input_shape`, (C, H, W) images or, for "mlp", any shape.
+
+    `options` are the constructor's: num_features, dropout, width, hidden, stem.
+
+    >>> build("small", (1, 8, 8), num_features=2).num_features
+    2
+    """
+    if name not in MODELS:
+        raise InputError(f"model={name!r} is not a model; {closest(name, MODELS)}")
+    model = MODELS[name]
+    shape = tuple(input_shape)
+    known = [option for option in inspect.signature(model).parameters if not option.startswith("in_")]
+    known.remove("generator")
+    for option in options:
+        if option not in known:
+            raise InputError(f"model {name!r} has no option {option!r}; {closest(option, known)}")
+    if not shape or any(size < 1 for size in shape):
+        raise InputError(f"input_shape={shape} must have one dimension or more, each at least 1")
+    if model is MLP:
+        return MLP(math.prod(shape), generator=generator, **options)
+    if len(shape) != 3:
+        raise InputError(f"model {name!r} takes images (channels, height, width), got input_shape={shape}")
+    if min(shape[1:]) < model.min_size:
+        raise InputError(
+            f"model {name!r} takes images from {model.min_size} x {model.min_size} on, got input_shape={shape}"
+        )
+    return model(in_channels=shape[0], generator=generator, **options)
+
+
+def _average(x: Tensor) -> Tensor:
+    """Global average pooling: (B, C, H, W) -> (B, C)."""
+    return x.mean((2, 3))
+
+
+def _he_normal(weight: Tensor, generator: Generator = None) -> Tensor:
+    return nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
+
+
+def _he_normal_fan_out(weight: Tensor, generator: Generator = None) -> Tensor:
+    return nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu", generator=generator)
+
+
+def _he_normal_truncated(weight: Tensor, generator: Generator = None) -> Tensor:
+    """Keras' he_normal: cut at two standard deviations and widened so that the variance is 2 / fan_in still."""
+    std = math.sqrt(2 / weight.shape[1]) / 0.87962566103423978  # the sd of a unit normal cut at ±2
+    return nn.init.trunc_normal_(weight, 0.0, std, -2 * std, 2 * std, generator=generator)
+
+
+def _conv(
+    before: int,
+    after: int,
+    kernel: int = 3,
+    stride: int = 1,
+    bias: bool = False,
+    init: Callable[..., Tensor] = nn.init.xavier_uniform_,
+    generator: Generator = None,
+) -> nn.Conv2d:
+    """A convolution with "same" padding, its weight from `generator`, its bias zero."""
+    make = {"stride": stride, "padding": kernel // 2, "bias": bias}
+    return _initialised(nn.Conv2d, (before, after, kernel), make, init, generator)
+
+
+def _linear(before: int, after: int, init: Callable[..., Tensor], generator: Generator) -> nn.Linear:
+    return _initialised(nn.Linear, (before, after), {}, init, generator)
+
+
+def _initialised(
+    kind: Callable[..., Any], sizes: tuple[int, ...], make: dict[str, Any], init: Any, generator: Generator
+) -> Any:
+    """A layer that never drew from the global generator, as its own constructor would."""
+    layer = nn.utils.skip_init(kind, *sizes, **make, device=torch.get_default_device())
+    with torch.no_grad():
+        if generator is None:
+            init(layer.weight)
+        else:  # drawn on the generator's own device, so that it is the same on any other
+            drawn = torch.empty(layer.weight.shape, device=generator.device)
+            layer.weight.copy_(init(drawn, generator=generator))
+        if layer.bias is not None:
+            layer.bias.zero_()
+    return layer
