@@ -62,5 +62,5 @@ class Found:
 
     layout: str
     files: Sequence[str]
-    read: Callable[[], Listing]
+    read: Callable[[str], Listing]  # given a scratch folder that outlives the decoding
     also: Sequence[str] = ()  # facts outside the files that matter: names of empty folders

@@ -1,0 +1,79 @@
+"""NumPy archives (.npz): images or features with labels, in the usual spellings."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from camri.data.labels import encode
+from camri.data.listing import Found, Listing, Part
+from camri.data.table import finite
+from camri.errors import InputError
+
+INPUTS = ("inputs", "images", "features", "x", "data")
+LABELS = ("labels", "label", "y", "target", "targets")
+PARTS = ("train", "val", "valid", "test")
+NAMES = ("classes", "class_names", "names")
+GROUPS = ("groups", "group")
+
+
+def find(path: Path) -> Found | None:
+    """The .npz file at path; None for anything else."""
+    if path.suffix.lower() != ".npz" or not path.is_file():
+        return None
+    return Found("npz", [str(path)], lambda scratch: _read(path))
+
+
+def _read(path: Path) -> Listing:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name.lower(): stored[name] for name in stored.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read as plain arrays: {error}; save it with numpy.savez") from None
+    inputs, labels, groups = (_by_part(arrays, spellings) for spellings in (INPUTS, LABELS, GROUPS))
+    if not inputs or inputs.keys() != labels.keys():
+        raise InputError(
+            f"{path} holds {', '.join(arrays) or 'nothing'}; name the arrays inputs and labels, or x_train, y_train, "
+            "x_test, y_test"
+        )
+    names = next((arrays[name].astype(str).tolist() for name in NAMES if name in arrays), None)
+    classes, codes = encode(labels, str(path), names)
+    parts = {}
+    for part, values in inputs.items():
+        where = f"{path}, {part} part"
+        if len(values) != len(codes[part]):
+            raise InputError(f"{where}: {len(values)} inputs and {len(codes[part])} labels; they must be as many")
+        group = groups.get(part)
+        if group is not None and (group.dtype.kind not in "iu" or group.shape != codes[part].shape):
+            raise InputError(f"{where}: groups are {group.dtype} {group.shape}; give one whole number a row")
+        parts[part] = Part(_as_inputs(values, where), codes[part], None if group is None else group.astype(np.int64))
+    return Listing(classes, parts)
+
+
+def _by_part(arrays: dict[str, np.ndarray], spellings: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The arrays of one kind by split: x_train, train_images, or images alone (train)."""
+    found = {}
+    for part in PARTS:
+        for word in spellings:
+            for name in (f"{word}_{part}", f"{part}_{word}"):
+                if name in arrays:
+                    found["val" if part == "valid" else part] = arrays[name]
+    alone = next((arrays[word] for word in spellings if word in arrays), None)
+    return found or ({} if alone is None else {"train": alone})
+
+
+def _as_inputs(values: np.ndarray, where: str) -> np.ndarray:
+    """uint8 (N, H, W, C) images or float32 (N, D) features."""
+    if values.ndim == 2 and values.dtype.kind in "fiub":
+        return finite(values.astype(np.float32), where)
+    if values.dtype == np.uint8 and values.ndim == 3:
+        return values[..., None]
+    if values.dtype == np.uint8 and values.ndim == 4:
+        if values.shape[3] not in (1, 3) and values.shape[1] in (1, 3):
+            values = np.ascontiguousarray(values.transpose(0, 2, 3, 1))
+        if values.shape[3] in (1, 3):
+            return values
+    raise InputError(
+        f"{where}: inputs are {values.dtype} {values.shape}; give images as uint8 (N, H, W, 1 or 3), values 0 to 255, "
+        "or features as numbers (N, D)"
+    )

@@ -1,0 +1,172 @@
+"""CSV, TSV and parquet files -> Arrow tables, and which column plays which role."""
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from camri.data.labels import SPLIT_ALIASES
+from camri.errors import InputError, closest
+
+TEXT_SUFFIXES = (".csv", ".tsv")
+SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
+ROLES = {
+    "image": ("image", "img", "picture", "photo", "bytes"),
+    "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image_path", "image", "img"),
+    "label": ("label", "labels", "class", "class_name", "classid", "target", "category", "y", "fine_label"),
+    "features": ("features", "feature", "embedding", "embeddings", "x"),
+    "group": ("group", "groups", "track"),
+    "split": ("split", "part", "subset"),
+}
+
+
+def part_of_file(path: Path) -> str | None:
+    """The split that a file's name begins with ("train-00000-of-00002.parquet"); None for other names.
+
+    >>> part_of_file(Path("validation.csv")), part_of_file(Path("trainer.csv"))
+    ('val', None)
+    """
+    start = path.name.split(".")[0].split("-")[0].split("_")[0].lower()
+    return SPLIT_ALIASES.get(start)
+
+
+def read_table(file: Path) -> Any:
+    """The file as an Arrow table; text columns of a CSV stay text, so that "01" does not become 1."""
+    import pyarrow as pa
+
+    try:
+        table = _read_text(file) if file.suffix.lower() in TEXT_SUFFIXES else _read_parquet(file)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{file} cannot be read as a table: {reason}; save it again") from None
+    names = table.column_names
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"{file} has two columns called {twice[0]!r}; rename one")
+    if not table.num_rows:
+        raise InputError(f"{file} has no rows")
+    return table
+
+
+def _read_parquet(file: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    # ParquetFile, not read_table: that one refuses doubled names in its own words.
+    with pq.ParquetFile(file, memory_map=True) as opened:
+        return opened.read()
+
+
+def _read_text(file: Path) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    header, delimiter = _header(file)
+    if len(set(header)) < len(header):
+        twice = next(name for position, name in enumerate(header) if name in header[:position])
+        raise InputError(f"{file} has two columns called {twice!r}; rename one")
+    as_text = {
+        name: pa.string()
+        for name in header
+        if any(name.strip().lower() in ROLES[role] for role in ("path", "label", "group", "split"))
+    }
+    return arrow_csv.read_csv(
+        file,
+        read_options=arrow_csv.ReadOptions(column_names=[name.strip() for name in header], skip_rows=1),
+        parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(column_types=as_text),
+    )
+
+
+def _header(file: Path) -> tuple[list[str], str]:
+    """The column names and the delimiter of a text table."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            first = stream.readline()
+            for _ in stream:  # the whole file must be UTF-8, and the user wants to know where it is not
+                pass
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file} is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
+        ) from None
+    delimiter = "\t" if file.suffix.lower() == ".tsv" else max(",;\t", key=first.count)
+    return next(csv.reader([first], delimiter=delimiter), []), delimiter
+
+
+def role(
+    table: Any, wanted: str, told: str | None, where: str, fits: Callable[[Any], bool] | None = None
+) -> str | None:
+    """The name of the column that plays a role: the one told, or a usual name; None where there is none."""
+    names = table.column_names
+    if told is not None:
+        if told not in names:
+            raise InputError(f"{where} has no column {told!r}; {closest(told, names)}")
+        return told
+    by_lower = {name.lower(): name for name in names}
+    for usual in ROLES[wanted]:
+        if usual in by_lower and (fits is None or fits(table.schema.field(by_lower[usual]).type)):
+            return by_lower[usual]
+    return None
+
+
+def is_image_type(kind: Any) -> bool:
+    """True for encoded images: bytes, or Hugging Face's struct of bytes and path."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return "bytes" in [kind.field(k).name for k in range(kind.num_fields)]
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def is_text_type(kind: Any) -> bool:
+    """True for columns of text, dictionary-encoded or not."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def to_numpy(column: Any) -> np.ndarray:
+    """An Arrow column as a numpy array; text as objects, a missing whole number as NaN."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.to_numpy()
+
+
+def class_label_names(table: Any, column: str) -> Sequence[str] | None:
+    """The ClassLabel names that Hugging Face's metadata gives for a column; None where there are none."""
+    try:
+        features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+        names = features[column].get("names")
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return [str(name) for name in names] if names else None
+
+
+def image_sources(column: Any, folder: Path) -> tuple[list[str | memoryview], list[str]]:
+    """(the bytes of each image without a copy, its name): from a binary column or a struct of bytes and path.
+
+    An image without bytes but with a path is a file beside the table.
+    """
+    import pyarrow as pa
+
+    sources: list[str | memoryview] = []
+    names: list[str] = []
+    for chunk in column.chunks:
+        paths: list[str | None] = [None] * len(chunk)
+        if pa.types.is_struct(chunk.type):
+            if "path" in [field.name for field in chunk.type]:
+                paths = chunk.field("path").to_pylist()
+            chunk = chunk.field("bytes")
+        chunk = chunk.cast(pa.large_binary())
+        _, offsets, data = chunk.buffers()
+        ends = np.frombuffer(offsets, dtype=np.int64)[chunk.offset : chunk.offset + len(chunk) + 1].tolist()
+        content = memoryview(data) if data is not None else memoryview(b"")
+        for start, end, path in zip(ends, ends[1:], paths, strict=False):
+            names.append(path or f"row {len(names)}")
+            sources.append(content[start:end] if end > start or not path else str(folder / path))
+    return sources, names

@@ -1,0 +1,134 @@
+"""Label columns -> class names and indices, and the checks that every data set must pass."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from camri.errors import InputError
+
+SPLIT_ALIASES = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+MANY_CLASSES = 1000
+
+
+def natural_order(names: Sequence[str]) -> list[str]:
+    """The names sorted; by value where all of them are whole numbers ("2" before "10").
+
+    >>> natural_order(["10", "2"]), natural_order(["b", "10", "a"])
+    (['2', '10'], ['10', 'a', 'b'])
+    """
+    if all(_is_whole(name) for name in names):
+        return sorted(names, key=lambda name: (int(name), name))
+    return sorted(names)
+
+
+def encode(
+    values: Mapping[str, np.ndarray], where: str, names: Sequence[str] | None = None
+) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
+    """(class names, int64 labels per part) of text or whole-number labels.
+
+    `names` are the class names where the source has them; numbers are then indices into them.
+    `where` names the column in messages.
+    """
+    texts = {part: _checked(column, f"{where}, {part} part") for part, column in values.items()}
+    if names is not None and all(column.dtype.kind in "iu" for column in texts.values()):
+        for part, column in texts.items():
+            outside = column[(column < 0) | (column >= len(names))]
+            if len(outside):
+                raise InputError(
+                    f"{where}, {part} part: label {outside[0]} has no name; there are {len(names)} classes, 0 to "
+                    f"{len(names) - 1}"
+                )
+        return tuple(names), {part: column.astype(np.int64) for part, column in texts.items()}
+    strings = {part: column.astype(str) for part, column in texts.items()}
+    found, inverse = np.unique(np.concatenate(list(strings.values())), return_inverse=True)
+    _refuse_identifiers(len(found), len(inverse), where)
+    _refuse_floats(found, where)
+    classes = natural_order(found.tolist()) if names is None else list(names)
+    index = {name: position for position, name in enumerate(classes)}
+    if unknown := [name for name in found.tolist() if name not in index]:
+        raise InputError(f"{where}: label {unknown[0]!r} is not among the class names {', '.join(classes[:12])}")
+    codes = np.array([index[name] for name in found.tolist()], dtype=np.int64)[inverse.ravel()]
+    ends = np.cumsum([len(column) for column in strings.values()])[:-1]
+    return tuple(classes), dict(zip(strings, np.split(codes, ends), strict=True))
+
+
+def _checked(column: np.ndarray, where: str) -> np.ndarray:
+    """The column as whole numbers or text; missing values and floats are refused with their row."""
+    if column.ndim == 2 and column.shape[1] == 1:
+        column = column[:, 0]
+    if column.ndim != 1:
+        raise InputError(
+            f"{where}: labels have shape {column.shape}; give one class a row (for one-hot rows: argmax(axis=1))"
+        )
+    if column.dtype.kind == "f":
+        row = int(np.flatnonzero(~np.isfinite(column))[0]) if not np.isfinite(column).all() else None
+        if row is not None:
+            raise InputError(f"{where}: the label of row {row} is missing; fill it in or remove the row")
+        raise InputError(f"{where}: labels are floats (row 0 is {column[0]!s}); give class names or whole numbers")
+    if column.dtype.kind in "iu":
+        return column
+    if column.dtype.kind == "b":
+        return column.astype(str)
+    if column.dtype.kind in "OUT":
+        texts = column.astype(object)
+        for row, value in enumerate(texts):
+            if value is None or not str(value).strip() or str(value) in ("nan", "NaN"):
+                raise InputError(f"{where}: the label of row {row} is missing; fill it in or remove the row")
+        return texts
+    raise InputError(f"{where}: labels are of type {column.dtype}; give class names or whole numbers")
+
+
+def _refuse_floats(found: np.ndarray, where: str) -> None:
+    if all(_is_float(name) for name in found) and not all(_is_whole(name) for name in found):
+        example = next(name for name in found if not _is_whole(name))
+        raise InputError(f"{where}: labels are floats (one is {example}); give class names or whole numbers")
+
+
+def _refuse_identifiers(num_values: int, num_rows: int, where: str) -> None:
+    if num_values > MANY_CLASSES and num_values > num_rows / 2:
+        raise InputError(
+            f"{where}: {num_values:,} different labels in {num_rows:,} rows look like identifiers, not classes; "
+            "name the right column with label_column= (--label-column)"
+        )
+
+
+def _is_whole(name: str) -> bool:
+    return name.removeprefix("-").isascii() and name.removeprefix("-").isdigit()
+
+
+def _is_float(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
+
+
+def check_classes(source: str, classes: Sequence[str], labels: Mapping[str, np.ndarray]) -> None:
+    """Refuses what cannot be trained on: no train rows, one class, a class that train lacks."""
+    for name in classes:
+        if not name.isprintable():
+            raise InputError(f"{source}: class name {name!a} is not printable UTF-8 text; rename it")
+    if len(set(classes)) < len(classes):
+        twice = next(name for position, name in enumerate(classes) if name in classes[:position])
+        raise InputError(f"{source}: two classes are called {twice!r}; rename one")
+    if "train" not in labels or not len(labels["train"]):
+        raise InputError(f"{source} has no training rows; it has {', '.join(labels) or 'nothing'}")
+    if len(classes) < 2:
+        raise InputError(f"{source} has one class only ({classes[0]!r}); a classifier needs two or more")
+    in_train = np.bincount(labels["train"], minlength=len(classes)) > 0
+    for part, column in labels.items():
+        lacking = np.flatnonzero((np.bincount(column, minlength=len(classes)) > 0) & ~in_train).tolist()
+        if lacking:
+            raise InputError(
+                f"{source}: class {classes[lacking[0]]!r} is in {part} but has no training rows; add some or "
+                f"remove it from {part}"
+            )
+    if not in_train.all():
+        empty = [classes[k] for k in np.flatnonzero(~in_train).tolist()]
+        more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
+        raise InputError(f"{source}: class {empty[0]!r}{more} is empty; add rows or remove the class")

@@ -1,0 +1,200 @@
+"""Tables: CSV, TSV or parquet with image bytes, image paths, or ready-made features; and a label column."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from camri.data import columns
+from camri.data.folder import shown
+from camri.data.labels import SPLIT_ALIASES, encode
+from camri.data.listing import EncodedImages, Found, Listing, Options, Part
+from camri.errors import InputError, closest
+
+
+def find(path: Path, options: Options) -> Found | None:
+    """The table at path, or the tables in a folder (train*.parquet, data/*.parquet, train.csv …)."""
+    if path.is_file():
+        files = {"": [path]} if path.suffix.lower() in columns.SUFFIXES else {}
+    else:
+        files = _files_of_folder(path)
+    if not files:
+        return None
+    every = [file for group in files.values() for file in group]
+    if every[0].suffix.lower() == ".parquet":
+        return Found("parquet", [str(file) for file in every], lambda scratch: _list(path, files, options))
+    # A text table only points to its images: they belong to the content.
+    listing = _list(path, files, options)
+    images = [part.inputs for part in listing.parts.values() if isinstance(part.inputs, EncodedImages)]
+    pointed = [str(source) for group in images for source in group.sources]
+    return Found("table", [*map(str, every), *pointed], lambda scratch: listing)
+
+
+def parquet_files(path: Path) -> list[Path]:
+    """Parquet files in a folder or in the folder data/ in it, sorted."""
+    return sorted(path.glob("*.parquet")) or sorted((path / "data").glob("*.parquet"))
+
+
+def _files_of_folder(path: Path) -> dict[str, list[Path]]:
+    parquet = parquet_files(path)
+    text = [file for suffix in columns.TEXT_SUFFIXES for file in sorted(path.glob(f"*{suffix}"))]
+    candidates = parquet or [file for file in text if columns.part_of_file(file)]
+    files: dict[str, list[Path]] = {}
+    for file in candidates:
+        files.setdefault(columns.part_of_file(file) or "", []).append(file)
+    if "" in files and len(files) > 1:
+        raise InputError(
+            f"{path}: {files[''][0].name} belongs to no split, while {candidates[-1].name} does; "
+            "begin its name with train, val or test, or move it away"
+        )
+    return files
+
+
+def load_tables(files: dict[str, list[Path]], split_column: str | None) -> dict[str, Any]:
+    """An Arrow table per split: by file, or by the split column of one file; otherwise all is train."""
+    import pyarrow as pa
+
+    tables = {}
+    for part, group in files.items():
+        shards = [columns.read_table(file) for file in group]
+        for file, shard in zip(group, shards, strict=True):
+            if shard.column_names != shards[0].column_names:
+                raise InputError(f"{file} has other columns than {group[0]}; tables of one split must agree")
+        tables[part] = pa.concat_tables(shards, promote_options="permissive")
+    if list(tables) != [""]:
+        return tables
+    whole, where = tables[""], str(files[""][0])
+    column = columns.role(whole, "split", split_column, where, columns.is_text_type)
+    if column is None:
+        return {"train": whole}
+    words = [str(word).strip().lower() for word in whole.column(column).to_pylist()]
+    if unknown := [word for word in words if word not in SPLIT_ALIASES]:
+        hint = closest(unknown[0], ("train", "val", "test"))
+        raise InputError(f"{where}: {unknown[0]!r} in column {column!r} is no split; {hint}")
+    parts = np.array([SPLIT_ALIASES[word] for word in words])
+    return {part: whole.filter(pa.array(parts == part)) for part in dict.fromkeys(parts.tolist())}
+
+
+def _list(path: Path, files: dict[str, list[Path]], options: Options) -> Listing:
+    tables = load_tables(files, options.split_column)
+    folder = next(iter(files.values()))[0].parent
+    first = next(iter(tables.values()))
+    where = str(path)
+    label = columns.role(first, "label", options.label_column, where)
+    if label is None:
+        raise InputError(
+            f"{where} has no label column among {', '.join(first.column_names[:12])}; name it with "
+            "label_column= (--label-column)"
+        )
+    for part, table in tables.items():
+        if label not in table.column_names:
+            raise InputError(f"{where}: the {part} table has no column {label!r}; {closest(label, table.column_names)}")
+    named = columns.class_label_names(first, label)
+    texts = {part: columns.to_numpy(table.column(label)) for part, table in tables.items()}
+    classes, labels = encode(texts, f"{where}, column {label!r}", named)
+    inputs, facts = _inputs(tables, folder, label, options, where)
+    groups = _groups(tables, options.group_column, where)
+    parts = {part: Part(inputs[part], labels[part], groups.get(part)) for part in tables}
+    return Listing(classes, parts, facts={"label_column": label, **facts})
+
+
+def _inputs(
+    tables: dict[str, Any], folder: Path, label: str, options: Options, where: str
+) -> tuple[dict[str, EncodedImages | np.ndarray], dict[str, Any]]:
+    """Images or features per split, and which columns they are from."""
+    first = next(iter(tables.values()))
+    image = columns.role(first, "image", None, where, columns.is_image_type) if not options.path_column else None
+    if image:
+        found = {p: columns.image_sources(table.column(image), folder) for p, table in tables.items()}
+        return {part: EncodedImages(*rows) for part, rows in found.items()}, {"image_column": image}
+    path = columns.role(first, "path", options.path_column, where, columns.is_text_type)
+    if path:
+        return {p: _paths(table.column(path), folder, where) for p, table in tables.items()}, {"path_column": path}
+    used = _feature_columns(first, label, options, where)
+    return {p: _matrix(table, used, f"{where}, {p} part") for p, table in tables.items()}, {
+        "feature_columns": used[:50],
+        "num_feature_columns": len(used),
+    }
+
+
+def _paths(column: Any, folder: Path, where: str) -> EncodedImages:
+    files = []
+    for row, name in enumerate(columns.to_numpy(column)):
+        if name is None or not str(name).strip():
+            raise InputError(f"{where}: the path of row {row} is missing; fill it in or remove the row")
+        files.append(str(folder / str(name)))
+    return EncodedImages(files, [shown(file, folder) for file in files])
+
+
+def _feature_columns(table: Any, label: str, options: Options, where: str) -> list[str]:
+    import pyarrow as pa
+
+    def is_list(kind: Any) -> bool:
+        return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+    matrix = columns.role(table, "features", None, where, is_list)
+    if matrix:
+        return [matrix]
+    roles = {
+        label,
+        columns.role(table, "group", options.group_column, where),
+        columns.role(table, "split", options.split_column, where, columns.is_text_type),
+    }
+    rest = [name for name in table.column_names if name not in roles]
+    for name in rest:
+        kind = table.schema.field(name).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            raise InputError(
+                f"{where}: column {name!r} holds {kind}, neither an image path (path_column=, --path-column) nor a "
+                "feature; features are numbers: encode or drop it"
+            )
+    if not rest:
+        raise InputError(f"{where} has a label column and nothing else; add image paths or features")
+    return rest
+
+
+def _matrix(table: Any, used: list[str], where: str) -> np.ndarray:
+    """float32 (N, D); a value that is missing or infinite is refused with its place."""
+    if missing := [name for name in used if name not in table.column_names]:
+        raise InputError(f"{where} has no column {missing[0]!r}; {closest(missing[0], table.column_names)}")
+    if len(used) == 1 and hasattr(table.schema.field(used[0]).type, "value_type"):
+        rows = table.column(used[0]).combine_chunks()
+        lengths = np.array([-1 if row is None else len(row) for row in rows.to_pylist()])
+        if (lengths != lengths[0]).any():
+            row = int(np.flatnonzero(lengths != lengths[0])[0])
+            raise InputError(
+                f"{where}: row {row} of column {used[0]!r} has {lengths[row]} values, row 0 has {lengths[0]}; "
+                "all need the same number"
+            )
+        values = columns.to_numpy(rows.flatten()).astype(np.float32).reshape(len(lengths), -1)
+    else:
+        values = np.stack([columns.to_numpy(table.column(name)).astype(np.float32) for name in used], axis=1)
+    return finite(values, where, used)
+
+
+def finite(values: np.ndarray, where: str, names: list[str] | None = None) -> np.ndarray:
+    """The features, when every one of them is a number."""
+    wrong = np.argwhere(~np.isfinite(values))
+    if len(wrong):
+        row, column = wrong[0]
+        name = names[column] if names and column < len(names) else column
+        raise InputError(
+            f"{where}: the feature in row {row}, column {name} is {values[row, column]}; "
+            f"{len(wrong)} such values must be filled in or removed"
+        )
+    return values
+
+
+def _groups(tables: dict[str, Any], told: str | None, where: str) -> dict[str, np.ndarray]:
+    """int64 groups per split, numbered over all splits together; empty without a group column."""
+    column = columns.role(next(iter(tables.values())), "group", told, where)
+    if column is None:
+        return {}
+    texts = {part: columns.to_numpy(t.column(column)) for part, t in tables.items() if column in t.column_names}
+    for part, values in texts.items():
+        missing = [row for row, value in enumerate(values) if value is None or value != value]
+        if missing:
+            raise InputError(f"{where}, column {column!r}: the group of row {missing[0]} in {part} is missing")
+    _, codes = np.unique(np.concatenate([v.astype(str) for v in texts.values()]), return_inverse=True)
+    ends = np.cumsum([len(values) for values in texts.values()])[:-1]
+    return dict(zip(texts, np.split(codes.ravel().astype(np.int64), ends), strict=True))
