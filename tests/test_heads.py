@@ -360,6 +360,7 @@ STYLES = {
     "sequential": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 1000)), "2", 5),
     "wrapped": (lambda: Net(backbone=nn.Sequential(two_layers())), "backbone.0.3", 4),
     "there and back": (lambda: Net(a=nn.Linear(5, 9), b=nn.Linear(9, 5), c=nn.Linear(5, 1000)), "c", 5),
+    "gated": (lambda: nn.Sequential(nn.Linear(6, 10), nn.GLU(), nn.Linear(5, 10)), "2", 5),
     "dropout behind": (lambda: Net(fc=nn.Sequential(nn.Linear(5, 1000), nn.Dropout())), "fc.0", 5),
     "attention inside": (
         lambda: Net(fc2=nn.Linear(5, 1000), unused=nn.MultiheadAttention(8, 2)),
