@@ -91,7 +91,8 @@ class CosineHead(_Head):
             features, weight = self._operands(features)
             length = torch.linalg.vector_norm(weight, dim=-1)
             # Dividing the (B, C) product and not the (C, D) weight: forward and backward at B 64, D 512,
-            # C 30,000 take 181 ms on one CPU core, with two F.normalize 322 ms; at C 10 they are level.
+            # C 30,000 take 222 ms on one CPU core, with two F.normalize 368 ms; at C 10 they take 0.37 ms
+            # against 0.30, the price of the guards and of leaving autocast.
             over_length = length.masked_fill(length < TINY_ROW, INFINITY).reciprocal()
             return F.linear(unit(features), weight) * over_length
 
