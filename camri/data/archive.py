@@ -53,6 +53,8 @@ def _zip_members(archive: Path, opened: zipfile.ZipFile) -> Iterator[Member]:
 
 def _tar_members(archive: Path, opened: tarfile.TarFile) -> Iterator[Member]:
     members = opened.getmembers()
+    while opened.fileobj and opened.fileobj.read(1 << 20):
+        pass  # to the end of the stream: only there gzip checks that nothing is missing
     for member in members:
         _refuse_outside(archive, member.name)
         if not (member.isfile() or member.isdir()):

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,15 @@ def part_of_file(path: Path) -> str | None:
     return SPLIT_ALIASES.get(start)
 
 
-def read_table(file: Path) -> Any:
-    """The file as an Arrow table; text columns of a CSV stay text, so that "01" does not become 1."""
+def read_table(file: Path, named: Container[str | None] = ()) -> Any:
+    """The file as an Arrow table.
+
+    A CSV's columns for paths, labels, groups and splits, by usual or `named` names, stay text: "01" is not 1.
+    """
     import pyarrow as pa
 
     try:
-        table = _read_text(file) if file.suffix.lower() in TEXT_SUFFIXES else _read_parquet(file)
+        table = _read_text(file, named) if file.suffix.lower() in TEXT_SUFFIXES else _read_parquet(file)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{file} cannot be read as a table: {reason}; save it again") from None
@@ -58,22 +61,23 @@ def _read_parquet(file: Path) -> Any:
         return opened.read()
 
 
-def _read_text(file: Path) -> Any:
+def _read_text(file: Path, named: Container[str | None]) -> Any:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
     header, delimiter = _header(file)
+    header = [name.strip() for name in header]
     if len(set(header)) < len(header):
         twice = next(name for position, name in enumerate(header) if name in header[:position])
         raise InputError(f"{file} has two columns called {twice!r}; rename one")
     as_text = {
         name: pa.string()
         for name in header
-        if any(name.strip().lower() in ROLES[role] for role in ("path", "label", "group", "split"))
+        if name in named or any(name.lower() in ROLES[role] for role in ("path", "label", "group", "split"))
     }
     return arrow_csv.read_csv(
         file,
-        read_options=arrow_csv.ReadOptions(column_names=[name.strip() for name in header], skip_rows=1),
+        read_options=arrow_csv.ReadOptions(column_names=header, skip_rows=1),
         parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=arrow_csv.ConvertOptions(column_types=as_text),
     )

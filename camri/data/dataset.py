@@ -62,6 +62,10 @@ class DataSet:
     fingerprint: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{len(split)} {part}" for part, split in self.splits.items())
+        return f"DataSet({self.name!r}, {self.num_classes} classes, {rows}, shape {self.input_shape})"
+
     @property
     def is_image(self) -> bool:
         """True for uint8 images, False for ready-made features."""

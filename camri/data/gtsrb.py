@@ -9,7 +9,7 @@ import numpy as np
 
 from camri.data import columns, table
 from camri.data.folder import shown, subfolders
-from camri.data.listing import EncodedImages, Found, Listing, Part
+from camri.data.listing import EncodedImages, Found, Listing, Options, Part
 from camri.errors import InputError
 
 SIZE = (48, 48)  # the paper's
@@ -129,7 +129,7 @@ def _parquet_rows(files: list[Path]) -> dict[str, list[Row]]:
     for file in files:
         by_part.setdefault(columns.part_of_file(file) or "train", []).append(file)
     rows = {}
-    for part, found in table.load_tables(by_part, None).items():
+    for part, found in table.load_tables(by_part, Options()).items():
         sources, names = columns.image_sources(found.column("image"), files[0].parent)
         numbers = [
             columns.to_numpy(found.column(c)) for c in ("roi_x1", "roi_y1", "roi_x2", "roi_y2", "width", "height")

@@ -50,13 +50,14 @@ def _files_of_folder(path: Path) -> dict[str, list[Path]]:
     return files
 
 
-def load_tables(files: dict[str, list[Path]], split_column: str | None) -> dict[str, Any]:
+def load_tables(files: dict[str, list[Path]], options: Options) -> dict[str, Any]:
     """An Arrow table per split: by file, or by the split column of one file; otherwise all is train."""
     import pyarrow as pa
 
+    named = {options.path_column, options.label_column, options.group_column, options.split_column}
     tables = {}
     for part, group in files.items():
-        shards = [columns.read_table(file) for file in group]
+        shards = [columns.read_table(file, named) for file in group]
         for file, shard in zip(group, shards, strict=True):
             if shard.column_names != shards[0].column_names:
                 raise InputError(f"{file} has other columns than {group[0]}; tables of one split must agree")
@@ -64,7 +65,7 @@ def load_tables(files: dict[str, list[Path]], split_column: str | None) -> dict[
     if list(tables) != [""]:
         return tables
     whole, where = tables[""], str(files[""][0])
-    column = columns.role(whole, "split", split_column, where, columns.is_text_type)
+    column = columns.role(whole, "split", options.split_column, where, columns.is_text_type)
     if column is None:
         return {"train": whole}
     words = [str(word).strip().lower() for word in whole.column(column).to_pylist()]
@@ -76,7 +77,7 @@ def load_tables(files: dict[str, list[Path]], split_column: str | None) -> dict[
 
 
 def _list(path: Path, files: dict[str, list[Path]], options: Options) -> Listing:
-    tables = load_tables(files, options.split_column)
+    tables = load_tables(files, options)
     folder = next(iter(files.values()))[0].parent
     first = next(iter(tables.values()))
     where = str(path)

@@ -25,5 +25,6 @@ def real_data(tmp_path_factory: pytest.TempPathFactory) -> Loader:
     """Loads a real data set, decoded once a session; skips where CAMRI_DATA does not name their folder."""
     if not os.environ.get("CAMRI_DATA"):
         pytest.skip("CAMRI_DATA is not set to the folder with the real data sets")
-    folder = tmp_path_factory.mktemp("real-cache")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "real-cache"  # one for all workers
     return lambda name, **options: camri.data.load(name, cache=folder, **options)

@@ -1,0 +1,374 @@
+"""Whatever is wrong with the input, one sentence says where and what to do; nothing half-written stays."""
+
+import os
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from camri.data import load
+from camri.errors import InputError
+
+from .pictures import picture, write_folder, write_picture
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "pets", {"cat": 3, "dog": 3})
+    return tmp_path / "pets"
+
+
+def refused(source: Path, sentence: str, **options: object) -> None:
+    """The source is refused with this sentence, and the refusal leaves no file in the cache."""
+    with pytest.raises(InputError, match=sentence):
+        load(source, **options)  # type: ignore[arg-type]
+    kept = [name for name in os.listdir(os.environ["CAMRI_CACHE"]) if not name.endswith(".files")]
+    assert kept == []
+
+
+# Images
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+def scribble(file: Path) -> None:
+    file.write_bytes(b"this is no image" * 9)
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def claim_size(file: Path, width: int, height: int) -> None:
+    """A PNG whose header speaks of more pixels than there are."""
+    content = bytearray(file.read_bytes())
+    content[16:24] = struct.pack(">II", width, height)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    file.write_bytes(content)
+
+
+def bomb(file: Path) -> None:
+    claim_size(file, 30_000, 30_000)
+
+
+def big_but_not_refused_by_pillow(file: Path) -> None:
+    claim_size(file, 10_000, 9_000)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (truncate, "truncated|unrecognized|broken"),
+        (scribble, "it is not an image of a known kind"),
+        (empty, "it is not an image of a known kind"),
+        (bomb, "decompression bomb"),
+        (big_but_not_refused_by_pillow, r"10000x9000 pixels are more than 89,478,485 \(a decompression bomb\?\)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_an_unreadable_image_is_named_or_left_out(pets: Path, spoil: Callable[[Path], None], why: str) -> None:
+    spoil(pets / "cat" / "001.png")
+    refused(pets, rf"^image cat/001.png cannot be read: .*({why}).*; repair or remove it, or .* \(--skip-bad\)$")
+    with pytest.warns(UserWarning, match="1 unreadable images were left out"):
+        data = load(pets, skip_bad=True)
+    assert data.class_counts("train").tolist() == [2, 3]
+    assert [entry["file"] for entry in data.provenance["skipped"]] == ["cat/001.png"]
+    assert np.array_equal(data.splits["train"].inputs[1].numpy(), np.asarray(Image.open(pets / "cat" / "002.png")))
+
+
+def test_the_number_of_bad_images_is_told(pets: Path) -> None:
+    scribble(pets / "cat" / "001.png")
+    scribble(pets / "dog" / "002.png")
+    refused(pets, r"image cat/001.png \(and 1 more of 6\) cannot be read")
+
+
+def test_skipping_all_of_a_class_is_refused(pets: Path) -> None:
+    for file in (pets / "cat").iterdir():
+        scribble(file)
+    refused(pets, "class 'cat' is empty", skip_bad=True)
+
+
+def test_a_stray_text_file_is_named(pets: Path) -> None:
+    (pets / "dog" / "notes.txt").write_text("hello")
+    refused(pets, "image dog/notes.txt cannot be read: it is not an image of a known kind")
+
+
+def test_a_broken_link_and_a_missing_file(pets: Path) -> None:
+    os.symlink(pets / "nowhere.png", pets / "cat" / "zzz.png")
+    refused(pets, "image cat/zzz.png cannot be read: there is no such file")
+
+
+def test_a_missing_file_of_a_table(tmp_path: Path) -> None:
+    write_picture(tmp_path / "1.png", picture(1))
+    (tmp_path / "t.csv").write_text("path,label\n1.png,a\n2.png,b\n")
+    refused(tmp_path / "t.csv", "image 2.png cannot be read: there is no such file")
+
+
+# Folders
+
+
+def test_symlink_loops(pets: Path) -> None:
+    os.symlink(pets / "cat", pets / "cat" / "again")
+    refused(pets, r"cat/again is a link to a folder above itself \(a loop\); remove the link")
+    (pets / "cat" / "again").unlink()
+    os.symlink("self", pets / "cat" / "self")
+    refused(pets, "self")
+
+
+def test_an_empty_class(pets: Path) -> None:
+    (pets / "eel").mkdir()
+    refused(pets, "class 'eel' is empty; add rows or remove the class")
+
+
+def test_an_empty_class_is_seen_although_the_rest_is_in_the_cache(pets: Path) -> None:
+    load(pets)
+    (pets / "eel").mkdir()
+    with pytest.raises(InputError, match="class 'eel' is empty"):
+        load(pets)
+
+
+def test_one_class_only(tmp_path: Path) -> None:
+    write_folder(tmp_path / "d", {"cat": 3})
+    refused(tmp_path / "d", r"has one class only \('cat'\); a classifier needs two or more")
+
+
+def test_a_class_that_train_lacks(tmp_path: Path) -> None:
+    write_folder(tmp_path / "d" / "train", {"a": 2, "b": 2})
+    write_folder(tmp_path / "d" / "test", {"a": 1, "c": 1})
+    refused(tmp_path / "d", "class 'c' is in test but has no training rows; add some or remove it from test")
+
+
+def test_no_train_folder(tmp_path: Path) -> None:
+    write_folder(tmp_path / "d" / "test", {"a": 2, "b": 2})
+    refused(tmp_path / "d", "has no training rows; it has test")
+
+
+def test_a_stray_folder_beside_the_splits(tmp_path: Path) -> None:
+    write_folder(tmp_path / "d" / "train", {"a": 2, "b": 2})
+    (tmp_path / "d" / "extra").mkdir()
+    refused(tmp_path / "d", "has train/ and beside it extra/, which is neither train, val nor test; move it away")
+
+
+def test_two_folders_for_one_split(tmp_path: Path) -> None:
+    write_folder(tmp_path / "d" / "train", {"a": 2, "b": 2})
+    write_folder(tmp_path / "d" / "training", {"a": 2, "b": 2})
+    refused(tmp_path / "d", "two folders for one split: train, training")
+
+
+def test_images_without_a_class_folder(pets: Path) -> None:
+    write_picture(pets / "loose.png", picture(3))
+    refused(pets, r"images beside its class folders \(loose.png\)")
+
+
+def test_nothing_that_is_a_data_set(tmp_path: Path) -> None:
+    (tmp_path / "readme.txt").write_text("x")
+    refused(tmp_path, "no data set is recognised in .*; it can be a folder with a folder of images per class")
+    refused(tmp_path / "readme.txt", "no data set is recognised")
+
+
+def test_class_folders_that_are_not_utf8(pets: Path) -> None:
+    os.rename(pets / "cat", os.fsencode(pets) + b"/caf\xe9")
+    refused(pets, r"the class folder b'caf\\xe9' is not named in UTF-8; rename it")
+
+
+def test_image_files_that_are_not_utf8_are_read_and_named(pets: Path) -> None:
+    odd = os.fsencode(pets) + b"/cat/z\xe9.png"
+    os.rename(pets / "cat" / "002.png", odd)
+    assert load(pets).class_counts("train").tolist() == [3, 3]
+    with open(odd, "wb") as stream:
+        stream.write(b"x")
+    with pytest.raises(InputError, match=r"image cat/z\\xe9.png cannot be read"):
+        load(pets)
+
+
+# Tables
+
+
+def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
+    for k in range(3):
+        write_picture(tmp_path / f"{k}.png", picture(k))
+    (tmp_path / name).write_text(text)
+    return tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("path,label\n0.png,0.5\n1.png,1.5\n", r"column 'label': labels are floats \(one is 0.5\); give class names"),
+        ("path,label\n0.png,1.0\n1.png,2\n", r"labels are floats \(one is 1.0\)"),
+        ("path,label\n0.png,a\n1.png,\n", r"column 'label', train part: the label of row 1 is missing; fill it in"),
+        ("path,label\n0.png,nan\n1.png,b\n", "the label of row 0 is missing"),
+        ("path,label\n,a\n1.png,b\n", "the path of row 0 is missing"),
+        ("path,label,label\n0.png,a,b\n", "has two columns called 'label'; rename one"),
+        ("path,kind\n0.png,a\n", r"no label column among path, kind; name it with label_column= \(--label-column\)"),
+        ("label\na\nb\n", "a label column and nothing else; add image paths or features"),
+        ("city,label\nRome,a\nOslo,b\n", "column 'city' holds string, neither an image path .* encode or drop it"),
+        ("path,label\n", "t.csv has no rows"),
+        ("path,label\n0.png,a,b\n1.png\n", "t.csv cannot be read as a table: .*; save it again"),
+        ("path,label,split\n0.png,a,train\n1.png,b,holdout\n", "'holdout' in column 'split' is no split; .*val, test"),
+        ("path,label\n0.png,a\n1.png,a\n", r"has one class only \('a'\)"),
+        ("f1,f2,label\n1,2,a\n3,,b\n", r"the feature in row 1, column f2 is nan; 1 such values must be filled in"),
+        ("f1,label\ninf,a\n3,b\n", "the feature in row 0, column f1 is inf"),
+    ],
+)
+def test_bad_csv(tmp_path: Path, text: str, sentence: str) -> None:
+    refused(table(tmp_path, text), sentence)
+
+
+def test_a_table_that_is_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("path,label\ncafé.png,a\n".encode("latin1"))
+    refused(tmp_path / "t.csv", r"t.csv is not UTF-8 text \(byte 0xe9\); save it as UTF-8")
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_hundred_thousand_classes_are_refused_at_once(tmp_path: Path, form: str) -> None:
+    import time
+
+    columns = {"f": np.zeros(100_000), "label": [f"id{k}" for k in range(100_000)]}
+    if form == "csv":
+        (tmp_path / "t.csv").write_text("f,label\n" + "".join(f"0.0,{name}\n" for name in columns["label"]))
+    else:
+        pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    start = time.perf_counter()
+    refused(tmp_path / f"t.{form}", "100,000 different labels in 100,000 rows look like identifiers, not classes")
+    assert time.perf_counter() - start < 5
+
+
+def test_a_hundred_thousand_real_classes_are_read(tmp_path: Path) -> None:
+    labels = np.arange(300_000) % 100_000
+    pq.write_table(pa.table({"f": labels.astype(np.float32), "label": labels}), tmp_path / "t.parquet")
+    data = load(tmp_path / "t.parquet")
+    assert data.num_classes == 100_000
+    assert np.array_equal(data.splits["train"].labels.numpy(), labels)
+    with pytest.raises(InputError, match=r"class '100001' is not in t; .* \(100000 in all\)"):
+        data.class_index("100001")
+
+
+def test_bad_parquet(tmp_path: Path) -> None:
+    file = tmp_path / "t.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["label", "label"]), file)
+    refused(file, "has two columns called 'label'; rename one")
+    pq.write_table(pa.table({"features": [[1.0, 2.0], [1.0]], "label": ["a", "b"]}), file)
+    refused(file, "row 1 of column 'features' has 1 values, row 0 has 2; all need the same number")
+    pq.write_table(pa.table({"f": [1.0, 2.0], "label": [0.0, 1.0]}), file)
+    refused(file, r"labels are floats \(row 0 is 0.0\)")
+    pq.write_table(pa.table({"f": [1.0, 2.0], "label": [1, None]}), file)
+    refused(file, "the label of row 1 is missing")
+    names = {b"huggingface": b'{"info": {"features": {"label": {"names": ["a", "b"]}}}}'}
+    pq.write_table(pa.table({"f": [1.0, 2.0], "label": [0, 2]}).replace_schema_metadata(names), file)
+    refused(file, "label 2 has no name; there are 2 classes, 0 to 1")
+    file.write_bytes(file.read_bytes()[:-9])
+    refused(file, "t.parquet cannot be read as a table")
+    pq.write_table(pa.table({"image": [b"", None], "label": ["a", "b"]}), file)
+    refused(file, r"image row 0 \(and 1 more of 2\) cannot be read: it is not an image")
+
+
+# Arrays
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        (
+            {"images": np.zeros((2, 4, 4, 3)), "labels": [0, 1]},
+            r"inputs are float64 \(2, 4, 4, 3\); give images as uint8",
+        ),
+        ({"images": np.zeros((3, 4, 4, 3), np.uint8), "labels": [0, 1]}, "3 inputs and 2 labels; they must be as many"),
+        ({"features": np.zeros((2, 3)), "labels": np.eye(2)}, r"labels have shape \(2, 2\); give one class a row"),
+        ({"features": np.zeros((2, 3)), "labels": [0.0, 1.0]}, "labels are floats"),
+        ({"features": np.zeros((2, 3)), "labels": [0.0, np.nan]}, "the label of row 1 is missing"),
+        ({"features": np.array([[1, np.nan]] * 2), "labels": [0, 1]}, "the feature in row 0, column 1 is nan"),
+        ({"pixels": np.zeros((2, 3))}, "holds pixels; name the arrays inputs and labels, or x_train"),
+        ({"features": np.zeros((2, 3)), "labels": np.array([None, {}])}, "cannot be read as plain arrays"),
+        ({"features": np.zeros((2, 3)), "labels": [0, 1], "groups": [0.5, 1]}, "groups are float64"),
+    ],
+)
+def test_bad_npz(tmp_path: Path, arrays: dict, sentence: str) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    refused(tmp_path / "a.npz", sentence)
+
+
+def test_a_damaged_npz(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(b"PK nonsense")
+    refused(tmp_path / "a.npz", "a.npz cannot be read as plain arrays")
+
+
+# Archives
+
+
+def write_archive(path: Path, kind: str) -> None:
+    """An archive whose first member is fine and whose second one leads outside."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a/1.txt", "fine")
+            link = zipfile.ZipInfo("a/link")
+            link.external_attr = 0o120777 << 16
+            names = {"up": "../evil.txt", "absolute": "/tmp/evil.txt", "windows": "C:\\evil.txt"}
+            archive.writestr(names[kind] if kind != "link" else link, "/etc/passwd")
+        return
+    with tarfile.open(path, "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("a/1.txt"))
+        names = {"up": "a/../../evil.txt", "absolute": "/tmp/evil.txt", "windows": "..\\evil.txt", "link": "a/link"}
+        member = tarfile.TarInfo(names[kind])
+        if kind == "link":
+            member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(member)
+
+
+@pytest.mark.parametrize("kind", ["up", "absolute", "windows", "link"])
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
+def test_archives_that_reach_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, suffix: str) -> None:
+    import tempfile
+
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    write_archive(tmp_path / f"bad{suffix}", kind)
+    refused(tmp_path / f"bad{suffix}", "(would be written|which may lead) outside.*; nothing is unpacked")
+    assert list((tmp_path / "scratch").iterdir()) == []
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f"bad{suffix}", "scratch"]
+
+
+def test_a_damaged_archive(tmp_path: Path) -> None:
+    write_folder(tmp_path / "in", {"a": 3, "b": 3}, height=40, width=40)
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "in", "in")
+    truncate(tmp_path / "x.tar.gz")
+    (tmp_path / "y.zip").write_bytes(b"no zip")
+    refused(tmp_path / "x.tar.gz", "x.tar.gz cannot be unpacked")
+    refused(tmp_path / "y.zip", "y.zip cannot be unpacked")
+
+
+def test_an_archive_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from camri.data import archive
+
+    monkeypatch.setattr(archive, "SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr(archive, "MAX_RATIO", 100)
+    with zipfile.ZipFile(tmp_path / "z.zip", "w", zipfile.ZIP_DEFLATED) as out:
+        out.writestr("a/1.png", bytes(1 << 23))
+    refused(tmp_path / "z.zip", r"would grow from .* bytes \(a decompression bomb\?\)")
+
+
+# Arguments and names
+
+
+@pytest.mark.parametrize("size", [0, -3, 2.5, (3,), "64", (4, 5000), True])
+def test_bad_sizes(pets: Path, size: object) -> None:
+    refused(pets, r"size=.* must be a side or \(height, width\) of 1 to 4096 pixels, for example 64", size=size)
+
+
+def test_unknown_class_names_bring_the_closest() -> None:
+    digits = load("digits")
+    with pytest.raises(InputError, match="class '77' is not in digits; did you mean '7'"):
+        digits.class_index("77")
+    with pytest.raises(InputError, match="digits has no split 'val'; choices: train, test"):
+        digits.class_counts("val")

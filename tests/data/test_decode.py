@@ -1,0 +1,187 @@
+"""Images of every mode come out upright, 8-bit and alike; sizes by the documented rule; all cores alike."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from camri.data import load, parallel
+from camri.data.decode import _to_array
+
+from .pictures import picture, write_folder, write_picture
+
+GREY = picture(1, channels=1)[..., 0]
+COLOUR = picture(2)
+
+
+def decoded(image: Image.Image, form: str, channels: int = 3, **options: object) -> np.ndarray:
+    stream = io.BytesIO()
+    image.save(stream, form, **options)
+    return _to_array(memoryview(stream.getvalue()), (image.height, image.width, channels), None)
+
+
+def test_grey_becomes_three_equal_channels() -> None:
+    assert np.array_equal(decoded(Image.fromarray(GREY), "PNG"), np.stack([GREY] * 3, axis=-1))
+
+
+def test_palette() -> None:
+    image = Image.fromarray(COLOUR).quantize(8)
+    assert np.array_equal(decoded(image, "PNG"), np.asarray(image.convert("RGB")))
+
+
+def test_alpha_is_laid_on_white() -> None:
+    alpha = np.zeros(GREY.shape, np.uint8)
+    alpha[0], alpha[1] = 255, 128
+    out = decoded(Image.fromarray(np.dstack([COLOUR, alpha])), "PNG").astype(int)
+    assert np.array_equal(out[0], COLOUR[0])
+    assert np.abs(out[1] - (COLOUR[1] * (128 / 255) + 255 * (127 / 255))).max() <= 1
+    assert (out[2:] == 255).all()
+
+
+def test_grey_with_alpha_stays_grey() -> None:
+    alpha = np.zeros(GREY.shape, np.uint8)
+    alpha[0] = 255
+    image = Image.merge("LA", [Image.fromarray(GREY), Image.fromarray(alpha)])
+    out = decoded(image, "PNG", channels=1)[..., 0]
+    assert np.array_equal(out[0], GREY[0])
+    assert (out[1:] == 255).all()
+
+
+def test_transparent_palette_colour_is_white() -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putpixel((1, 0), 1)
+    assert decoded(image, "PNG", transparency=0).tolist() == [[[255, 255, 255], [40, 50, 60]]]
+
+
+def test_sixteen_bits_are_scaled_not_clipped() -> None:
+    values = np.array([[0, 255, 256, 32768, 65535]], np.uint16)
+    assert decoded(Image.fromarray(values), "PNG", channels=1)[0, :, 0].tolist() == [0, 0, 1, 128, 255]
+    assert decoded(Image.fromarray(values), "TIFF", channels=1)[0, :, 0].tolist() == [0, 0, 1, 128, 255]
+
+
+def test_one_bit() -> None:
+    image = Image.fromarray(np.array([[True, False]]))
+    assert decoded(image, "PNG", channels=1)[0, :, 0].tolist() == [255, 0]
+
+
+def test_cmyk() -> None:
+    image = Image.new("CMYK", (4, 4), (0, 255, 255, 0))
+    assert decoded(image, "TIFF")[0, 0].tolist() == [255, 0, 0]
+
+
+def test_exif_rotation_is_applied() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: the picture's top is at the stored right
+    stream = io.BytesIO()
+    Image.fromarray(COLOUR).save(stream, "PNG", exif=exif)
+    upright = _to_array(memoryview(stream.getvalue()), (5, 6, 3), None)
+    assert np.array_equal(upright, np.rot90(COLOUR, -1))
+
+
+def test_float_pixels_are_refused() -> None:
+    with pytest.raises(ValueError, match="its pixels are floats"):
+        decoded(Image.fromarray(np.zeros((2, 2), np.float32)), "TIFF")
+
+
+def test_a_folder_of_all_modes_is_rgb_and_an_all_grey_one_is_grey(tmp_path: Path) -> None:
+    modes = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16")
+    for k, mode in enumerate(modes):
+        suffix = "tiff" if mode == "CMYK" else "png"
+        image = (
+            Image.fromarray(np.full((6, 5), 40_000, np.uint16))
+            if mode == "I;16"
+            else Image.fromarray(COLOUR).convert(mode)
+        )
+        (tmp_path / "mixed" / f"{k % 2}").mkdir(parents=True, exist_ok=True)
+        image.save(tmp_path / "mixed" / f"{k % 2}" / f"{k}.{suffix}")
+    data = load(tmp_path / "mixed")
+    assert data.input_shape == (6, 5, 3)
+    pixels = {name: image.numpy() for name, image in zip("0246" + "1357", data.splits["train"].inputs, strict=True)}
+    assert np.array_equal(pixels["4"], COLOUR)
+    assert np.array_equal(pixels["1"], np.stack([np.asarray(Image.fromarray(COLOUR).convert("L"))] * 3, axis=-1))
+    assert (pixels["7"] == 40_000 >> 8).all()
+    for k, mode in enumerate(("1", "L", "LA")):
+        write = tmp_path / "grey" / f"{k % 2}"
+        write.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(GREY).convert(mode).save(write / f"{k}.png")
+    assert load(tmp_path / "grey").input_shape == (6, 5, 1)
+
+
+# Sizes
+
+
+def test_mixed_sizes_are_resized_by_the_median_and_it_is_said(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"a": 2}, height=20, width=30)
+    write_folder(tmp_path, {"b": 1}, height=41, width=17)
+    with pytest.warns(UserWarning, match=r"17x20 to 30x41 pixels .*; resized to 32x32, .* choose another with size="):
+        data = load(tmp_path)
+    assert data.input_shape == (32, 32, 3)
+    expected = Image.open(tmp_path / "a" / "000.png").resize((32, 32), Image.Resampling.LANCZOS)
+    assert np.array_equal(data.splits["train"].inputs[0].numpy(), np.asarray(expected))
+    with pytest.warns(UserWarning, match="resized to 32x32"):
+        load(tmp_path)  # from the cache it is said again
+
+
+def test_large_images_are_capped(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"a": 1, "b": 1}, height=200, width=200)
+    with pytest.warns(UserWarning, match="resized to 64x64"):
+        assert load(tmp_path).input_shape == (64, 64, 3)
+
+
+@pytest.mark.parametrize(("size", "shape"), [(9, (9, 9, 3)), ((7, 11), (7, 11, 3))])
+def test_a_size_can_be_asked_for(
+    tmp_path: Path, size: object, shape: tuple[int, ...], recwarn: pytest.WarningsRecorder
+) -> None:
+    write_folder(tmp_path, {"a": 1, "b": 1}, height=20, width=20)
+    assert load(tmp_path, size=size).input_shape == shape  # type: ignore[arg-type]
+    assert not recwarn.list
+
+
+def test_downscaling_is_antialiased(tmp_path: Path) -> None:
+    stripes = np.zeros((64, 64, 3), np.uint8)
+    stripes[:, ::2] = 255
+    for name in "ab":
+        write_picture(tmp_path / name / "1.png", stripes)
+    inner = load(tmp_path, size=16).splits["train"].inputs[0, :, 2:-2].float()
+    assert (inner - 127.5).abs().max() < 10  # the nearest pixel would be 0 or 255
+
+
+# All cores
+
+
+@pytest.mark.parametrize("way", ["serial", "processes", "threads"])
+def test_every_row_is_done_once_and_complaints_keep_their_rows(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    num_rows = 1000
+    monkeypatch.setattr(parallel, "num_cores", lambda: 1 if way == "serial" else 3)
+    if way == "threads":
+        monkeypatch.setattr(parallel.sys, "platform", "darwin")
+    times = parallel.shared_array((num_rows,), np.int64)
+    told: list[tuple[int, int]] = []
+
+    def work(row: int) -> None:
+        times[row] += 1
+        if row % 333 == 0:
+            raise ValueError(f"row {row}")
+
+    complaints = parallel.for_each(num_rows, work, lambda done, total: told.append((done, total)))
+    assert times.tolist() == [1] * num_rows
+    assert complaints == {row: f"row {row}" for row in (0, 333, 666, 999)}
+    assert told[-1] == (num_rows, num_rows)
+
+
+@pytest.mark.skipif(parallel.sys.platform != "linux", reason="processes are forked on Linux only")
+def test_a_killed_process_is_an_error_not_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+    import signal
+
+    monkeypatch.setattr(parallel, "num_cores", lambda: 2)
+
+    def work(row: int) -> None:
+        if row == 700:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(RuntimeError, match="a decoding process died with exit code -9"):
+        parallel.for_each(1000, work)
