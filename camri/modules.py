@@ -6,7 +6,6 @@ the first steps, and is off in `eval()`, so that a validation loss means the sam
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ class Criterion(nn.Module):
     """
 
     head = "linear"
-    training_only: Mapping[str, float] = MappingProxyType({})
+    training_only: tuple[tuple[str, float], ...] = ()
     step: Tensor
 
     def __init__(
@@ -75,7 +74,7 @@ class Criterion(nn.Module):
 
     def _parameters_at(self, strength: Tensor | float) -> dict[str, Any]:
         parameters = {name: getattr(self, name) for name in self._names}
-        for name, off in self.training_only.items():
+        for name, off in self.training_only:
             parameters[name] = off + strength * (parameters[name] - off)
         if self.label_smoothing:
             parameters["label_smoothing"] = self.label_smoothing
@@ -164,7 +163,7 @@ class WassersteinLoss(Criterion):
 
 class _MarginLoss(Criterion):
     head = "cosine"
-    training_only = MappingProxyType({"margins": 0.0})
+    training_only = (("margins", 0.0),)
 
 
 class L2SoftmaxLoss(_MarginLoss):
@@ -244,7 +243,7 @@ class FocalLoss(Criterion):
 class LogitAdjustedLoss(Criterion):
     """Cross-entropy of adjusted logits; `adjustments` (C,), for example from `camri.penalties.log_priors`."""
 
-    training_only = MappingProxyType({"adjustments": 0.0})
+    training_only = (("adjustments", 0.0),)
 
     def __init__(self, adjustments: Tensor, **common: Any):
         super().__init__(losses.logit_adjusted, {"adjustments": adjustments}, **common)
@@ -253,7 +252,7 @@ class LogitAdjustedLoss(Criterion):
 class VectorScalingLoss(Criterion):
     """VS loss: cross-entropy of scales · logits + shifts, all (C,), and optional class weights (C,)."""
 
-    training_only = MappingProxyType({"scales": 1.0, "shifts": 0.0})
+    training_only = (("scales", 1.0), ("shifts", 0.0))
 
     def __init__(self, scales: Tensor, shifts: Tensor, *, weights: Tensor | None = None, **common: Any):
         super().__init__(losses.vector_scaling, {"scales": scales, "shifts": shifts, "weights": weights}, **common)
