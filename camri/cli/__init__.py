@@ -5,6 +5,7 @@ import sys
 import typer
 
 import camri
+from camri.cli import data
 from camri.errors import InputError
 
 app = typer.Typer(
@@ -16,6 +17,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.add_typer(data.app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -44,6 +44,8 @@ def decode_parts(
     if not len(good):
         raise InputError("none of the images can be read")
     shape, notes = _choose_shape(probed[good], size, cropped=any(box is not None for box in boxes))
+    extent = probed[good, :2]
+    notes["original_sizes"] = {"smallest": extent.min(axis=0).tolist(), "largest": extent.max(axis=0).tolist()}
     out = shared_array((len(sources), *shape), np.uint8)
 
     def read(row: int) -> None:

@@ -1,0 +1,165 @@
+"""`camri data`: fetch data sets and see what was recognised."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from camri.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(
+    name="data",
+    help="Fetch the paper's data sets, and see what a data set holds.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+CLASSES_SHOWN = 60
+
+
+@app.command(
+    epilog="[bold]Examples[/bold]\n\ncamri data get cifar10\n\ncamri data get gtsrb --to ~/datasets\n\n"
+    "Broken off? The same command goes on where it stopped."
+)
+def get(
+    name: Annotated[str, typer.Argument(help="cifar10, gtsrb, awa2 (13 GB) or mnist.", show_default=False)],
+    to: Annotated[
+        Path | None, typer.Option(help="Folder to put it into; without it $CAMRI_DATA or the user's data folder.")
+    ] = None,
+) -> None:
+    """Fetch a data set from its official address; it is there when all of it has arrived and was checked."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from camri.data.catalog import data_folder
+    from camri.data.official import OFFICIAL
+    from camri.data.official import get as fetch
+
+    bars: dict[str, Any] = {}
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+
+        def report(file: str, done: int, total: int | None) -> None:
+            if file not in bars:
+                bars[file] = progress.add_task(file, total=total)
+            progress.update(bars[file], completed=done, total=total)
+
+        folder, was_there = fetch(name, (to or data_folder()).expanduser(), report)
+    about = f" ({OFFICIAL[name].about})" if not was_there else ""
+    typer.echo(f"{name} is {'already ' if was_there else ''}in {folder}{about}")
+    typer.echo(f"See it with: camri data show {folder}")
+
+
+@app.command(
+    epilog="[bold]Examples[/bold]\n\ncamri data show digits\n\ncamri data show photos/ --sheet photos.png\n\n"
+    "camri data show labels.csv --label-column diagnosis --path-column scan"
+)
+def show(
+    source: Annotated[
+        str, typer.Argument(help="A folder, table, .npz, archive, or digits, mnist, cifar10, gtsrb, awa2.")
+    ],
+    sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG) here.")] = None,
+    size: Annotated[int | None, typer.Option(help="Resize images to this side in pixels.")] = None,
+    roi: Annotated[bool, typer.Option("--roi", help="Crop GTSRB's images to the sign.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out unreadable images, count and list them.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Check official files against their checksums.")
+    ] = True,
+    path_column: Annotated[str | None, typer.Option(help="Column with the image paths of a table.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Column with the labels of a table.")] = None,
+    group_column: Annotated[str | None, typer.Option(help="Column whose equal rows belong together.")] = None,
+    split_column: Annotated[str | None, typer.Option(help="Column with train, val or test.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """What was recognised: counts per class and split, sizes, groups, duplicates across splits."""
+    import json
+    import warnings
+
+    from rich.console import Console
+
+    from camri.data import load
+    from camri.data.describe import contact_sheet, describe
+
+    if sheet and sheet.suffix.lower() != ".png":
+        raise InputError(f"--sheet {sheet} must end in .png")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(resized to|left out)")  # both are in the summary
+        dataset = load(
+            source,
+            size=size,
+            roi=roi,
+            skip_bad=skip_bad,
+            verify=verify,
+            path_column=path_column,
+            label_column=label_column,
+            group_column=group_column,
+            split_column=split_column,
+        )
+    told = describe(dataset)
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        _print(told, Console())
+    if sheet:
+        try:
+            contact_sheet(dataset).save(sheet)
+        except OSError as error:
+            raise InputError(f"{sheet} cannot be written ({error.strerror})") from None
+        typer.echo(f"contact sheet: {sheet}", err=as_json)
+
+
+def _print(told: dict[str, Any], console: "Console") -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    shape = " x ".join(map(str, told["shape"]))
+    rows = ", ".join(f"{count:,} {part}" for part, count in told["rows"].items())
+    console.print(f"[bold]{escape(told['name'])}[/bold]  {told['layout']}; {told['num_classes']:,} classes; {rows}")
+    console.print(f"{told['kind']} of {shape}{' (height x width x channels)' if told['kind'] == 'images' else ''}")
+    for line in _remarks(told):
+        console.print(escape(line))
+    table = Table("class", *told["rows"], box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, counts in list(told["classes"].items())[:CLASSES_SHOWN]:
+        table.add_row(escape(name), *(f"{count:,}" for count in counts))
+    console.print(table)
+    if told["num_classes"] > CLASSES_SHOWN:
+        console.print(f"… and {told['num_classes'] - CLASSES_SHOWN:,} more classes (--json lists all)")
+
+
+def _remarks(told: dict[str, Any]) -> list[str]:
+    """What else is to be told, a line each."""
+    lines = []
+    if sizes := told["original_sizes"]:
+        (low_height, low_width), (high_height, high_width) = sizes["smallest"], sizes["largest"]
+        if (low_height, low_width) != (high_height, high_width) or told["shape"][:2] != [low_height, low_width]:
+            lines.append(f"files are {low_height} x {low_width} to {high_height} x {high_width} pixels")
+    if told["size_note"]:
+        lines.append(told["size_note"])
+    if told["verified"] is not None:
+        lines.append(f"official content verified: {'yes' if told['verified'] else 'no'}")
+    for part, count in told["groups"].items():
+        lines.append(f"{count:,} groups in {part}; splits keep a group together")
+    for step in told["splits"]:
+        lines.append(f"{step['part']}: {step['rows']:,} rows held out of train by {step['by']}, seed {step['seed']}")
+    for found in told["duplicates"]:
+        one, other = found["splits"]
+        lines.append(f"duplicates: {found['count']:,} rows of {other} are also in {one} (exactly)")
+    if told["skipped"]:
+        lines.append(f"left out as unreadable: {len(told['skipped'])}")
+        lines += [f"  {entry['file']}: {entry['why']}" for entry in told["skipped"][:20]]
+    return lines

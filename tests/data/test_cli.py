@@ -1,0 +1,139 @@
+"""`camri data`: what it prints, what it draws, how it refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from camri.cli import app, main
+from camri.data import load
+from camri.data.describe import TILE_PX, contact_sheet, describe
+
+from .pictures import picture, write_folder, write_picture
+
+RUNNER = CliRunner()
+
+
+def run(*arguments: object) -> str:
+    result = RUNNER.invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "120"}, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_show_prints_what_was_recognised(tmp_path: Path) -> None:
+    write_folder(tmp_path / "d" / "train", {"cat": 3, "dog [old]": 2})
+    write_folder(tmp_path / "d" / "test", {"cat": 1, "dog [old]": 1}, first_seed=3)
+    assert run("show", tmp_path / "d").splitlines() == [
+        "d  image folder; 2 classes; 5 train, 2 test",
+        "images of 6 x 5 x 3 (height x width x channels)",
+        "duplicates: 2 rows of test are also in train (exactly)",
+        "class      train  test",
+        "cat            3     1",
+        "dog [old]      2     1",
+    ]
+
+
+def test_show_tells_sizes_groups_splits_and_left_out_files(tmp_path: Path) -> None:
+    for k in range(6):
+        write_picture(tmp_path / f"{k}.png", picture(k, height=10 + k, width=12))
+    (tmp_path / "5.png").write_bytes(b"no image")
+    rows = "".join(f"{k}.png,{'ab'[k % 2]},{k // 2}\n" for k in range(6))
+    (tmp_path / "t.csv").write_text("file,finding,patient\n" + rows)
+    out = run("show", tmp_path / "t.csv", "--skip-bad", "--label-column", "finding", "--group-column", "patient")
+    lines = out.replace("\n", " ")
+    assert "files are 10 x 12 to 14 x 12 pixels" in lines
+    assert "resized to 16x16" in lines
+    assert "3 groups in train; splits keep a group together" in lines
+    assert "left out as unreadable: 1   5.png: it is not an image of a known kind" in lines
+    assert "test: 539 rows held out of train by class, seed 0" in run("show", "digits")
+
+
+def test_show_as_json(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"a": 3, "b": 2})
+    told = json.loads(run("show", tmp_path, "--json", "--sheet", tmp_path.parent / "s.png"))
+    assert told["classes"] == {"a": [3], "b": [2]}
+    assert told["rows"] == {"train": 5}
+    assert told["original_sizes"] == {"smallest": [6, 5], "largest": [6, 5]}
+    assert told["fingerprint"] == load(tmp_path).fingerprint
+
+
+def test_the_contact_sheet_shows_the_images_of_each_class(tmp_path: Path) -> None:
+    colours = {"red": (255, 0, 0), "blue": (0, 0, 255)}
+    for name, colour in colours.items():
+        for k in range(3):
+            write_picture(tmp_path / "d" / name / f"{k}.png", np.full((32, 32, 3), colour, np.uint8))
+    run("show", tmp_path / "d", "--sheet", tmp_path / "sheet.png")
+    pixels = np.asarray(Image.open(tmp_path / "sheet.png"))
+    blue, red = ((pixels == colours[name]).all(axis=-1) for name in ("blue", "red"))
+    assert blue.sum() == red.sum() == 3 * TILE_PX**2
+    assert np.argwhere(blue)[:, 0].max() < np.argwhere(red)[:, 0].min()  # rows in the order of the classes
+
+
+def test_the_contact_sheet_stops_at_fifty_classes() -> None:
+    from camri.data.dataset import Split, assemble
+
+    torch = pytest.importorskip("torch")
+    split = Split(torch.zeros(60, 8, 8, 1, dtype=torch.uint8), torch.arange(60))
+    many = assemble(
+        "many", tuple(f"a very long name of a class that does not fit {k}" for k in range(60)), {"train": split}, {}
+    )
+    assert contact_sheet(many).height < 52 * (TILE_PX + 10)
+    assert describe(many)["num_classes"] == 60
+
+
+def refuse(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> str:
+    monkeypatch.setattr(sys, "argv", ["camri", "data", *map(str, arguments)])
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    assert exit_info.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_refusals_are_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    error = refuse(capsys, monkeypatch, "show", "cifar")
+    assert error == (
+        "camri: 'cifar' is neither a path nor a known data set; did you mean 'cifar10'? "
+        "choices: digits, mnist, cifar10, gtsrb, awa2\n"
+    )
+    assert "must end in .png" in refuse(capsys, monkeypatch, "show", "digits", "--sheet", "x.jpg")
+    assert "cannot be written" in refuse(capsys, monkeypatch, "show", "digits", "--sheet", tmp_path / "no" / "x.png")
+    np.savez(tmp_path / "f.npz", features=np.eye(4), labels=[0, 1, 0, 1])
+    assert "no contact sheet" in refuse(capsys, monkeypatch, "show", tmp_path / "f.npz", "--sheet", tmp_path / "x.png")
+    assert "'iris' cannot be fetched" in refuse(capsys, monkeypatch, "get", "iris", "--to", tmp_path)
+
+
+def test_get_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from camri.data import official
+
+    monkeypatch.setattr(official, "get", lambda name, to, report: (report("f", 1, 2), (to / name, False))[1])
+    assert run("get", "mnist", "--to", tmp_path).splitlines() == [
+        f"mnist is in {tmp_path}/mnist (11 MB, checked by md5)",
+        f"See it with: camri data show {tmp_path}/mnist",
+    ]
+
+
+@pytest.mark.parametrize("command", [(), ("show",), ("get",)])
+def test_help_has_examples_and_loads_no_torch(command: tuple[str, ...]) -> None:
+    script = (
+        "import sys\nfrom camri.cli import app\n"
+        f"sys.argv = ['camri', 'data', *{command!r}, '--help']\n"
+        "try:\n    app()\nfinally:\n    assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "120"},
+    )
+    assert done.returncode == 0, done.stderr
+    if command:
+        assert f"camri data {command[0]}" in done.stdout.split("Examples")[1]
