@@ -89,13 +89,17 @@ def show(
     import warnings
 
     from rich.console import Console
+    from rich.progress import Progress
 
     from camri.data import load
     from camri.data.describe import contact_sheet, describe
 
     if sheet and sheet.suffix.lower() != ".png":
         raise InputError(f"--sheet {sheet} must end in .png")
-    with warnings.catch_warnings():
+    console = Console(stderr=True)
+    bars = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with warnings.catch_warnings(), bars as progress:
+        bar = progress.add_task("decoding", total=None, visible=False)
         warnings.filterwarnings("ignore", message=".*(resized to|left out)")  # both are in the summary
         dataset = load(
             source,
@@ -107,6 +111,7 @@ def show(
             label_column=label_column,
             group_column=group_column,
             split_column=split_column,
+            progress=lambda done, total: progress.update(bar, completed=done, total=total, visible=True),
         )
     told = describe(dataset)
     if as_json:

@@ -151,6 +151,22 @@ def class_label_names(table: Any, column: str) -> Sequence[str] | None:
     return [str(name) for name in names] if names else None
 
 
+def holds_images(file: Path) -> bool:
+    """True for a parquet file with the bytes of all its images; False where some or all lie in files of their own."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file) as opened:
+            images = [field.name for field in opened.schema_arrow if is_image_type(field.type)]
+            groups = [opened.metadata.row_group(k) for k in range(opened.metadata.num_row_groups)]
+    except (pa.ArrowInvalid, OSError):
+        return False  # reading it will say what is wrong with it
+    chunks = [group.column(k) for group in groups for k in range(group.num_columns)]
+    content = [chunk for chunk in chunks if chunk.path_in_schema in (*images, *(f"{name}.bytes" for name in images))]
+    return bool(content) and all(chunk.statistics and chunk.statistics.null_count == 0 for chunk in content)
+
+
 def image_sources(column: Any, folder: Path) -> tuple[list[str | memoryview], list[str]]:
     """(the bytes of each image without a copy, its name): from a binary column or a struct of bytes and path.
 

@@ -75,11 +75,11 @@ def _checked(column: np.ndarray, where: str) -> np.ndarray:
     if column.dtype.kind == "b":
         return column.astype(str)
     if column.dtype.kind in "OUT":
-        texts = column.astype(object)
-        for row, value in enumerate(texts):
-            if value is None or not str(value).strip() or str(value) in ("nan", "NaN"):
+        texts = ["" if value is None else str(value).strip() for value in column.tolist()]
+        for row, text in enumerate(texts):
+            if text in ("", "nan", "NaN"):
                 raise InputError(f"{where}: the label of row {row} is missing; fill it in or remove the row")
-        return texts
+        return np.array(texts, dtype=object)
     raise InputError(f"{where}: labels are of type {column.dtype}; give class names or whole numbers")
 
 

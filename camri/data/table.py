@@ -21,18 +21,20 @@ def find(path: Path, options: Options) -> Found | None:
     if not files:
         return None
     every = [file for group in files.values() for file in group]
-    if every[0].suffix.lower() == ".parquet":
-        return Found("parquet", [str(file) for file in every], lambda scratch: _list(path, files, options))
-    # A text table only points to its images: they belong to the content.
+    layout = "parquet" if every[0].suffix.lower() == ".parquet" else "table"
+    if layout == "parquet" and not options.path_column and all(map(columns.holds_images, every)):
+        return Found(layout, [str(file) for file in every], lambda scratch: _list(path, files, options))
+    # A table may only point to its images: then they belong to the content.
     listing = _list(path, files, options)
     images = [part.inputs for part in listing.parts.values() if isinstance(part.inputs, EncodedImages)]
-    pointed = [str(source) for group in images for source in group.sources]
-    return Found("table", [*map(str, every), *pointed], lambda scratch: listing)
+    pointed = [source for group in images for source in group.sources if isinstance(source, str)]
+    return Found(layout, [*map(str, every), *pointed], lambda scratch: listing)
 
 
 def parquet_files(path: Path) -> list[Path]:
-    """Parquet files in a folder or in the folder data/ in it, sorted."""
-    return sorted(path.glob("*.parquet")) or sorted((path / "data").glob("*.parquet"))
+    """Parquet files in a folder, or in the one folder in it that has some ("data", "plain_text"), sorted."""
+    below = sorted(path.glob("*/*.parquet"))
+    return sorted(path.glob("*.parquet")) or (below if len({file.parent for file in below}) == 1 else [])
 
 
 def _files_of_folder(path: Path) -> dict[str, list[Path]]:

@@ -145,12 +145,13 @@ def test_parquet_with_image_bytes(tmp_path: Path, image_column: str, form: str) 
     labels = [2, 0, 1, 1, 0, 2, 2, 0]
     features = {"label": {"names": ["zebra", "ape", "bee"], "_type": "ClassLabel"}}
     metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
-    (tmp_path / "data").mkdir()
+    folder = tmp_path / ("data" if form == "struct" else "plain_text")
+    folder.mkdir()
     for name, rows in (("train-00000-of-00002", [0, 1, 2]), ("train-00001-of-00002", [3, 4]), ("test", [5, 6, 7])):
         content = [png(written[k]) for k in rows]
         images = [{"bytes": b, "path": None} for b in content] if form == "struct" else content
         table = pa.table({image_column: images, "label": [labels[k] for k in rows]}).replace_schema_metadata(metadata)
-        pq.write_table(table, tmp_path / "data" / f"{name}.parquet")
+        pq.write_table(table, folder / f"{name}.parquet")
     data = load(tmp_path)
     assert data.classes == ("zebra", "ape", "bee")
     assert np.array_equal(data.splits["train"].inputs.numpy(), np.stack(written[:5]))
@@ -165,6 +166,20 @@ def test_parquet_images_may_lie_beside_it(tmp_path: Path) -> None:
     assert np.array_equal(
         load(tmp_path / "t.parquet").splits["train"].inputs.numpy(), np.stack([picture(1), picture(2)])
     )
+
+
+@pytest.mark.parametrize("form", ["struct", "path column"])
+def test_changed_images_beside_a_parquet_file_are_seen(tmp_path: Path, form: str) -> None:
+    write_picture(tmp_path / "far.png", picture(1))
+    if form == "struct":
+        columns = {"image": [{"bytes": None, "path": "far.png"}, {"bytes": png(picture(2)), "path": "x"}]}
+    else:
+        write_picture(tmp_path / "near.png", picture(2))
+        columns = {"path": ["far.png", "near.png"]}
+    pq.write_table(pa.table({**columns, "label": ["a", "b"]}), tmp_path / "t.parquet")
+    load(tmp_path / "t.parquet")
+    write_picture(tmp_path / "far.png", picture(3))
+    assert np.array_equal(load(tmp_path / "t.parquet").splits["train"].inputs[0].numpy(), picture(3))
 
 
 def test_a_sliced_and_dictionary_encoded_table(tmp_path: Path) -> None:

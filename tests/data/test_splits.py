@@ -100,6 +100,12 @@ def test_a_class_with_one_row_keeps_it_in_train() -> None:
     assert data.class_counts("val").tolist()[1] == 0
 
 
+def test_a_class_with_one_group_keeps_it_in_train() -> None:
+    data = hold_out(rows_of([0] * 20 + [1] * 10, [k // 2 for k in range(20)] + [99] * 10), fraction=0.4)
+    assert data.class_counts("train").tolist() == [12, 10]
+    assert data.class_counts("val").tolist() == [8, 0]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(2, 40), min_size=2, max_size=12),

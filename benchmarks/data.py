@@ -1,0 +1,103 @@
+"""Prints, as JSON, what loading and feeding a data set costs, beside what a user would write instead.
+
+    CAMRI_DATA=… python benchmarks/data.py            # CIFAR-10 from parquet
+    python benchmarks/data.py                         # 5,000 made-up images of the same size
+
+Everything is measured in one run on one machine; the figures to quote are the ratios.
+"""
+
+import io
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from PIL import Image
+
+from camri.data import DataSet, batches, load
+from camri.data.parallel import num_cores
+from camri.data.splits import hold_out
+
+BATCH_ROWS = 64
+
+
+def made_up(folder: Path) -> Path:
+    """A parquet folder of 5,000 random 32x32 images, stored like CIFAR-10's."""
+    rng = np.random.default_rng(0)
+    images = []
+    for pixels in rng.integers(0, 256, (5000, 32, 32, 3), dtype=np.uint8):
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, "WEBP", lossless=True, method=0)
+        images.append({"bytes": stream.getvalue(), "path": None})
+    pq.write_table(pa.table({"image": images, "label": np.arange(5000) % 10}), folder / "train.parquet")
+    return folder
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def plain_epoch(table: pa.Table) -> None:
+    """An epoch as one would write it: each image decoded when its batch comes, then stacked and scaled."""
+    order = torch.randperm(table.num_rows)
+    images, labels = table.column("image"), table.column("label")
+    for start in range(0, table.num_rows, BATCH_ROWS):
+        rows = order[start : start + BATCH_ROWS].tolist()
+        pixels = [np.asarray(Image.open(io.BytesIO(images[row].as_py()["bytes"])).convert("RGB")) for row in rows]
+        torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255
+        torch.tensor([labels[row].as_py() for row in rows])
+
+
+def camri_epoch(dataset: DataSet, augment: bool) -> None:
+    """The same epoch from the resident tensor, with flips and translations where asked."""
+    train, generator = dataset.splits["train"], torch.Generator().manual_seed(0)
+    for rows in batches.epoch_order(len(train), generator, "cpu").split(BATCH_ROWS):
+        images = batches.to_float(train.inputs[rows])
+        if augment:
+            images = batches.random_translate(batches.random_flip(images, generator), 4, generator)
+        _ = train.labels[rows]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        real = Path(os.environ.get("CAMRI_DATA", "")) / "cifar10"
+        source = real if os.environ.get("CAMRI_DATA") and real.is_dir() else made_up(folder)
+        first_s = seconds(lambda: load(source, cache=folder / "cache"))
+        second_s = seconds(lambda: load(source, cache=folder / "cache"))
+        dataset = load(source, cache=folder / "cache")
+        table = pa.concat_tables([pq.read_table(file) for file in sorted(source.glob("train*.parquet"))])
+        camri_epoch(dataset, augment=True)  # touches every page once
+        plain_s = seconds(lambda: plain_epoch(table))
+        epoch_s = seconds(lambda: camri_epoch(dataset, augment=False))
+        augmented_s = seconds(lambda: camri_epoch(dataset, augment=True))
+        split_s = seconds(lambda: hold_out(dataset))
+    report = {
+        "source": "cifar10 parquet" if source == real else "5,000 made-up images",
+        "rows": {part: len(split) for part, split in dataset.splits.items()},
+        "cores": num_cores(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "first_load_s": round(first_s, 2),
+        "second_load_s": round(second_s, 3),
+        "hold_out_s": round(split_s, 2),
+        "plain_epoch_s": round(plain_s, 2),
+        "camri_epoch_s": round(epoch_s, 2),
+        "camri_augmented_epoch_s": round(augmented_s, 2),
+        "plain_over_camri_epoch": round(plain_s / epoch_s, 1),
+        "plain_over_camri_ten_epochs_with_first_load": round(10 * plain_s / (first_s + 10 * epoch_s), 1),
+    }
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()
