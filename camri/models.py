@@ -4,6 +4,7 @@ A classifier is a trunk and a head: `Classifier(trunk, head)`. Initial values co
 that the caller gives and from nothing else, so that a trial depends on its own seed alone.
 """
 
+import hashlib
 import inspect
 import itertools
 import math
@@ -22,39 +23,63 @@ Generator = torch.Generator | None
 class Dropout(nn.Module):
     """`x` with each entry zeroed with probability `p` and the rest scaled by 1 / (1 - p), in training only.
 
-    With `generator` set, the mask comes from it (it must live on x's device), so that a trial's dropout
-    does not depend on its neighbours; without one this is `F.dropout`, which compiles and can be captured.
+    Until it is seeded this is `F.dropout`. With a seed the mask is a hash of (seed, number of the call, position):
+    it depends on nothing else, is the same on every device, needs no generator, and can be compiled, captured in a
+    CUDA graph and resumed at any call.
 
     >>> drop = Dropout(0.5)
-    >>> drop.generator = torch.Generator().manual_seed(0)
-    >>> drop(torch.ones(6))
-    tensor([0., 2., 0., 0., 0., 2.])
+    >>> seed_dropout(drop, 0)
+    >>> drop(torch.ones(8))
+    tensor([2., 2., 0., 2., 0., 0., 0., 2.])
     """
+
+    calls: Tensor
 
     def __init__(self, p: float) -> None:
         super().__init__()
         if not 0 <= p < 1:
             raise InputError(f"dropout p={p!r} must be at least 0 and below 1")
         self.p = p
-        self.generator: Generator = None
+        self.seeds: tuple[int, int] | None = None
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int32), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        if self.generator is None:
+        if self.seeds is None:
             return F.dropout(x, self.p, self.training)
-        kept = torch.rand(x.shape, generator=self.generator, device=x.device) >= self.p
-        return x * kept * (1 / (1 - self.p))
+        kept = _hash(_position(x), _hash(self.calls, self.seeds[1]) + self.seeds[0]) >= round((self.p - 0.5) * 2**32)
+        self.calls += 1
+        return torch.where(kept, x * (1 / (1 - self.p)), 0)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
 
-def set_dropout_generator(model: nn.Module, generator: Generator) -> None:
-    """Nothing; every `Dropout` in `model` draws its masks from `generator` from now on (None: the global one)."""
-    for module in model.modules():
-        if isinstance(module, Dropout):
-            module.generator = generator
+def seed_dropout(model: nn.Module, seed: int, calls: int = 0) -> None:
+    """Nothing; the masks of every `Dropout` in `model` follow from `seed` from now on, from call number `calls`."""
+    layers = [module for module in model.modules() if isinstance(module, Dropout)]
+    for place, layer in enumerate(layers):
+        digest = hashlib.blake2b(f"dropout/{seed}/{place}".encode(), digest_size=8).digest()
+        first, second = (int.from_bytes(part, "big", signed=True) for part in (digest[:4], digest[4:]))
+        layer.seeds = (first, second)
+        layer.calls.fill_(calls)
+
+
+def _position(x: Tensor) -> Tensor:
+    """The number of each entry, int32, counted with the channels last, as images lie in memory."""
+    number = torch.arange(x.numel(), dtype=torch.int32, device=x.device)
+    return number.view(x.shape) if x.dim() != 4 else number.view(x.movedim(1, -1).shape).movedim(-1, 1)
+
+
+def _hash(x: Tensor, key: Tensor | int) -> Tensor:
+    """int32 -> int32 that looks random (Ellis' lowbias32 between two additions of the key); products wrap around."""
+    for multiplier, shift in ((0x7FEB352D, 15), (-0x7B935975, 16)):
+        x = x + key
+        x = x ^ ((x >> 16) & 0xFFFF)
+        x = x * multiplier
+        x = x ^ ((x >> shift) & (2 ** (32 - shift) - 1))
+    return x
 
 
 class Trunk(nn.Module):
