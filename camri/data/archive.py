@@ -32,6 +32,10 @@ def unpack(archive: Path, folder: Path) -> None:
                 _write(archive, folder, _tar_members(archive, opened_tar))
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
         raise InputError(f"{archive} cannot be unpacked ({error}); get it again") from None
+    except OSError as error:
+        raise InputError(
+            f"{archive} cannot be unpacked into {folder} ({error.strerror or error}); free some space there"
+        ) from None
 
 
 Member = tuple[str, int, IO[bytes] | None]  # name, size, content; no content: a folder

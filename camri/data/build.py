@@ -1,5 +1,6 @@
 """Files -> DataSet: list, check, decode, fingerprint; and the same through the cache."""
 
+import json
 import tempfile
 from dataclasses import replace
 from os import PathLike
@@ -80,10 +81,8 @@ def _decode(name: str, path: Path, found: Found, options: Options, scratch: str,
     if official and "verified" not in provenance:
         digests = dataset.provenance["sha256"]
         provenance["verified"] = all(digests[part]["inputs"] == official.get(part) for part in digests)
-    return replace(
-        dataset,
-        provenance={**dataset.provenance, **provenance, "duplicates": across_splits(dataset)},
-    )
+    told = {**dataset.provenance, **provenance, "duplicates": across_splits(dataset)}
+    return replace(dataset, provenance=json.loads(json.dumps(told)))  # the same as it will come from the cache
 
 
 def _as_split(rows: Part) -> Split:

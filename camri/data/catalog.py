@@ -55,8 +55,11 @@ def load(
     """
     options = Options(_as_size(size), roi, skip_bad, verify, path_column, label_column, group_column, split_column)
     name = str(source) if str(source) in NAMES else Path(source).stem
-    path, found = find(source, options)
-    dataset = build(name, path, found, options, cache, progress)
+    try:
+        path, found = find(source, options)
+        dataset = build(name, path, found, options, cache, progress)
+    except PermissionError as error:
+        raise InputError(f"{error.filename} may not be read by this user; change its permissions") from None
     for note in ("size_note", "skipped_note"):
         if note in dataset.provenance:
             warnings.warn(f"{dataset.name}: {dataset.provenance[note]}", stacklevel=2)

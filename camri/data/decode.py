@@ -42,7 +42,7 @@ def decode_parts(
     _refuse_bad(bad, names, skip_bad)
     good = np.setdiff1d(np.arange(len(sources)), list(bad))
     if not len(good):
-        raise InputError("none of the images can be read")
+        raise InputError(f"none of the {len(names)} images can be read; the first, {names[0]}: {bad[0]}")
     shape, notes = _choose_shape(probed[good], size, cropped=any(box is not None for box in boxes))
     extent = probed[good, :2]
     notes["original_sizes"] = {"smallest": extent.min(axis=0).tolist(), "largest": extent.max(axis=0).tolist()}

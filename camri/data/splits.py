@@ -5,6 +5,7 @@ so a split survives new versions of numpy, torch and scikit-learn.
 """
 
 import hashlib
+import warnings
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,15 @@ def _take(dataset: DataSet, part: str, num_rows: int, seed: int) -> DataSet:
         "by": "class and group" if train.groups is not None else "class",
         "sha256": hashlib.sha256(np.flatnonzero(taken).astype("<i8").tobytes()).hexdigest(),
     }
+    labels = train.labels.numpy()
+    kept_only = np.setdiff1d(labels, labels[taken])
+    if len(kept_only):
+        what = "group" if train.groups is not None else "row"
+        warnings.warn(
+            f"{len(kept_only)} classes of {dataset.name} have no rows in {part}: a class keeps its last {what} in "
+            f"train; the first is {dataset.classes[int(kept_only[0])]!r}",
+            stacklevel=3,
+        )
     splits = {**dataset.splits, "train": train.rows(np.flatnonzero(~taken))}
     splits[part] = train.rows(np.flatnonzero(taken))
     order = [name for name in ("train", "val", "test") if name in splits]

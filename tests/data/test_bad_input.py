@@ -98,6 +98,33 @@ def test_skipping_all_of_a_class_is_refused(pets: Path) -> None:
     refused(pets, "class 'cat' is empty", skip_bad=True)
 
 
+def test_no_image_that_can_be_read(pets: Path) -> None:
+    for file in pets.glob("*/*.png"):
+        scribble(file)
+    refused(pets, r"none of the 6 images can be read; the first, cat/000\.png: it is not an image", skip_bad=True)
+
+
+def test_a_folder_that_may_not_be_read(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    with pytest.raises(InputError, match="pets may not be read by this user; change its permissions"):
+        load(pets)
+
+
+def test_no_space_to_unpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from camri.data import archive
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
+        out.writestr("a/1.png", b"x")
+    monkeypatch.setattr(archive.shutil, "copyfileobj", full)
+    refused(tmp_path / "a.zip", r"a\.zip cannot be unpacked into .* \(No space left on device\); free some space")
+
+
 def test_a_stray_text_file_is_named(pets: Path) -> None:
     (pets / "dog" / "notes.txt").write_text("hello")
     refused(pets, "image dog/notes.txt cannot be read: it is not an image of a known kind")

@@ -81,7 +81,9 @@ def test_reading_is_memory_mapped_and_writing_to_it_leaves_the_file_alone(pets: 
 
 def test_other_options_are_another_entry(pets: Path, own_cache: Path) -> None:
     assert load(pets).input_shape == (6, 5, 3)
-    assert load(pets, size=4).input_shape == (4, 4, 3)
+    small = load(pets, size=4)
+    assert small.input_shape == (4, 4, 3)
+    assert same(load(pets, size=4), small)
     assert load(pets).input_shape == (6, 5, 3)
     assert len(data_files(own_cache)) == 2
 

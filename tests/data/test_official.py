@@ -345,3 +345,25 @@ def test_names_are_looked_for_in_the_data_folder(tmp_path: Path, monkeypatch: py
         load("mnist")
     with pytest.raises(InputError, match=r"'mnits' is neither a path nor a known data set; did you mean 'mnist'\?"):
         load("mnits")
+
+
+def test_the_whole_of_awa2_is_split_as_in_the_paper() -> None:
+    import torch
+
+    from camri.data import Split, awa2, make_test
+    from camri.data.dataset import assemble
+
+    classes = tuple(f"animal {k}" for k in range(50))
+    counts = [100 + 25 * k for k in range(49)]
+    counts.append(37_322 - sum(counts))
+    found = {
+        name: [f"/awa2/JPEGImages/{name}/{k}.jpg" for k in range(n)] for name, n in zip(classes, counts, strict=True)
+    }
+    listing = awa2._list(Path("/awa2"), classes, found)
+    assert listing.test_rows == 11_165
+    labels = torch.from_numpy(listing.parts["train"].labels)
+    data = assemble("awa2", classes, {"train": Split(torch.zeros(37_322, 1), labels)}, {})
+    data = make_test(data, num_rows=listing.test_rows)
+    assert {part: len(split) for part, split in data.splits.items()} == {"train": 26_157, "test": 11_165}
+    shares = data.class_counts("test").numpy() / np.array(counts)
+    assert np.abs(shares - 11_165 / 37_322).max() < 0.01
