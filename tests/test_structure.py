@@ -14,9 +14,9 @@ ROOT = Path(camri.__file__).parent
 # Each module may import what stands on its own floor or below. A package is named by its first part.
 FLOORS = [
     {"errors"},
-    {"checks", "penalties", "metrics", "stats", "select"},
-    {"losses"},
-    {"modules", "heads", "models", "posthoc", "data"},
+    {"checks", "penalties", "metrics"},
+    {"losses", "posthoc", "stats"},
+    {"modules", "heads", "models", "select", "data"},
     {"methods"},
     {"engine"},
     {"study"},
