@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from camri.errors import InputError
 
@@ -53,16 +54,16 @@ class Scores:
         """Images of each important class: int (I,)."""
         return (self.labels[:, None] == np.array(self.important)).sum(axis=0)
 
-    def shifted(self, shift: float | Array = 0.0) -> Array:
+    def shifted(self, shift: ArrayLike = 0.0) -> Array:
         """The important scores over the best other after a shift: float64 (N, I)."""
         return self.lead.astype(np.float64) + np.asarray(shift, dtype=np.float64)
 
-    def predict(self, shift: float | Array = 0.0) -> Array:
+    def predict(self, shift: ArrayLike = 0.0) -> Array:
         """The predicted important class of every image, −1 where the best other class wins: int (N,)."""
         scores = self.shifted(shift)
         return np.where(scores.max(axis=1) > 0, np.array(self.important)[scores.argmax(axis=1)], REST)
 
-    def correct(self, shift: float | Array = 0.0) -> Array:
+    def correct(self, shift: ArrayLike = 0.0) -> Array:
         """Whether every image is classified rightly: bool (N,)."""
         return self.is_right(self.predict(shift))
 
@@ -70,29 +71,29 @@ class Scores:
         """Whether such predictions (a class, or −1 for the best other) are right: bool (N,)."""
         return np.where(predicted == REST, self.rest_right, predicted == self.labels)
 
-    def hits(self, shift: float | Array = 0.0) -> Array:
+    def hits(self, shift: ArrayLike = 0.0) -> Array:
         """Images of each important class that are found: int (I,)."""
         found = self.labels[self.correct(shift)]
         return (found[:, None] == np.array(self.important)).sum(axis=0)
 
-    def recall(self, shift: float | Array = 0.0) -> Array:
+    def recall(self, shift: ArrayLike = 0.0) -> Array:
         """Recall of each important class, nan for one without images: (I,)."""
         return divide(self.hits(shift), self.num)
 
-    def precision(self, shift: float | Array = 0.0) -> Array:
+    def precision(self, shift: ArrayLike = 0.0) -> Array:
         """Precision of each important class, nan for one that is never predicted: (I,)."""
         return divide(self.hits(shift), (self.predict(shift)[:, None] == np.array(self.important)).sum(axis=0))
 
-    def accuracy(self, shift: float | Array = 0.0) -> float:
+    def accuracy(self, shift: ArrayLike = 0.0) -> float:
         """The share of images that are classified rightly."""
         return float(self.correct(shift).mean())
 
-    def recall_of_all(self, num_classes: int, shift: float | Array = 0.0) -> Array:
+    def recall_of_all(self, num_classes: int, shift: ArrayLike = 0.0) -> Array:
         """Recall of every class, important or not, nan for one without images: (C,)."""
         found = np.bincount(self.labels[self.correct(shift)], minlength=num_classes)
         return divide(found, np.bincount(self.labels, minlength=num_classes))
 
-    def confidence(self, shift: float | Array = 0.0) -> Array:
+    def confidence(self, shift: ArrayLike = 0.0) -> Array:
         """The predicted class's softmax probability after the shift: float64 (N,)."""
         scores = self.shifted(shift)
         top = np.maximum(scores.max(axis=1), 0.0)

@@ -1,0 +1,253 @@
+"""The shift: a constant added to the important classes' scores of a trained model, chosen on held-out data.
+
+It moves any model along a recall–accuracy curve at no cost of training. The curve is exact: between two neighbouring
+breakpoints no image changes its prediction, so sorting them once, O(N log N), gives every state there is.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from camri.errors import InputError, closest
+from camri.metrics import REST, Array, Scores, divide, pool
+
+Objective = str | Mapping[int, float]
+Utility = Callable[[Array, Array], Array]
+SLACK = 1e-9  # accuracies are ratios of counts: what differs by less is equal
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """All K states of a sweep, by ascending shift: shift (K,), hits and predicted (K, I), correct (K,).
+
+    `shift` is the middle of the stretch in which a state holds, and 0 in the state the model is in without one.
+    """
+
+    shift: Array
+    hits: Array
+    predicted: Array
+    correct: Array
+    num: Array
+    total: int
+
+    @property
+    def recall(self) -> Array:
+        """Recall of each important class: (K, I)."""
+        return divide(self.hits, self.num)
+
+    @property
+    def mean_recall(self) -> Array:
+        """Recall averaged over the important classes: (K,), never falling along `trace`."""
+        return self.recall.mean(axis=1)
+
+    @property
+    def precision(self) -> Array:
+        """Precision of each important class, nan while it is never predicted: (K, I)."""
+        return divide(self.hits, self.predicted)
+
+    @property
+    def accuracy(self) -> Array:
+        """Accuracy over all classes: (K,)."""
+        return self.correct / self.total
+
+    def reach(self, recall: float | Array) -> Array:
+        """The first states with at least such a mean recall, as indices.
+
+        >>> from camri.metrics import condense
+        >>> curve = trace(condense(np.array([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0]]), [1, 1, 0], (1,)))
+        >>> state = curve.reach(0.5)
+        >>> float(curve.shift[state]), float(curve.accuracy[state]), curve.precision[state].tolist()
+        (2.0, 0.3333333333333333, [0.5])
+        """
+        if not np.all((np.asarray(recall) >= 0) & (np.asarray(recall) <= 1)):
+            raise InputError(f"recall={recall!r} is not allowed; give numbers from 0 to 1")
+        return np.searchsorted(self.mean_recall, np.asarray(recall) - SLACK, side="left")
+
+    def recall_at(self, accuracy: float) -> float:
+        """The highest mean recall at no less than such an accuracy, nan where none is.
+
+        >>> from camri.metrics import condense
+        >>> curve = trace(condense(np.array([[1.0, 0.0], [3.0, 0.0], [1.5, 0.0]]), [1, 1, 0], (1,)))
+        >>> curve.recall_at(0.5), curve.recall_at(0.9)
+        (1.0, nan)
+        """
+        fit = self.accuracy >= accuracy - SLACK
+        return float(self.mean_recall[fit].max()) if fit.any() else float("nan")
+
+
+def trace(scores: Scores) -> Curve:
+    """The whole recall–accuracy curve under one shift of all important classes.
+
+    >>> from camri.metrics import condense
+    >>> curve = trace(condense(np.array([[1.0, 0.0], [0.0, 0.5], [2.0, 0.0]]), [1, 1, 0], (1,)))
+    >>> curve.shift.tolist(), curve.mean_recall.tolist(), (curve.correct / 3).round(2).tolist()
+    ([-1.5, 0.0, 1.5, 3.0], [0.0, 0.5, 1.0, 1.0], [0.33, 0.67, 1.0, 0.67])
+    """
+    lead = scores.shifted()
+    winner = np.array(scores.important)[lead.argmax(axis=1)]
+    return _sweep(scores, -lead.max(axis=1), np.full(len(scores), REST), winner)
+
+
+def _sweep(scores: Scores, breakpoint: Array, before: Array, after: Array) -> Curve:
+    """The states of a sweep in which each image goes from one prediction to another above its breakpoint."""
+    order = np.argsort(breakpoint, kind="stable")
+    where = breakpoint[order]
+    last = np.flatnonzero(np.append(np.diff(where) > 0, True))  # images that change at once change together
+
+    def count(marks_before: Array, marks_after: Array) -> Array:
+        gained = np.cumsum(marks_after[order].astype(np.int64) - marks_before[order].astype(np.int64), axis=0)
+        start = marks_before.sum(axis=0, keepdims=True, dtype=np.int64)
+        return np.concatenate([start, start + gained[last]])
+
+    classes = np.array(scores.important)
+    is_before, is_after = before[:, None] == classes, after[:, None] == classes
+    own = scores.labels[:, None] == classes
+    edges = where[last]
+    shift = np.concatenate([[edges[0] - 1.0], (edges[:-1] + edges[1:]) / 2, [edges[-1] + 1.0]])
+    shift[np.searchsorted(edges, 0.0, side="left")] = 0.0  # a state holds above its edge, up to and with the next
+    return Curve(
+        shift=shift,
+        hits=count(is_before & own, is_after & own),
+        predicted=count(is_before, is_after),
+        correct=count(scores.is_right(before), scores.is_right(after)),
+        num=scores.num,
+        total=len(scores),
+    )
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A chosen shift (one number a class) with what it reaches on the data it was chosen on.
+
+    `value` is what was maximised: the mean or the least recall, or minus what is missing to the floors.
+    """
+
+    shift: tuple[float, ...]
+    value: float
+    recall: tuple[float, ...]
+    accuracy: float
+
+
+def choose_shift(
+    scores: Scores | Sequence[Scores],
+    *,
+    accuracy_floor: float,
+    objective: Objective = "mean",
+    each: bool = False,
+    negative: bool = False,
+) -> Shift | None:
+    """The shift with the best recall at no less than the accuracy floor; None where no shift reaches the floor.
+
+    scores: held-out data, of one model or of several that are to share a shift (their counts add up).
+    objective: "mean" or "min" of the important classes' recalls, or {class: floor}: as little as possible missing to
+    these recalls, and no more shift than that takes. Equal values: the smaller shift.
+    each: one shift for every important class instead of a common one.
+    negative: whether a shift may lower an important class.
+
+    >>> from camri.metrics import condense
+    >>> scores = condense(np.array([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]]), [1, 1, 0], (1,))
+    >>> choose_shift(scores, accuracy_floor=0.6)
+    Shift(shift=(4.0,), value=1.0, recall=(1.0,), accuracy=0.6666666666666666)
+    >>> choose_shift(scores, accuracy_floor=0.7) is None
+    True
+    """
+    pooled = scores if isinstance(scores, Scores) else pool(scores)
+    if not pooled.num.all():
+        empty = [index for index, num in zip(pooled.important, pooled.num, strict=True) if not num]
+        raise InputError(f"important classes {empty} have no held-out images: their shift cannot be chosen")
+    value = _value_of(objective, pooled.important)
+
+    def feasible(recall: Array, accuracy: Array) -> Array:
+        return np.where(accuracy >= accuracy_floor - SLACK, value(recall), -np.inf)
+
+    def priced(price: float) -> Utility:
+        return lambda recall, accuracy: accuracy + price * value(recall)
+
+    curve = trace(pooled)
+    lowest = -np.inf if negative else 0.0
+    state = _best(feasible(curve.recall, curve.accuracy), curve.shift, lowest)
+    starts = [np.full(len(pooled.important), curve.shift[state])]
+    if each and len(pooled.important) > 1:
+        # A class raised first would spend all the accuracy there is to spend. So climb at several prices of accuracy,
+        # where every class pays its own way, and only then from each point that was reached under the floor itself.
+        for price in [0.0, *np.geomspace(0.01, 10.0, 13)]:
+            starts.append(_climb(pooled, _climb(pooled, starts[0], priced(price), lowest), feasible, lowest))
+    best = max(starts, key=lambda shift: (_worth(pooled, shift, feasible), -np.abs(shift).sum()))
+    worth = _worth(pooled, best, feasible)
+    if worth == -np.inf:
+        return None
+    return Shift(tuple(best.tolist()), worth, tuple(pooled.recall(best).tolist()), pooled.accuracy(best))
+
+
+def _value_of(objective: Objective, important: tuple[int, ...]) -> Callable[[Array], Array]:
+    if isinstance(objective, Mapping):
+        if set(objective) != set(important) or not all(0 <= floor <= 1 for floor in objective.values()):
+            raise InputError(f"recall floors {dict(objective)} are not allowed; give 0 … 1 for each of {important}")
+        floors = np.array([objective[index] for index in important])
+        return lambda recall: -np.maximum(floors - recall, 0.0).sum(axis=1)
+    if objective == "mean":
+        return lambda recall: recall.mean(axis=1)
+    if objective == "min":
+        return lambda recall: recall.min(axis=1)
+    raise InputError(f"objective={objective!r} is unknown; {closest(objective, ['mean', 'min'])}, or a floor a class")
+
+
+def _worth(scores: Scores, shift: Array, utility: Utility) -> float:
+    return float(utility(scores.recall(shift)[None], np.array([scores.accuracy(shift)]))[0])
+
+
+def _best(worth: Array, shift: Array, lowest: float) -> int:
+    worth = np.where(shift >= lowest, worth, -np.inf)
+    return int(np.where(worth == worth.max(), np.abs(shift), np.inf).argmin())
+
+
+def _climb(scores: Scores, start: Array, utility: Utility, lowest: float, rounds: int = 10) -> Array:
+    """A shift that no change of a single class's part improves, reached from the start class by class."""
+    shift = start.copy()
+    for _ in range(rounds):
+        previous = shift.copy()
+        for i, index in enumerate(scores.important):
+            others = scores.shifted(shift)
+            others[:, i] = -np.inf
+            rival, bar = others.argmax(axis=1), np.maximum(others.max(axis=1), 0.0)
+            before = np.where(bar > 0, np.array(scores.important)[rival], REST)
+            curve = _sweep(scores, bar - scores.shifted()[:, i], before, np.full(len(scores), index))
+            worth = utility(curve.recall, curve.accuracy)
+            now = _worth(scores, shift, utility)
+            best = _best(worth, curve.shift, lowest)
+            if worth[best] > now or (worth[best] == now and abs(curve.shift[best]) < abs(shift[i])):
+                shift[i] = curve.shift[best]
+        if np.array_equal(previous, shift):
+            break
+    return shift
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """Curves of several trials on one grid of recalls: mean and sd over trials (G,), and how many they are."""
+
+    recall: Array
+    mean: Array
+    sd: Array
+    num: int
+
+
+def average(curves: Sequence[Curve], recall: Array, of: str = "accuracy") -> Band:
+    """Accuracy, or the important classes' mean precision, at each recall of the grid, over trials.
+
+    >>> from camri.metrics import condense
+    >>> curves = [trace(condense(np.array([[1.0, 0.0], [x, 0.0]]), [1, 0], (1,))) for x in (0.5, 2.0)]
+    >>> average(curves, np.array([0.0, 1.0])).mean.tolist()
+    [0.5, 0.75]
+    """
+    if of not in ("accuracy", "precision"):
+        raise InputError(f"of={of!r} is unknown; {closest(of, ['accuracy', 'precision'])}")
+    grid = np.asarray(recall, dtype=np.float64)
+    rows = []
+    for curve in curves:
+        values = curve.accuracy if of == "accuracy" else curve.precision.mean(axis=1)
+        rows.append(values[curve.reach(grid)])
+    table = np.array(rows)
+    sd = table.std(axis=0, ddof=1) if len(rows) > 1 else np.full(grid.shape, np.nan)
+    return Band(grid, table.mean(axis=0), sd, len(rows))

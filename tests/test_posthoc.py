@@ -1,0 +1,182 @@
+"""The shift and its curve, against hand-counted images and against trying every shift."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+from camri.errors import InputError
+from camri.metrics import condense
+from camri.posthoc import average, choose_shift, trace
+
+# Six images of class 0 or 1; the logit of class 0 is 0 throughout, so the lead of class 1 is its logit.
+LEADS = np.array([0.5, -1.0, -2.0, -1.5, -3.0, 0.25])
+LABELS = np.array([1, 1, 1, 0, 0, 0])
+
+
+def scores_of(leads, labels):
+    return condense(np.stack([np.zeros(len(leads)), leads], axis=1), labels, (1,))
+
+
+def made_scores(num=400, num_classes=6, important=(1, 4), seed=0, signal=1.5):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, num_classes, num)
+    logits = rng.normal(0, 1.5, (num, num_classes))
+    logits[np.arange(num), labels] += signal
+    return condense(logits.astype(np.float32), labels, important)
+
+
+def test_the_curve_of_six_images_by_hand():
+    curve = trace(scores_of(LEADS, LABELS))
+    # Going up, class 1 wins: image 0 above −.5, 5 above −.25, 1 above 1, 3 above 1.5, 2 above 2, 4 above 3.
+    assert curve.shift.tolist() == [-1.5, -0.375, 0.0, 1.25, 1.75, 2.5, 4.0]
+    assert curve.hits[:, 0].tolist() == [0, 1, 1, 2, 2, 3, 3]
+    assert curve.predicted[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert curve.correct.tolist() == [3, 4, 3, 4, 3, 4, 3]
+    assert curve.reach(0.5) == 3
+    assert curve.reach([0.0, 1 / 3, 2 / 3, 1.0]).tolist() == [0, 1, 3, 5]
+    assert curve.precision[curve.reach(1.0)].tolist() == [3 / 5]
+    assert curve.recall_at(4 / 6) == 1.0
+    assert np.isnan(curve.recall_at(5 / 6))
+    with pytest.raises(InputError, match=r"recall=1\.5 is not allowed"):
+        curve.reach(1.5)
+
+
+@pytest.mark.parametrize("important", [(2,), (1, 4), (0, 3, 5)])
+def test_the_curve_is_what_each_of_its_shifts_does(important):
+    scores = made_scores(important=important)
+    curve = trace(scores)
+    assert (np.diff(curve.shift) > 0).all()
+    assert (np.diff(curve.mean_recall) >= 0).all()
+    assert 0.0 in curve.shift
+    for state in range(0, len(curve.shift), 7):
+        shift = curve.shift[state]
+        np.testing.assert_array_equal(curve.recall[state], scores.recall(shift))
+        np.testing.assert_array_equal(curve.precision[state], scores.precision(shift))
+        assert curve.accuracy[state] == scores.accuracy(shift)
+    # Complete: any other shift is in one of the states.
+    states = {(tuple(hits), correct) for hits, correct in zip(curve.hits.tolist(), curve.correct.tolist(), strict=True)}
+    for shift in np.linspace(-8, 8, 101):
+        assert (tuple(scores.hits(shift).tolist()), int(scores.correct(shift).sum())) in states
+
+
+def test_images_that_are_level_change_together():
+    curve = trace(scores_of([-1.0, -1.0, -1.0], [1, 0, 1]))
+    assert curve.shift.tolist() == [0.0, 2.0]
+    assert curve.correct.tolist() == [1, 2]
+
+
+def test_a_hundred_thousand_images_are_traced_in_a_blink():
+    scores = made_scores(100_000)
+    start = time.perf_counter()
+    curve = trace(scores)
+    assert time.perf_counter() - start < 1.0
+    assert curve.total == 100_000
+
+
+@pytest.mark.parametrize(
+    ("floor", "expected"),
+    [
+        (0.5, (2.5, 1.0, 4 / 6)),  # all three found; not 4.0, which finds no more
+        (4 / 6, (2.5, 1.0, 4 / 6)),  # equal to the floor is not below it
+        (0.7, None),
+    ],
+)
+def test_the_chosen_shift_of_six_images(floor, expected):
+    found = choose_shift(scores_of(LEADS, LABELS), accuracy_floor=floor)
+    assert (found if found is None else (*found.shift, *found.recall, found.accuracy)) == expected
+
+
+def test_equal_recall_takes_the_smaller_shift_and_the_floor_binds():
+    leads, labels = [-1.0, -2.0, -3.0, -9.0], [1, 0, 0, 0]
+    found = choose_shift(scores_of(leads, labels), accuracy_floor=0.5)
+    assert (found.shift, found.accuracy) == ((1.5,), 1.0)
+    # The last image of class 1 lies behind two of class 0: the floor keeps the shift before it.
+    leads, labels = [-1.0, -2.0, -3.0, -4.0, -9.0], [1, 0, 0, 1, 0]
+    assert choose_shift(scores_of(leads, labels), accuracy_floor=0.8).recall == (0.5,)
+    assert choose_shift(scores_of(leads, labels), accuracy_floor=0.6).recall == (1.0,)
+
+
+def test_a_shift_is_negative_only_where_allowed():
+    leads, labels = [2.0, 1.0, 1.0, 1.0], [1, 0, 0, 0]
+    assert choose_shift(scores_of(leads, labels), accuracy_floor=0.9) is None
+    found = choose_shift(scores_of(leads, labels), accuracy_floor=0.9, negative=True)
+    assert (found.shift, found.recall, found.accuracy) == ((-1.5,), (1.0,), 1.0)
+    assert choose_shift(scores_of(leads, labels), accuracy_floor=0.1).shift == (0.0,)
+
+
+def test_models_that_share_a_shift_are_counted_together():
+    one, other = scores_of([-1.0, -5.0], [1, 0]), scores_of([-3.0, -5.0], [1, 0])
+    assert choose_shift(one, accuracy_floor=1.0).shift == (3.0,)
+    assert choose_shift([one, other], accuracy_floor=1.0).shift == (4.0,)
+
+
+def brute_force(scores, floor, value):
+    steps = np.linspace(0, 5, 61)
+    best = -np.inf
+    for shift in itertools.product(steps, repeat=2):
+        if scores.accuracy(shift) >= floor:
+            best = max(best, value(scores.recall(shift)))
+    return best
+
+
+@pytest.mark.parametrize(
+    ("objective", "value"),
+    [
+        ("mean", np.mean),
+        ("min", np.min),
+        ({1: 0.9, 4: 0.6}, lambda recall: -np.maximum([0.9 - recall[0], 0.6 - recall[1]], 0).sum()),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_shift_for_each_class_comes_near_the_best_there_is(objective, value, seed):
+    scores = made_scores(seed=seed)
+    floor = scores.accuracy() - 0.02
+    common = choose_shift(scores, accuracy_floor=floor, objective=objective)
+    each = choose_shift(scores, accuracy_floor=floor, objective=objective, each=True)
+    assert each.accuracy == scores.accuracy(each.shift) >= floor
+    np.testing.assert_array_equal(each.recall, scores.recall(each.shift))
+    np.testing.assert_allclose(each.value, value(np.array(each.recall)))
+    assert each.value >= common.value
+    assert each.value >= brute_force(scores, floor, value) - 0.01
+    assert min(each.shift) >= 0
+
+
+def test_floors_ask_for_no_more_than_they_name():
+    scores = made_scores()
+    bare = dict(zip(scores.important, (scores.recall() - 0.01).tolist(), strict=True))
+    assert choose_shift(scores, accuracy_floor=0.0, objective=bare, each=True).shift == (0.0, 0.0)
+    first = choose_shift(scores, accuracy_floor=0.0, objective={1: 0.95, 4: 0.0}, each=True)
+    assert first.value == 0.0
+    assert first.shift[0] > 0 == first.shift[1]
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        ("mena", "objective='mena' is unknown; did you mean 'mean'"),
+        ({1: 0.9}, r"recall floors \{1: 0.9\} are not allowed; give 0 … 1 for each of \(1, 4\)"),
+        ({1: 0.9, 4: 90}, "are not allowed"),
+    ],
+)
+def test_unknown_objectives_are_refused(objective, message):
+    with pytest.raises(InputError, match=message):
+        choose_shift(made_scores(), accuracy_floor=0.5, objective=objective)
+
+
+def test_a_class_without_held_out_images_is_refused():
+    with pytest.raises(InputError, match=r"important classes \[1\] have no held-out images"):
+        choose_shift(scores_of([0.5, 0.3], [0, 0]), accuracy_floor=0.0)
+
+
+def test_the_band_over_trials_by_hand():
+    curves = [trace(scores_of([-1.0, x, -4.0], [1, 0, 0])) for x in (-0.5, -2.0, -3.0)]
+    band = average(curves, np.array([0.0, 1.0]))
+    assert band.num == 3
+    np.testing.assert_allclose(band.mean, [2 / 3, (2 / 3 + 1 + 1) / 3])
+    np.testing.assert_allclose(band.sd, [0.0, np.std([2 / 3, 1, 1], ddof=1)])
+    np.testing.assert_allclose(average(curves, np.array([1.0]), of="precision").mean, [(1 / 2 + 1 + 1) / 3])
+    assert np.isnan(average(curves[:1], np.array([1.0])).sd).all()
+    with pytest.raises(InputError, match="of='recal' is unknown"):
+        average(curves, np.array([1.0]), of="recal")
