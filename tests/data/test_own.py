@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from camri.data import load
+from camri.data.columns import image_sources
 from camri.errors import InputError
 
 from .pictures import picture, write_folder, write_picture
@@ -180,6 +181,15 @@ def test_changed_images_beside_a_parquet_file_are_seen(tmp_path: Path, form: str
     load(tmp_path / "t.parquet")
     write_picture(tmp_path / "far.png", picture(3))
     assert np.array_equal(load(tmp_path / "t.parquet").splits["train"].inputs[0].numpy(), picture(3))
+
+
+def test_image_bytes_of_sliced_columns() -> None:
+    structs = pa.chunked_array([pa.array([{"bytes": bytes([k]), "path": f"p{k}"} for k in range(6)]).slice(2, 3)])
+    sources, names = image_sources(structs, Path("/"))
+    assert [bytes(source) for source in sources] == [b"\x02", b"\x03", b"\x04"]
+    assert names == ["p2", "p3", "p4"]
+    plain = pa.chunked_array([pa.array([b"a", b"bb", b"c"]).slice(1), pa.array([b"dd"])])
+    assert [bytes(source) for source in image_sources(plain, Path("/"))[0]] == [b"bb", b"c", b"dd"]
 
 
 def test_a_sliced_and_dictionary_encoded_table(tmp_path: Path) -> None:
