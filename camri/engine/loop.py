@@ -1,0 +1,181 @@
+"""One trial on the CPU: the plain training loop."""
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from camri.data import Split
+from camri.engine import checkpoint, environment, schedule
+from camri.engine.evaluate import Evaluation, evaluate
+from camri.engine.outcome import Outcome
+from camri.engine.record import Record
+from camri.engine.replica import Job, draw_epoch, make, prepare
+from camri.engine.spec import Training, Trial
+from camri.models import Classifier, Dropout
+from camri.modules import Criterion
+
+
+def optimizer(model: Classifier, training: Training) -> torch.optim.Optimizer:
+    """The training's optimiser; weight decay acts on the trunk's kernels and matrices only.
+
+    A cosine head's weight is normalised, so decay would only raise its effective rate.
+    """
+    decayed = [p for p in model.trunk.parameters() if p.dim() > 1]
+    chosen = {id(p) for p in decayed}
+    rest = [p for p in model.parameters() if id(p) not in chosen]
+    groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=training.learning_rate, momentum=training.momentum)
+    kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, lr=training.learning_rate, eps=ADAM_EPS)
+
+
+ADAM_EPS = 1e-7  # Keras' default, which the authors' code kept; PyTorch's is 1e-8
+
+
+class Average:
+    """The exponential moving average of a model's weights and batch-norm statistics."""
+
+    def __init__(self, model: Classifier):
+        self.model = copy.deepcopy(model).eval()
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, decay: float) -> None:
+        for mine, its in zip(_floats(self.model), _floats(model), strict=True):
+            mine.lerp_(its, 1 - decay)
+
+
+def _floats(model: nn.Module) -> list[Tensor]:
+    return [tensor for tensor in model.state_dict().values() if tensor.is_floating_point()]
+
+
+def train_one(
+    trial: Trial,
+    job: Job,
+    should_stop: Callable[[], bool] = lambda: False,
+    say: Callable[[Record], None] = lambda record: None,
+) -> Outcome | None:
+    """The outcome of one trial; None if it was stopped, with its checkpoint written where there is a place for it."""
+    record = Record(trial, job, environment.describe(torch.device("cpu")))
+    model, criterion = make(trial, job)
+    optimise = optimizer(model, job.training)
+    average = Average(model) if job.training.average else None
+    rates = schedule.learning_rates(job.training, job.num_steps).tolist()
+    decays = schedule.average_decays(job.training, job.num_steps).tolist()
+    state = _State(model, criterion, optimise, average)
+    path = job.checkpoint_of(trial)
+    loss_sum = 0.0
+    if path is not None and (found := checkpoint.read(path, engine="cpu")) is not None:
+        tensors, notes = found
+        record.restore(notes)
+        loss_sum = notes["loss_sum"]
+        state.load(tensors, record.epoch * job.steps_per_epoch + record.step_in_epoch)
+    saved_at = time.perf_counter()
+    train = job.data.splits["train"]
+
+    def save() -> None:
+        if path is not None:
+            record.tick()
+            checkpoint.write(path, state.tensors(), {**record.notes(), "loss_sum": loss_sum, "engine": "cpu"})
+
+    while record.epoch < job.training.epochs:
+        drawn = draw_epoch(trial, job, record.epoch)
+        model.train()
+        for place in range(record.step_in_epoch, job.steps_per_epoch):
+            step = record.epoch * job.steps_per_epoch + place
+            for group in optimise.param_groups:
+                group["lr"] = rates[step]
+            rows = drawn.order[place]
+            x = prepare(train.inputs[rows], _at(drawn.mirrored, place), _at(drawn.dx, place), _at(drawn.dy, place),
+                        torch.float32)  # fmt: skip
+            loss = criterion(model(x), train.labels[rows])
+            value = loss.item()
+            if not math.isfinite(value):
+                where = f"epoch {record.epoch + 1}, step {place + 1} of {job.steps_per_epoch}"
+                if path is not None:
+                    checkpoint.remove(path)
+                return record.failed(f"the loss became {value} in {where}; {record.last_finite()}")
+            optimise.zero_grad(set_to_none=True)
+            loss.backward()
+            optimise.step()
+            if average is not None:
+                average.update(model, decays[step])
+            loss_sum += value
+            record.step_in_epoch = place + 1
+            if should_stop():
+                save()
+                return None
+        hits: list[int] = []
+        if "val" in job.data.splits:
+            chosen = average.model if average is not None else model.eval()
+            hits = _evaluate(chosen, criterion, job.data.splits["val"]).confusion.diagonal().tolist()
+        record.end_epoch(loss_sum / job.steps_per_epoch, hits)
+        loss_sum = 0.0
+        record.tick()
+        say(record)
+        if time.perf_counter() - saved_at > job.checkpoint_every_s and record.epoch < job.training.epochs:
+            save()
+            saved_at = time.perf_counter()
+
+    final = average.model if average is not None else model.eval()
+    outcome = record.done(
+        lambda split: _evaluate(final, criterion, job.data.splits[split]),
+        lambda: {name: tensor.numpy().copy() for name, tensor in final.state_dict().items()},
+    )
+    if path is not None:
+        checkpoint.remove(path)
+    return outcome
+
+
+def _evaluate(model: Classifier, criterion: Criterion, split: Split) -> Evaluation:
+    def features_of(rows: Tensor) -> Tensor:
+        return model.trunk(prepare(rows, None, None, None, torch.float32))
+
+    return evaluate(features_of, model.head, criterion.logits, split)
+
+
+def _at(draws: Tensor | None, place: int) -> Tensor | None:
+    return None if draws is None else draws[place]
+
+
+class _State:
+    """Everything that changes while a trial trains, as named tensors."""
+
+    def __init__(
+        self, model: Classifier, criterion: Criterion, optimise: torch.optim.Optimizer, average: Average | None
+    ):
+        self.model, self.criterion, self.optimise, self.average = model, criterion, optimise, average
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        if self.average is not None:
+            found |= {f"average.{name}": tensor for name, tensor in self.average.model.state_dict().items()}
+        for place, parameter in enumerate(self._parameters()):
+            for name, value in self.optimise.state.get(parameter, {}).items():
+                if value is not None:
+                    found[f"optimizer.{place}.{name}"] = torch.as_tensor(value)
+        return found
+
+    def load(self, tensors: dict[str, Tensor], step: int) -> None:
+        """Back to the saved state; counters follow from the step."""
+        self.model.load_state_dict(_under("model.", tensors))
+        if self.average is not None:
+            self.average.model.load_state_dict(_under("average.", tensors))
+        for place, parameter in enumerate(self._parameters()):
+            self.optimise.state[parameter] = _under(f"optimizer.{place}.", tensors)
+        self.criterion.step.fill_(step)
+        for module in self.model.modules():
+            if isinstance(module, Dropout):
+                module.calls.fill_(step)
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.optimise.param_groups for parameter in group["params"]]
+
+
+def _under(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}

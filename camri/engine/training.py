@@ -1,0 +1,124 @@
+"""The one entry: trials in, outcomes out, on whatever device there is."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from camri.data import DataSet
+from camri.engine import cpu
+from camri.engine.outcome import Outcome, Progress
+from camri.engine.progress import Tracker
+from camri.engine.replica import Job
+from camri.engine.spec import FAST, Training, Trial
+from camri.errors import InputError
+
+
+class Stopped(Exception):
+    """Training was stopped in good order; `outcomes` has the trials that had ended."""
+
+    def __init__(self, outcomes: list[Outcome]):
+        super().__init__(f"stopped after {len(outcomes)} trials")
+        self.outcomes = outcomes
+
+
+def train(
+    trials: Sequence[Trial],
+    data: DataSet,
+    device: str | torch.device = "auto",
+    *,
+    training: Training = FAST,
+    important: Sequence[int] = (),
+    keep_logits: bool = False,
+    keep_weights: bool = False,
+    checkpoints: str | Path | None = None,
+    checkpoint_every_s: float = 120.0,
+    workers: int | None = None,
+    pack_size: int | None = None,
+    deterministic: bool = False,
+    on_outcome: Callable[[Outcome], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Outcome]:
+    """The outcomes of the trials, in their order; a trial that fails leaves an outcome too.
+
+    A trial depends on its setting, its seed, the training and the data, never on the trials beside it. `important`
+    names the classes whose scores the outcomes keep. With a `checkpoints` folder, SIGINT, SIGTERM and `should_stop`
+    leave every running trial where it can go on, and the next call goes on there; :class:`Stopped` is raised then.
+    `workers` (CPU processes) and `pack_size` (models side by side on a GPU) change the speed only.
+
+    >>> from camri.data import load
+    >>> from camri.methods import setting
+    >>> training = Training(model="small", epochs=1)
+    >>> (outcome,) = train([Trial(setting("ce"), seed=0)], load("digits"), "cpu", training=training)
+    >>> outcome.status, outcome.confusion["test"].sum()
+    ('done', 539)
+    """
+    chosen = pick_device(device)
+    folder = None if checkpoints is None else Path(checkpoints)
+    job = Job(training, data, tuple(important), keep_logits, keep_weights, folder, checkpoint_every_s)
+    job.check()
+    tracker = Tracker(job, len(trials), on_progress)
+    outcomes: dict[int, Outcome] = {}
+
+    def ended(place: int, outcome: Outcome) -> None:
+        outcomes[place] = outcome
+        tracker.end(place)
+        if on_outcome is not None:
+            on_outcome(outcome)
+
+    with stop_on_signals() as told:
+
+        def stopping() -> bool:
+            return told.is_set() or should_stop()
+
+        if chosen.type == "cuda":
+            from camri.engine import cuda  # triton is there on GPU machines only
+
+            cuda.run(trials, job, chosen, pack_size, deterministic, stopping, tracker.epoch, ended)
+        else:
+            cpu.run(trials, job, workers or os.cpu_count() or 1, stopping, tracker.epoch, ended)
+    in_order = [outcomes[place] for place in sorted(outcomes)]
+    if len(in_order) < len(trials):
+        raise Stopped(in_order)
+    return in_order
+
+
+def pick_device(device: str | torch.device) -> torch.device:
+    """The device asked for; "auto" is the first GPU, or else the CPU."""
+    if str(device) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"device={device!r} is not known; choices: auto, cpu, cuda, cuda:1, …") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise InputError(f"device={device!r} cannot train here; choices: auto, cpu, cuda")
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device={device!r} was asked for, but torch sees no GPU; choices: auto, cpu")
+    return chosen
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set; a second SIGINT interrupts at once."""
+    told = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield told  # only the main thread may handle signals
+        return
+
+    def hear(number: int, frame: object) -> None:
+        if told.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        told.set()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,71 @@
+"""A worker process of the CPU engine: trials come in on standard input, outcomes go out on standard output."""
+
+import dataclasses
+import os
+import pickle
+import queue
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+import torch
+
+from camri.engine import environment
+from camri.engine.cpu import unship
+from camri.engine.loop import train_one
+from camri.engine.record import Record
+from camri.engine.replica import Job
+from camri.engine.spec import Trial
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints must not get between the answers
+    torch.set_num_threads(1)
+
+    def answer(*message: Any) -> None:
+        pickle.dump(message, answers)
+        answers.flush()
+
+    plan, manifest = pickle.loads(pickle.load(sys.stdin.buffer))
+    job: Job = dataclasses.replace(plan, data=unship(manifest))
+    inbox: queue.Queue[Trial | None] = queue.Queue()
+    stop = threading.Event()
+
+    def listen() -> None:
+        try:
+            while (message := pickle.load(sys.stdin.buffer)) != "stop":
+                inbox.put(message)
+        except EOFError:
+            pass
+        stop.set()
+        inbox.put(None)
+
+    threading.Thread(target=listen, daemon=True).start()
+    told = 0.0
+
+    def say(record: Record) -> None:
+        nonlocal told
+        if time.perf_counter() - told > 0.1:
+            told = time.perf_counter()
+            answer("epoch", record.notes())
+
+    try:
+        while (trial := inbox.get()) is not None:
+            try:
+                outcome = train_one(trial, job, stop.is_set, say)
+            except Exception:
+                record = Record(trial, job, environment.describe(torch.device("cpu")))
+                outcome = record.failed(traceback.format_exc(limit=-4).strip())
+            if outcome is None:
+                answer("stopped")
+                return
+            answer("outcome", outcome)
+    except BrokenPipeError:
+        os._exit(1)  # the parent is gone
+
+
+if __name__ == "__main__":
+    main()

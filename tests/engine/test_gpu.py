@@ -1,0 +1,137 @@
+"""The CUDA twins of the engine's tests. Run on a GPU: python -m pytest tests/engine -m gpu"""
+
+import os
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first matrix product: determinism needs it
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from camri.engine import Stopped, Training, Trial, train
+from camri.engine.loop import ADAM_EPS
+from camri.methods import setting
+from tests.engine.conftest import same
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"),
+]
+KEEP = {"important": [1], "keep_logits": True, "keep_weights": True}
+
+
+@pytest.fixture(scope="module")
+def crowd(trials, data, training):
+    return train(trials, data, "cuda", training=training, deterministic=True, **KEEP)
+
+
+def test_alone_and_in_another_place_to_the_bit(trials, data, training, crowd):
+    (alone,) = train([trials[1]], data, "cuda", training=training, deterministic=True, **KEEP)
+    assert same(alone, crowd[1])
+    turned = train(trials[::-1], data, "cuda", training=training, deterministic=True, pack_size=2, **KEEP)
+    for outcome, before in zip(turned, crowd[::-1], strict=True):
+        assert same(outcome, before)
+
+
+def test_without_determinism_the_noise_is_that_of_the_kernels(trials, data, training, crowd):
+    loose = train(trials, data, "cuda", training=training, **KEEP)
+    for outcome, before in zip(loose, crowd, strict=True):
+        gap = np.abs(outcome.logits["test"].astype(np.float32) - before.logits["test"].astype(np.float32)).max()
+        print(f"{outcome.trial.setting}: largest difference of a logit {gap:.4f}")
+        assert (outcome.confusion["test"] != before.confusion["test"]).sum() <= 12
+
+
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_a_stopped_pack_goes_on_to_the_same_bits(tmp_path, monkeypatch, trials, data, training, crowd, num_steps):
+    monkeypatch.setattr("camri.engine.cuda.RUN_AHEAD", 4)
+    calls = iter(range(num_steps))
+    with pytest.raises(Stopped):
+        train(trials, data, "cuda", training=training, deterministic=True, checkpoints=tmp_path,
+              should_stop=lambda: next(calls, None) is None, **KEEP)  # fmt: skip
+    assert len(list(tmp_path.glob("*.safetensors"))) == len(trials)
+    outcomes = train(trials, data, "cuda", training=training, deterministic=True, checkpoints=tmp_path, **KEEP)
+    for outcome, before in zip(outcomes, crowd, strict=True):
+        assert same(outcome, before)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trial_that_diverges_fails_alone(trials, data, training, crowd):
+    broken = Trial(setting("wce", 1, w=1e38), 0)
+    outcomes = train([trials[0], broken, trials[1]], data, "cuda", training=training, deterministic=True, **KEEP)
+    assert same(outcomes[0], crowd[0])
+    assert same(outcomes[2], crowd[1])
+    assert outcomes[1].status == "failed"
+    assert "epoch 1, step 1 of 6" in outcomes[1].error
+
+
+def test_it_learns_what_the_cpu_learns(data):
+    training = Training(model="small", epochs=30, batch_size=32)
+    pair = [Trial(setting("ce"), 0), Trial(setting("camri", 1, m=0.3, s=8), 0)]
+    for gpu, cpu in zip(
+        train(pair, data, "cuda", training=training), train(pair, data, "cpu", training=training), strict=True
+    ):
+        assert gpu.accuracy() > 0.9
+        assert gpu.accuracy() == pytest.approx(cpu.accuracy(), abs=0.06)
+        assert gpu.curves["train_loss"][0] == pytest.approx(cpu.curves["train_loss"][0], rel=0.02)
+
+
+def test_the_trained_weights_give_the_outcomes_scores_on_the_cpu(data, training):
+    from camri.data import batches
+    from camri.engine.replica import Job, make
+
+    trial = Trial(setting("camri", 1, m=0.3, s=8), 0)
+    (outcome,) = train([trial], data, "cuda", training=training.with_(epochs=10), **KEEP)
+    model, criterion = make(trial, Job(training, data))
+    weights = {name: torch.as_tensor(value) for name, value in outcome.weights.items()}
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert unexpected == []
+    assert all("num_batches_tracked" in name for name in missing)
+    logits = criterion.logits(model.eval()(batches.to_float(data.splits["test"].inputs))).detach().numpy()
+    assert np.abs(logits - outcome.logits["test"]).max() < 0.15  # bfloat16 in the trunk there, float32 here
+    assert (logits.argmax(1) == outcome.logits["test"].argmax(1)).mean() > 0.97
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_the_fused_update_is_that_of_torch(kind, average):
+    from camri.engine import schedule
+    from camri.engine.flat import Flat, Tables
+
+    torch.manual_seed(0)
+    training = Training(optimizer=kind, weight_decay=0.1, learning_rate=0.01, hold=0.5, average=average)
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Linear(7, 3)).cuda()
+    twin = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Linear(7, 3)).cuda()
+    twin.load_state_dict(model.state_dict())
+    averaged = [p.detach().clone() for p in twin.parameters()]
+    num_steps = 20
+    device = torch.device("cuda")
+    places = [(module, name) for module in model for name, _ in module.named_parameters()]
+    flat = Flat(places, torch.bfloat16, Tables(training, num_steps, device), average > 0)
+    matrices, biases = [p for p in twin.parameters() if p.dim() > 1], [p for p in twin.parameters() if p.dim() == 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": biases, "weight_decay": 0.0}]
+    theirs = (
+        torch.optim.SGD(groups, lr=0.01, momentum=0.9)
+        if kind == "sgd"
+        else {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](groups, lr=0.01, eps=ADAM_EPS)
+    )
+    rates, decays = schedule.learning_rates(training, num_steps), schedule.average_decays(training, num_steps)
+    step = torch.zeros(1, dtype=torch.int64, device=device)
+    of_twin = dict(zip([id(p) for p in model.parameters()], twin.parameters(), strict=True))
+    for number in range(num_steps):
+        gradients = [torch.randn(p.shape, device=device).to(torch.bfloat16) for p in flat.parameters]
+        for parameter, gradient in zip(flat.parameters, gradients, strict=True):
+            of_twin[id(parameter)].grad = gradient.float()
+        for group in theirs.param_groups:
+            group["lr"] = rates[number].item()
+        flat.update(gradients, step)
+        theirs.step()
+        step += 1
+        for mine, its in zip(averaged, twin.parameters(), strict=True):
+            mine.lerp_(its.detach(), 1 - decays[number].item())
+    full = dict(zip([id(p) for p in flat.parameters], flat.full_precision(), strict=True))
+    wanted = averaged if average else [p.detach() for p in twin.parameters()]
+    for mine, want in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(full[id(mine)], want, rtol=1e-5, atol=1e-6)
+        if not average:
+            torch.testing.assert_close(mine.detach(), want.to(torch.bfloat16), rtol=1e-2, atol=1e-3)

@@ -1,0 +1,147 @@
+"""The engine's parts: schedules, specs, evaluation, checkpoints, packs."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from camri.data import Split
+from camri.engine import FAST, PAPER, Training, Trial, checkpoint, schedule
+from camri.engine.evaluate import angles, evaluate
+from camri.engine.packs import in_packs
+from camri.engine.spec import generator, identity
+from camri.heads import CosineHead, LinearHead
+from camri.methods import setting
+
+
+def test_the_papers_rate_is_constant_and_the_fast_one_is_held_then_falls_to_nothing():
+    assert schedule.learning_rates(PAPER, 1000).tolist() == pytest.approx([1e-3] * 1000)
+    rates = schedule.learning_rates(FAST, 1000)
+    assert rates[:501].tolist() == pytest.approx([1e-3] * 501)
+    assert rates[750].item() == pytest.approx(0.5e-3)
+    assert rates[999].item() == pytest.approx(1e-3 * 1 / 500)
+
+
+def test_the_papers_settings():
+    assert (PAPER.epochs, PAPER.batch_size, PAPER.optimizer, PAPER.learning_rate) == (300, 64, "adam", 1e-3)
+    assert (PAPER.ramp, PAPER.average, PAPER.flip, PAPER.weight_decay) == ((0.0, 0.0), 0.0, False, 0.0)
+    assert PAPER.beyond_pi == "paper"
+
+
+def test_average_decays_grow_to_the_asked_one():
+    decays = schedule.average_decays(Training(average=0.99), 2000)
+    assert decays[0].item() == pytest.approx(0.1)
+    assert decays[10].item() == pytest.approx(11 / 20)
+    assert decays[-1].item() == pytest.approx(0.99)
+
+
+def test_steps_leave_the_last_part_of_a_batch_out_and_a_small_set_is_one_batch():
+    assert schedule.steps_per_epoch(Training(batch_size=64), 200) == 3
+    assert schedule.steps_per_epoch(Training(batch_size=64), 50) == 1
+    assert schedule.batch_size(Training(batch_size=64), 50) == 50
+
+
+def test_keys_are_the_same_for_ever_and_differ_where_training_differs():
+    """Stores and checkpoints on disk hold these."""
+    assert FAST.key == "28c3e6f7166520d0"
+    assert Trial(setting("camri", 3, m=math.pi / 16, s=16), 7).key == "2f00906babdc2f89"
+    assert identity(Trial(setting("ce"), 0), FAST, "data") == "7f579844d4a5e2dfc0b36175c2bc6218"
+    assert len({t.key for t in (FAST, PAPER, FAST.with_(epochs=19), FAST.with_(flip=True))}) == 4
+    assert Trial(setting("arcface", m=0.0, s=8), 0).key == Trial(setting("camri", 3, m=0.0, s=8), 0).key
+    assert Trial(setting("ce"), 0).key != Trial(setting("ce"), 1).key
+
+
+def test_a_training_survives_json():
+    training = Training(model="small", model_options=(("width", 4),), ramp=(0.1, 0.2))
+    assert Training.from_json(json.loads(json.dumps(training.to_json()))) == training
+
+
+def test_generators_differ_by_purpose_seed_and_epoch_and_repeat():
+    def first(*what):
+        return torch.rand(1, generator=generator(*what)).item()
+
+    values = [first(*what) for what in [(0, "order", 0), (0, "order", 1), (1, "order", 0), (0, "flip", 0)]]
+    assert len(set(values)) == 4
+    assert first(0, "order", 0) == values[0]
+
+
+def test_angles_are_those_of_float64_down_to_tiny_ones():
+    drawn = torch.Generator().manual_seed(0)
+    u = torch.randn(500, 64, generator=drawn)
+    v = u + torch.logspace(-5, 1, 500)[:, None] * torch.randn(500, 64, generator=drawn)
+    u64, v64 = nn.functional.normalize(u.double()), nn.functional.normalize(v.double())
+    want = 2 * torch.asin(((u64 - v64).norm(dim=1) / 2).clamp(max=1))
+    torch.testing.assert_close(angles(u, v).double(), want, rtol=2e-2, atol=1e-7)
+    wide = want > 0.01
+    torch.testing.assert_close(angles(u, v).double()[wide], want[wide], rtol=1e-5, atol=1e-6)
+    assert angles(torch.tensor([[1.0, 0.0]]), torch.tensor([[-2.0, 0.0]])).item() == pytest.approx(math.pi)
+
+
+@pytest.mark.parametrize("kind", [CosineHead, LinearHead])
+def test_evaluation_counts_and_measures_what_a_float64_computation_does(kind):
+    drawn = torch.Generator().manual_seed(1)
+    features, labels = torch.randn(101, 6, generator=drawn), torch.arange(101) % 3
+    head = kind(6, 4, generator=drawn)  # class 3 has no rows
+    result = evaluate(
+        lambda rows: rows, head, lambda outputs: 8 * outputs, Split(features, labels, None), batch_size=10
+    )
+    w = head.weight.detach().double()
+    unit = nn.functional.normalize
+    outputs = (
+        unit(features.double()) @ unit(w).T if kind is CosineHead else features.double() @ w.T
+    )  # the bias is zero at first
+    np.testing.assert_allclose(result.logits, 8 * outputs.numpy(), atol=1e-5)
+    predicted = outputs.argmax(dim=1)
+    for true in range(4):
+        for guess in range(4):
+            assert result.confusion[true, guess] == ((labels == true) & (predicted == guess)).sum()
+    theta = torch.acos((unit(features.double()) * unit(w)[labels]).sum(dim=1))
+    for index in range(3):
+        assert result.angle_mean[index] == pytest.approx(theta[labels == index].mean().item(), abs=1e-6)
+        assert result.angle_sd[index] == pytest.approx(theta[labels == index].std(correction=0).item(), abs=1e-6)
+    assert np.isnan(result.angle_mean[3])
+
+
+def test_a_checkpoint_is_whole_or_not_there(tmp_path):
+    path = tmp_path / "deep" / "trial.safetensors"
+    checkpoint.write(path, {"a": torch.arange(3), "b": torch.tensor(0.5)}, {"epoch": 2, "engine": "cpu"})
+    tensors, notes = checkpoint.read(path, engine="cpu")
+    assert tensors["a"].tolist() == [0, 1, 2]
+    assert tensors["b"].item() == 0.5
+    assert notes["epoch"] == 2
+    assert checkpoint.read(path, engine="cuda") is None
+    assert checkpoint.read(tmp_path / "none", engine="cpu") is None
+    with pytest.raises(TypeError):
+        checkpoint.write(path, {"a": torch.zeros(1)}, {"bad": object()})
+    assert checkpoint.read(path, engine="cpu")[1]["epoch"] == 2  # the old one is still there
+    assert [p.name for p in path.parent.iterdir()] == ["trial.safetensors"]
+
+
+def test_a_pack_that_does_not_fit_is_halved_and_says_so():
+    tried, trained = [], []
+
+    def train_pack(pack):
+        tried.append(list(pack))
+        if len(pack) > 2:
+            raise torch.cuda.OutOfMemoryError("full")
+        trained.extend(pack)
+        return True
+
+    with pytest.warns(UserWarning, match="5 models side by side do not fit"):
+        assert in_packs(list(range(7)), 5, train_pack)
+    assert trained == list(range(7))
+    assert tried == [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1], [2], [3, 4], [5, 6]]
+
+
+def test_one_model_that_does_not_fit_is_an_error_and_a_stop_stops():
+    def full(pack):
+        raise torch.cuda.OutOfMemoryError("full")
+
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        in_packs([0], 5, full)
+    seen = []
+    assert not in_packs([0, 1, 2], 1, lambda pack: seen.append(pack) is None and len(seen) < 2)
+    assert seen == [[0], [1]]
