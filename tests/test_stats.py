@@ -1,0 +1,225 @@
+"""Intervals and tests: by hand, against scipy, and by simulation with noise of seeds and of images."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from scipy import stats as reference
+
+from camri.errors import InputError
+from camri.stats import compare, debias_choice, flip_signs, holm, mcnemar, paired_t, summarise, wilson
+
+
+def made_outcomes(rng, num_seeds, num_images, *, seed_sd, image_sd, own_sd, means=(0.8, 0.6), shared=0.0):
+    """Outcomes of two arms, (S, N) each, and the true difference of their means.
+
+    An image is right where arm + seed + difficulty (the same for both arms) + the arm's own view of the image + noise
+    of one cell is above 0. All are normal, so the truth is known. `shared` is what a seed does alike to both arms.
+    """
+    difficulty = rng.normal(0, image_sd, num_images)
+    common = rng.normal(0, seed_sd * math.sqrt(shared), (num_seeds, 1))
+    arms = []
+    for mean in means:
+        seed_effect = rng.normal(0, seed_sd * math.sqrt(1 - shared), (num_seeds, 1)) + common
+        own = rng.normal(0, own_sd, num_images)
+        cells = rng.normal(0, 1, (num_seeds, num_images))
+        arms.append(mean + seed_effect + difficulty + own + cells > 0)
+    sd = math.sqrt(1 + seed_sd**2 + image_sd**2 + own_sd**2)
+    return *arms, reference.norm.cdf(means[0] / sd) - reference.norm.cdf(means[1] / sd)
+
+
+def test_summary_by_hand():
+    summary = summarise([0.5, 0.7, 0.9, 0.7])
+    assert summary.num == 4
+    np.testing.assert_allclose((summary.mean, summary.sd), (0.7, math.sqrt(0.08 / 3)))
+    np.testing.assert_allclose(summary.high - summary.mean, 3.182446 * summary.sd / 2, rtol=1e-6)
+    np.testing.assert_allclose(summary.mean - summary.low, summary.high - summary.mean)
+    assert math.isnan(summarise([0.5]).sd)
+    with pytest.raises(InputError, match="give at least one number"):
+        summarise([])
+
+
+@pytest.mark.parametrize(("hits", "num"), [(0, 10), (10, 10), (7, 54), (500, 1000)])
+def test_wilson_against_scipy(hits, num):
+    expected = reference.binomtest(hits, num).proportion_ci(0.95, method="wilson")
+    np.testing.assert_allclose(wilson(hits, num), (expected.low, expected.high), atol=1e-12)
+
+
+@pytest.mark.parametrize(("hits", "num"), [(11, 10), (-1, 10), (0, 0)])
+def test_wilson_refuses_what_cannot_be(hits, num):
+    with pytest.raises(InputError, match=f"hits={hits} of num={num}"):
+        wilson(hits, num)
+
+
+COVERAGE = {
+    "both": (10, 400, {"seed_sd": 0.15, "image_sd": 1.5, "own_sd": 0.3}),
+    "few seeds": (4, 400, {"seed_sd": 0.1, "image_sd": 1.5, "own_sd": 0.3}),
+    "few images": (10, 60, {"seed_sd": 0.1, "image_sd": 1.5, "own_sd": 0.5}),
+    "images dominate": (10, 300, {"seed_sd": 0.02, "image_sd": 1.0, "own_sd": 0.8}),
+    "cells only": (10, 300, {"seed_sd": 0.0, "image_sd": 1.5, "own_sd": 0.0}),
+    "seeds act alike": (10, 300, {"seed_sd": 0.3, "image_sd": 1.5, "own_sd": 0.3, "shared": 0.7}),
+}
+
+
+@pytest.mark.parametrize("case", COVERAGE)
+def test_95_percent_intervals_cover_95_percent(case):
+    num_seeds, num_images, noise = COVERAGE[case]
+    rng = np.random.default_rng(11)
+    inside = []
+    for trial in range(1000):
+        arm, other, truth = made_outcomes(rng, num_seeds, num_images, **noise)
+        found = compare(arm, other, seed=trial, num_draws=500)
+        inside.append(found.low <= truth <= found.high)
+    assert 0.93 <= np.mean(inside) <= 0.97
+
+
+def test_intervals_of_a_mean_over_classes_cover_too():
+    rng = np.random.default_rng(12)
+    groups = np.repeat([0, 1, 2], [150, 40, 80])
+    inside = []
+    for trial in range(700):
+        arm, other, truth = made_outcomes(rng, 10, 270, seed_sd=0.1, image_sd=1.5, own_sd=0.4)
+        found = compare(arm, other, seed=trial, groups=groups, num_draws=500)
+        inside.append(found.low <= truth <= found.high)
+    assert 0.93 <= np.mean(inside) <= 0.97
+
+
+def test_seeds_that_are_not_shared_still_cover():
+    rng = np.random.default_rng(13)
+    inside = []
+    for trial in range(700):
+        arm, other, truth = made_outcomes(rng, 10, 300, seed_sd=0.1, image_sd=1.5, own_sd=0.5)
+        found = compare(arm[:8], other, seed=trial, shared_seeds=False, num_draws=500)
+        inside.append(found.low <= truth <= found.high)
+    assert 0.93 <= np.mean(inside) <= 0.98  # two unknown spreads of seeds: a little wide, never narrow
+
+
+def test_difference_by_hand_and_by_group():
+    arm = np.array([[1, 1, 1, 0], [1, 1, 0, 0]])
+    other = np.array([[1, 0, 1, 0], [0, 0, 0, 0]])
+    assert compare(arm, other, seed=0).estimate == 3 / 8
+    # Group 0 holds image 0 alone: +.5; group 1 the others: +2/6.
+    np.testing.assert_allclose(compare(arm, other, seed=0, groups=np.array([0, 1, 1, 1])).estimate, (0.5 + 2 / 6) / 2)
+    assert compare(other, arm, seed=0).estimate == -3 / 8
+    same = compare(arm, arm, seed=0)
+    assert (same.estimate, same.low, same.high, same.chance_of_fall()) == (0, 0, 0, 0)
+
+
+def test_one_seed_is_the_plain_paired_bootstrap_over_images():
+    rng = np.random.default_rng(5)
+    arm, other = rng.random((1, 2000)) < 0.82, rng.random((1, 2000)) < 0.8
+    found = compare(arm, other, seed=0, num_draws=20000)
+    se = np.std(arm.astype(float) - other, ddof=1) / math.sqrt(2000)
+    np.testing.assert_allclose((found.low, found.high), found.estimate + np.array([-1.96, 1.96]) * se, atol=0.05 * se)
+
+
+def test_the_same_seed_gives_the_same_interval():
+    arm, other, _ = made_outcomes(np.random.default_rng(0), 5, 50, seed_sd=0.1, image_sd=1, own_sd=0.2)
+    assert compare(arm, other, seed=3).draws.tolist() == compare(arm, other, seed=3).draws.tolist()
+    assert compare(arm, other, seed=3).low != compare(arm, other, seed=4).low
+
+
+def test_chance_of_a_fall_is_a_tail_of_the_draws():
+    rng = np.random.default_rng(6)
+    shares = []
+    for trial in range(300):  # no difference: the chance of any fall is uniform over studies
+        arm, other, _ = made_outcomes(rng, 6, 200, seed_sd=0.1, image_sd=1, own_sd=0.3, means=(0.7, 0.7))
+        shares.append(compare(arm, other, seed=trial, num_draws=400).chance_of_fall())
+    assert 0.44 < np.mean(shares) < 0.56
+    assert reference.kstest(shares, "uniform").pvalue > 0.01
+    arm, other, _ = made_outcomes(rng, 10, 2000, seed_sd=0.02, image_sd=1, own_sd=0.1, means=(0.5, 0.7))
+    found = compare(arm, other, seed=0)
+    assert found.chance_of_fall(0.0) > 0.99
+    assert found.chance_of_fall(0.2) < 0.01
+
+
+def test_ten_thousand_images_of_ten_seeds_take_no_time():
+    rng = np.random.default_rng(7)
+    arm, other = rng.random((10, 10_000)) < 0.8, rng.random((10, 10_000)) < 0.8
+    start = time.perf_counter()
+    compare(arm, other, seed=0, num_draws=2000)
+    assert time.perf_counter() - start < 1.0  # 0.012 s measured
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((2, 5), (2, 4)), r"outcomes \(2, 5\) and \(2, 4\) do not fit"),
+        (((2, 5), (3, 5)), "2 and 3 seeds are not shared ones; give shared_seeds=False"),
+        (((5,), (5,)), "do not fit"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(shapes, message):
+    with pytest.raises(InputError, match=message):
+        compare(np.zeros(shapes[0]), np.zeros(shapes[1]), seed=0)
+
+
+def test_paired_t_against_scipy():
+    differences = np.array([0.01, -0.02, 0.05, 0.03, 0.02])
+    np.testing.assert_allclose(paired_t(differences), reference.ttest_1samp(differences, 0).pvalue)
+    assert paired_t([0.1, 0.1]) == 0.0
+    assert paired_t([0.0, 0.0]) == 1.0
+    assert math.isnan(paired_t([0.1]))
+
+
+def test_sign_flips_by_hand_and_by_drawing():
+    assert flip_signs([1.0, 2.0, 3.0, -0.5], seed=0) == 4 / 16  # |±1 ±2 ±3 ±.5| ≥ 5.5: only 5.5 and 6.5, both signs
+    assert flip_signs([0.0, 0.0], seed=0) == 1.0
+    differences = np.random.default_rng(1).normal(0.4, 1, 14)
+    exact = flip_signs(differences, seed=0)
+    drawn = flip_signs(np.append(differences, 0.0), seed=0, num_draws=40000)  # one more seed without a difference
+    np.testing.assert_allclose(drawn, exact, atol=0.01)
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 0), (3, 3), (1, 5), (5, 1), (10, 30), (0, 8)])
+def test_mcnemar_against_the_binomial(first, second):
+    found = mcnemar(first, second)
+    expected = reference.binomtest(first, first + second).pvalue if first + second else 1.0
+    np.testing.assert_allclose(found.exact, expected)
+    tail = sum(math.comb(first + second, k) for k in range(min(first, second))) / 2 ** (first + second)
+    here = math.comb(first + second, min(first, second)) / 2 ** (first + second)
+    np.testing.assert_allclose(found.mid, 2 * (tail + here / 2))
+    assert found == mcnemar(second, first)
+
+
+def test_mcnemar_refuses_negative_counts():
+    with pytest.raises(InputError, match="counts -1 and 5"):
+        mcnemar(-1, 5)
+
+
+def test_holm_by_hand():
+    np.testing.assert_allclose(holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+    np.testing.assert_allclose(holm([0.5, 0.9]), [1.0, 1.0])
+
+
+def test_the_correction_takes_away_luck_and_leaves_a_true_gain():
+    important = np.arange(150) < 50
+
+    def best(recall, accuracy):
+        return int(recall.argmax())
+
+    apparent, corrected, true_gain = [], [], []
+    for study in range(300):
+        rng = np.random.default_rng(study)
+        level = 0.75 + rng.normal(0, 0.04, (21, 8, 1)) - 0.2 * rng.random(150)  # seeds and images differ
+        equal = rng.random((21, 8, 150)) < level
+        found = debias_choice(equal, important, best, seed=study, num_draws=60)
+        apparent.append(found.apparent)
+        corrected.append(found.corrected)
+        level[7] += 0.12
+        true_gain.append(debias_choice(rng.random((21, 8, 150)) < level, important, best, seed=study, num_draws=60))
+    assert np.mean(apparent) > 0.03
+    low, high = summarise(corrected)[3:]
+    assert low < 0 < high
+    assert high < 0.01
+    assert np.mean([found.corrected for found in true_gain]) > 0.08
+
+
+def test_the_correction_of_staying_with_the_baseline_is_nothing():
+    luck = np.random.default_rng(0).random((4, 3, 40)) < 0.7
+    assert debias_choice(luck, np.arange(40) < 9, lambda recall, accuracy: None, seed=0) == (0.0, 0.0)
+    single = debias_choice(luck[:, :1], np.arange(40) < 9, lambda recall, accuracy: 2, seed=0)
+    recalls = luck[:, 0, :9].mean(axis=1)
+    np.testing.assert_allclose(single.apparent, recalls[2] - recalls[0])
+    assert single.corrected == pytest.approx(single.apparent, abs=0.06)  # no choice, no luck of having chosen
