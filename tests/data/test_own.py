@@ -190,6 +190,8 @@ def test_image_bytes_of_sliced_columns() -> None:
     assert names == ["p2", "p3", "p4"]
     plain = pa.chunked_array([pa.array([b"a", b"bb", b"c"]).slice(1), pa.array([b"dd"])])
     assert [bytes(source) for source in image_sources(plain, Path("/"))[0]] == [b"bb", b"c", b"dd"]
+    large = pa.chunked_array([pa.array([b"a", b"bb", b"c"], pa.large_binary()).slice(1)])
+    assert [bytes(source) for source in image_sources(large, Path("/"))[0]] == [b"bb", b"c"]
 
 
 def test_a_sliced_and_dictionary_encoded_table(tmp_path: Path) -> None:
