@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import itertools
 import math
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,19 +35,22 @@ class Dropout(nn.Module):
     """
 
     calls: Tensor
+    seeds: Tensor
 
     def __init__(self, p: float) -> None:
         super().__init__()
         if not 0 <= p < 1:
             raise InputError(f"dropout p={p!r} must be at least 0 and below 1")
         self.p = p
-        self.seeds: tuple[int, int] | None = None
+        self.seeded = False
+        # Tensors and not numbers: a compiler would make one version of the model for each seed.
+        self.register_buffer("seeds", torch.zeros(2, dtype=torch.int32), persistent=False)
         self.register_buffer("calls", torch.zeros((), dtype=torch.int32), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        if self.seeds is None:
+        if not self.seeded:
             return F.dropout(x, self.p, self.training)
         kept = _hash(_position(x), _hash(self.calls, self.seeds[1]) + self.seeds[0]) >= round((self.p - 0.5) * 2**32)
         self.calls += 1
@@ -61,8 +65,8 @@ def seed_dropout(model: nn.Module, seed: int, calls: int = 0) -> None:
     layers = [module for module in model.modules() if isinstance(module, Dropout)]
     for place, layer in enumerate(layers):
         digest = hashlib.blake2b(f"dropout/{seed}/{place}".encode(), digest_size=8).digest()
-        first, second = (int.from_bytes(part, "big", signed=True) for part in (digest[:4], digest[4:]))
-        layer.seeds = (first, second)
+        layer.seeded = True
+        layer.seeds.copy_(torch.tensor(struct.unpack(">ii", digest), dtype=torch.int32))
         layer.calls.fill_(calls)
 
 

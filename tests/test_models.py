@@ -464,3 +464,19 @@ def test_build_makes_what_the_name_says():
 def test_build_refuses_by_name(arguments, options, message):
     with pytest.raises(InputError, match=message):
         build(*arguments, **options)
+
+
+def test_trials_of_different_seeds_share_one_compiled_version():
+    """Otherwise every model of a pack would be compiled anew."""
+    compiled = []
+
+    def count(graph, inputs):
+        compiled.append(graph)
+        return graph
+
+    forward = torch.compile(lambda trunk, x: trunk(x), backend=count, fullgraph=True)
+    for seed in range(3):
+        trunk = build("small", (1, 8, 8), generator=seeded(seed), dropout=0.5)
+        seed_dropout(trunk, seed)
+        forward(trunk, torch.rand(4, 1, 8, 8))
+    assert len(compiled) == 1

@@ -163,7 +163,7 @@ class Replica:
     def weights(self) -> dict[str, np.ndarray]:
         """The trained model's state in float32, by the names of an ordinary `Classifier`."""
         with self.as_judged() as model:
-            found = {name: buffer.cpu().numpy() for name, buffer in model.state_dict().items()}
+            found = {name: value.float().cpu().numpy() for name, value in model.state_dict().items()}
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         for flat in self.flats:
             for parameter, value in zip(flat.parameters, flat.full_precision(), strict=True):
