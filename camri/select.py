@@ -1,0 +1,357 @@
+"""From trials to a chosen setting: the paper's rule, which looks at the test set, and the honest one, which does not.
+
+The honest way has two steps that cannot be mixed up: `choose` is given validation scores and nothing else; `judge`
+takes its finished choice and opens the test scores of the chosen setting and of the controls, of no other.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from camri.errors import InputError, closest
+from camri.metrics import Array, Reliability, Scores, pool, reliability
+from camri.posthoc import SLACK, Objective, Shift, choose_shift
+from camri.stats import Debiased, Difference, compare, debias_choice, paired_t
+
+OPTIMISTIC = "chosen on the test set: optimistic"
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One seed of a setting: the trained model's scores of the validation and of the test images."""
+
+    seed: int
+    val: Scores
+    test: Scores
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """A setting as `choose` sees it: its validation scores by seed."""
+
+    key: str
+    scores: Mapping[int, Scores]
+
+    def of(self, seeds: Collection[int]) -> "Validation":
+        """The same setting with these seeds only."""
+        return Validation(self.key, {seed: one for seed, one in self.scores.items() if seed in seeds})
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A setting with its trials; `key` is its name in tables."""
+
+    key: str
+    trials: Sequence[Trial]
+
+    def validation(self) -> Validation:
+        """What `choose` may see of it."""
+        return Validation(self.key, {trial.seed: trial.val for trial in self.trials})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A setting's recall (the important classes' mean) and accuracy on the test images, one number a seed."""
+
+    key: str
+    recall: tuple[float, ...]
+    accuracy: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class PaperChoice:
+    """What the paper's rule kept; its means are those the choice was made by."""
+
+    key: str
+    recall: float
+    accuracy: float
+    optimistic: bool = field(default=True, init=False)
+    note: str = field(default=OPTIMISTIC, init=False)
+
+
+def measure(candidate: Candidate) -> Measured:
+    """A setting's recall and accuracy on the test images, unshifted, as the paper's tables have them."""
+    tests = [trial.test for trial in candidate.trials]
+    recalls = tuple(float(test.recall().mean()) for test in tests)
+    return Measured(candidate.key, recalls, tuple(test.accuracy() for test in tests))
+
+
+def choose_as_paper(baseline: Measured, settings: Sequence[Measured]) -> PaperChoice | None:
+    """The setting of the highest mean recall whose mean accuracy is not below the baseline's; None: a blank cell.
+
+    Equal recalls: the first. It is chosen by the test images it is shown on, so what it gains is partly luck.
+
+    >>> ce = Measured("ce", (0.70,), (0.88,))
+    >>> choose_as_paper(ce, [Measured("w=4", (0.75,), (0.88,)), Measured("w=8", (0.80,), (0.87,))]).key
+    'w=4'
+    """
+    recall = np.array([np.mean(one.recall) for one in settings])
+    accuracy = np.array([np.mean(one.accuracy) for one in settings])
+    index = _rule(recall, accuracy, float(np.mean(baseline.accuracy)))
+    return None if index is None else PaperChoice(settings[index].key, float(recall[index]), float(accuracy[index]))
+
+
+def _rule(recall: Array, accuracy: Array, floor: float) -> int | None:
+    kept = accuracy >= floor - SLACK
+    return int(np.where(kept, recall, -np.inf).argmax()) if kept.any() else None
+
+
+def mark_best(cells: Mapping[str, PaperChoice | None]) -> set[str]:
+    """The methods of a column to print in bold: those with the highest recall that is shown.
+
+    >>> mark_best({"ce": PaperChoice("ce", 0.7, 0.9), "wce": None, "camri": PaperChoice("m=4", 0.8, 0.9)})
+    {'camri'}
+    """
+    shown = {method: cell.recall for method, cell in cells.items() if cell is not None}
+    return {method for method, recall in shown.items() if recall >= max(shown.values()) - SLACK}
+
+
+def debias_paper(baseline: Candidate, settings: Sequence[Candidate], *, seed: int, num_draws: int = 200) -> Debiased:
+    """The gain of the paper's rule as it appears, and as it would be on fresh seeds and images (`debias_choice`)."""
+    by_seed = [{trial.seed: trial.test for trial in one.trials} for one in (baseline, *settings)]
+    seeds = sorted(set.intersection(*map(set, by_seed)))
+    correct = np.array([[tests[number].correct() for number in seeds] for tests in by_seed])
+    labels, important = by_seed[0][seeds[0]].labels, by_seed[0][seeds[0]].important
+
+    def choose(recall: Array, accuracy: Array) -> int | None:
+        index = _rule(recall[1:], accuracy[1:], float(accuracy[0]))
+        return None if index is None else 1 + index
+
+    return debias_choice(correct, np.isin(labels, important), choose, seed=seed, num_draws=num_draws)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How recall is weighed and shifts are made (see `posthoc.choose_shift`), and how much accuracy may be lost."""
+
+    objective: Objective = "mean"
+    each: bool = False
+    negative: bool = False
+    tolerance: float = 0.0
+
+    def floor(self, baseline: Validation) -> float:
+        """The least accuracy allowed: that of the unshifted baseline, less the tolerance."""
+        return pool(list(baseline.scores.values())).accuracy() - self.tolerance
+
+    def tune(self, setting: Validation, floor: float) -> Shift | None:
+        """The setting's best shift, one for all its seeds; None where none reaches the floor."""
+        scores = list(setting.scores.values())
+        return choose_shift(
+            scores, accuracy_floor=floor, objective=self.objective, each=self.each, negative=self.negative
+        )
+
+
+@dataclass(frozen=True)
+class Pick:
+    """The best setting on some validation data, with the accuracy floor and every setting's own best shift there."""
+
+    key: str
+    floor: float
+    shifts: Mapping[str, Shift | None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`final` was picked on all seeds; each of `folds` is a group of seeds and the pick made without their models.
+
+    Validation images guard against the luck of images, not of seeds: a setting that drew good seeds is good on
+    every image. So seeds are judged by a pick that has not seen them, and what is claimed holds for new trainings.
+    One seed alone cannot be left out: `fresh_seeds` is then False and the claim is about these models only.
+    """
+
+    rule: Rule
+    final: Pick
+    folds: tuple[tuple[frozenset[int], Pick], ...]
+    fresh_seeds: bool
+
+
+def choose(
+    baseline: Validation, candidates: Sequence[Validation], rule: Rule | None = None, num_folds: int = 2
+) -> Choice:
+    """The setting with the best validation recall at no less than the baseline's validation accuracy.
+
+    Every setting, the baseline too, is taken with its own best shift. There is always a choice, at worst the baseline
+    as it is. Equal values: higher accuracy, then the smaller shift, then the first given; the baseline comes first.
+    With two folds each half of the seeds chooses for the other half.
+
+    >>> from camri.metrics import condense
+    >>> def scores(leads):
+    ...     return condense(np.array([[0.0, lead] for lead in leads]), [1, 1, 0, 0], important=(1,))
+    >>> ce = Validation("ce", {0: scores([0.5, -2.0, -1.0, -1.0])})
+    >>> choice = choose(ce, [Validation("camri", {0: scores([0.5, -0.5, -1.0, -1.0])})])
+    >>> choice.final.key, choice.final.floor, choice.final.shifts["camri"].shift
+    ('camri', 0.75, (0.75,))
+    """
+    rule = rule or Rule()
+    settings = [baseline, *candidates]
+    for one in settings:
+        if not isinstance(one, Validation):
+            raise InputError(f"choose sees validation scores only, not a {type(one).__name__}; give .validation()")
+    keys = [one.key for one in settings]
+    if len(set(keys)) < len(keys):
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        raise InputError(f"settings need different keys; given twice: {', '.join(twice)}")
+    seeds = sorted(baseline.scores)
+    if not seeds:
+        raise InputError(f"the baseline {baseline.key!r} has no trials")
+
+    def pick(left_out: frozenset[int]) -> Pick:
+        kept = [rest for one in settings if (rest := one.of(set(one.scores) - left_out)).scores]
+        floor = rule.floor(kept[0])
+        shifts = {one.key: rule.tune(one, floor) for one in kept}
+        found = {key: shift for key, shift in shifts.items() if shift is not None}
+        best = max(found, key=lambda key: (found[key].value, found[key].accuracy, -sum(map(abs, found[key].shift))))
+        return Pick(best, floor, shifts)
+
+    final = pick(frozenset())
+    if len(seeds) == 1:
+        return Choice(rule, final, ((frozenset(seeds), final),), fresh_seeds=False)
+    groups = [frozenset(seeds[first::num_folds]) for first in range(min(num_folds, len(seeds)))]
+    return Choice(rule, final, tuple((group, pick(group)) for group in groups), fresh_seeds=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """One side of the judgement on test, a row a seed: recall and precision (S, I), accuracy (S,), correct (S, N).
+
+    hits and num (I,) are summed over seeds; calibration is over all seeds' images.
+    """
+
+    keys: tuple[str, ...]
+    shifts: tuple[tuple[float, ...], ...]
+    recall: Array
+    precision: Array
+    accuracy: Array
+    hits: Array
+    num: Array
+    correct: Array
+    calibration: Reliability
+
+
+@dataclass(frozen=True, eq=False)
+class Gain:
+    """The chosen setting less another arm, on the same images and seeds.
+
+    recall is the important classes' mean; by_class has every class, so that it shows who paid; p is a paired t test's
+    on the mean recall over seeds; chance_of_fall is the probability that accuracy fell by more than epsilon.
+    """
+
+    recall: Difference
+    accuracy: Difference
+    by_class: Mapping[int, Difference]
+    p: float
+    chance_of_fall: float
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """Arms by name ("chosen", "baseline", "baseline shifted", the controls) and the gains over each but the first."""
+
+    seeds: tuple[int, ...]
+    important: tuple[int, ...]
+    arms: Mapping[str, Arm]
+    gains: Mapping[str, Gain]
+    fresh_seeds: bool
+    optimistic: bool = field(default=False, init=False)
+
+
+def judge(
+    choice: Choice,
+    baseline: Candidate,
+    candidates: Sequence[Candidate],
+    *,
+    seed: int,
+    controls: Sequence[str] = (),
+    epsilon: float = 0.005,
+    num_draws: int = 2000,
+) -> Judgement:
+    """The finished choice on the test images, beside the baseline as it is, the baseline shifted, and the controls.
+
+    Each seed is judged with the setting picked without it; seeds the choice has never seen, with the final one. A
+    shift belongs to models, not to a setting: each fold's are tuned on the fold's own validation scores, in every arm
+    alike, to the floor that came with the pick, and 0 where none reaches it. (A shift that came with the pick would be
+    as lucky as the picked models. A floor of the judged baseline's own would treat the arms unequally: recall is
+    steep where accuracy is flat, so a model that is as good on average, but not the same, would seem to gain.)
+    Only seeds that all arms have are counted. Test scores of settings that are in no arm are not opened.
+
+    >>> from camri.metrics import condense
+    >>> def scores(leads):
+    ...     return condense(np.array([[0.0, lead] for lead in leads]), [1, 1, 0, 0], important=(1,))
+    >>> plain, sharp = scores([0.5, -2.0, -1.0, -1.0]), scores([0.5, -0.5, -1.0, -1.0])
+    >>> ce, camri = (Candidate(k, [Trial(i, v, v) for i in (0, 1)]) for k, v in [("ce", plain), ("camri", sharp)])
+    >>> found = judge(choose(ce.validation(), [camri.validation()]), ce, [camri], seed=0)
+    >>> found.arms["chosen"].keys, found.gains["baseline shifted"].recall.estimate
+    (('camri', 'camri'), 0.5)
+    """
+    settings = {one.key: one for one in (baseline, *candidates)}
+    for key in controls:
+        if key not in settings:
+            raise InputError(f"control {key!r} is not a setting; {closest(key, settings)}")
+    trials = {key: {trial.seed: trial for trial in one.trials} for key, one in settings.items()}
+    unseen = frozenset(trials[baseline.key]).difference(*(group for group, _ in choice.folds))
+    plans: list[tuple[int, dict[str, tuple[str, tuple[float, ...]]]]] = []  # seed, arm -> setting and shift
+    for group, pick in (*choice.folds, (unseen, choice.final)):
+        names = {"chosen": pick.key, "baseline": baseline.key, "baseline shifted": baseline.key}
+        names |= {key: key for key in controls}
+        seeds = group.intersection(*(trials[key] for key in names.values()))
+        if seeds:
+            tuned = {key: choice.rule.tune(settings[key].validation().of(seeds), pick.floor) for key in names.values()}
+            shifts = {key: (0.0,) if shift is None else shift.shift for key, shift in tuned.items()}
+            arms = {name: (key, (0.0,) if name == "baseline" else shifts[key]) for name, key in names.items()}
+            plans += [(number, arms) for number in seeds]
+    if not plans:
+        raise InputError(f"no seed has a trial of all: the chosen {choice.final.key!r}, the baseline, the controls")
+    plans.sort(key=lambda plan: plan[0])
+    first = trials[baseline.key][plans[0][0]].test
+    judged = {}
+    for name in plans[0][1]:
+        planned = [arms[name] for _, arms in plans]
+        tests = [trials[arms[name][0]][number].test for number, arms in plans]
+        if not all(np.array_equal(test.labels, first.labels) and test.important == first.important for test in tests):
+            raise InputError(
+                f"{name}: test images or important classes differ from the baseline's; they must be paired"
+            )
+        judged[name] = _arm(tests, planned)
+    gains = {
+        name: _gain(judged["chosen"], arm, first, epsilon, seed=seed, num_draws=num_draws)
+        for name, arm in judged.items()
+        if name != "chosen"
+    }
+    numbers = tuple(number for number, _ in plans)
+    return Judgement(numbers, first.important, judged, gains, choice.fresh_seeds or unseen.issuperset(numbers))
+
+
+def _arm(tests: Sequence[Scores], planned: Sequence[tuple[str, tuple[float, ...]]]) -> Arm:
+    keys, shifts = (tuple(part) for part in zip(*planned, strict=True))
+    pairs = list(zip(tests, shifts, strict=True))
+    correct = np.array([test.correct(shift) for test, shift in pairs])
+    return Arm(
+        keys=keys,
+        shifts=shifts,
+        recall=np.array([test.recall(shift) for test, shift in pairs]),
+        precision=np.array([test.precision(shift) for test, shift in pairs]),
+        accuracy=correct.mean(axis=1),
+        hits=np.sum([test.hits(shift) for test, shift in pairs], axis=0),
+        num=np.sum([test.num for test in tests], axis=0),
+        correct=correct,
+        calibration=reliability(np.concatenate([test.confidence(s) for test, s in pairs]), correct.ravel()),
+    )
+
+
+def _gain(chosen: Arm, other: Arm, images: Scores, epsilon: float, *, seed: int, num_draws: int) -> Gain:
+    labels = images.labels
+
+    def over(columns: Array, groups: Array | None = None) -> Difference:
+        mine, theirs = chosen.correct[:, columns], other.correct[:, columns]
+        return compare(mine, theirs, groups=groups, seed=seed, num_draws=num_draws)
+
+    own = np.isin(labels, images.important)
+    accuracy = over(np.ones(len(labels), dtype=bool))
+    return Gain(
+        recall=over(own, labels[own]),
+        accuracy=accuracy,
+        by_class={int(index): over(labels == index) for index in np.unique(labels)},
+        p=paired_t(chosen.recall.mean(axis=1) - other.recall.mean(axis=1)),
+        chance_of_fall=accuracy.chance_of_fall(epsilon),
+    )
