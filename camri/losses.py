@@ -13,9 +13,10 @@ rest too.
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from camri.checks import as_float, check, known_dtype, per_class, square
+from camri.checks import as_float, check, eager, known_dtype, per_class, square
 from camri.errors import InputError, closest
 
 BEYOND_PI = ("monotone", "paper", "clip")
@@ -148,10 +149,12 @@ def margin_softmax(
     >>> bool(camri > plain)
     True
     """
-    cos = known_dtype(cos)
-    check(cos, labels, scale=scale, label_smoothing=label_smoothing, validate=validate, bound=1.01)
-    logits = scale * add_angular_margin(cos, labels, margins, beyond_pi, validate=validate)
-    return -_at_label(torch.log_softmax(logits, dim=-1), labels, label_smoothing)
+    smallest = torch.finfo(known_dtype(cos).dtype).eps
+    cos = as_float(cos)
+    margins = per_class(margins, cos, "margins")
+    check(cos, labels, scale=scale, margins=margins, label_smoothing=label_smoothing, validate=validate, bound=1.01)
+    logits = _scale(_add_widening(cos, labels, margins, beyond_pi, smallest), scale)
+    return _cross_entropy(logits, labels, label_smoothing)
 
 
 def add_angular_margin(
@@ -171,26 +174,40 @@ def add_angular_margin(
     >>> add_angular_margin(cos, torch.tensor([1]), torch.tensor([0.0, 0.3]))
     tensor([[ 0.5000, -0.1985]])
     """
-    if beyond_pi not in BEYOND_PI:
-        raise InputError(f"beyond_pi={beyond_pi!r} is unknown; {closest(beyond_pi, BEYOND_PI)}")
-    # cos(θ + m) = cos θ cos m − sin θ sin m needs no arccos, whose slope is infinite at ±1. The floor under sin² θ
-    # is one rounding step of the cosines that came in, so it binds at cos = ±1 only; the correction is detached,
-    # which leaves the gradient there finite and equal to its neighbour's, with the right sign.
     smallest = torch.finfo(known_dtype(cos).dtype).eps
     cos = as_float(cos)
     margins = per_class(margins, cos, "margins")
-    check(cos, labels, validate=validate, margins=margins)
-    index = labels.unsqueeze(-1)
-    target, margin = cos.gather(-1, index), margins[index]
-    sin_squared = (1 - target) * (1 + target)
-    sin = (sin_squared + (smallest - sin_squared).clamp(min=0).detach()).sqrt()
-    widened = target * margin.cos() - sin * margin.sin()
-    if beyond_pi != "paper":
-        # m > 0 keeps rows without a margin untouched even where rounding put cos below −1.
-        past = (target < -margin.cos()) & (margin > 0)
-        beyond = -2 - widened if beyond_pi == "monotone" else target - margin * margin.sin()
-        widened = torch.where(past, beyond, widened)
-    return cos.scatter(-1, index, widened)
+    check(cos, labels, margins=margins, validate=validate)
+    return _add_widening(cos, labels, margins, beyond_pi, smallest)
+
+
+def _add_widening(cos: Tensor, labels: Tensor, margins: Tensor, beyond_pi: str, smallest: float) -> Tensor:
+    if beyond_pi not in BEYOND_PI:
+        raise InputError(f"beyond_pi={beyond_pi!r} is unknown; {closest(beyond_pi, BEYOND_PI)}")
+    index = labels.long().unsqueeze(-1)
+    # Adding a difference and not writing the value: the gradient then passes the other classes without a copy.
+    return cos.scatter_add(-1, index, _widening(cos.gather(-1, index), margins[index], beyond_pi, smallest))
+
+
+def _widening(cos: Tensor, margin: Tensor, beyond_pi: str, smallest: float) -> Tensor:
+    """cos(θ + margin) − cos θ, exactly 0 where the margin is 0: (B, 1), (B, 1) -> (B, 1)."""
+    # cos(θ + m) = cos θ cos m − sin θ sin m needs no arccos, whose slope is infinite at ±1. The floor under sin² θ
+    # is one rounding step of the cosines that came in, so it binds at cos = ±1 only; it is reached by adding a
+    # constant, which leaves the gradient there finite and equal to its neighbour's, with the right sign.
+    at = cos.detach()
+    one = (at * at + smallest).clamp(min=1)  # 1, or cos² + smallest where that is more
+    sin = torch.addcmul(one, cos, cos, value=-1).sqrt()
+    cos_m, sin_m = margin.cos(), margin.sin()
+    if beyond_pi == "paper":
+        return torch.addcmul(cos * (cos_m - 1), sin, sin_m, value=-1)
+    # θ + m is past π where its sine is negative, which it never is without a margin: sin θ has a floor.
+    sin_sum = torch.addcmul(sin.detach() * cos_m, at, sin_m)
+    if beyond_pi == "clip":
+        widening = torch.addcmul(cos * (cos_m - 1), sin, sin_m, value=-1)
+        return torch.where(sin_sum < 0, -margin * sin_m, widening)
+    # −2 − cos(θ + m) past π, cos(θ + m) before it, is sign · (1 + cos(θ + m)) − 1.
+    sign = sin_sum.sign()
+    return torch.addcmul(torch.addcmul(sign - 1, sign * cos_m - 1, cos), sign * sin_m, sin, value=-1)
 
 
 def cosine_margin_softmax(
@@ -214,9 +231,9 @@ def cosine_margin_softmax(
     margins = per_class(margins, cos, "margins")
     check(cos, labels, scale=scale, label_smoothing=label_smoothing, validate=validate, bound=1.01,
            at_least_zero={"margins": margins})  # fmt: skip
-    index = labels.unsqueeze(-1)
-    logits = scale * cos.scatter(-1, index, cos.gather(-1, index) - margins[index])
-    return -_at_label(torch.log_softmax(logits, dim=-1), labels, label_smoothing)
+    index = labels.long().unsqueeze(-1)
+    logits = _scale(cos.scatter_add(-1, index, -margins[index]), scale)
+    return _cross_entropy(logits, labels, label_smoothing)
 
 
 def ldam(
@@ -316,6 +333,18 @@ def _at_label(values: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
     """The entry of each row at its label; smoothed, Σₖ yₖ valuesₖ with y = (1 − ε) one-hot + ε / C."""
     hard = values.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     return hard if label_smoothing == 0 else (1 - label_smoothing) * hard + label_smoothing * values.mean(dim=-1)
+
+
+def _scale(cos: Tensor, scale: float | Tensor) -> Tensor:
+    """scale · cos; in place where it can be, so `cos` must be the caller's own."""
+    return cos.mul_(scale) if eager() else cos * scale  # vmap cannot write a batch of results into one tensor
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    """-_at_label(log_softmax(logits)) in one call: two steps fewer over (B, C), forward and backward."""
+    rows, wanted = (logits, labels) if logits.dim() == 2 else (logits.flatten(0, -2), labels.flatten())
+    loss = F.cross_entropy(rows, wanted.long(), reduction="none", label_smoothing=label_smoothing)
+    return loss if logits.dim() == 2 else loss.view(labels.shape)
 
 
 def _log_one_minus_softmax(logits: Tensor) -> Tensor:

@@ -250,6 +250,31 @@ def test_scale_may_be_a_tensor_that_learns():
     assert slope.item() == pytest.approx((ends[0] - ends[1]) / (2 * h), rel=1e-5)
 
 
+@pytest.mark.parametrize("policy", losses.BEYOND_PI)
+def test_second_derivatives_and_those_by_the_margins_are_right(policy):
+    cos, where = CASES[4].outputs(4).requires_grad_(), labels(4)
+    margins = torch.tensor([0.2, 0.4, 0.3, 1.2, 0.1], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda c, m: losses.margin_softmax(c, where, m, 8.0, policy), (cos, margins))
+    assert torch.autograd.gradgradcheck(lambda c, m: losses.margin_softmax(c, where, m, 8.0, policy), (cos, margins))
+
+
+@pytest.mark.parametrize("loss", [losses.margin_softmax, losses.cosine_margin_softmax])
+def test_vmap_over_margins_or_scales_alone(loss):
+    cos, where = CASES[4].outputs(), labels()
+    strengths = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
+    got = torch.func.vmap(lambda k: loss(cos, where, k * MARGINS, 8.0))(strengths)
+    torch.testing.assert_close(got, torch.stack([loss(cos, where, k * MARGINS, 8.0) for k in strengths]))
+    got = torch.func.vmap(lambda k: loss(cos, where, MARGINS, 1 + k))(strengths)
+    torch.testing.assert_close(got, torch.stack([loss(cos, where, MARGINS, 1 + k) for k in strengths]))
+
+
+@pytest.mark.parametrize("loss", [losses.margin_softmax, losses.cosine_margin_softmax])
+def test_leading_dimensions_and_small_integer_labels(loss):
+    cos, where = CASES[4].outputs(), labels()
+    got = loss(cos.view(3, 4, NUM_CLASSES), where.view(3, 4).to(torch.int32), MARGINS, 8.0, label_smoothing=0.1)
+    assert got.equal(loss(cos, where, MARGINS, 8.0, label_smoothing=0.1).view(3, 4))
+
+
 # --- the others' edges ---------------------------------------------------------------------------------------
 
 
