@@ -186,6 +186,17 @@ def test_the_judgement_by_hand_opens_no_other_test_scores():
     assert chosen.calibration.count.sum() == 10
 
 
+def test_the_baseline_is_judged_as_it_is_and_shifted():
+    ce = candidate("ce", SHARP, SHARP)
+    found = judge(choose(ce.validation(), []), ce, [], seed=0)
+    assert found.arms["baseline"].shifts == ((0.0,), (0.0,))
+    assert found.arms["baseline"].recall.tolist() == [[0.5], [0.5]]
+    assert found.arms["baseline shifted"].shifts == ((0.75,), (0.75,))
+    assert found.arms["baseline shifted"].recall.tolist() == [[1.0], [1.0]]
+    assert found.gains["baseline shifted"].recall.estimate == 0.0
+    assert found.gains["baseline"].recall.estimate == 0.5
+
+
 def test_judge_refuses_what_it_cannot_pair():
     ce, sharp = candidate("ce", PLAIN, PLAIN), candidate("sharp", SHARP, SHARP)
     choice = choose(ce.validation(), [sharp.validation()])
