@@ -44,13 +44,19 @@ def main() -> None:
     device = torch.device(asked.device)
     found = on_cuda(asked, device) if device.type == "cuda" else on_cpu(asked)
     found = {"environment": describe(device), "commit": commit(), "date": time.strftime("%Y-%m-%d"), **found}
-    for name, value in found["rows"].items():
-        print(f"{name:44s} {value:>12,.0f} images/s")
     text = json.dumps(found, indent=1)
     print(text)
     if asked.json:
         with open(asked.json, "w", encoding="utf-8") as file:
             file.write(text)
+
+
+class Rows(dict[str, float]):
+    """Images per second by name, each printed as it is measured."""
+
+    def __setitem__(self, name: str, rate: float) -> None:
+        print(f"{name:44s} {rate:>12,.0f} images/s", flush=True)
+        super().__setitem__(name, rate)
 
 
 def commit() -> str:
@@ -173,7 +179,7 @@ def on_cuda(asked: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     trial = Trial(setting("camri", 3, m=0.2, s=8), 0)
     job = Job(training, data)
     num_steps = 3 if asked.quick else asked.steps
-    rows: dict[str, float] = {}
+    rows = Rows()
     notes: dict[str, Any] = {"trial": str(trial.setting), "rows_train": job.num_rows, "epochs": training.epochs}
 
     a, b = torch.randn(2, 8192, 8192, device=device, dtype=torch.bfloat16)
@@ -207,6 +213,8 @@ def on_cuda(asked: argparse.Namespace, device: torch.device) -> dict[str, Any]:
         notes[f"engine_{size}"] = {
             "first_call_s": first_s,
             "whole_s": whole,
+            "epoch_s": epoch_s,
+            "images_per_s_within_epochs": size * job.steps_per_epoch * job.batch_size / epoch_s,
             "set_up_later_s": short_s - epoch_s if training.epochs > 1 else None,
             "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
             "part_of_ceiling": images / whole * flop_per_image / ceiling,
@@ -246,7 +254,9 @@ def on_cpu(asked: argparse.Namespace) -> dict[str, Any]:
         train(trials, data, "cpu", training=training)
         times["engine"].append(time.perf_counter() - began)
     loop_s, engine_s = (sorted(times[name])[len(times[name]) // 2] for name in ("loop", "engine"))
-    rows = {"ordinary loop, one trial after another": images / loop_s, "engine, all cores": images / engine_s}
+    rows = Rows()
+    rows["ordinary loop, one trial after another"] = images / loop_s
+    rows["engine, all cores"] = images / engine_s
     return {
         "rows": rows,
         "ratio": loop_s / engine_s,

@@ -62,7 +62,12 @@ def test_a_trial_that_diverges_fails_alone(trials, data, training, crowd):
     assert same(outcomes[0], crowd[0])
     assert same(outcomes[2], crowd[1])
     assert outcomes[1].status == "failed"
-    assert "epoch 1, step 1 of 6" in outcomes[1].error
+    assert "the loss stopped being finite in epoch 1" in outcomes[1].error
+
+
+def test_the_curve_ends_at_the_outcomes_own_counts(crowd):
+    for outcome in crowd:
+        assert outcome.curves["val_hits"][-1].tolist() == outcome.confusion["val"].diagonal().tolist()
 
 
 def test_it_learns_what_the_cpu_learns(data):
