@@ -349,7 +349,7 @@ def main() -> None:
     parser.add_argument("--mode", choices=["eager", "compiled"], action="append", help="default: both")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, eager: a smoke test, no figures")
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each case, warm-up aside")
-    parser.add_argument("--compile-seconds", type=float, default=60.0, help="skip compiled cases after that many")
+    parser.add_argument("--compile-seconds", type=float, default=40.0, help="skip compiled cases after that many")
     parser.add_argument("--json", type=Path, help="write the results there")
     args = parser.parse_args()
     modes = args.mode or (["eager"] if args.quick else ["eager", "compiled"])

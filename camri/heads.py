@@ -96,11 +96,17 @@ class CosineHead(_Head):
     """
 
     def _product(self, features: Tensor, weight: Tensor) -> Tensor:
+        # The lengths are taken out of the smallest of features (B, D), weight (C, D) and product (B, C). At D 512,
+        # forward and backward on one CPU core, out of the product alone / out of features and weight alone: 0.7 at
+        # 1,024 x 10, 0.9 at 64 x 1,000, 1.1 at 1,024 x 1,000 (benchmarks/losses.py times all of it with a loss).
         over_feature, over_weight = _over_length(features, keepdim=True), _over_length(weight)
-        # The lengths are taken out where the tensor is smallest, and never of the (C, D) weight.
         if self.num_classes < self.in_features:
             return F.linear(features, weight) * over_feature * over_weight
-        return F.linear(features * over_feature, weight) * over_weight
+        features = features * over_feature
+        # A trace has to serve any batch, so it does not ask for the size of this one.
+        if not torch.compiler.is_compiling() and features.shape[:-1].numel() < self.in_features:
+            return F.linear(features, weight) * over_weight
+        return F.linear(features, weight * over_weight.unsqueeze(-1))
 
 
 class LinearHead(_Head):

@@ -30,13 +30,18 @@ def cosine_by_hand(features, weight):
     return torch.tensor(rows, dtype=torch.float64)
 
 
+# Rows, features, classes: one for each place where the head may take the lengths out.
+SIZES = [(5, 7, 4), (3, 4, 6), (8, 4, 6)]
+
 # --- CosineHead -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_cosines_are_those_of_float64(dtype):
-    head = CosineHead(7, 4, seeded())
-    x = (torch.randn(5, 7, generator=seeded(1)) * 3).to(dtype)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_cosines_are_those_of_float64(sizes, dtype):
+    num_rows, in_features, num_classes = sizes
+    head = CosineHead(in_features, num_classes, seeded())
+    x = (torch.randn(num_rows, in_features, generator=seeded(1)) * 3).to(dtype)
     got = head(x)
     assert got.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     torch.testing.assert_close(got.double(), cosine_by_hand(x, head.weight), rtol=0, atol=2e-7)
@@ -80,9 +85,11 @@ def test_autocast_changes_no_bit_of_value_or_gradient(make, dtype):
         assert torch.equal(plain, cast)
 
 
-def test_gradcheck():
-    head = CosineHead(5, 3, seeded()).double()
-    x = torch.randn(4, 5, dtype=torch.float64, generator=seeded(1)).requires_grad_()
+@pytest.mark.parametrize("sizes", SIZES)
+def test_gradcheck(sizes):
+    num_rows, in_features, num_classes = sizes
+    head = CosineHead(in_features, num_classes, seeded()).double()
+    x = torch.randn(num_rows, in_features, dtype=torch.float64, generator=seeded(1)).requires_grad_()
     weight = head.weight.detach().clone().requires_grad_()
 
     def run(x, weight):
@@ -100,29 +107,33 @@ def test_the_gradient_at_an_axis_is_right():
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_zero_vectors_give_zero_and_no_gradient(compiled):
-    head = CosineHead(4, 3, seeded())
+@pytest.mark.parametrize("sizes", SIZES)
+def test_zero_vectors_give_zero_and_no_gradient(sizes, compiled):
+    num_rows, in_features, num_classes = sizes
+    head = CosineHead(in_features, num_classes, seeded())
     with torch.no_grad():
         head.weight[1] = 0
-    x = torch.randn(3, 4, generator=seeded(1))
+    x = torch.randn(num_rows, in_features, generator=seeded(1))
     x[0] = 0
     x.requires_grad_()
     out = (torch.compile(head, fullgraph=True, backend="aot_eager") if compiled else head)(x)
-    assert out[0].tolist() == [0, 0, 0]
-    assert out[:, 1].tolist() == [0, 0, 0]
-    (out * torch.arange(1.0, 10).view(3, 3)).sum().backward()
-    assert x.grad[0].tolist() == [0] * 4
-    assert head.weight.grad[1].tolist() == [0] * 4
+    assert out[0].tolist() == [0] * num_classes
+    assert out[:, 1].tolist() == [0] * num_rows
+    (out * torch.arange(1.0, 1 + out.numel()).view_as(out)).sum().backward()
+    assert x.grad[0].tolist() == [0] * in_features
+    assert head.weight.grad[1].tolist() == [0] * in_features
     for grad in (x.grad, head.weight.grad):
         assert grad.isfinite().all()
         assert grad.abs().max() > 0.1
 
 
 @pytest.mark.parametrize("size", [1e-14, 1e-12, 1e-8, 1e8, 1e15, 1e18])
-def test_the_features_length_does_not_matter(size):
-    head = CosineHead(6, 3, seeded())
-    direction = F.normalize(torch.randn(4, 6, generator=seeded(1)), dim=1)
-    upstream = torch.arange(12.0).view(4, 3)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_the_features_length_does_not_matter(sizes, size):
+    num_rows, in_features, num_classes = sizes
+    head = CosineHead(in_features, num_classes, seeded())
+    direction = F.normalize(torch.randn(num_rows, in_features, generator=seeded(1)), dim=1)
+    upstream = torch.linspace(0, 11, num_rows * num_classes).view(num_rows, num_classes)
     x = (direction * size).requires_grad_()
     out = head(x)
     torch.testing.assert_close(out, head(direction), rtol=0, atol=3e-7)
@@ -142,10 +153,12 @@ def test_features_too_small_for_a_gradient_count_as_zero(size):
 
 
 @pytest.mark.parametrize("size", [1e-14, 1e17])
-def test_the_weights_length_does_not_matter(size):
-    head, scaled = CosineHead(6, 3, seeded()), CosineHead(6, 3, seeded())
+@pytest.mark.parametrize("sizes", SIZES)
+def test_the_weights_length_does_not_matter(sizes, size):
+    num_rows, in_features, num_classes = sizes
+    head, scaled = (CosineHead(in_features, num_classes, seeded()) for _ in range(2))
     scaled.weight.data *= size / head.weight.norm(dim=1, keepdim=True)
-    x = torch.randn(4, 6, generator=seeded(1))
+    x = torch.randn(num_rows, in_features, generator=seeded(1))
     torch.testing.assert_close(scaled(x), head(x), rtol=0, atol=3e-7)
 
 
@@ -256,8 +269,9 @@ def test_compiles_without_a_break_under_autocast(make):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [CosineHead, LinearHead])
-def test_exports_with_a_free_batch_size(make):
-    head = make(6, 3, seeded())
+@pytest.mark.parametrize("num_classes", [3, 8])
+def test_exports_with_a_free_batch_size(make, num_classes):
+    head = make(6, num_classes, seeded())
     shapes = {"features": {0: torch.export.Dim("batch", min=1)}}
     program = torch.export.export(head, (torch.randn(4, 6, generator=seeded(1)),), dynamic_shapes=shapes)
     x = torch.randn(9, 6, generator=seeded(2))
@@ -265,8 +279,9 @@ def test_exports_with_a_free_batch_size(make):
 
 
 @pytest.mark.parametrize("make", [CosineHead, LinearHead])
-def test_vmap_over_heads_equals_a_loop(make):
-    heads = [make(6, 3, seeded(seed)) for seed in range(4)]
+@pytest.mark.parametrize("num_classes", [3, 8])
+def test_vmap_over_heads_equals_a_loop(make, num_classes):
+    heads = [make(6, num_classes, seeded(seed)) for seed in range(4)]
     parameters, buffers = torch.func.stack_module_state(heads)
     x = torch.randn(4, 5, 6, generator=seeded(9))
     x[1, 2] = 0
