@@ -1,0 +1,33 @@
+"""A study's data set, and what all its outcomes share."""
+
+from camri.data import DataSet, hold_out, load, make_test
+from camri.study.records import SPLITS, RunFacts
+from camri.study.spec import Study
+
+
+def load_data(study: Study) -> DataSet:
+    """The study's data with its splits: the data set's own where it has them, otherwise drawn by the study's seed."""
+    data = load(study.data, **dict(study.data_options))
+    if "test" not in data.splits:
+        data = make_test(data, fraction=study.test_fraction, seed=study.split_seed)
+    if "val" not in data.splits and study.val_fraction:
+        data = hold_out(data, "val", study.val_fraction, study.split_seed)
+    return data
+
+
+def facts_of(study: Study, data: DataSet) -> RunFacts:
+    """What a run of this study on this data holds once for all outcomes."""
+    spec = study.to_json()
+    return RunFacts(
+        fingerprint=data.fingerprint,
+        classes=data.classes,
+        data={
+            "name": data.name,
+            "provenance": dict(data.provenance),
+            "rows": {name: len(split) for name, split in data.splits.items()},
+            "input_shape": list(data.input_shape),
+        },
+        training=spec["training"],
+        asked=[spec["important"], study.important_from],
+        labels={name: data.splits[name].labels.cpu().numpy() for name in SPLITS if name in data.splits},
+    )

@@ -1,0 +1,107 @@
+"""The parts of a study: columns of important classes, and the values a method is tried with."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from camri import methods
+from camri.errors import InputError, closest
+from camri.methods import Setting
+
+SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-entropy
+ANGULAR = ("arcface", "camri")  # people give the margins of these in π/64
+
+Resolved = tuple[tuple[int, float], ...]  # a column's class indices with their strengths
+
+
+@dataclass(frozen=True)
+class Column:
+    """Important classes that are judged together, each with its strength.
+
+    A class is a name, an index, or "worst", "second", "median": found from the study's own cross-entropy trials. At
+    strength 1 a class gets the grid's value, at 0.5 a value half the way from doing nothing.
+    """
+
+    classes: tuple[str | int, ...]
+    strengths: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.classes or len(set(self.classes)) != len(self.classes):
+            raise InputError(f"important={list(self.classes)} must name at least one class and none twice")
+        for name in self.classes:
+            if isinstance(name, bool) or not isinstance(name, (str, int)):
+                raise InputError(f"important={name!r} is neither a class name nor an index")
+        for name, strength in zip(self.classes, self.strengths, strict=True):
+            if isinstance(strength, bool) or not isinstance(strength, (int, float)) or not 0 < strength < math.inf:
+                raise InputError(f"important={name!r} has strength {strength!r}; give a number above 0")
+
+    @staticmethod
+    def of(value: Any) -> "Column":
+        """The column of a class, of several classes, or of {class: strength}.
+
+        >>> Column.of({"cat": 1, "dog": 0.5})
+        Column(classes=('cat', 'dog'), strengths=(1.0, 0.5))
+        """
+        if isinstance(value, Column):
+            return value
+        if isinstance(value, Mapping):
+            strengths = tuple(float(s) if type(s) in (int, float) else s for s in value.values())
+            return Column(tuple(value), strengths)
+        several = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+        return Column(several, (1.0,) * len(several))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A method and the values of each of its knobs; margins in radians."""
+
+    method: str
+    axes: tuple[tuple[str, tuple[float, ...]], ...]
+
+    @staticmethod
+    def of(name: str, narrowed: Mapping[str, Any] | None = None) -> "Grid":
+        """The method's whole grid, with the values of some knobs replaced.
+
+        >>> Grid.of("wce", {"w": [4, 8]}).axes
+        (('w', (4.0, 8.0)),)
+        """
+        knobs, narrowed = methods.method(name).knobs, narrowed or {}
+        for unknown in narrowed.keys() - knobs.keys():
+            raise InputError(f"{name} has no knob {unknown!r}; {closest(unknown, knobs) if knobs else 'it has none'}")
+        return Grid(name, tuple((knob, _numbers(name, knob, narrowed.get(knob, knobs[knob].grid))) for knob in knobs))
+
+    @property
+    def per_column(self) -> bool:
+        """Whether its settings depend on the important classes."""
+        return any(knob.per_class for knob in methods.method(self.method).knobs.values())
+
+    def settings(self, column: Resolved) -> Iterator[Setting]:
+        """Every setting of the grid for a column's important classes."""
+        knobs = methods.method(self.method).knobs
+        important = tuple(index for index, _ in column) if self.per_column else ()
+        for values in itertools.product(*(values for _, values in self.axes)):
+            given: dict[str, Any] = {}
+            for (name, _), value in zip(self.axes, values, strict=True):
+                knob = knobs[name]
+                given[name] = (
+                    [_weaken(value, strength, knob.neutral or 0.0) for _, strength in column]
+                    if knob.per_class
+                    else value
+                )
+            yield methods.setting(self.method, important, **given)
+
+
+def _weaken(value: float, strength: float, neutral: float) -> float:
+    return value if strength == 1 else neutral + strength * (value - neutral)
+
+
+def _numbers(method: str, knob: str, values: Any) -> tuple[float, ...]:
+    several = tuple(values) if isinstance(values, (list, tuple)) else (values,)
+    if not several:
+        raise InputError(f"{method} {knob} has no values; give at least one number")
+    for value in several:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise InputError(f"{method} {knob}={value!r} is not a finite number")
+    return tuple(float(value) for value in dict.fromkeys(several))

@@ -1,0 +1,99 @@
+"""Recipes: functions that return a study, and the names they have on the command line.
+
+from camri.study.recipes import paper
+paper.cifar10("cat", schedule="paper")
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from camri.engine.spec import Training
+from camri.errors import InputError, closest
+from camri.methods import MARGIN_UNIT
+from camri.study import paper
+from camri.study.spec import Study, study
+
+MARGINS = [4 * MARGIN_UNIT, 8 * MARGIN_UNIT]
+
+
+def digits(important: Any = "worst", *, schedule: str | Training = "fast", trials: int = 5) -> Study:
+    """A small study on the embedded digits: minutes on a CPU."""
+    return study(
+        "digits",
+        "digits",
+        important,
+        {"ce": {}, "wce": {"w": [4, 8]}, "l2softmax": {"s": [8]}, "camri": {"m": MARGINS, "s": [8]}},
+        seeds=trials,
+        training=_small(schedule),
+        val_fraction=0.3,
+    )
+
+
+def digits_pair(*, schedule: str | Training = "fast", trials: int = 5) -> Study:
+    """Two digits important at once, the second at half strength: the question the paper leaves open."""
+    return digits({"8": 1.0, "3": 0.5}, schedule=schedule, trials=trials).with_(name="digits.pair")
+
+
+def _small(schedule: str | Training) -> Training:
+    """The schedule with the small CNN; a training of one's own stays as it is."""
+    if isinstance(schedule, Training):
+        return schedule
+    return paper.find_schedule(schedule).with_(model="small")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe's name on the command line, its function, and a line about it."""
+
+    name: str
+    make: Callable[..., Study]
+    about: str
+
+    def __call__(self, **given: Any) -> Study:
+        """The study; what the recipe does not take is refused by name."""
+        takes = [name for name in inspect.signature(self.make).parameters if name not in _fixed(self.make)]
+        for name in given:
+            if name not in takes:
+                raise InputError(f"{self.name} does not take {name}; {closest(name, takes)}")
+        return self.make(**given)
+
+
+def _fixed(make: Callable[..., Study]) -> dict[str, Any]:
+    return make.keywords if isinstance(make, functools.partial) else {}
+
+
+def _recipes() -> dict[str, Recipe]:
+    found = []
+    for data, columns in paper.COLUMNS.items():
+        make = getattr(paper, data)
+        title = {"cifar10": "CIFAR-10", "gtsrb": "GTSRB", "awa2": "AwA2"}[data]
+        found.append(Recipe(f"paper.{data}", make, f"Table I, {title}: {', '.join(columns)}"))
+        for name in columns:
+            column = functools.partial(make, important=name)
+            found.append(Recipe(f"paper.{data}.{name}", column, f"Table I, {title}: the column of {name}"))
+    found.append(Recipe("paper.mnist_2d", paper.mnist_2d, 'Fig. 6: MNIST in two features, "3" important'))
+    found.append(Recipe("digits", digits, "the embedded digits, worst class important; minutes on a CPU"))
+    found.append(Recipe("digits.pair", digits_pair, "two digits important at once, one at half strength"))
+    return {recipe.name: recipe for recipe in found}
+
+
+RECIPES = _recipes()
+
+
+def find_study(name: str, **given: Any) -> Study:
+    """The study of a recipe, or of a TOML file; `given` (schedule, rule, trials, …) goes to a recipe.
+
+    >>> find_study("paper.cifar10.cat", trials=3).seeds
+    (0, 1, 2)
+    """
+    from camri.study.files import read_study
+
+    if name in RECIPES:
+        return RECIPES[name](**given)
+    if Path(name).suffix == ".toml" or Path(name).is_file():
+        return read_study(name, **given)
+    raise InputError(f"study {name!r} is neither a recipe nor a TOML file; {closest(name, RECIPES, shown=20)}")

@@ -1,0 +1,199 @@
+"""Studies: settings × seeds on one data set, as frozen values whose hash is the same on every machine.
+
+A study names its important classes by *columns*, as Table I does: each column is one class, or several that are
+important at once, and every method that takes important classes is trained for every column.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from camri import methods
+from camri.engine.spec import FAST, Training, Trial
+from camri.errors import InputError, closest
+from camri.methods import Setting
+from camri.study.grid import SYMBOLS, Column, Grid, Resolved
+
+DATA_OPTIONS = ("size", "roi", "skip_bad", "verify", "path_column", "label_column", "group_column", "split_column")
+
+
+@dataclass(frozen=True)
+class Study:
+    """Settings × seeds on one data set under one training. Made by :func:`study`, which takes plainer values.
+
+    `val_fraction` of the train split is held out unless the data set has a validation split of its own (0: none);
+    `test_fraction` likewise where it has no test split. `important_from` is the split on which "worst", "second" and
+    "median" are found: "val", or "test" as the paper did.
+    """
+
+    name: str
+    data: str
+    important: tuple[Column, ...]
+    methods: tuple[Grid, ...]
+    training: Training = FAST
+    seeds: tuple[int, ...] = tuple(range(10))
+    data_options: tuple[tuple[str, Any], ...] = ()
+    val_fraction: float = 0.1
+    test_fraction: float = 0.3
+    split_seed: int = 0
+    important_from: str = "val"
+    keep_logits: bool = False
+    keep_weights: bool = False
+
+    def __post_init__(self) -> None:
+        def need(condition: bool, field: str, allowed: str) -> None:
+            if not condition:
+                raise InputError(f"study {field}={getattr(self, field)!r} is not allowed; {allowed}")
+
+        need(isinstance(self.name, str) and bool(self.name.strip()), "name", "give a name")
+        need(isinstance(self.data, str) and bool(self.data), "data", "give a data set's name or path")
+        need(bool(self.important), "important", "give at least one class")
+        need(bool(self.methods), "methods", f"choices: {', '.join(methods.METHODS)}")
+        names = [grid.method for grid in self.methods]
+        need(len(set(names)) == len(names), "methods", "a method is named twice")
+        for option, _ in self.data_options:
+            if option not in DATA_OPTIONS:
+                raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
+        need(_is_part(self.val_fraction, least=0.0), "val_fraction", "give a part of the train split from 0 to below 1")
+        need(_is_part(self.test_fraction) and self.test_fraction > 0, "test_fraction", "give a part between 0 and 1")
+        need(type(self.split_seed) is int, "split_seed", "give a whole number")
+        wanted = "give different whole numbers of at least 0"
+        need(bool(self.seeds) and all(type(seed) is int and seed >= 0 for seed in self.seeds), "seeds", wanted)
+        need(len(set(self.seeds)) == len(self.seeds), "seeds", wanted)
+        need(self.important_from in ("val", "test"), "important_from", "choices: val, test")
+        need(type(self.keep_logits) is bool, "keep_logits", "choices: true, false")
+        need(type(self.keep_weights) is bool, "keep_weights", "choices: true, false")
+        if self.is_symbolic and "ce" not in names:
+            raise InputError(
+                f"important={', '.join(sorted(self.symbols))} is found from cross-entropy trials: add ce to the methods"
+            )
+
+    @property
+    def symbols(self) -> set[str]:
+        """Those of "worst", "second", "median" that are asked for."""
+        return {str(name) for column in self.important for name in column.classes if name in SYMBOLS}
+
+    @property
+    def is_symbolic(self) -> bool:
+        return bool(self.symbols)
+
+    def with_(self, **changes: Any) -> "Study":
+        """The same study with some fields changed, given as :func:`study` takes them."""
+        known = [field.name for field in dataclasses.fields(self)]
+        for name in changes:
+            if name not in known:
+                raise InputError(f"study has no field {name!r}; {closest(name, known)}")
+        return study(**{**{name: getattr(self, name) for name in known}, **changes})
+
+    def settings(self, columns: Sequence[Resolved]) -> Iterator[tuple[int, Setting]]:
+        """(column number, setting) of everything the study compares, column by column, duplicates included."""
+        for number, column in enumerate(columns):
+            for grid in self.methods:
+                for one in grid.settings(column):
+                    yield number, one
+
+    def unique_settings(self, columns: Sequence[Resolved]) -> list[Setting]:
+        """What has to be trained, each once, in its simplest form; cross-entropy first."""
+        found = {one.key: one.canonical() for _, one in self.settings(columns)}
+        return sorted(found.values(), key=lambda one: one.method != "ce")
+
+    def trials(self, columns: Sequence[Resolved]) -> list[Trial]:
+        """What has to be trained, in the order to do it: cross-entropy, then seed by seed over all settings."""
+        settings = self.unique_settings(columns)
+        baseline = [Trial(one, seed) for one in settings if one.method == "ce" for seed in self.seeds]
+        return baseline + [Trial(one, seed) for seed in self.seeds for one in settings if one.method != "ce"]
+
+    def placeholders(self) -> list[Resolved]:
+        """Columns with made-up indices, a different one for each class named: enough to count settings."""
+        index: dict[str | int, int] = {}
+        return [
+            tuple((index.setdefault(name, len(index)), s) for name, s in zip(one.classes, one.strengths, strict=True))
+            for one in self.important
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return values | {
+            "important": [[list(pair) for pair in zip(c.classes, c.strengths, strict=True)] for c in self.important],
+            "methods": [[grid.method, [[knob, list(v)] for knob, v in grid.axes]] for grid in self.methods],
+            "training": self.training.to_json(),
+            "seeds": list(self.seeds),
+            "data_options": dict(self.data_options),
+        }
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "Study":
+        return study(
+            **{
+                **values,
+                "important": [Column(*zip(*((n, float(s)) for n, s in c), strict=True)) for c in values["important"]],
+                "methods": {name: dict(axes) for name, axes in values["methods"]},
+                "training": training_from_json(values["training"]),
+            }
+        )
+
+    @property
+    def key(self) -> str:
+        """Sixteen hexadecimal digits, the same on every machine and Python; the name does not count."""
+        values = {name: value for name, value in self.to_json().items() if name != "name"}
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def study(
+    name: str,
+    data: str,
+    important: Any,
+    methods: Mapping[str, Any] | Sequence[str] | Sequence[Grid],
+    seeds: int | Sequence[int] = 10,
+    training: Training = FAST,
+    data_options: Mapping[str, Any] | Sequence[tuple[str, Any]] = (),
+    **rest: Any,
+) -> Study:
+    """A checked study from plain values.
+
+    `important` is a class, or a list of columns; a column is a class, a list of classes that are important at once,
+    or {class: strength}. `methods` are names, or {name: {knob: values}} with margins in radians. `seeds` is how many,
+    or which.
+
+    >>> study("mine", "digits", "8", ["ce", "camri"], seeds=3).seeds
+    (0, 1, 2)
+    """
+    columns = important if isinstance(important, (list, tuple)) else [important]
+    if isinstance(methods, Mapping):
+        grids = tuple(Grid.of(method, narrowed) for method, narrowed in methods.items())
+    else:
+        grids = tuple(one if isinstance(one, Grid) else Grid.of(one) for one in methods)
+    if not isinstance(training, Training):
+        raise InputError(f"study training={training!r} is not a Training")
+    for field in ("val_fraction", "test_fraction"):  # 0 and 0.0 are one study, so they have one hash
+        if type(rest.get(field)) is int:
+            rest[field] = float(rest[field])
+    options = dict(data_options)
+    return Study(
+        name=name,
+        data=data,
+        important=tuple(Column.of(column) for column in columns),
+        methods=grids,
+        training=training,
+        seeds=tuple(range(seeds)) if type(seeds) is int else tuple(seeds) if isinstance(seeds, (list, tuple)) else (),
+        data_options=tuple(sorted((option, _frozen(value)) for option, value in options.items())),
+        **rest,
+    )
+
+
+def training_from_json(values: Mapping[str, Any]) -> Training:
+    """The training written by `Training.to_json`, equal to the one that was written."""
+    options = {name: _frozen(value) for name, value in values["model_options"].items()}
+    return Training.from_json({**values, "model_options": options})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(one) for one in value) if isinstance(value, (list, tuple)) else value
+
+
+def _is_part(value: Any, least: float = 0.0) -> bool:
+    return type(value) in (int, float) and least <= value < 1

@@ -1,0 +1,218 @@
+"""The outcomes of a run: one SQLite file, one row an outcome, stored as the trial ends. Reading needs no torch.
+
+run = open_run("runs/x")
+for row in run.rows(method="camri"):
+    print(row.title, row.seed, row.accuracy["test"], run.scores(row, "val", important=(3,)).recall())
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from camri.errors import InputError, closest
+from camri.metrics import Array, Scores
+from camri.study import schema
+from camri.study.arrays import unpack
+from camri.study.records import ROW_COLUMNS, SPLITS, ColumnFacts, Planned, Row, RunFacts, to_row
+from camri.study.wide import narrow
+
+if TYPE_CHECKING:
+    from camri.engine.outcome import Outcome
+
+FILE_NAME = "outcomes.sqlite"
+ARRAY_FIELDS = ("confusion", "angle_mean", "angle_sd", "curves")  # an outcome's fields that are arrays by name
+SCORE_PARTS = ("lead", "rest_right", "rest_spread")
+
+__all__ = ["ColumnFacts", "Planned", "Row", "Run", "RunFacts", "open_run"]
+
+
+def open_run(folder: str | Path) -> "Run":
+    """The run in a folder, to read; it may be under way."""
+    path = Path(folder)
+    path = path / FILE_NAME if path.suffix != ".sqlite" else path
+    return Run(path, schema.open_to_read(path))
+
+
+class Run:
+    """A run's outcomes and facts, to read. Use it as a context manager or `close` it."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection):
+        self.path = path
+        self._connection = connection
+        self._labels: dict[str, Array] = {}
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _select(self, what: str, *values: Any) -> list[tuple[Any, ...]]:
+        with schema.explained(self.path):
+            return self._connection.execute(what, values).fetchall()
+
+    def _meta(self, name: str) -> Any:
+        found = self._select("SELECT value FROM meta WHERE name = ?", name)
+        return json.loads(found[0][0]) if found else None
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data, splits included."""
+        return self._meta("fingerprint")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self._meta("classes"))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Name, provenance and rows of each split of the data set."""
+        return self._meta("data")
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """The training of all trials, as plain JSON."""
+        return self._meta("training")
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those of val and test that the outcomes have."""
+        return tuple(name for name in SPLITS if name in self._meta("data")["rows"])
+
+    @property
+    def studies(self) -> list[dict[str, Any]]:
+        """The studies that were run into this folder, as plain JSON, the first first."""
+        return [json.loads(spec) for (spec,) in self._select("SELECT spec FROM studies ORDER BY rowid")]
+
+    def labels(self, split: str) -> Array:
+        """The true classes of the images of a split: int64 (N,)."""
+        if split not in self._labels:
+            found = self._select("SELECT arrays FROM labels WHERE split = ?", split)
+            if not found:
+                raise InputError(f"{self.path} has no split {split!r}; {closest(split, self.splits)}")
+            self._labels[split] = self._unpack(found[0][0])["labels"]
+        return self._labels[split]
+
+    def facts(self) -> RunFacts:
+        """What all outcomes share."""
+        labels = {split: self.labels(split) for split in self.splits}
+        asked = self._meta("asked")
+        return RunFacts(self.fingerprint, self.classes, self.data, self.training, asked, labels)
+
+    def columns(self) -> list[ColumnFacts]:
+        """The columns of important classes; none while they are still to be found from cross-entropy trials."""
+        classes = self.classes
+        return [
+            ColumnFacts(
+                number, tuple(i for i, _ in pairs), tuple(classes[i] for i, _ in pairs), tuple(s for _, s in pairs)
+            )
+            for number, pairs in enumerate(self._meta("columns") or [])
+        ]
+
+    def plan(self, column: int | None = None) -> list[Planned]:
+        """Every setting that a column (or any) compares, in the studies' order, duplicates included."""
+        where, values = ("", ()) if column is None else ('WHERE "column" = ?', (column,))
+        found = self._select(f'SELECT "column", method, key, title, setting FROM plan {where} ORDER BY rowid', *values)
+        return [Planned(column, method, key, title, json.loads(text)) for column, method, key, title, text in found]
+
+    def rows(self, method: str | None = None, status: str | None = "done", key: str | None = None) -> list[Row]:
+        """Outcomes without their arrays, in the order of settings and seeds; `status=None`: failed ones too."""
+        wanted = {"method": method, "status": status, "key": key}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        where = f"WHERE {' AND '.join(f'{name} = ?' for name in given)}" if given else ""
+        found = self._select(
+            f"SELECT {ROW_COLUMNS} FROM outcomes {where} ORDER BY method, setting, seed", *given.values()
+        )
+        return [to_row(values) for values in found]
+
+    def statuses(self) -> dict[str, str]:
+        """identity -> "done" or "failed" of every outcome."""
+        return dict(self._select("SELECT identity, status FROM outcomes"))
+
+    def arrays(self, row: Row | str) -> dict[str, Array]:
+        """All small arrays of an outcome by name: confusion.val, scores.test.lead, curves.train_loss …"""
+        return self._unpack(self._blob("arrays", row))
+
+    def confusion(self, row: Row | str, split: str = "test") -> Array:
+        """Counts (C, C), row = true class."""
+        return self.arrays(row)[f"confusion.{split}"]
+
+    def scores(self, row: Row | str, split: str, important: Sequence[int] | None = None) -> Scores:
+        """The condensed scores of a split; give `important` to have them for those classes alone.
+
+        Always give it where trials are compared: cross-entropy trials from which the important classes were found
+        hold the scores of all classes.
+        """
+        found = self._scores(self._important(row), self.arrays(row), split)
+        return found if important is None else narrow(found, important, len(self.classes))
+
+    def _important(self, row: Row | str) -> dict[str, list[int]]:
+        return json.loads(self._blob("important", row))
+
+    def _scores(self, important: dict[str, list[int]], arrays: dict[str, Array], split: str) -> Scores:
+        parts = {part: arrays[f"scores.{split}.{part}"] for part in SCORE_PARTS}
+        return Scores(labels=self.labels(split), important=tuple(important[split]), **parts)
+
+    def logits(self, row: Row | str) -> dict[str, Array]:
+        """float16 (N, C) by split, where they were kept."""
+        blob = self._blob("logits", row)
+        return {} if blob is None else self._unpack(blob)
+
+    def weights(self, row: Row | str) -> dict[str, Array] | None:
+        """The trained model's state, where it was kept."""
+        blob = self._blob("weights", row)
+        return None if blob is None else self._unpack(blob)
+
+    def outcome(self, row: Row | str) -> "Outcome":
+        """The outcome as the engine gave it, to the bit. Needs torch."""
+        from camri.engine.outcome import Outcome
+        from camri.engine.spec import Trial
+        from camri.methods import Setting
+        from camri.study.spec import training_from_json
+
+        if isinstance(row, str):
+            row = to_row(self._select(f"SELECT {ROW_COLUMNS} FROM outcomes WHERE identity = ?", row)[0])
+        arrays, important = self.arrays(row), self._important(row)
+        fields: dict[str, dict[str, Array]] = {name: {} for name in ARRAY_FIELDS}
+        for name, array in arrays.items():
+            field, part = name.split(".", 1)
+            if field in fields:
+                fields[field][part] = array
+        return Outcome(
+            trial=Trial(Setting.from_json(row.setting), row.seed),
+            training=training_from_json(self.training),
+            fingerprint=self.fingerprint,
+            status=row.status,
+            error=row.error,
+            epochs_done=row.epochs_done,
+            scores={split: self._scores(important, arrays, split) for split in important},
+            logits=self.logits(row),
+            wall_s=row.wall_s,
+            device_s=row.device_s,
+            environment=row.environment,
+            weights=self.weights(row),
+            **fields,
+        )
+
+    def outcomes(self, **chosen: Any) -> Iterator["Outcome"]:
+        """The whole outcomes of :meth:`rows`, one at a time. Needs torch."""
+        for row in self.rows(**chosen):
+            yield self.outcome(row)
+
+    def _blob(self, column: str, row: Row | str) -> Any:
+        identity = row if isinstance(row, str) else row.identity
+        found = self._select(f"SELECT {column} FROM outcomes WHERE identity = ?", identity)
+        if not found:
+            raise InputError(f"{self.path} has no outcome {identity!r}")
+        return found[0][0]
+
+    def _unpack(self, blob: bytes) -> dict[str, Array]:
+        try:
+            return unpack(blob)
+        except ValueError as error:
+            raise schema.damaged(self.path, str(error)) from error

@@ -1,0 +1,146 @@
+"""Studies are checked values: hashes that every machine agrees on, grids that merge, sentences for bad input."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from camri.engine import FAST, PAPER
+from camri.errors import InputError
+from camri.methods import MARGIN_UNIT, setting
+from camri.study.recipes import RECIPES, digits, find_study, paper
+from camri.study.spec import Study, study
+
+# A changed hash makes every stored study a stranger: change these only with a reason to tell.
+PINNED = {
+    "paper.cifar10.cat": "91a299e6dfad007b",
+    "paper.gtsrb": "cd8862da57d601cd",
+    "paper.mnist_2d": "5781c0b0e76e47a8",
+    "digits.pair": "d32b8943eb74245e",
+}
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_hashes_are_pinned(name):
+    assert find_study(name).key == PINNED[name]
+
+
+def test_a_hash_does_not_depend_on_the_process():
+    script = "from camri.study.recipes import find_study; print(find_study('digits.pair').key)"
+    for seed in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, env={"PYTHONHASHSEED": seed}
+        )
+        assert run.stdout.strip() == PINNED["digits.pair"], run.stderr
+
+
+def test_a_hash_changes_with_everything_but_the_name():
+    base = digits("8")
+    changed = {
+        "important": "3",
+        "seeds": 4,
+        "methods": ["ce"],
+        "training": PAPER,
+        "val_fraction": 0.2,
+        "split_seed": 1,
+        "important_from": "test",
+        "keep_logits": True,
+        "data_options": {"size": 8},
+        "data": "mnist",
+    }
+    keys = {base.with_(**{name: value}).key for name, value in changed.items()}
+    assert len(keys | {base.key}) == len(changed) + 1
+    assert base.with_(name="other").key == base.key
+    assert base.with_(val_fraction=0).key == base.with_(val_fraction=0.0).key
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_survive_json(name):
+    made = RECIPES[name]()
+    again = Study.from_json(json.loads(json.dumps(made.to_json())))
+    assert again == made
+    assert again.key == made.key
+
+
+def test_the_whole_paper_is_25020_trials():
+    studies = [make(schedule="paper", rule="paper") for make in (paper.cifar10, paper.gtsrb, paper.awa2)]
+    assert [len(one.unique_settings(one.placeholders())) for one in studies] == [834] * 3
+    assert sum(len(one.trials(one.placeholders())) for one in studies) == 25_020
+    assert {one.training for one in studies} == {PAPER}
+    assert {one.val_fraction for one in studies} == {0.0}
+
+
+def test_one_column_of_the_paper():
+    cat = paper.cifar10("cat")
+    counts = {grid.method: len(list(grid.settings(((3, 1.0),)))) for grid in cat.methods}
+    assert counts == {
+        "ce": 1, "wce": 10, "crwwce": 176, "wasserstein": 16, "l2softmax": 7, "arcface": 63, "camri": 63,
+    }  # fmt: skip
+    assert len(cat.unique_settings(cat.placeholders())) == 1 + 10 + 176 + 16 + 63 + 56
+    assert cat.training == FAST
+    assert paper.gtsrb().important == paper.gtsrb([6, 41, 5]).important
+    assert paper.gtsrb("limit-80-end").important[0].classes == (6,)
+
+
+def test_trials_start_with_cross_entropy_and_go_seed_by_seed():
+    made = study("s", "digits", ["8", "3"], {"camri": {"m": [0.0, 0.1], "s": [8]}, "ce": {}}, seeds=[4, 2])
+    trials = made.trials(made.placeholders())
+    assert [(trial.setting.method, trial.seed) for trial in trials] == [
+        ("ce", 4), ("ce", 2),
+        ("l2softmax", 4), ("camri", 4), ("camri", 4),
+        ("l2softmax", 2), ("camri", 2), ("camri", 2),
+    ]  # fmt: skip
+    assert len({trial.key for trial in trials}) == len(trials)
+
+
+def test_several_important_classes_have_their_own_strength():
+    made = study("s", "digits", [{"8": 1, "3": 0.5}], {"camri": {"m": [0.4], "s": [8]}, "wce": {"w": [9]}})
+    camri, wce = made.unique_settings([((8, 1.0), (3, 0.5))])
+    assert camri == setting("camri", [3, 8], m=[0.2, 0.4], s=8.0)
+    assert wce == setting("wce", [3, 8], w=[5.0, 9.0])  # half the way from 1, which does nothing
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"methods": ["cmari"]}, "method 'cmari' is unknown; did you mean 'camri'"),
+        ({"methods": {"camri": {"w": [1]}}}, "camri has no knob 'w'"),
+        ({"methods": {"camri": {"m": ["x"]}}}, "camri m='x' is not a finite number"),
+        ({"methods": {"camri": {"m": [math.nan]}}}, "camri m=nan is not a finite number"),
+        ({"methods": {"camri": {"s": []}}}, "camri s has no values"),
+        ({"methods": []}, r"methods=\(\) is not allowed"),
+        ({"seeds": 0}, r"seeds=\(\) is not allowed"),
+        ({"seeds": [1, 1]}, "different whole numbers"),
+        ({"important": []}, "important"),
+        ({"important": {"8": 0}}, "strength 0"),
+        ({"important": "worst", "methods": ["camri"]}, "add ce to the methods"),
+        ({"val_fraction": 1.0}, "val_fraction=1.0 is not allowed"),
+        ({"data_options": {"sise": 8}}, "data has no option 'sise'; did you mean 'size'"),
+        ({"important_from": "train"}, "choices: val, test"),
+        ({"epoch": 3}, "study has no field 'epoch'"),
+    ],
+)
+def test_bad_studies_are_refused_with_a_sentence(changes, said):
+    with pytest.raises(InputError, match=said):
+        digits("8").with_(**changes)
+
+
+def test_margin_units():
+    assert digits().methods[-1].axes[0] == ("m", (4 * MARGIN_UNIT, 8 * MARGIN_UNIT))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("paper.cifar", {}, "neither a recipe nor a TOML file; did you mean 'paper.cifar10'"),
+        ("paper.cifar10", {"schedule": "slow"}, "schedule='slow' is unknown; choices: fast, paper"),
+        ("paper.cifar10", {"rule": "nice"}, "rule='nice' is unknown"),
+        ("paper.cifar10.cat", {"important": "dog"}, "paper.cifar10.cat does not take important"),
+        ("digits", {"rule": "paper"}, "digits does not take rule"),
+    ],
+)
+def test_bad_recipes_are_refused_with_a_sentence(name, given, said):
+    with pytest.raises(InputError, match=said):
+        find_study(name, **given)

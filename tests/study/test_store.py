@@ -1,0 +1,306 @@
+"""The store gives back what was put in, to the bit, and says what is wrong with a file."""
+
+import dataclasses
+import json
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from camri.engine.spec import Trial
+from camri.errors import InputError
+from camri.methods import setting
+from camri.metrics import condense
+from camri.study import schema
+from camri.study.facts import facts_of
+from camri.study.store import FILE_NAME, open_run
+from camri.study.wide import all_but_first, narrow
+from camri.study.writer import Store
+from tests.study.conftest import TRAINING, first_trials, made_outcome, put
+
+
+def flat(value, name=""):
+    """Everything in an outcome by path, so that two can be compared field by field."""
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {path: leaf for key, one in value.items() for path, leaf in flat(one, f"{name}/{key}").items()}
+    return {name: value}
+
+
+def assert_same(one, other):
+    mine, theirs = flat(one), flat(other)
+    assert mine.keys() == theirs.keys()
+    for path, value in mine.items():
+        if isinstance(value, np.ndarray):
+            assert value.dtype == theirs[path].dtype, path
+            assert value.shape == theirs[path].shape, path
+            assert value.tobytes() == theirs[path].tobytes(), path
+        else:
+            assert value == theirs[path], path
+
+
+def test_outcomes_come_back_to_the_bit(store, data, small):
+    trials = first_trials(small)
+    given = [
+        made_outcome(data, trials[0]),
+        made_outcome(data, trials[1], status="failed"),
+        made_outcome(data, trials[2], important=()),
+        dataclasses.replace(
+            made_outcome(data, trials[3]),
+            logits={"val": np.ones((40, 3), np.float16)},
+            weights={"head.weight": np.full((3, 2), 1e-40, np.float32), "steps": np.array(3)},
+        ),
+        made_outcome(data, Trial(setting("camri", [0, 2], m=[0.1, 0.2], s=8.0), 0), important=(0, 2)),
+    ]
+    names = [put(store, outcome) for outcome in given]
+    with open_run(store.path.parent) as run:
+        for name, outcome in zip(names, given, strict=True):
+            assert_same(run.outcome(name), outcome)
+        assert len(list(run.outcomes())) == 4
+        assert len(list(run.outcomes(status=None))) == 5
+        assert run.statuses() == {name: outcome.status for name, outcome in zip(names, given, strict=True)}
+
+
+def test_rows_say_what_people_filter_by(store, data, small):
+    ce, camri = first_trials(small)[0], first_trials(small)[3]
+    outcome = made_outcome(data, camri)
+    put(store, made_outcome(data, ce))
+    name = put(store, outcome)
+    with open_run(store.path) as run:
+        (row,) = run.rows(method="camri")
+        assert (row.identity, row.key, row.seed, row.status, row.attempts) == (name, camri.setting.key, 0, "done", 1)
+        assert row.title == "camri m=4.074π/64 s=8"
+        assert row.setting == {"method": "camri", "important": [1], "knobs": {"m": [0.2], "s": 8.0}}
+        assert row.accuracy == {"val": outcome.accuracy("val"), "test": outcome.accuracy("test")}
+        assert row.recall["test"][1] == outcome.recall(1)
+        assert run.confusion(row).tolist() == outcome.confusion["test"].tolist()
+        assert (run.classes, run.splits, run.fingerprint) == (data.classes, ("val", "test"), "made-fingerprint")
+        assert run.labels("val").tolist() == data.splits["val"].labels.tolist()
+        (column,) = run.columns()
+        assert (column.indices, column.names, column.strengths, column.title) == ((1,), ("column",), (1.0,), "column")
+        plan = run.plan(0)
+        assert [one.title for one in plan] == ["ce", "l2softmax s=8", "camri m=0π/64 s=8", "camri m=4.074π/64 s=8"]
+        assert plan[1].key == plan[2].key  # trained once, counts for both
+        assert run.rows(key=plan[3].key) == [row]
+        assert [spec["name"] for spec in run.studies] == ["small"]
+
+
+def test_reading_needs_no_torch(store, data, small):
+    put(store, made_outcome(data, first_trials(small)[0]))
+    script = (
+        "import sys\nfrom camri.study.store import open_run\n"
+        "run = open_run(sys.argv[1])\nrow = run.rows()[0]\nprint(run.scores(row, 'val', (1,)).recall().shape)\n"
+        "assert not {'torch', 'pydantic', 'rich', 'typer', 'pandas'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(store.path.parent)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "(1,)\n"), done.stderr
+
+
+def test_readers_see_what_is_written_meanwhile(store, data, small):
+    with open_run(store.path.parent) as run:
+        assert run.rows() == []
+        put(store, made_outcome(data, first_trials(small)[0]))
+        assert len(run.rows()) == 1
+        with pytest.raises(InputError, match="readonly"):
+            run._select("DELETE FROM outcomes")
+
+
+def test_a_retried_trial_takes_its_place_and_is_counted(store, data, small):
+    trial = first_trials(small)[0]
+    put(store, made_outcome(data, trial, status="failed"))
+    assert [(row.status, row.attempts, row.error) for row in store.rows(status=None)] == [
+        ("failed", 1, "the loss became nan")
+    ]
+    put(store, made_outcome(data, trial))
+    assert [(row.status, row.attempts, row.error) for row in store.rows(status=None)] == [("done", 2, None)]
+
+
+def test_a_store_is_on_the_disk_in_full(store):
+    assert store._select("PRAGMA journal_mode") == [("wal",)]
+    assert store._select("PRAGMA synchronous") == [(2,)]
+
+
+def test_a_store_stays_small(store, data, small):
+    for trial in first_trials(small):
+        put(store, made_outcome(data, trial))
+    largest = store._select("SELECT max(length(arrays)) FROM outcomes")[0][0]
+    assert largest < 6000  # 13 arrays of 90 images; a tenth of it is data, the rest the .npz file's own
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fingerprint": "other"}, r"other data \(made, made-fingerp, and not made, other\); choose another folder"),
+        ({"training": TRAINING.with_(epochs=9).to_json()}, r"another training \(epochs=2\)"),
+        ({"asked": [[[["row", 1.0]]], "val"]}, r"other important classes \(column from val, and not row from val\)"),
+    ],
+)
+def test_a_run_takes_no_strangers(store, data, small, change, said):
+    with pytest.raises(InputError, match=said):
+        Store.open(store.path.parent, dataclasses.replace(facts_of(small, data), **change))
+
+
+def edit(store, statement):
+    with sqlite3.connect(store.path) as connection:
+        connection.execute(statement)
+    connection.close()
+
+
+def reopened(store, data, small):
+    return Store.open(store.path.parent, facts_of(small, data))
+
+
+def test_a_newer_store_is_refused(store, data, small):
+    store.close()
+    edit(store, "PRAGMA user_version=7")
+    for open_it in (lambda: reopened(store, data, small), lambda: open_run(store.path)):
+        with pytest.raises(InputError, match=r"newer camri \(store version 7, this one knows 1\); update camri"):
+            open_it()
+
+
+def test_another_sqlite_file_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        connection.execute("CREATE TABLE songs (title TEXT)")
+    connection.close()
+    with pytest.raises(InputError, match="not the outcomes of a study"):
+        open_run(tmp_path)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no run"):
+        open_run(tmp_path)
+    (tmp_path / FILE_NAME).touch()
+    with pytest.raises(InputError, match="has no outcomes yet"):
+        open_run(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["head", "page", "blob"])
+def test_a_damaged_file_is_named(store, data, small, where):
+    name = put(store, made_outcome(data, first_trials(small)[0]))
+    store.close()
+    if where == "blob":
+        edit(store, "UPDATE outcomes SET arrays = zeroblob(100)")
+        with pytest.raises(InputError, match=r"outcomes.sqlite is damaged .*recover"), open_run(store.path) as run:
+            run.arrays(name)
+        return
+    content = bytearray(store.path.read_bytes())
+    start = 0 if where == "head" else 4096
+    content[start : start + 3000] = b"\xff" * 3000
+    store.path.write_bytes(content)
+    before = store.path.read_bytes()
+    with pytest.raises(InputError, match=r"outcomes.sqlite is damaged .*recover"):
+        reopened(store, data, small)
+    assert store.path.read_bytes() == before
+
+
+@pytest.mark.parametrize("statement", ["INSERT OR REPLACE INTO outcomes", "COMMIT"])
+def test_a_full_disk_loses_nothing(store, data, small, statement):
+    trials = first_trials(small)
+    put(store, made_outcome(data, trials[0]))
+
+    class Full:
+        """The connection on a disk that fills up at one statement."""
+
+        def __init__(self, connection):
+            self.connection = connection
+
+        def execute(self, text, *values):
+            if text.startswith(statement):
+                raise sqlite3.OperationalError("database or disk is full")
+            return self.connection.execute(text, *values)
+
+        def __getattr__(self, name):
+            return getattr(self.connection, name)
+
+    real, store._connection = store._connection, Full(store._connection)
+    with pytest.raises(InputError, match="the disk is full; what was stored is safe"):
+        put(store, made_outcome(data, trials[1]))
+    store._connection = real
+    assert len(store.rows()) == 1
+    put(store, made_outcome(data, trials[1]))
+    assert len(store.rows()) == 2
+
+
+def test_a_disk_that_is_really_full(store, data, small):
+    """SQLite's own page limit stands for the disk's end."""
+    pages = store._select("PRAGMA page_count")[0][0]
+    store._select(f"PRAGMA max_page_count={pages}")
+    trials = first_trials(small)
+    with pytest.raises(InputError, match="the disk is full"):
+        [put(store, made_outcome(data, trial)) for trial in trials]
+    kept = len(store.rows())
+    store._select("PRAGMA max_page_count=1000000")
+    for trial in trials[kept:]:
+        put(store, made_outcome(data, trial))
+    assert len(store.rows()) == len(trials)
+
+
+def test_migration(store, data, small, monkeypatch):
+    put(store, made_outcome(data, first_trials(small)[0]))
+    store.close()
+
+    def upgrade(connection):
+        connection.execute("ALTER TABLE outcomes ADD COLUMN note TEXT NOT NULL DEFAULT 'old'")
+
+    def fail(connection):
+        upgrade(connection)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(schema, "VERSION", 2)
+    monkeypatch.setitem(schema.MIGRATIONS, 1, fail)
+    with pytest.raises(InputError, match="is full"):
+        reopened(store, data, small)
+    monkeypatch.setitem(schema.MIGRATIONS, 1, upgrade)
+    with open_run(store.path) as run:  # a reader brings a copy up to date and leaves the file alone
+        assert run._select("SELECT note FROM outcomes") == [("old",)]
+    connection = sqlite3.connect(store.path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    connection.close()
+    with reopened(store, data, small) as new:
+        assert new._select("SELECT note FROM outcomes") == [("old",)]
+        assert new._select("PRAGMA user_version") == [(2,)]
+        assert len(list(new.outcomes())) == 1
+
+
+def test_a_run_broken_off_before_its_tables_begins_anew(tmp_path, data, small):
+    connection, is_new = schema.open_to_write(tmp_path / FILE_NAME)
+    connection.close()
+    assert is_new
+    with Store.open(tmp_path, facts_of(small, data)) as store:
+        assert store.classes == data.classes
+
+
+def test_scores_of_all_classes_serve_any_of_them():
+    drawn = np.random.default_rng(3)
+    labels = drawn.integers(0, 4, 400)
+    logits = (drawn.normal(size=(400, 4)) * 3).round(1)  # rounded: there are ties
+    wide = condense(logits, labels, all_but_first(4))
+    for important in [(0,), (2,), (0, 3), (1, 2, 3)]:
+        exact, found = condense(logits, labels, important), narrow(wide, important, 4)
+        assert found.important == important
+        assert (found.predict() == exact.predict()).all()
+        assert (found.correct() == exact.correct()).all()
+        assert np.abs(found.lead.astype(float) - exact.lead).max() < 0.01
+        assert np.abs(found.rest_spread.astype(float) - exact.rest_spread).max() < 0.01
+
+
+def test_scores_are_given_for_the_classes_asked_for(store, data, small):
+    trial = first_trials(small)[0]
+    name = put(store, made_outcome(data, trial, important=(1, 2)))
+    assert store.scores(name, "val").important == (1, 2)
+    only = store.scores(name, "val", (0,))
+    assert only.important == (0,)
+    confusion = store.confusion(name, "val")
+    assert only.recall()[0] == confusion[0, 0] / confusion[0].sum()
+
+
+def test_the_facts_are_json(store):
+    assert json.loads(json.dumps(store.data)) == {
+        "name": "made",
+        "provenance": {"layout": "made"},
+        "rows": {"train": 96, "val": 40, "test": 50},
+        "input_shape": [8, 8, 1],
+    }
