@@ -12,6 +12,7 @@ set-up (compiling, capturing) shown apart.
 import argparse
 import functools
 import json
+import os
 import platform
 import subprocess
 import time
@@ -60,6 +61,8 @@ class Rows(dict[str, float]):
 
 
 def commit() -> str:
+    if "CAMRI_COMMIT" in os.environ:  # for a tree that was copied without its history
+        return os.environ["CAMRI_COMMIT"]
     done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     return done.stdout.strip() or "unknown"
 
@@ -204,9 +207,9 @@ def on_cuda(asked: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     for size in (int(text) for text in asked.packs.split(",")):
         trials = [Trial(trial.setting, seed) for seed in range(size)]
         # The first call of this kind compiles; a later pack of one epoch and one of several give epoch and set-up.
-        first_s, short_s = (clocked(trials, data, device, training.with_(epochs=1), size) for _ in range(2))
+        first_s, short_s = (clocked(trials, data, device, training.with_(epochs=1), size)[0] for _ in range(2))
         torch.cuda.reset_peak_memory_stats()
-        whole = clocked(trials, data, device, training, size)
+        whole, accuracies = clocked(trials, data, device, training, size)
         epoch_s = (whole - short_s) / max(training.epochs - 1, 1)
         images = size * training.epochs * job.steps_per_epoch * job.batch_size
         rows[f"engine, {size} side by side, end to end"] = images / whole
@@ -218,6 +221,7 @@ def on_cuda(asked: argparse.Namespace, device: torch.device) -> dict[str, Any]:
             "set_up_later_s": short_s - epoch_s if training.epochs > 1 else None,
             "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
             "part_of_ceiling": images / whole * flop_per_image / ceiling,
+            "test_accuracy": sum(accuracies) / len(accuracies),
             "trials_per_hour_fast": 3600 * images / whole / (FAST.epochs * job.steps_per_epoch * job.batch_size),
             "trials_per_hour_paper": 3600 * images / whole / (PAPER.epochs * job.steps_per_epoch * job.batch_size),
         }
@@ -226,10 +230,13 @@ def on_cuda(asked: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     return {"rows": rows, **notes}
 
 
-def clocked(trials: list[Trial], data: DataSet, device: torch.device, training: Training, size: int) -> float:
+def clocked(
+    trials: list[Trial], data: DataSet, device: torch.device, training: Training, size: int
+) -> tuple[float, list[float]]:
+    """Seconds from call to return, and the test accuracy of every model."""
     began = time.perf_counter()
-    train(trials, data, device, training=training, pack_size=size)
-    return time.perf_counter() - began
+    outcomes = train(trials, data, device, training=training, pack_size=size)
+    return time.perf_counter() - began, [outcome.accuracy() for outcome in outcomes]
 
 
 def on_cpu(asked: argparse.Namespace) -> dict[str, Any]:
