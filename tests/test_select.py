@@ -1,5 +1,7 @@
 """Choice: the paper's own table, made studies with known answers, and what luck alone shows under either rule."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -197,11 +199,22 @@ def test_the_baseline_is_judged_as_it_is_and_shifted():
     assert found.gains["baseline"].recall.estimate == 0.5
 
 
+def test_the_floor_of_a_seed_comes_from_the_other_seeds():
+    trials = [Trial(seed, scores_of(val, LABELS), scores_of(val, LABELS)) for seed, val in enumerate([PLAIN, BLUNT])]
+    ce = Candidate("ce", trials)
+    choice = choose(ce.validation(), [])
+    assert {min(group): pick.floor for group, pick in choice.folds} == {0: 0.6, 1: 0.8}
+    # Seed 0 may fall to .6 and finds both; seed 1 is at .6 and reaches .8 by no shift.
+    assert judge(choice, ce, [], seed=0).arms["baseline shifted"].shifts == ((2.5,), (0.0,))
+
+
 def test_judge_refuses_what_it_cannot_pair():
     ce, sharp = candidate("ce", PLAIN, PLAIN), candidate("sharp", SHARP, SHARP)
     choice = choose(ce.validation(), [sharp.validation()])
-    with pytest.raises(InputError, match="control 'shrap' is not a setting; did you mean 'sharp'"):
+    with pytest.raises(InputError, match="'shrap' is to be judged but is not among the settings; did you mean 'sharp'"):
         judge(choice, ce, [sharp], controls=["shrap"], seed=0)
+    with pytest.raises(InputError, match="'sharp' is to be judged but is not among the settings"):
+        judge(choice, ce, [], seed=0)
     elsewhere = [Trial(seed, scores_of(SHARP, LABELS), scores_of(SHARP, LABELS[::-1])) for seed in (0, 1)]
     with pytest.raises(InputError, match="chosen: test images or important classes differ"):
         judge(choice, ce, [Candidate("sharp", elsewhere)], seed=0)
@@ -297,6 +310,18 @@ def test_of_63_equal_settings_the_honest_rule_gains_nothing_and_the_papers_does(
         assert interval.low < 0 < interval.high
     assert abs(recall.mean()) < 0.02
     assert summarise(apparent).low > 0.04
+
+
+def test_the_judgements_intervals_cover_with_the_shifts_tuned_on_noisy_data():
+    inside = []
+    for study in range(250):
+        ce, (other,) = made_study(study, num_settings=2, num_seeds=8)
+        choice = choose(ce.validation(), [other.validation()])
+        forced = [(group, replace(pick, key=other.key)) for group, pick in choice.folds]  # chosen by nobody: no gain
+        gain = judge(replace(choice, folds=tuple(forced)), ce, [other], seed=study, num_draws=300)
+        recall = gain.gains["baseline shifted"].recall
+        inside.append(recall.low <= 0 <= recall.high)
+    assert 0.91 <= np.mean(inside) <= 0.98
 
 
 def test_a_truly_better_setting_is_found_and_its_gain_survives():
