@@ -347,7 +347,7 @@ def _train(
 
     def leave(replica: Replica, outcome: Outcome) -> None:
         path = job.checkpoint_of(replica.trial)
-        if path is not None:
+        if path is not None and outcome.status == "failed":
             checkpoint.remove(path)
         ended(place_of[replica], outcome)
 

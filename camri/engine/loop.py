@@ -123,13 +123,10 @@ def train_one(
             saved_at = time.perf_counter()
 
     final = average.model if average is not None else model.eval()
-    outcome = record.done(
+    return record.done(
         lambda split: _evaluate(final, criterion, job.data.splits[split]),
         lambda: {name: tensor.numpy().copy() for name, tensor in final.state_dict().items()},
     )
-    if path is not None:
-        checkpoint.remove(path)
-    return outcome
 
 
 def _evaluate(model: Classifier, criterion: Criterion, split: Split) -> Evaluation:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from camri.data import DataSet
-from camri.engine import cpu
+from camri.engine import checkpoint, cpu
 from camri.engine.outcome import Outcome, Progress
 from camri.engine.progress import Tracker
 from camri.engine.replica import Job
@@ -70,6 +70,8 @@ def train(
         tracker.end(place)
         if on_outcome is not None:
             on_outcome(outcome)
+        if outcome.status == "done" and (path := job.checkpoint_of(outcome.trial)) is not None:
+            checkpoint.remove(path)  # not before: a process killed while the outcome is handed over must not lose both
 
     with stop_on_signals() as told:
 

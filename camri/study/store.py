@@ -9,7 +9,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from camri.errors import InputError, closest
 from camri.metrics import Array, Scores
@@ -28,6 +28,9 @@ SCORE_PARTS = ("lead", "rest_right", "rest_spread")
 __all__ = ["ColumnFacts", "Planned", "Row", "Run", "RunFacts", "open_run"]
 
 
+Opened = TypeVar("Opened", bound="Run")
+
+
 def open_run(folder: str | Path) -> "Run":
     """The run in a folder, to read; it may be under way."""
     path = Path(folder)
@@ -43,7 +46,7 @@ class Run:
         self._connection = connection
         self._labels: dict[str, Array] = {}
 
-    def __enter__(self) -> "Run":
+    def __enter__(self: Opened) -> Opened:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,6 +1,8 @@
 """Writing a run's outcomes: done by the one process that holds the run's lock, each as its trial ends."""
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -32,6 +34,12 @@ class Store(Run):
         else:
             check_same(store.facts(), facts, path)
         return store
+
+    def close(self) -> None:
+        """Nothing; the store is one plain file again, if no reader is looking."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA journal_mode=DELETE")
+        super().close()
 
     def _begin(self, facts: RunFacts) -> None:
         meta = {

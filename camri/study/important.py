@@ -1,0 +1,58 @@
+"""Important classes: from the names a study gives to class indices."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from camri.errors import InputError, closest
+from camri.study.grid import SYMBOLS, Column, Resolved
+from camri.study.spec import Study
+from camri.study.wide import all_but_first
+
+
+def resolve(study: Study, classes: Sequence[str], found: Mapping[str, int] | None = None) -> list[Resolved] | None:
+    """Class indices and strengths of every column; None while "worst", "second" or "median" is not in `found`.
+
+    A name that is no class is refused in either case.
+    """
+    columns = [_resolve_column(column, classes, found or {}) for column in study.important]
+    return None if study.symbols - set(found or {}) else columns
+
+
+def _resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, int]) -> Resolved:
+    indices: dict[int, float] = {}
+    for name, strength in zip(column.classes, column.strengths, strict=True):
+        if name in SYMBOLS:
+            index = found.get(str(name), -1)
+        elif isinstance(name, int):
+            if not 0 <= name < len(classes):
+                raise InputError(f"important={name} is not a class; there are {len(classes)}, 0 to {len(classes) - 1}")
+            index = name
+        elif name in classes:
+            index = list(classes).index(name)
+        else:
+            raise InputError(f"important={name!r} is not a class; {closest(name, [*classes, *SYMBOLS])}")
+        indices.setdefault(index, strength)  # "worst" may turn out to be a class that is named beside it
+    return tuple(indices.items())
+
+
+def rank_classes(recalls: Sequence[Sequence[float]]) -> dict[str, int]:
+    """The classes with the worst, second worst and median mean recall, given the recalls of several trials.
+
+    Equal recalls: the lower index first. Of an even number of classes the median is the lower middle one, which makes
+    airplane the median of CIFAR-10, as in the paper. Classes without images are left out.
+
+    >>> rank_classes([[0.9, 0.7, 0.8, 1.0]])
+    {'worst': 1, 'second': 2, 'median': 2}
+    """
+    means = np.mean(np.array(recalls, dtype=np.float64), axis=0)
+    order = [int(index) for index in np.argsort(means, kind="stable") if np.isfinite(means[index])]
+    if len(order) < 2:
+        raise InputError("fewer than two classes have images to find the worst, second and median class on")
+    return {"worst": order[0], "second": order[1], "median": order[(len(order) - 1) // 2]}
+
+
+def kept_classes(columns: Sequence[Resolved], num_classes: int) -> tuple[int, ...]:
+    """The classes whose scores outcomes keep: those of all columns."""
+    union = sorted({index for column in columns for index, _ in column})
+    return tuple(union) if len(union) < num_classes else all_but_first(num_classes)

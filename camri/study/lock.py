@@ -1,0 +1,57 @@
+"""One process a run folder."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from camri.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows: runs are not guarded there
+    fcntl = None  # type: ignore[assignment]
+
+FILE_NAME = "run.lock"
+
+
+@contextlib.contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """The folder, made if need be, for this process alone; the system frees it however the process ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror}); choose another folder for --out") from None
+    try:
+        if fcntl is not None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                other = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
+                raise InputError(
+                    f"{folder} is in use by another process (pid {other}); wait for it, or choose another folder"
+                ) from None
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
+        yield
+    finally:
+        os.close(handle)
+
+
+def holder(folder: Path) -> int | None:
+    """The process that runs in the folder now; None where none does."""
+    try:
+        handle = os.open(folder / FILE_NAME, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        if fcntl is None:
+            return None
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except OSError:
+        pid = os.read(handle, 20).decode(errors="replace").strip()
+        return int(pid) if pid.isdigit() else 0
+    finally:
+        os.close(handle)

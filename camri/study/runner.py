@@ -1,0 +1,207 @@
+"""Run a study into a folder: what is done is not done again, every outcome is stored as its trial ends.
+
+A run folder holds `outcomes.sqlite`, `run.lock`, `progress.json` while it goes on, and checkpoints of running trials.
+"""
+
+import errno
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from camri.data import DataSet
+from camri.engine import Outcome, Progress, Trial
+from camri.engine.replica import Job, make
+from camri.engine.spec import identity
+from camri.errors import InputError
+from camri.study import heartbeat, lock
+from camri.study.executor import Executor, Hooks, LocalExecutor, Work
+from camri.study.facts import facts_of, load_data
+from camri.study.grid import Resolved
+from camri.study.heartbeat import Report
+from camri.study.important import kept_classes, rank_classes, resolve
+from camri.study.spec import Study
+from camri.study.store import FILE_NAME
+from camri.study.wide import all_but_first
+from camri.study.writer import Store
+
+CHECKPOINTS = "checkpoints"
+MARGIN_S = 30.0  # of --max-wall, kept for writing checkpoints; a tenth of it where that is less
+
+Listener = Callable[[Outcome], None]  # hears of every outcome after it is stored; tracking is one
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended: trials of the study by state; `finished` is False where it was stopped before its end."""
+
+    finished: bool
+    done: int
+    failed: int
+    pending: int
+    new: int  # ended in this call
+
+
+def run(
+    study: Study,
+    out: str | Path,
+    executor: Executor | None = None,
+    *,
+    data: DataSet | None = None,
+    retry_failed: bool = False,
+    max_wall_s: float | None = None,
+    listeners: Sequence[Listener] = (),
+    on_report: Callable[[Report], None] | None = None,
+) -> Result:
+    """How the run ended. Called again with the same folder it goes on where it was stopped or killed.
+
+    Bad input is refused before anything is written. SIGINT, SIGTERM and `max_wall_s` stop it in good order.
+    """
+    began = time.monotonic()
+    executor = executor or LocalExecutor()
+    data = load_data(study) if data is None else data
+    check(study, data)
+    folder = Path(out)
+    _refuse_strange_folder(folder)
+    with lock.hold(folder), Store.open(folder, facts_of(study, data)) as store:
+        limit_s = None if max_wall_s is None else max_wall_s - min(MARGIN_S, max_wall_s / 10)
+        run = _Run(study, data, store, executor, folder, retry_failed, listeners, on_report)
+        run.should_stop = lambda: limit_s is not None and time.monotonic() - began > limit_s
+        try:
+            return run.go()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise InputError(
+                f"{folder}: the disk is full; what was stored is safe; make room and run the same command again"
+            ) from error
+        finally:
+            heartbeat.remove(folder)
+
+
+def check(study: Study, data: DataSet) -> None:
+    """Refuse what could not be trained, before anything is written or trained."""
+    columns = resolve(study, data.classes)
+    if columns is None and study.important_from not in data.splits:
+        raise InputError(
+            f"important={', '.join(sorted(study.symbols))} is to be found on the {study.important_from} split, which "
+            f"{data.name} does not have; set val_fraction, or important_from=test as the paper did"
+        )
+    job = Job(study.training, data, () if columns is None else kept_classes(columns, data.num_classes))
+    job.check()
+    settings = study.unique_settings(columns if columns is not None else study.placeholders())
+    make(Trial(settings[0], study.seeds[0]), job)
+    counts = data.class_counts("train").tolist()
+    for setting in settings:
+        setting.criterion(max(data.num_classes, 2 + max(setting.important, default=0)), counts)
+
+
+def _refuse_strange_folder(folder: Path) -> None:
+    if folder.is_dir() and not (folder / FILE_NAME).exists():
+        strange = [path.name for path in folder.iterdir() if path.name != lock.FILE_NAME]
+        if strange:
+            raise InputError(f"{folder} holds other files ({strange[0]}, …) and no run; choose an empty or new folder")
+
+
+class _Run:
+    """One call of :func:`run` on an open store."""
+
+    def __init__(
+        self,
+        study: Study,
+        data: DataSet,
+        store: Store,
+        executor: Executor,
+        folder: Path,
+        retry_failed: bool,
+        listeners: Sequence[Listener],
+        on_report: Callable[[Report], None] | None,
+    ):
+        self.study, self.data, self.store, self.executor, self.folder = study, data, store, executor, folder
+        self.retry_failed, self.listeners, self.on_report = retry_failed, listeners, on_report
+        self.should_stop: Callable[[], bool] = lambda: False
+        self.statuses = store.statuses()
+        self.ended_here: set[str] = set()
+        self.names: dict[str, None] = {}  # identities of all trials of the study, or of as many before they are known
+        self.told = 0.0
+
+    def go(self) -> Result:
+        columns = self._known_columns()
+        self.store.add_study(self.study, columns)
+        if columns is None:
+            guess = self.study.placeholders()
+            baseline = [trial for trial in self.study.trials(guess) if trial.setting.method == "ce"]
+            self._plan(self.study.trials(guess))
+            if not self._train(baseline, all_but_first(self.data.num_classes)):
+                return self._result(finished=False)
+            columns = resolve(self.study, self.data.classes, self._find_symbols())
+            self.store.add_study(self.study, columns)
+        assert columns is not None
+        trials = self.study.trials(columns)
+        self._plan(trials)
+        finished = self._train(trials, kept_classes(columns, self.data.num_classes))
+        if finished:
+            shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
+        return self._result(finished)
+
+    def _known_columns(self) -> list[Resolved] | None:
+        """The columns as an earlier call found them, so that they are decided once; or from names alone."""
+        stored = [tuple(zip(one.indices, one.strengths, strict=True)) for one in self.store.columns()]
+        return stored or resolve(self.study, self.data.classes)
+
+    def _find_symbols(self) -> dict[str, int]:
+        rows = self.store.rows(method="ce")
+        if not rows:
+            raise InputError(
+                f"{self.folder}: no cross-entropy trial ended well, so {', '.join(sorted(self.study.symbols))} cannot "
+                "be found; see `camri study status`, and run again with --retry-failed"
+            )
+        return rank_classes([row.recall[self.study.important_from] for row in rows])
+
+    def _plan(self, trials: Sequence[Trial]) -> None:
+        self.names = dict.fromkeys(self._identity(trial) for trial in trials)
+        self.counts = Counter(self.statuses[name] for name in self.names if name in self.statuses)
+
+    def _train(self, trials: Sequence[Trial], important: tuple[int, ...]) -> bool:
+        pending = [trial for trial in trials if self._is_pending(trial)]
+        if not pending:
+            return True
+        self.ended_before = sum(self.counts.values()) - sum(self._identity(trial) in self.statuses for trial in pending)
+        study = self.study
+        checkpoints = self.folder / CHECKPOINTS
+        work = Work(study.training, self.data, important, study.keep_logits, study.keep_weights, checkpoints)
+        return self.executor.train(pending, work, Hooks(self._store, self._report, lambda: self.should_stop()))
+
+    def _identity(self, trial: Trial) -> str:
+        return identity(trial, self.study.training, self.data.fingerprint)
+
+    def _is_pending(self, trial: Trial) -> bool:
+        name = self._identity(trial)
+        status = self.statuses.get(name)
+        return status is None or (status == "failed" and self.retry_failed and name not in self.ended_here)
+
+    def _store(self, outcome: Outcome) -> None:
+        name = self._identity(outcome.trial)
+        self.store.add(name, outcome)
+        self.counts[outcome.status] += 1
+        if name in self.statuses:
+            self.counts[self.statuses[name]] -= 1
+        self.statuses[name] = outcome.status
+        self.ended_here.add(name)
+        for listener in self.listeners:
+            listener(outcome)
+
+    def _report(self, progress: Progress) -> None:
+        done, failed = self.counts["done"], self.counts["failed"]
+        report = heartbeat.of_whole(progress, self.ended_before, done, failed, len(self.names))
+        if self.on_report is not None:
+            self.on_report(report)
+        if time.monotonic() - self.told > heartbeat.EVERY_S:
+            self.told = time.monotonic()
+            heartbeat.write(self.folder, report)
+
+    def _result(self, finished: bool) -> Result:
+        done, failed = self.counts["done"], self.counts["failed"]
+        return Result(finished, done, failed, len(self.names) - done - failed, len(self.ended_here))

@@ -1,0 +1,314 @@
+"""A run resumes, refuses company, stops in time, and ends with the same table however often it is killed."""
+
+import contextlib
+import errno
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from camri.engine import Outcome
+from camri.errors import InputError
+from camri.methods import setting
+from camri.study import lock, runner
+from camri.study.executor import LocalExecutor
+from camri.study.important import rank_classes
+from camri.study.spec import study
+from camri.study.store import open_run
+from tests.study.conftest import TRAINING, made_outcome
+from tests.study.test_store import assert_same
+
+
+class Pretender:
+    """An executor that makes outcomes up, and keeps what it was asked for."""
+
+    def __init__(self, fails=(), stop_after=None):
+        self.fails, self.stop_after = fails, stop_after
+        self.calls = []
+
+    def train(self, trials, work, hooks):
+        self.calls.append((list(trials), work))
+        for place, trial in enumerate(trials):
+            if self.stop_after == place or hooks.should_stop():
+                return False
+            status = "failed" if trial.seed in self.fails else "done"
+            hooks.on_outcome(made_outcome(work.data, trial, work.training, work.important, status))
+        return True
+
+    @property
+    def trained(self):
+        return [trial for trials, _ in self.calls for trial in trials]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    result = runner.run(small, folder, LocalExecutor("cpu", workers=1), data=data)
+    assert (result.finished, result.done, result.failed, result.pending, result.new) == (True, 6, 0, 0, 6)
+    return folder
+
+
+def table(folder):
+    with open_run(folder) as run:
+        return {row.identity: run.outcome(row) for row in run.rows(status=None)}
+
+
+def assert_same_table(one, other):
+    mine, theirs = table(one), table(other)
+    assert mine.keys() == theirs.keys()
+    for name, outcome in mine.items():
+        for field in ("wall_s", "device_s", "environment"):
+            object.__setattr__(theirs[name], field, getattr(outcome, field))
+        assert_same(outcome, theirs[name])
+
+
+def test_every_setting_is_trained_once_and_stored(undisturbed, small, data):
+    with open_run(undisturbed) as run:
+        rows = run.rows()
+        assert sorted((row.title, row.seed) for row in rows) == [
+            ("camri m=4.074π/64 s=8", 0), ("camri m=4.074π/64 s=8", 1),
+            ("ce", 0), ("ce", 1), ("l2softmax s=8", 0), ("l2softmax s=8", 1),
+        ]  # fmt: skip
+        assert run.scores(rows[0], "val").important == (1,)
+        assert {len(run.rows(key=one.key)) for one in run.plan()} == {2}
+    assert sorted(path.name for path in undisturbed.iterdir()) == ["outcomes.sqlite", "run.lock"]
+
+
+def test_what_is_done_is_not_done_again(undisturbed, small, data):
+    pretender = Pretender()
+    result = runner.run(small, undisturbed, pretender, data=data)
+    assert (result.finished, result.done, result.new) == (True, 6, 0)
+    assert pretender.calls == []
+
+
+def test_a_wider_study_trains_only_what_is_new(data, small, tmp_path):
+    runner.run(small, tmp_path, Pretender(), data=data)
+    more = Pretender()
+    wider = small.with_(seeds=3, methods={"ce": {}, "camri": {"m": [0.2, 0.3], "s": [8]}})
+    runner.run(wider, tmp_path, more, data=data)
+    assert [(trial.setting.method, trial.seed) for trial in more.trained] == [
+        ("ce", 2), ("camri", 0), ("camri", 1), ("camri", 2), ("camri", 2),
+    ]  # fmt: skip
+    with open_run(tmp_path) as run:
+        assert [spec["seeds"] for spec in run.studies] == [[0, 1], [0, 1, 2]]
+        assert len(run.plan()) == 5
+
+
+def test_failed_trials_are_kept_and_retried_when_asked(data, small, tmp_path):
+    assert runner.run(small, tmp_path, Pretender(fails=[1]), data=data).failed == 3
+    idle = Pretender()
+    assert runner.run(small, tmp_path, idle, data=data).failed == 3
+    assert idle.calls == []
+    again = Pretender()
+    result = runner.run(small, tmp_path, again, data=data, retry_failed=True)
+    assert [trial.seed for trial in again.trained] == [1, 1, 1]
+    assert (result.done, result.failed, result.new) == (6, 0, 3)
+    with open_run(tmp_path) as run:
+        assert sorted(row.attempts for row in run.rows()) == [1, 1, 1, 2, 2, 2]
+
+
+def test_worst_class_is_found_from_cross_entropy_and_never_again(data, small, tmp_path):
+    symbolic = small.with_(important=["worst", {"second": 1.0, "median": 0.5}])
+    first = Pretender(stop_after=1)
+    result = runner.run(symbolic, tmp_path, first, data=data)
+    assert (result.finished, result.done, result.pending) == (False, 1, 7)
+    assert first.calls[0][1].important == (1, 2)  # any class may turn out to be wanted
+    with open_run(tmp_path) as run:
+        assert run.columns() == []
+    second = Pretender()
+    assert runner.run(symbolic, tmp_path, second, data=data).finished
+    assert [trial.setting.method for trial in second.calls[0][0]] == ["ce"]
+    with open_run(tmp_path) as run:
+        ranked = rank_classes([row.recall["val"] for row in run.rows(method="ce")])
+        worst, pair = run.columns()
+        assert worst.indices == (ranked["worst"],)
+        assert pair.indices == tuple(dict.fromkeys([ranked["second"], ranked["median"]]))
+        ce = run.rows(method="ce")[0]
+        for column in (worst, pair):
+            recalls = run.scores(ce, "test", column.indices).recall()
+            assert recalls.tolist() == [ce.recall["test"][index] for index in sorted(column.indices)]
+    # Another seed would rank the classes anew: the run keeps what it has decided.
+    monkey = Pretender()
+    runner.run(symbolic.with_(seeds=[0, 1, 5]), tmp_path, monkey, data=data)
+    with open_run(tmp_path) as run:
+        assert run.columns() == [worst, pair]
+    assert {trial.seed for trial in monkey.trained} == {5}
+
+
+def test_the_papers_rule_looks_at_the_test_images(data, small, tmp_path):
+    runner.run(small.with_(important="worst", important_from="test"), tmp_path, Pretender(), data=data)
+    with open_run(tmp_path) as run:
+        by_split = {s: rank_classes([row.recall[s] for row in run.rows(method="ce")])["worst"] for s in ("val", "test")}
+        assert run.columns()[0].indices == (by_split["test"],)
+        assert by_split["val"] != by_split["test"]  # so that this test can fail
+
+
+def test_ranks():
+    assert rank_classes([[0.5, 0.9, 0.2, 0.7], [0.5, 0.7, 0.4, 0.9]]) == {"worst": 2, "second": 0, "median": 0}
+    assert rank_classes([[0.3, float("nan"), 0.3, 0.9, 0.8]]) == {"worst": 0, "second": 2, "median": 2}
+    with pytest.raises(InputError, match="fewer than two classes"):
+        rank_classes([[0.3, float("nan")]])
+
+
+def test_all_classes_may_be_important(data, small, tmp_path):
+    everything = small.with_(important=["row", "column", "corner"])
+    pretender = Pretender()
+    assert runner.run(everything, tmp_path, pretender, data=data).finished
+    assert pretender.calls[0][1].important == (1, 2)
+    with open_run(tmp_path) as run:
+        assert run.scores(run.rows()[0], "val", (0,)).important == (0,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"important": "colum"}, "important='colum' is not a class; did you mean 'column'"),
+        ({"important": 3}, "important=3 is not a class; there are 3, 0 to 2"),
+        ({"training": TRAINING.with_(model_options=(("widht", 2),))}, "widht"),
+        ({"methods": {"camri": {"m": [0.1], "s": [-1]}}}, "-1"),
+    ],
+)
+def test_bad_input_leaves_nothing_behind(data, small, tmp_path, changes, said):
+    with pytest.raises(InputError, match=said):
+        runner.run(small.with_(**changes), tmp_path / "new", Pretender(), data=data)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_of_other_things_is_refused(data, small, tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(InputError, match=r"holds other files \(thesis.tex"):
+        runner.run(small, tmp_path, Pretender(), data=data)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_that_cannot_be_made_is_refused(data, small, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot be written .*choose another folder"):
+        runner.run(small, tmp_path / "file" / "run", Pretender(), data=data)
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(InputError, match=r"cannot be written \(Permission denied\)"), lock.hold(tmp_path):
+        pass
+
+
+def test_a_full_disk_under_the_checkpoints_is_a_sentence(data, small, tmp_path):
+    class Full(Pretender):
+        def train(self, trials, work, hooks):
+            super().train(trials[:2], work, hooks)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(InputError, match="the disk is full; what was stored is safe"):
+        runner.run(small, tmp_path, Full(), data=data)
+    assert len(table(tmp_path)) == 2
+    assert runner.run(small, tmp_path, Pretender(), data=data).new == 4
+
+
+def test_max_wall_stops_in_good_order(data, small, tmp_path, undisturbed):
+    slow = small.with_(training=TRAINING.with_(epochs=400))
+    began = time.monotonic()
+    result = runner.run(slow, tmp_path, LocalExecutor("cpu", workers=1), data=data, max_wall_s=1.0)
+    assert not result.finished
+    assert result.pending > 0
+    assert time.monotonic() - began < 1.0
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 1  # the trial in flight goes on from here
+
+
+def test_listeners_hear_of_what_is_stored(data, small, tmp_path):
+    heard = []
+
+    def listen(outcome):
+        with open_run(tmp_path) as run:
+            heard.append((outcome.trial.seed, len(run.rows())))
+
+    runner.run(small, tmp_path, Pretender(), data=data, listeners=[listen])
+    assert heard == [(0, 1), (1, 2), (0, 3), (0, 4), (1, 5), (1, 6)]
+    assert isinstance(next(iter(table(tmp_path).values())), Outcome)
+
+
+def test_reports_count_earlier_calls(data, small, tmp_path):
+    runner.run(small, tmp_path, Pretender(stop_after=3), data=data)
+    reports = []
+    executor = LocalExecutor("cpu", workers=1)
+    runner.run(small, tmp_path, executor, data=data, on_report=reports.append)
+    assert {report.total for report in reports} == {6}
+    assert reports[0].done >= 3
+    assert reports[0].part >= 0.5
+    assert reports[-1].part == 1.0
+
+
+def start(*arguments):
+    """A process of its own: forked, so that torch need not be imported again."""
+    process = multiprocessing.get_context("fork").Process(target=_run_quietly, args=arguments)
+    process.start()
+    return process
+
+
+def _run_quietly(spec, folder, data):
+    with contextlib.suppress(KeyboardInterrupt):
+        runner.run(spec, folder, LocalExecutor("cpu", workers=1, checkpoint_every_s=0.0), data=data)
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(data, small, tmp_path):
+    first = start(small.with_(training=TRAINING.with_(epochs=10_000)), tmp_path, data)
+    while lock.holder(tmp_path) != first.pid:
+        time.sleep(0.01)
+    with pytest.raises(InputError, match=rf"is in use by another process \(pid {first.pid}\)"):
+        runner.run(small, tmp_path, Pretender(), data=data)
+    os.kill(first.pid, signal.SIGKILL)
+    first.join()
+    assert lock.holder(tmp_path) is None
+    with lock.hold(tmp_path):
+        assert lock.holder(tmp_path) == os.getpid()
+
+
+@pytest.fixture
+def longer(small):
+    """Some seconds of work: 14 trials, for a class that is still to be found."""
+    grid = {"ce": {}, "wce": {"w": [4, 8]}, "camri": {"m": [0.0, 0.1, 0.2, 0.3], "s": [8]}}
+    return small.with_(important="worst", methods=grid, training=TRAINING.with_(epochs=36, average=0.9))
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_the_table_is_that_of_an_undisturbed_run(data, longer, tmp_path):
+    began = time.monotonic()
+    runner.run(longer, tmp_path / "whole", LocalExecutor("cpu", workers=1), data=data)
+    whole_s = time.monotonic() - began
+    for _ in range(20):
+        process = start(longer, tmp_path / "killed", data)
+        process.join(timeout=random.uniform(0.0, whole_s / 16))
+        assert process.exitcode is None, "it came to its end before it was killed twenty times"
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+    last = start(longer, tmp_path / "killed", data)
+    last.join()
+    assert last.exitcode == 0
+    assert_same_table(tmp_path / "killed", tmp_path / "whole")
+    with open_run(tmp_path / "killed") as run, open_run(tmp_path / "whole") as whole:
+        assert run.columns() == whole.columns()
+        assert {row.attempts for row in run.rows()} == {1}
+        assert len(run.rows()) == 14
+
+
+def test_an_interrupt_leaves_checkpoints_and_the_next_call_goes_on(data, small, tmp_path):
+    spec = small.with_(training=TRAINING.with_(epochs=60))
+    process = start(spec, tmp_path / "stopped", data)
+    while not list((tmp_path / "stopped").glob("checkpoints/*.safetensors")):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGTERM)
+    process.join()
+    assert process.exitcode == 0
+    runner.run(spec, tmp_path / "stopped", LocalExecutor("cpu", workers=1), data=data)
+    runner.run(spec, tmp_path / "whole", LocalExecutor("cpu", workers=1), data=data)
+    assert_same_table(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_a_study_can_be_made_of_named_settings_alone():
+    made = study("s", "digits", 8, {"camri": {"m": [0.2], "s": [8]}}, seeds=[3])
+    (trial,) = made.trials([((8, 1.0),)])
+    assert (trial.setting, trial.seed) == (setting("camri", 8, m=0.2, s=8.0), 3)
