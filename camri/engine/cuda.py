@@ -345,12 +345,6 @@ def _train(
     place_of = dict(zip(pack.replicas, places, strict=True))
     saved_at = time.perf_counter()
 
-    def leave(replica: Replica, outcome: Outcome) -> None:
-        path = job.checkpoint_of(replica.trial)
-        if path is not None and outcome.status == "failed":
-            checkpoint.remove(path)
-        ended(place_of[replica], outcome)
-
     while pack.replicas[0].record.epoch < job.training.epochs:
         first = pack.replicas[0].record
         for replica in pack.replicas:
@@ -370,7 +364,7 @@ def _train(
             record = replica.record
             if not math.isfinite(loss_sum):
                 error = f"the loss stopped being finite in epoch {record.epoch + 1}; {record.last_finite()}"
-                leave(replica, record.failed(error))
+                ended(place_of[replica], record.failed(error))
                 lost.append(replica)
                 continue
             record.end_epoch(loss_sum / job.steps_per_epoch, hits)
@@ -392,7 +386,7 @@ def _train(
 
     for replica in pack.replicas:
         replica.record.tick(len(pack.replicas))
-        leave(replica, replica.record.done(replica.evaluate, replica.weights))
+        ended(place_of[replica], replica.record.done(replica.evaluate, replica.weights))
     return True
 
 

@@ -97,8 +97,6 @@ def train_one(
             value = loss.item()
             if not math.isfinite(value):
                 where = f"epoch {record.epoch + 1}, step {place + 1} of {job.steps_per_epoch}"
-                if path is not None:
-                    checkpoint.remove(path)
                 return record.failed(f"the loss became {value} in {where}; {record.last_finite()}")
             optimise.zero_grad(set_to_none=True)
             loss.backward()

@@ -70,7 +70,7 @@ def train(
         tracker.end(place)
         if on_outcome is not None:
             on_outcome(outcome)
-        if outcome.status == "done" and (path := job.checkpoint_of(outcome.trial)) is not None:
+        if (path := job.checkpoint_of(outcome.trial)) is not None:
             checkpoint.remove(path)  # not before: a process killed while the outcome is handed over must not lose both
 
     with stop_on_signals() as told:
