@@ -43,6 +43,7 @@ SIZES = [(64, 10), (1024, 10), (64, 1_000), (1024, 1_000), (64, 100_000), (1024,
 COMPILED_SIZES = [(64, 10), (1024, 1_000), (1024, 100_000)]
 QUICK_SIZES = [(8, 10), (16, 50)]
 OURS = ("camri", "camri-arcface")
+MEASURED = ("camri/heads.py", "camri/losses.py", "camri/checks.py", "benchmarks/losses.py")
 
 
 class Arccos(nn.Module):
@@ -293,7 +294,7 @@ def describe_machine() -> dict[str, object]:
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": git("rev-parse", "--short", "HEAD") or None,
-        "changed_since_commit": bool(git("status", "--porcelain", "--", "camri", "benchmarks")),
+        "changed_since_commit": bool(git("status", "--porcelain", "--", *MEASURED)),
         "versions": {"python": platform.python_version(), **{name: package(name) for name in packages}},
         "hardware": {
             "cpu": models[0] if models else platform.processor(),
