@@ -95,7 +95,17 @@ def test_public_names():
         _ = camri.CamriLos
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["data", "--help"], ["demo", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["data", "--help"],
+        ["demo", "--help"],
+        ["study", "--help"],
+        ["study", "run", "--help"],
+    ],
+)
 def test_help_and_version_start_without_torch(arguments):
     script = (
         "import sys\n"

@@ -5,7 +5,7 @@ import sys
 import typer
 
 import camri
-from camri.cli import data
+from camri.cli import data, study
 from camri.errors import InputError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data.app)
+app.add_typer(study.app)
 
 
 def _print_version(wanted: bool) -> None:

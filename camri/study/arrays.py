@@ -2,7 +2,8 @@
 
 import io
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -23,10 +24,10 @@ def pack(arrays: Mapping[str, Array]) -> bytes:
     return file.getvalue()
 
 
-def unpack(blob: bytes) -> dict[str, Array]:
-    """The arrays of a blob; ValueError where its bytes are damaged."""
+def unpack(blob: bytes, names: Collection[str] | None = None) -> dict[str, Array]:
+    """The arrays of a blob, or those of some names; ValueError where its bytes are damaged."""
     try:
         with np.load(io.BytesIO(blob), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, OSError) as error:
+            return {name: file[name] for name in (file.files if names is None else names)}
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, OSError) as error:
         raise ValueError(f"the stored arrays are damaged ({error})") from error

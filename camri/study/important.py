@@ -13,7 +13,7 @@ from camri.study.wide import all_but_first
 def resolve(study: Study, classes: Sequence[str], found: Mapping[str, int] | None = None) -> list[Resolved] | None:
     """Class indices and strengths of every column; None while "worst", "second" or "median" is not in `found`.
 
-    A name that is no class is refused in either case.
+    A name of digits that no class has is an index. A name that is no class is refused in either case.
     """
     columns = [_resolve_column(column, classes, found or {}) for column in study.important]
     return None if study.symbols - set(found or {}) else columns
@@ -30,6 +30,8 @@ def _resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, 
             index = name
         elif name in classes:
             index = list(classes).index(name)
+        elif name.isdecimal() and int(name) < len(classes):
+            index = int(name)
         else:
             raise InputError(f"important={name!r} is not a class; {closest(name, [*classes, *SYMBOLS])}")
         indices.setdefault(index, strength)  # "worst" may turn out to be a class that is named beside it

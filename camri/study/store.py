@@ -7,7 +7,7 @@ for row in run.rows(method="camri"):
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -143,7 +143,8 @@ class Run:
 
     def confusion(self, row: Row | str, split: str = "test") -> Array:
         """Counts (C, C), row = true class."""
-        return self.arrays(row)[f"confusion.{split}"]
+        name = f"confusion.{split}"
+        return self._unpack(self._blob("arrays", row), [name])[name]
 
     def scores(self, row: Row | str, split: str, important: Sequence[int] | None = None) -> Scores:
         """The condensed scores of a split; give `important` to have them for those classes alone.
@@ -151,7 +152,10 @@ class Run:
         Always give it where trials are compared: cross-entropy trials from which the important classes were found
         hold the scores of all classes.
         """
-        found = self._scores(self._important(row), self.arrays(row), split)
+        important_of, names = self._important(row), [f"scores.{split}.{part}" for part in SCORE_PARTS]
+        if split not in important_of:
+            raise InputError(f"{self.path}: outcome {self._name(row)} kept no scores of {split!r}")
+        found = self._scores(important_of, self._unpack(self._blob("arrays", row), names), split)
         return found if important is None else narrow(found, important, len(self.classes))
 
     def _important(self, row: Row | str) -> dict[str, list[int]]:
@@ -207,15 +211,19 @@ class Run:
         for row in self.rows(**chosen):
             yield self.outcome(row)
 
+    @staticmethod
+    def _name(row: Row | str) -> str:
+        return row if isinstance(row, str) else row.identity
+
     def _blob(self, column: str, row: Row | str) -> Any:
-        identity = row if isinstance(row, str) else row.identity
+        identity = self._name(row)
         found = self._select(f"SELECT {column} FROM outcomes WHERE identity = ?", identity)
         if not found:
             raise InputError(f"{self.path} has no outcome {identity!r}")
         return found[0][0]
 
-    def _unpack(self, blob: bytes) -> dict[str, Array]:
+    def _unpack(self, blob: bytes, names: Collection[str] | None = None) -> dict[str, Array]:
         try:
-            return unpack(blob)
+            return unpack(blob, names)
         except ValueError as error:
             raise schema.damaged(self.path, str(error)) from error

@@ -114,7 +114,7 @@ class Store(Run):
 
     def copy(self, identity: str, source: Run) -> None:
         """Nothing; an outcome of another store is in this one too, as it stands there."""
-        names = [name for _, name, *_ in self._select("PRAGMA table_info(outcomes)") if name != "attempts"]
+        names = [name for _, name, *_ in self._select("PRAGMA table_info(outcomes)")]
         (values,) = source._select(f"SELECT {', '.join(names)} FROM outcomes WHERE identity = ?", identity)
         self._insert(dict(zip(names, values, strict=True)))
 
@@ -123,7 +123,7 @@ class Store(Run):
             before = self._connection.execute(
                 "SELECT attempts FROM outcomes WHERE identity = ?", (values["identity"],)
             ).fetchone()
-            values = {**values, "attempts": 1 + (before[0] if before else 0)}
+            values = {**values, "attempts": values.get("attempts", 1) + (before[0] if before else 0)}
             marks = ", ".join("?" for _ in values)
             self._connection.execute(
                 f"INSERT OR REPLACE INTO outcomes ({', '.join(values)}) VALUES ({marks})", tuple(values.values())

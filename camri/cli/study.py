@@ -1,0 +1,195 @@
+"""`camri study`: list, show, run, watch, unite and export studies."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from camri.errors import InputError
+
+if TYPE_CHECKING:
+    from camri.study.spec import Study
+
+app = typer.Typer(
+    name="study",
+    help="Run the paper's studies or your own, and see how they stand.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _examples(*lines: str) -> str:
+    return "[bold]Examples[/bold]\n\n" + "\n\n".join(lines)
+
+
+Words = Annotated[list[str], typer.Argument(metavar="NAME|FILE.toml", help="A recipe (see list) or a TOML file.")]
+Methods = Annotated[str | None, typer.Option(help="Methods to run, for example ce,camri.")]
+Trials = Annotated[int | None, typer.Option(min=1, help="Seeds of each setting: 0, 1, … up to this many.")]
+Seeds = Annotated[str | None, typer.Option(help="Which seeds, for example 5-9; for several machines.")]
+Schedule = Annotated[str | None, typer.Option(help="fast or paper.")]
+Rule = Annotated[str | None, typer.Option(help="honest (choose on held-out images) or paper (on the test images).")]
+GridWords = Annotated[
+    list[str] | None,
+    typer.Option("--grid", help="Values of a knob: m=4,8 s=8,16 or wce.w=4. Margins of angular methods in π/64."),
+]
+Important = Annotated[
+    list[str] | None,
+    typer.Option(help="Important class: a name, an index, worst, second, median; several at once as cat+dog:0.5."),
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
+
+
+@app.command("list", epilog=_examples("camri study list"))
+def list_() -> None:
+    """The studies there are, with their settings and trials."""
+    from camri.cli.study_view import print_recipes
+
+    print_recipes()
+
+
+@app.command(
+    epilog=_examples(
+        "camri study show paper.cifar10", "camri study show paper.cifar10 --important cat --schedule paper --no-cost"
+    )
+)
+def show(
+    words: Words,
+    methods: Methods = None,
+    trials: Trials = None,
+    seeds: Seeds = None,
+    schedule: Schedule = None,
+    rule: Rule = None,
+    grid: GridWords = None,
+    important: Important = None,
+    device: Annotated[str, typer.Option(help="Device to estimate for: auto, cpu, cuda.")] = "auto",
+    cost: Annotated[bool, typer.Option("--cost/--no-cost", help="Estimate the cost, measuring if need be.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the study's JSON instead.")] = False,
+) -> None:
+    """A study's settings, trials after merging duplicates, and its cost on this device."""
+    import json
+
+    from camri.cli.study_view import print_cost, print_study
+
+    study = _find(words, methods, trials, seeds, schedule, rule, grid, important)
+    if as_json:
+        typer.echo(json.dumps(study.to_json(), indent=2))
+        return
+    print_study(study)
+    if cost:
+        print_cost(study, device)
+
+
+@app.command(
+    epilog=_examples(
+        "camri study run digits --out runs/digits",
+        "camri study run paper.cifar10 --out runs/cat --important cat --methods ce,l2softmax,camri --trials 5 "
+        "--grid m=4,8 s=8,16",
+        "camri study run mine.toml --out runs/mine --max-wall 25m",
+        "Stopped or killed? The same command goes on where it was.",
+    )
+)
+def run(
+    words: Words,
+    out: Annotated[Path, typer.Option(help="The run's folder: new, or one to go on with.")],
+    methods: Methods = None,
+    trials: Trials = None,
+    seeds: Seeds = None,
+    schedule: Schedule = None,
+    rule: Rule = None,
+    grid: GridWords = None,
+    important: Important = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    pack_size: Annotated[int | None, typer.Option(min=1, help="Models side by side on a GPU.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU; one a core unless told.")] = None,
+    max_wall: Annotated[str | None, typer.Option(help="Stop in good order before this time is up, e.g. 25m.")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train failed trials again.")] = False,
+) -> None:
+    """Train what is not yet trained of a study; every outcome is stored as its trial ends."""
+    from camri.cli.study_view import print_result, watching
+    from camri.study.executor import LocalExecutor
+    from camri.study.narrow import parse_duration
+    from camri.study.runner import run as run_study
+
+    study = _find(words, methods, trials, seeds, schedule, rule, grid, important)
+    limit_s = None if max_wall is None else parse_duration(max_wall)
+    executor = LocalExecutor(device, workers, pack_size)
+    with watching() as on_report:
+        result = run_study(study, out, executor, retry_failed=retry_failed, max_wall_s=limit_s, on_report=on_report)
+    print_result(result, out)
+    if not result.finished and limit_s is None:
+        raise typer.Exit(130)
+
+
+@app.command(epilog=_examples("camri study status runs/digits", "camri study status runs/paper --no-best"))
+def status(
+    folder: RunFolder,
+    best: Annotated[bool, typer.Option("--best/--no-best", help="Look for the best settings so far.")] = True,
+) -> None:
+    """What is done, failed and left of a run, and the best setting of each method so far."""
+    from camri.cli.study_view import print_status
+    from camri.study.status import status as status_of
+
+    print_status(status_of(folder, best), folder)
+
+
+@app.command(epilog=_examples("camri study merge runs/a runs/b --out runs/all"))
+def merge(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs of one study.")],
+    out: Annotated[Path, typer.Option(help="Folder for the united run; it may hold one of the same study.")],
+) -> None:
+    """Unite runs of one study from several machines. Exit code 1 where a trial came out differently in two of them."""
+    from camri.study.merge import merge as unite
+
+    merged = unite(folders, out)
+    typer.echo(
+        f"{out}: {merged.total:,} outcomes, {merged.added:,} of them new; {merged.agreed:,} were there twice and agree"
+    )
+    for line in merged.conflicts:
+        typer.echo(f"differs, the first is kept: {line}", err=True)
+    if merged.conflicts:
+        raise typer.Exit(1)
+
+
+@app.command(epilog=_examples("camri study export runs/digits --csv digits.csv --parquet digits.parquet"))
+def export(
+    folder: RunFolder,
+    csv: Annotated[Path | None, typer.Option(help="Write CSV here.")] = None,
+    parquet: Annotated[Path | None, typer.Option(help="Write parquet here.")] = None,
+) -> None:
+    """A tidy table: one row for each outcome and split, with the setting's knobs, accuracy and every class's recall."""
+    from camri.study.export import export as write
+
+    if csv is None and parquet is None:
+        raise InputError("nothing to write; give --csv FILE, --parquet FILE or both")
+    num_rows = write(folder, csv, parquet)
+    typer.echo(f"{num_rows:,} rows: {', '.join(str(path) for path in (csv, parquet) if path is not None)}")
+
+
+def _find(
+    words: list[str],
+    methods: str | None,
+    trials: int | None,
+    seeds: str | None,
+    schedule: str | None,
+    rule: str | None,
+    grid: list[str] | None,
+    important: list[str] | None,
+) -> "Study":
+    """The study that the command line asks for."""
+    from camri.study.narrow import narrow, parse_column, parse_seeds
+    from camri.study.recipes import find_study
+
+    # `--grid m=4,8 s=8,16`: the parser takes one word after an option and leaves the others among the arguments.
+    names = [word for word in words if "=" not in word]
+    if len(names) != 1:
+        raise InputError(f"give one study, not {len(names)} ({' '.join(names) or 'none'}); see `camri study list`")
+    if trials is not None and seeds is not None:
+        raise InputError(f"give --trials {trials} or --seeds {seeds}, not both")
+    given: dict[str, Any] = {"schedule": schedule, "rule": rule, "trials": trials}
+    if important:
+        given["important"] = [parse_column(text) for text in important]
+    study = find_study(names[0], **{name: value for name, value in given.items() if value is not None})
+    if seeds is not None:
+        study = study.with_(seeds=parse_seeds(seeds))
+    return narrow(study, methods, [*(grid or []), *(word for word in words if "=" in word)])

@@ -1,0 +1,189 @@
+"""What `camri study` prints."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from camri.methods import MARGIN_UNIT
+from camri.study.grid import ANGULAR
+from camri.study.heartbeat import Report
+from camri.study.recipes import RECIPES
+from camri.study.runner import Result
+from camri.study.spec import Study
+from camri.study.status import Best, Status
+
+NOTES_SHOWN = 5
+LOG_EVERY_S = 30.0
+
+
+def print_recipes() -> None:
+    table = Table("name", "settings", "trials", "about", box=None, pad_edge=False)
+    for recipe in RECIPES.values():
+        study = recipe()
+        columns = study.placeholders()
+        settings, trials = len(study.unique_settings(columns)), len(study.trials(columns))
+        table.add_row(recipe.name, f"{settings:,}", f"{trials:,}", escape(recipe.about))
+    console = Console()
+    console.print(table)
+    console.print("More of one: camri study show NAME. Your own: a TOML file, see docs/study.md.")
+
+
+def print_study(study: Study) -> None:
+    console = Console()
+    columns = study.placeholders()
+    every, unique = list(study.settings(columns)), study.unique_settings(columns)
+    training = study.training
+    named = "; ".join(
+        " + ".join(f"{name}" if s == 1 else f"{name} at {s:g}" for name, s in zip(c.classes, c.strengths, strict=True))
+        for c in study.important
+    )
+    found = f", found on {study.important_from}" if study.is_symbolic else ""
+    console.print(f"[bold]{escape(study.name)}[/bold]  {study.key}")
+    console.print(f"data: {escape(study.data)}, validation {study.val_fraction:g} of the train split")
+    console.print(f"important: {escape(named)}{found}")
+    console.print(
+        f"training: {training.model}, {training.epochs} epochs of batch {training.batch_size}, {training.optimizer} "
+        f"{training.learning_rate:g}"
+    )
+    table = Table("method", "settings", "values", box=None, pad_edge=False)
+    for grid in study.methods:
+        num = sum(one.method == grid.method for _, one in every)
+        axes = "; ".join(f"{knob} {_shown(grid.method, knob, values)}" for knob, values in grid.axes)
+        table.add_row(grid.method, f"{num:,}", axes)
+    console.print(table)
+    num_seeds = len(study.seeds)
+    console.print(
+        f"{len(every):,} settings, {len(unique):,} after merging those that train the same; × {num_seeds} seeds = "
+        f"{len(unique) * num_seeds:,} trials"
+    )
+
+
+def _shown(method: str, knob: str, values: tuple[float, ...]) -> str:
+    if method in ANGULAR and knob == "m":
+        return f"{', '.join(f'{value / MARGIN_UNIT:.4g}' for value in values)} (π/64)"
+    return ", ".join(f"{value:.4g}" for value in values)
+
+
+def print_cost(study: Study, device: str) -> None:
+    from camri.engine.training import pick_device
+    from camri.study.cost import estimate
+
+    cost = estimate(study, pick_device(device), os.cpu_count() or 1)
+    Console().print(
+        f"cost on {cost.device}: about {duration(cost.total_s)}, {duration(cost.trial_s)} a trial, "
+        f"{cost.images_per_s:,.0f} images/s ({cost.source})"
+    )
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[Callable[[Report], None]]:
+    """What hears a run's reports: a progress bar on a terminal, a line now and then in a log."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Log(console)
+        return
+    columns = (TextColumn("{task.fields[trials]}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+               TextColumn("{task.fields[rest]}"))  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bars:
+        bar = bars.add_task("", total=1.0, trials="loading", rest="")
+
+        def tell(report: Report) -> None:
+            bars.update(bar, completed=report.part, trials=_trials(report), rest=_rest(report))
+
+        yield tell
+
+
+class _Log:
+    """Prints a report's line every `LOG_EVERY_S` seconds."""
+
+    def __init__(self, console: Console):
+        self.console, self.told = console, time.monotonic()
+
+    def __call__(self, report: Report) -> None:
+        if time.monotonic() - self.told > LOG_EVERY_S:
+            self.told = time.monotonic()
+            self.console.print(f"{_trials(report)}, {_rest(report)}", soft_wrap=True)
+
+
+def _trials(report: Report) -> str:
+    failed = f", {report.failed} failed" if report.failed else ""
+    return f"{report.done:,}/{report.total:,} trials{failed}"
+
+
+def _rest(report: Report) -> str:
+    live = {"recall": report.recall, "accuracy": report.accuracy}
+    told = [f"{report.images_per_s:,.0f} images/s", f"{duration(report.left_s)} left"]
+    return ", ".join(told + [f"{name} {value:.3f}" for name, value in live.items() if value is not None])
+
+
+def print_result(result: Result, out: Path) -> None:
+    console = Console()
+    failed = f", {result.failed:,} failed (--retry-failed trains them again)" if result.failed else ""
+    console.print(f"{escape(str(out))}: {result.done:,} done, {result.new:,} of them now{failed}")
+    if not result.finished:
+        console.print(f"stopped in good order, {result.pending:,} to go: the same command goes on")
+
+
+def print_status(status: Status, folder: Path) -> None:
+    console = Console()
+    running = f", {status.report.running} running" if status.report else ""
+    console.print(
+        f"[bold]{escape(', '.join(status.names))}[/bold] in {escape(str(folder))}: {status.done:,} of {status.total:,} "
+        f"done, {status.failed:,} failed, {status.pending:,} pending{running}"
+    )
+    if status.pid is not None:
+        console.print(f"running now: process {status.pid}")
+    if status.pending and status.left_s is not None:
+        of_device = "" if status.report else " of the device that ran it"
+        console.print(f"time left: about {duration(status.left_s)}{of_device}")
+    if status.retried:
+        console.print(f"tried more than once: {status.retried}")
+    for line in status.errors[:NOTES_SHOWN]:
+        console.print(f"failed: {escape(line)}")
+    if len(status.errors) > NOTES_SHOWN:
+        console.print(f"… and {len(status.errors) - NOTES_SHOWN} more")
+    if not status.columns:
+        console.print("important classes: to be found from the cross-entropy trials")
+    if status.best:
+        _print_best(console, status)
+
+
+def _print_best(console: Console, status: Status) -> None:
+    many = len(status.columns) > 1
+    heads = [*(["important"] if many else []), "method", "best setting", "seeds", "recall", "accuracy"]
+    table = Table(*heads, box=None, pad_edge=False)
+    for best in status.best:
+        table.add_row(*([escape(best.column)] if many else []), best.method, *_cells(best))
+    what = "validation" if status.split == "val" else "test images, so optimistic:"
+    console.print(f"best so far, {what} recall at no less than cross-entropy's accuracy, each after its best shift:")
+    console.print(table)
+
+
+def _cells(best: Best) -> list[str]:
+    if best.setting is None:
+        return ["– none is that accurate –", "", "", ""]
+    return [best.setting, str(best.seeds), f"{best.recall:.4f}", f"{best.accuracy:.4f}"]
+
+
+def duration(seconds: float) -> str:
+    """A duration for people.
+
+    >>> duration(0.4), duration(75), duration(7300), duration(400_000)
+    ('0.4 s', '1 min 15 s', '2 h 01 min', '4.6 days')
+    """
+    if not seconds < float("inf"):
+        return "?"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 72 else f"{seconds / 86400:.1f} days"
