@@ -20,6 +20,7 @@ from camri.checks import as_float, check, eager, known_dtype, per_class, square
 from camri.errors import InputError, closest
 
 BEYOND_PI = ("monotone", "paper", "clip")
+NO_LABEL = -(2**62)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0, validate: bool = False) -> Tensor:
@@ -343,7 +344,10 @@ def _scale(cos: Tensor, scale: float | Tensor) -> Tensor:
 def _cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
     """-_at_label(log_softmax(logits)) in one call: two steps fewer over (B, C), forward and backward."""
     rows, wanted = (logits, labels) if logits.dim() == 2 else (logits.flatten(0, -2), labels.flatten())
-    loss = F.cross_entropy(rows, wanted.long(), reduction="none", label_smoothing=label_smoothing)
+    # Torch passes over rows labelled -100 in silence; here no label is passed over.
+    loss = F.cross_entropy(
+        rows, wanted.long(), reduction="none", label_smoothing=label_smoothing, ignore_index=NO_LABEL
+    )
     return loss if logits.dim() == 2 else loss.view(labels.shape)
 
 

@@ -447,6 +447,14 @@ def test_wrong_input_is_refused_by_name_and_value(call, words):
         call()
 
 
+def test_minus_100_is_an_error_and_no_row_to_pass_over_even_where_values_are_not_looked_at():
+    def total(cos):
+        return losses.margin_softmax(cos, torch.tensor([-100]), ZEROS, 8.0).sum()
+
+    with pytest.raises((IndexError, RuntimeError)):
+        torch.func.grad(total)(COSINES)
+
+
 def test_references_disagree_with_a_flipped_margin():
     """The oracle itself: it tells θ + m from θ − m."""
     right, wrong = (references.margin_softmax(CASES[4].outputs(), labels(), sign * MARGINS, 8.0) for sign in (1, -1))
