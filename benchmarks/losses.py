@@ -10,10 +10,14 @@ Every contender takes the same features (B, D) and weight (C, D), both with grad
 - `arccos`: a plain ArcFace, gather the label's cosine, arccos, add the margin, cos, scatter it back;
 - `one-hot`: the same with a one-hot mask and the arccos of every cosine.
 
-Contenders take turns, one step each, so that whatever else the machine does falls on all of them alike, and no
-step finds the caches as the one before it left them, just as in a training step. Peak memory is what one step
+Contenders take turns in random order, one step each, so that whatever else the machine does falls on all of them
+alike, and no step finds the caches as it left them, just as in a training step. Peak memory is what one step
 allocates beyond weight, features and labels: on CUDA by the allocator's statistics, on the CPU by the profiler's
 record of every tensor's allocation (the matrix library's own scratch is in neither).
+
+On a CPU, tell glibc to keep what it is given, or the median shows whose turn it was to fault fresh pages in:
+
+    MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=34359738368 MALLOC_TOP_PAD_=268435456
 """
 
 import argparse
@@ -21,6 +25,7 @@ import json
 import math
 import os
 import platform
+import random
 import statistics
 import subprocess
 import tempfile
@@ -153,9 +158,10 @@ def measure_times(
     short = device.type == "cuda" and (time.perf_counter() - started) < 0.01 * len(contenders)
     inner = 10 if short else 1
     times: dict[str, list[float]] = {one.name: [] for one in contenders}
-    started, rounds = time.perf_counter(), 0
+    started, rounds, order = time.perf_counter(), 0, random.Random(0)
     while rounds < least or (time.perf_counter() - started < seconds and rounds < 5_000):
-        for one in contenders[rounds % len(contenders) :] + contenders[: rounds % len(contenders)]:
+        # Drawn anew each round: a fixed order gives each the same neighbour's caches, 3 % apart for equal code.
+        for one in order.sample(contenders, len(contenders)):
             synchronize(device)
             begin = time.perf_counter()
             for _ in range(inner):
@@ -216,8 +222,7 @@ def measure_case(
     contenders = make_contenders(torch.randn(classes, dim, generator=generator).to(device))
     check_agreement(contenders, features, labels)
     if mode == "compiled":
-        # pytorch-metric-learning breaks the graph and looks at values: compiled it is itself with detours.
-        contenders = [one for one in contenders if one.name not in ("camri", "pml")]
+        contenders = [one for one in contenders if one.name != "camri"]  # compiles to what camri-arcface does
         torch._dynamo.reset()
         for one in contenders:
             one.loss = torch.compile(one.loss, dynamic=False)
@@ -302,6 +307,7 @@ def describe_machine() -> dict[str, object]:
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
         "threads": torch.get_num_threads(),
+        "environment": {k: v for k, v in os.environ.items() if k.startswith(("MALLOC_", "OMP_", "MKL_"))},
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }
 
