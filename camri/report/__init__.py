@@ -1,0 +1,5 @@
+"""Outcomes -> what people look at: tables, charts and one self-contained page. Works from a run's store, without torch.
+
+The way of the data: `reading` (a run's store) -> `verdict` (choice and judgement) -> `tables`, `charts`, `figures`
+-> `render`, `page`.
+"""

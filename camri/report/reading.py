@@ -1,0 +1,172 @@
+"""A run as the report reads it: columns, settings with their outcomes, scores. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from camri.metrics import Array, Scores
+from camri.select import Candidate, Measured, Trial, Validation
+from camri.study import lock
+from camri.study.store import ColumnFacts, Row, open_run
+
+BASELINE = "ce"
+# The titles of camri.methods, which needs torch; in the order of the paper's Table I, the paper's rivals after it.
+TITLES = {
+    "camri": "CAMRI",
+    "arcface": "ArcFace",
+    "wasserstein": "Wasserstein",
+    "crwwce": "CRWWCE",
+    "wce": "WCE",
+    "l2softmax": "L2-softmax",
+    "cosface": "CosFace on the important class",
+    "ldam": "LDAM",
+    "focal": "focal loss",
+    "logit_adjusted": "logit adjustment",
+    "vector_scaling": "vector scaling",
+    "ce": "cross-entropy",
+}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A setting that a column compares, and its outcomes that ended well."""
+
+    key: str
+    method: str
+    title: str
+    knobs: dict[str, Any]
+    rows: tuple[Row, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(row.seed for row in self.rows)
+
+    def value(self, knob: str) -> float:
+        """A knob's value; of one for each important class the largest."""
+        found = self.knobs[knob]
+        return float(max(found)) if isinstance(found, (list, tuple)) else float(found)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Trials of the run by state. `total` is None while it is not known; `is_running`: a process is at it now."""
+
+    done: int
+    failed: int
+    total: int | None
+    is_running: bool
+
+    @property
+    def is_finished(self) -> bool:
+        return not self.is_running and self.total is not None and self.done + self.failed >= self.total
+
+
+class Reading:
+    """A run, opened to read. Use it as a context manager.
+
+    with Reading("runs/x") as reading:
+        print(reading.columns, reading.progress())
+    """
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        self.run = open_run(self.folder)
+        self.classes = self.run.classes
+        self.columns: list[ColumnFacts] = self.run.columns()
+        self._scores: dict[tuple[str, str, tuple[int, ...]], Scores] = {}
+
+    def __enter__(self) -> "Reading":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.run.close()
+
+    @property
+    def name(self) -> str:
+        """The data set's name."""
+        return str(self.run.data["name"])
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether settings can be chosen without looking at the test images."""
+        return "val" in self.run.splits
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """All outcomes, failed ones too."""
+        return self.run.rows(status=None)
+
+    @property
+    def failed(self) -> list[Row]:
+        return [row for row in self.rows if row.status != "done"]
+
+    def settings(self, column: ColumnFacts, method: str | None = None) -> list[Planned]:
+        """Settings that a column compares and that have outcomes, in the study's order; each once a method."""
+        by_key: dict[str, list[Row]] = {}
+        for row in self.rows:
+            if row.status == "done":
+                by_key.setdefault(row.key, []).append(row)
+        found = {}
+        for one in self.run.plan(column.number):
+            if one.key in by_key and method in (None, one.method):
+                rows = tuple(sorted(by_key[one.key], key=lambda row: row.seed))
+                found[one.method, one.key] = Planned(one.key, one.method, one.title, one.setting["knobs"], rows)
+        return list(found.values())
+
+    def methods(self) -> list[str]:
+        """The methods of the plan, in the order of Table I."""
+        planned = {one.method for one in self.run.plan()}
+        return [name for name in TITLES if name in planned] + sorted(planned - set(TITLES))
+
+    def scores(self, row: Row, split: str, column: ColumnFacts) -> Scores:
+        """The condensed scores of the column's important classes."""
+        name = (row.identity, split, column.indices)
+        if name not in self._scores:
+            self._scores[name] = self.run.scores(row, split, important=column.indices)
+        return self._scores[name]
+
+    def validation(self, setting: Planned, column: ColumnFacts) -> Validation:
+        """What a choice may see of a setting."""
+        return Validation(setting.key, {row.seed: self.scores(row, "val", column) for row in setting.rows})
+
+    def candidate(self, setting: Planned, column: ColumnFacts) -> Candidate:
+        """A setting with its trials' validation and test scores."""
+        return Candidate(
+            setting.key,
+            [
+                Trial(row.seed, self.scores(row, "val", column), self.scores(row, "test", column))
+                for row in setting.rows
+            ],
+        )
+
+    def confusion(self, setting: Planned, split: str = "test") -> Array:
+        """Shares of each true class's images (a row each), mean over trials: (C, C); nan for one without images."""
+        counts = np.mean([self.run.confusion(row, split) for row in setting.rows], axis=0)
+        with np.errstate(invalid="ignore"):
+            return counts / counts.sum(axis=1, keepdims=True)
+
+    def angles(self, setting: Planned, split: str = "test") -> tuple[Array, Array]:
+        """Mean and sd of the angles of each class, averaged over trials, in radians: (C,), (C,)."""
+        arrays = [self.run.arrays(row) for row in setting.rows]
+        return tuple(np.mean([one[f"{name}.{split}"] for one in arrays], axis=0) for name in ("angle_mean", "angle_sd"))
+
+    def progress(self) -> Progress:
+        """How far the run has come."""
+        plan = {one.key for one in self.run.plan()}
+        seeds = {tuple(study["seeds"]) for study in self.run.studies}
+        total = len(plan) * len(next(iter(seeds))) if plan and len(seeds) == 1 else None
+        folder = self.folder if self.folder.is_dir() else self.folder.parent
+        return Progress(len(self.rows) - len(self.failed), len(self.failed), total, lock.holder(folder) is not None)
+
+
+def measure(setting: Planned, important: Sequence[int]) -> Measured:
+    """Recall (the important classes' mean) and accuracy on the test images, one number a trial."""
+    recalls = tuple(float(np.mean([row.recall["test"][index] for index in important])) for row in setting.rows)
+    return Measured(setting.key, recalls, tuple(row.accuracy["test"] for row in setting.rows))

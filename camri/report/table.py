@@ -1,0 +1,165 @@
+"""A small table value, and the ways to write it: Markdown, LaTeX, CSV, a terminal. HTML is the page's template."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from camri.errors import InputError, closest
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+BLANK = "–"
+FORMATS = ("md", "latex", "csv")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text, in bold or not."""
+
+    text: str
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A caption, notes, a header, and groups of rows; `records` are its numbers, one mapping a line of CSV.
+
+    `spans` stand above the header: (text, number of columns) from the second column on; none where it is empty.
+    """
+
+    caption: str
+    header: tuple[str, ...]
+    groups: tuple[tuple[tuple[Cell, ...], ...], ...]
+    records: tuple[Mapping[str, Any], ...]
+    notes: tuple[str, ...] = ()
+    spans: tuple[tuple[str, int], ...] = field(default=())
+
+    @property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        return [row for group in self.groups for row in group]
+
+
+def cells(*texts: str) -> tuple[Cell, ...]:
+    return tuple(Cell(text) for text in texts)
+
+
+def write(table: Table, form: str) -> str:
+    """The table as text in one of the formats."""
+    if form not in FORMATS:
+        raise InputError(f"format {form!r} is not for a table; {closest(form, FORMATS)}")
+    return {"md": to_markdown, "latex": to_latex, "csv": to_csv}[form](table)
+
+
+def to_markdown(table: Table) -> str:
+    """A pipe table under its caption.
+
+    >>> print(to_markdown(Table("T", ("a|b", "x"), ((cells("c", "1"),),), ())))
+    **T**
+    <BLANKLINE>
+    | a\\|b | x |
+    |---|---|
+    | c | 1 |
+    <BLANKLINE>
+    """
+    lines = [f"**{_markdown(table.caption)}**", ""]
+    if table.spans:
+        above = [table.header[0]] + [text for text, width in table.spans for text in [text] + [""] * (width - 1)]
+        lines += [_pipes(_markdown(text) for text in above), _pipes(["---"] * len(table.header), tight=True)]
+        lines.append(_pipes(_markdown(text) for text in ("", *table.header[1:])))
+    else:
+        lines += [_pipes(map(_markdown, table.header)), _pipes(["---"] * len(table.header), tight=True)]
+    for row in table.rows:
+        lines.append(_pipes(f"**{_markdown(cell.text)}**" if cell.bold else _markdown(cell.text) for cell in row))
+    for note in table.notes:
+        lines += ["", _markdown(note)]
+    return "\n".join(lines) + "\n"
+
+
+def _pipes(texts: Any, tight: bool = False) -> str:
+    return f"|{'|'.join(texts)}|" if tight else f"| {' | '.join(texts)} |"
+
+
+def _markdown(text: str) -> str:
+    """Text that Markdown shows as it stands: no markup, no HTML, no second column."""
+    escaped = " ".join(text.split())
+    for sign in "\\`*_[]<>|":
+        escaped = escaped.replace(sign, f"\\{sign}" if sign not in "<>" else {"<": "&lt;", ">": "&gt;"}[sign])
+    return escaped
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "±": r"$\pm$", "−": "$-$", "–": "--", "π": r"$\pi$",
+    "<": r"\textless{}", ">": r"\textgreater{}", "\u202f": r"\,",
+}  # fmt: skip
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
+
+
+def to_latex(table: Table) -> str:
+    """A booktabs table, groups of rows apart by a rule.
+
+    >>> print(to_latex(Table("T", ("a_b", "x"), ((cells("c", "1±2"),),), ())))
+    \\begin{table}
+    \\caption{T}
+    \\begin{tabular}{lr}
+    \\toprule
+    a\\_b & x \\\\
+    \\midrule
+    c & 1$\\pm$2 \\\\
+    \\bottomrule
+    \\end{tabular}
+    \\end{table}
+    <BLANKLINE>
+    """
+    lines = [r"\begin{table}", rf"\caption{{{_latex(' '.join([table.caption, *table.notes]))}}}"]
+    lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}", r"\toprule"]
+    if table.spans:
+        lines.append(
+            " & ".join(["", *(rf"\multicolumn{{{w}}}{{c}}{{{_latex(text)}}}" for text, w in table.spans)]) + r" \\"
+        )
+    lines.append(" & ".join(map(_latex, table.header)) + r" \\")
+    for group in table.groups:
+        lines.append(r"\midrule")
+        for row in group:
+            shown = (rf"\textbf{{{_latex(cell.text)}}}" if cell.bold else _latex(cell.text) for cell in row)
+            lines.append(" & ".join(shown) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """The numbers behind the table in full precision, one line a record; empty where there is none.
+
+    >>> records = ({"method": "ce", "recall": 0.5}, {"method": "wce", "recall": None})
+    >>> print(to_csv(Table("T", ("a",), (), records)), end="")
+    method,recall
+    ce,0.5
+    wce,
+    """
+    file = io.StringIO()
+    names = list(dict.fromkeys(name for record in table.records for name in record))
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table.records)
+    return file.getvalue()
+
+
+def to_terminal(table: Table) -> "RichTable":
+    """The table for rich's console."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    caption = Text("\n".join(table.notes), style="dim") if table.notes else None
+    shown = RichTable(title=Text(table.caption), caption=caption, caption_justify="left")
+    for place, text in enumerate(table.header):
+        shown.add_column(Text(text), justify="left" if place == 0 else "right")
+    for group in table.groups:
+        for place, row in enumerate(group):
+            texts: Sequence[Text] = [Text(cell.text, style="bold" if cell.bold else "") for cell in row]
+            shown.add_row(*texts, end_section=place == len(group) - 1)
+    return shown

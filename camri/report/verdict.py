@@ -1,0 +1,191 @@
+"""What a run says, column by column: the choice made on validation data and its judgement on test images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from camri.metrics import Array
+from camri.report.reading import BASELINE, Planned, Reading, measure
+from camri.select import Choice, Judgement, Measured, PaperChoice, choose, choose_as_paper, judge, mark_best
+from camri.stats import Difference, compare, holm
+from camri.study.store import ColumnFacts
+
+SEED = 0  # of every bootstrap: the same store gives the same page
+EPSILON = 0.005  # a fall of accuracy by more than half a point is what the page warns of
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A choice among some settings, and its judgement; `control` is the L2-softmax of the chosen scale, if trained."""
+
+    choice: Choice
+    judgement: Judgement
+    final: Planned
+    control: Planned | None
+
+    @property
+    def num_seeds(self) -> int:
+        return len(self.judgement.seeds)
+
+    @property
+    def gain(self) -> Difference:
+        """Recall over the shifted baseline: what the method adds to what a shift alone gives."""
+        return self.judgement.gains["baseline shifted"].recall
+
+    @property
+    def accuracy(self) -> Difference:
+        """Accuracy less that of the baseline as it is: whether it was given up."""
+        return self.judgement.gains["baseline"].accuracy
+
+    @property
+    def p(self) -> float:
+        return self.judgement.gains["baseline shifted"].p
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnVerdict:
+    """All that is known about one column. `best` is the choice among all methods, None without validation data.
+
+    `by_method` has the choice among one method's settings and the baseline; `own` the method's own best setting on
+    validation data; `paper` the paper's choice, made on the test set.
+    """
+
+    column: ColumnFacts
+    baseline: Planned | None
+    settings: tuple[Planned, ...]
+    best: Judged | None
+    by_method: dict[str, Judged]
+    own: dict[str, Planned]
+    paper: dict[str, PaperChoice | None]
+    bold: set[str]
+
+    def find(self, key: str, method: str | None = None) -> Planned:
+        """The setting of a key; where several methods share it, that of the method."""
+        found = [one for one in self.settings if one.key == key]
+        return next((one for one in found if one.method == method), found[0])
+
+    def of(self, method: str) -> list[Planned]:
+        return [one for one in self.settings if one.method == method]
+
+    def shown(self, method: str) -> Planned | None:
+        """A method's setting in charts: its best on validation data, else the paper's, else its first."""
+        if method in self.own:
+            return self.own[method]
+        return self.in_table_one(method) or next(iter(self.of(method)), None)
+
+    def in_table_one(self, method: str) -> Planned | None:
+        """The setting of a method in Table I; None where its cell is blank."""
+        cell = self.paper.get(method)
+        return None if cell is None else self.find(cell.key, method)
+
+
+def judge_columns(reading: Reading) -> list[ColumnVerdict]:
+    """The verdict of every column of the run, in its order."""
+    return [judge_column(reading, column) for column in reading.columns]
+
+
+def judge_column(reading: Reading, column: ColumnFacts) -> ColumnVerdict:
+    """The verdict of one column."""
+    settings = tuple(reading.settings(column))
+    baseline = next((one for one in settings if one.method == BASELINE), None)
+    methods = list(dict.fromkeys(one.method for one in settings))
+    paper: dict[str, PaperChoice | None] = {}
+    by_method: dict[str, Judged] = {}
+    own: dict[str, Planned] = {}
+    best = None
+    if baseline is not None:
+        measured = {method: [measure(s, column.indices) for s in settings if s.method == method] for method in methods}
+        paper = choose_paper(measured)
+        if reading.has_validation:
+            best = _judge(reading, column, baseline, settings)
+            for method in methods:
+                rivals = [one for one in settings if one.method == method and one.key != baseline.key]
+                if rivals:
+                    by_method[method] = _judge(reading, column, baseline, rivals, settings)
+                    own[method] = _best_of(by_method[method].choice, rivals)
+            own[BASELINE] = baseline
+    return ColumnVerdict(column, baseline, settings, best, by_method, own, paper, mark_best(paper))
+
+
+def choose_paper(measured: dict[str, list[Measured]]) -> dict[str, PaperChoice | None]:
+    """The paper's choice of every method of a column; None: a blank cell. The baseline must be among them."""
+    baseline = measured[BASELINE][0]
+    return {method: choose_as_paper(baseline, settings) for method, settings in measured.items()}
+
+
+def correct_for_columns(verdicts: Sequence[ColumnVerdict]) -> list[float]:
+    """p of the gain over the shifted baseline, a column each, corrected for being several (Holm)."""
+    return _holm([1.0 if one.best is None else one.best.p for one in verdicts])
+
+
+def correct_for_rows(rows: Sequence[Judged]) -> list[float]:
+    """The same for the rows of a table."""
+    return _holm([row.p for row in rows])
+
+
+def _holm(values: Sequence[float]) -> list[float]:
+    known = np.array([1.0 if np.isnan(value) else value for value in values])
+    return [float("nan") if np.isnan(v) else float(p) for v, p in zip(values, holm(known), strict=True)]
+
+
+def gain_over_shifted(judged: Judged, arm: str, labels: Array) -> Difference:
+    """Recall of any arm over the shifted baseline."""
+    arms, important = judged.judgement.arms, judged.judgement.important
+    own = np.isin(labels, important)
+    mine, other = arms[arm].correct[:, own], arms["baseline shifted"].correct[:, own]
+    return compare(mine, other, groups=labels[own], seed=SEED)
+
+
+def _best_of(choice: Choice, rivals: Sequence[Planned]) -> Planned:
+    """The best of a method's own settings on validation data; where no shift reaches the floor, the first."""
+
+    def worth(one: Planned) -> tuple[float, float]:
+        shift = choice.final.shifts.get(one.key)
+        return (-np.inf, -np.inf) if shift is None else (shift.value, shift.accuracy)
+
+    return max(rivals, key=worth)
+
+
+def _judge(
+    reading: Reading,
+    column: ColumnFacts,
+    baseline: Planned,
+    rivals: Sequence[Planned],
+    settings: Sequence[Planned] = (),
+) -> Judged:
+    by_key = {one.key: one for one in reversed(rivals) if one.key != baseline.key}
+    choice = choose(
+        reading.validation(baseline, column), [reading.validation(one, column) for one in reversed(by_key.values())]
+    )
+    final = by_key.get(choice.final.key, baseline)
+    control = _same_scale(final, settings or rivals)
+    picked = {choice.final.key, *(pick.key for _, pick in choice.folds)} - {baseline.key}
+    if control is not None:
+        picked.add(control.key)
+    every = {one.key: one for one in (*settings, *rivals)}
+    judgement = judge(
+        choice,
+        reading.candidate(baseline, column),
+        [reading.candidate(every[key], column) for key in sorted(picked)],
+        seed=SEED,
+        controls=[] if control is None else [control.key],
+        epsilon=EPSILON,
+    )
+    return Judged(choice, judgement, final, control)
+
+
+def _same_scale(final: Planned, settings: Sequence[Planned]) -> Planned | None:
+    """L2-softmax at the setting's scale with all its seeds, if it is not that setting itself."""
+    if "s" not in final.knobs:
+        return None
+    for one in settings:
+        is_plain = one.method == "l2softmax" or (one.method in ("camri", "arcface") and one.value("m") == 0)
+        if (
+            is_plain
+            and one.value("s") == final.value("s")
+            and one.key != final.key
+            and set(final.seeds) <= set(one.seeds)
+        ):
+            return one
+    return None

@@ -1,0 +1,144 @@
+"""Runs made by hand: outcomes with known differences, written through the study's own writer."""
+
+import numpy as np
+import pytest
+import torch
+
+from camri.data import DataSet, Split
+from camri.engine.outcome import Outcome
+from camri.engine.spec import Training, identity
+from camri.metrics import condense, confusion
+from camri.report.reading import Reading
+from camri.report.verdict import judge_columns
+from camri.study.facts import facts_of
+from camri.study.spec import study
+from camri.study.writer import Store
+
+CLASSES = ("row", "column", "corner", "ring")
+METHODS = {
+    "ce": {},
+    "wce": {"w": [4, 8]},
+    "l2softmax": {"s": [8]},
+    "camri": {"m": [0.0, np.pi / 16, np.pi / 8], "s": [8]},
+}
+TRAINING = Training(model="small", epochs=2, batch_size=32)
+
+
+def made_data(classes, with_val, num_images):
+    drawn = torch.Generator().manual_seed(0)
+
+    def split(num):
+        labels = torch.arange(num) % len(classes)
+        return Split(torch.zeros((num, 8, 8, 1), dtype=torch.uint8), labels[torch.randperm(num, generator=drawn)], None)
+
+    splits = {"train": split(num_images), "test": split(num_images)} | ({"val": split(num_images)} if with_val else {})
+    return DataSet("made", tuple(classes), splits, "made-fingerprint", {"layout": "made by hand"})
+
+
+def made_logits(labels, num_classes, seed, important, bias, sharpness):
+    """Scores of a model: `bias` is added to the important classes, `sharpness` where an image is of such a class."""
+    images = np.random.default_rng(9).normal(size=(len(labels), num_classes))
+    noise = np.random.default_rng([seed, 1]).normal(size=(len(labels), num_classes))
+    logits = 1.2 * np.eye(num_classes)[labels] + 0.6 * images + 0.4 * noise
+    logits[:, important] += bias
+    logits[np.isin(labels, important)] += sharpness * np.isin(np.arange(num_classes), important)
+    return logits
+
+
+def make_run(
+    folder,
+    *,
+    classes=CLASSES,
+    important=("column",),
+    methods=METHODS,
+    seeds=4,
+    num_images=400,
+    with_val=True,
+    sharpness=None,
+    bias=None,
+    failing=(),
+    leave_out=(),
+    keep=False,
+):
+    """A run in the folder. `sharpness` and `bias`: method -> number; `failing` and `leave_out`: {(method, seed)}."""
+    data = made_data(classes, with_val, num_images)
+    asked = study(
+        "made by hand",
+        "made",
+        list(important),
+        methods,
+        seeds=seeds,
+        training=TRAINING,
+        val_fraction=0.1 if with_val else 0.0,
+        important_from="val" if with_val else "test",
+        keep_logits=keep,
+        keep_weights=keep,
+    )
+    columns = [((classes.index(name), 1.0),) for name in important]
+    kept = tuple(sorted(column[0][0] for column in columns))
+    with Store.open(folder, facts_of(asked, data)) as store:
+        store.add_study(asked, columns)
+        for trial in asked.trials(columns):
+            method = trial.setting.method
+            if (method, trial.seed) in leave_out:
+                continue
+            name = identity(trial, TRAINING, data.fingerprint)
+            common = {"trial": trial, "training": TRAINING, "fingerprint": data.fingerprint, "epochs_done": 2}
+            common["environment"] = {
+                "camri": "0.1.0",
+                "torch": "2.13.0",
+                "processor": "<made> & by hand",
+                "device": "cpu",
+            }
+            if (method, trial.seed) in failing:
+                store.add(name, Outcome(**common, status="failed", error="the loss became nan </script>"))
+                continue
+            target = trial.setting.important or kept
+            drift = (bias or {}).get(method, 0.0), (sharpness or {}).get(method, 0.0)
+            labels = {split: data.splits[split].labels.numpy() for split in ("val", "test") if split in data.splits}
+            logits = {s: made_logits(found, len(classes), trial.seed, target, *drift) for s, found in labels.items()}
+            store.add(
+                name,
+                Outcome(
+                    **common,
+                    status="done",
+                    confusion={s: confusion(v.argmax(axis=1), labels[s], len(classes)) for s, v in logits.items()},
+                    scores={s: condense(v, labels[s], kept) for s, v in logits.items()},
+                    angle_mean={s: np.full(len(classes), 0.3) for s in logits},
+                    angle_sd={s: 0.1 + 0.01 * np.arange(len(classes)) + 0.001 * trial.seed for s in logits},
+                    wall_s=2.0,
+                    device_s=1.0 + (method == "camri"),
+                ),
+            )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def no_gain(tmp_path_factory):
+    """All methods are equal but for a bias, which a shift gives too."""
+    return make_run(tmp_path_factory.mktemp("no_gain"), bias={"wce": 0.4, "camri": 0.3}, failing={("wce", 1)})
+
+
+@pytest.fixture(scope="session")
+def gain(tmp_path_factory):
+    """CAMRI truly separates the important class better: no shift of cross-entropy follows it."""
+    return make_run(tmp_path_factory.mktemp("gain"), important=("column", "ring"), sharpness={"camri": 1.2}, seeds=8)
+
+
+@pytest.fixture(scope="session")
+def no_validation(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("no_validation"), with_val=False, bias={"camri": 0.2})
+
+
+@pytest.fixture
+def opened():
+    """Opens runs as (reading, verdicts), and closes them."""
+    readings = []
+
+    def open_(folder):
+        readings.append(Reading(folder))
+        return readings[-1], judge_columns(readings[-1])
+
+    yield open_
+    for reading in readings:
+        reading.run.close()
