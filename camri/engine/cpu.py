@@ -24,12 +24,13 @@ import numpy as np
 import torch
 
 import camri
-from camri.data import DataSet, Split
+from camri.data import DataSet
 from camri.engine import environment
 from camri.engine.loop import train_one
 from camri.engine.outcome import Outcome
 from camri.engine.record import Record
 from camri.engine.replica import Job
+from camri.engine.shipping import ship, unship
 from camri.engine.spec import Trial
 
 STOP_PATIENCE_S = 30.0
@@ -83,7 +84,7 @@ class _Pool:
 
     def run(self) -> None:
         with tempfile.TemporaryDirectory(prefix="camri-") as folder:
-            plan = pickle.dumps((dataclasses.replace(self.job, data=None), _ship(self.job.data, Path(folder))))  # type: ignore[arg-type]
+            plan = pickle.dumps((dataclasses.replace(self.job, data=None), _leave_data(self.job.data, Path(folder))))  # type: ignore[arg-type]
             try:
                 for _ in range(self.size):
                     self._hire(plan)
@@ -174,33 +175,16 @@ def _dismiss(worker: "subprocess.Popen[bytes]") -> None:
         worker.wait()
 
 
-def _ship(data: DataSet, folder: Path) -> dict[str, Any]:
+def load_data(manifest: dict[str, Any]) -> DataSet:
+    """The data set a parent process left in files, its arrays mapped from them."""
+    return unship(manifest, lambda path: np.load(path, mmap_mode="c"))
+
+
+def _leave_data(data: DataSet, folder: Path) -> dict[str, Any]:
     """The data set as files that every worker maps into its memory."""
-    parts: dict[str, dict[str, str | None]] = {}
-    for name, split in data.splits.items():
-        parts[name] = {}
-        for field in ("inputs", "labels", "groups"):
-            tensor = getattr(split, field)
-            path = folder / f"{name}-{field}.npy"
-            if tensor is not None:
-                np.save(path, tensor.cpu().numpy())
-            parts[name][field] = None if tensor is None else str(path)
-    return {
-        "name": data.name,
-        "classes": data.classes,
-        "fingerprint": data.fingerprint,
-        "provenance": dict(data.provenance),
-        "parts": parts,
-    }
 
+    def put(name: str, array: np.ndarray) -> str:
+        np.save(folder / f"{name}.npy", array)
+        return str(folder / f"{name}.npy")
 
-def unship(manifest: dict[str, Any]) -> DataSet:
-    """The data set of :func:`_ship`, its arrays mapped from the files."""
-
-    def tensor(path: str | None) -> torch.Tensor | None:
-        # Copy-on-write: torch warns of read-only memory.
-        return None if path is None else torch.from_numpy(np.load(path, mmap_mode="c"))
-
-    splits = {name: Split(**{k: tensor(v) for k, v in part.items()}) for name, part in manifest["parts"].items()}  # type: ignore[arg-type]
-    known = {key: manifest[key] for key in ("name", "classes", "fingerprint", "provenance")}
-    return DataSet(splits=splits, **known)
+    return ship(data, put)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from camri.engine import environment
-from camri.engine.cpu import unship
+from camri.engine.cpu import load_data
 from camri.engine.loop import train_one
 from camri.engine.record import Record
 from camri.engine.replica import Job
@@ -30,7 +30,7 @@ def main() -> None:
         answers.flush()
 
     plan, manifest = pickle.loads(pickle.load(sys.stdin.buffer))
-    job: Job = dataclasses.replace(plan, data=unship(manifest))
+    job: Job = dataclasses.replace(plan, data=load_data(manifest))
     inbox: queue.Queue[Trial | None] = queue.Queue()
     stop = threading.Event()
 
