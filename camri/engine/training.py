@@ -55,7 +55,7 @@ def train(
     >>> from camri.methods import setting
     >>> training = Training(model="small", epochs=1)
     >>> (outcome,) = train([Trial(setting("ce"), seed=0)], load("digits"), "cpu", training=training)
-    >>> outcome.status, outcome.confusion["test"].sum()
+    >>> outcome.status, int(outcome.confusion["test"].sum())
     ('done', 539)
     """
     chosen = pick_device(device)
