@@ -1,5 +1,6 @@
 """`camri study`: list, show, run, watch, unite and export studies."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,13 +107,15 @@ def run(
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train failed trials again.")] = False,
 ) -> None:
     """Train what is not yet trained of a study; every outcome is stored as its trial ends."""
+    began = time.monotonic()  # the imports below take seconds, which a time limit counts
+
     from camri.cli.study_view import print_result, watching
     from camri.study.executor import LocalExecutor
     from camri.study.narrow import parse_duration
     from camri.study.runner import run as run_study
 
     study = _find(words, methods, trials, seeds, schedule, rule, grid, important)
-    limit_s = None if max_wall is None else parse_duration(max_wall)
+    limit_s = None if max_wall is None else parse_duration(max_wall) - (time.monotonic() - began)
     executor = LocalExecutor(device, workers, pack_size)
     with watching() as on_report:
         result = run_study(study, out, executor, retry_failed=retry_failed, max_wall_s=limit_s, on_report=on_report)

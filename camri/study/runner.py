@@ -28,7 +28,7 @@ from camri.study.wide import all_but_first
 from camri.study.writer import Store
 
 CHECKPOINTS = "checkpoints"
-MARGIN_S = 30.0  # of --max-wall, kept for writing checkpoints; a tenth of it where that is less
+MARGIN_S = (5.0, 30.0)  # of a time limit, kept for writing checkpoints: a tenth of it, but at least and at most this
 
 Listener = Callable[[Outcome], None]  # hears of every outcome after it is stored; tracking is one
 
@@ -66,7 +66,7 @@ def run(
     folder = Path(out)
     _refuse_strange_folder(folder)
     with lock.hold(folder), Store.open(folder, facts_of(study, data)) as store:
-        limit_s = None if max_wall_s is None else max_wall_s - min(MARGIN_S, max_wall_s / 10)
+        limit_s = None if max_wall_s is None else max_wall_s - _margin(max_wall_s)
         run = _Run(study, data, store, executor, folder, retry_failed, listeners, on_report)
         run.should_stop = lambda: limit_s is not None and time.monotonic() - began > limit_s
         try:
@@ -79,6 +79,16 @@ def run(
             ) from error
         finally:
             heartbeat.remove(folder)
+
+
+def _margin(max_wall_s: float) -> float:
+    """Seconds before a time limit at which a run stops, so that it has stopped by then; half of a short limit.
+
+    >>> _margin(1500.0), _margin(100.0), _margin(20.0), _margin(4.0)
+    (30.0, 10.0, 5.0, 2.0)
+    """
+    least, most = MARGIN_S
+    return min(most, max(least, max_wall_s / 10), max_wall_s / 2)
 
 
 def check(study: Study, data: DataSet) -> None:

@@ -212,10 +212,10 @@ def test_a_full_disk_under_the_checkpoints_is_a_sentence(data, small, tmp_path):
 def test_max_wall_stops_in_good_order(data, small, tmp_path, undisturbed):
     slow = small.with_(training=TRAINING.with_(epochs=400))
     began = time.monotonic()
-    result = runner.run(slow, tmp_path, LocalExecutor("cpu", workers=1), data=data, max_wall_s=1.0)
+    result = runner.run(slow, tmp_path, LocalExecutor("cpu", workers=1), data=data, max_wall_s=1.6)
     assert not result.finished
     assert result.pending > 0
-    assert time.monotonic() - began < 1.0
+    assert 0.5 < time.monotonic() - began < 1.6
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1  # the trial in flight goes on from here
 
 

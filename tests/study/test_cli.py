@@ -1,0 +1,162 @@
+"""`camri study`: what it prints, how it refuses, that killed and stopped runs go on."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from camri.cli import app, main
+from camri.errors import InputError
+from camri.study.store import open_run
+from tests.study.test_runner import assert_same_table
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "study.toml"
+RUNNER = CliRunner()
+
+
+def camri(line, code=0):
+    result = RUNNER.invoke(app, ["study", *shlex.split(line)], env={"COLUMNS": "160"}, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def example_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "example"
+    out = camri(f"run {EXAMPLE} --out {folder} --workers 1")
+    assert out.replace("\n", "") == f"{folder}: 12 done, 12 of them now"
+    return folder
+
+
+def test_list_names_the_studies():
+    lines = camri("list").splitlines()
+    assert lines[1].split()[:3] == ["paper.cifar10", "834", "8,340"]
+    assert [line.split()[0] for line in lines[1:-1]][-3:] == ["paper.mnist_2d", "digits", "digits.pair"]
+
+
+def test_show():
+    out = camri("show paper.cifar10 --important cat --schedule paper --methods ce,arcface,camri --trials 5 --no-cost")
+    assert [line.rstrip() for line in out.splitlines()[1:]] == [
+        "data: cifar10, validation 0.1 of the train split",
+        "important: cat",
+        "training: paper, 300 epochs of batch 64, adam 0.001",
+        "method   settings  values",
+        "ce       1",
+        "arcface  63        m 0, 1, 2, 3, 4, 5, 6, 7, 8 (π/64); s 1, 2, 4, 8, 16, 32, 64",
+        "camri    63        m 0, 1, 2, 3, 4, 5, 6, 7, 8 (π/64); s 1, 2, 4, 8, 16, 32, 64",
+        "127 settings, 120 after merging those that train the same; × 5 seeds = 600 trials",
+    ]
+
+
+def test_show_says_where_its_estimate_comes_from():
+    out = camri("show digits --trials 2 --device cpu --methods ce")
+    assert re.search(r"cost on \d+ CPU cores: about .* a trial, [\d,]+ images/s \(measured just now", out)
+
+
+def test_the_example_runs(example_run):
+    with open_run(example_run) as run:
+        assert [column.title for column in run.columns()] == ["8", "3 + 8"]
+        assert {row.title for row in run.rows(method="camri")} == {
+            "camri m=4π/64 s=8", "camri m=4π/64,2π/64 s=8", "camri m=8π/64 s=8", "camri m=8π/64,4π/64 s=8",
+        }  # fmt: skip
+        assert {row.status for row in run.rows(status=None)} == {"done"}
+
+
+def test_a_run_goes_on(example_run):
+    assert camri(f"run {EXAMPLE} --out {example_run}").replace("\n", "") == f"{example_run}: 12 done, 0 of them now"
+
+
+def test_grid_words_after_one_option(tmp_path):
+    out = camri("show digits --grid m=2 s=4,16 --methods ce,camri --important 8 --seeds 5-7 --no-cost")
+    assert "m 2 (π/64); s 4, 16" in out
+    assert "× 3 seeds = 9 trials" in out
+
+
+def test_status(example_run):
+    out = camri(f"status {example_run}")
+    assert "12 of 12 done, 0 failed, 0 pending" in out.replace("\n", " ")
+    assert re.search(r"^3 \+ 8 +camri +camri m=", out, flags=re.M)
+    assert "best so far" not in camri(f"status {example_run} --no-best")
+
+
+def test_merge_and_export(example_run, tmp_path):
+    out = camri(f"merge {example_run} {example_run} --out {tmp_path}/all")
+    assert "12 outcomes, 12 of them new; 12 were there twice and agree" in out.replace("\n", " ")
+    out = camri(f"export {tmp_path}/all --csv {tmp_path}/t.csv")
+    assert out.startswith("24 rows")
+    assert len((tmp_path / "t.csv").read_text(encoding="utf-8").splitlines()) == 25
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("run nothing --out {}", "study 'nothing' is neither a recipe nor a TOML file"),
+        ("run digits digits.pair --out {}", "give one study, not 2"),
+        ("run digits --out {} --methods cmari", "did you mean 'camri'"),
+        ("run digits --out {} --important eight", "important='eight' is not a class"),
+        ("run digits --out {} --max-wall soon", "is not a duration"),
+        ("run digits --out {} --device tpu", "device='tpu'"),
+        ("run digits --out {} --trials 2 --seeds 1", "give --trials 2 or --seeds 1, not both"),
+        ("run digits --out {} --grid m=x", "is not knob=value"),
+        ("run digits --out {} --schedule slow", "schedule='slow' is unknown"),
+        ("run paper.cifar10 --out {}", "cifar10 is not in"),
+        ("status {}", "holds no run"),
+        ("export {}", "nothing to write"),
+        ("merge {} --out {}", "holds no run"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(line, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CAMRI_DATA", str(tmp_path / "none"))
+    folder = tmp_path / "new"
+    monkeypatch.setattr(sys, "argv", ["camri", "study", *shlex.split(line.format(folder, folder))])
+    with pytest.raises(SystemExit) as end:
+        main()
+    told = capsys.readouterr()
+    assert end.value.code == 2
+    assert told.out == ""
+    assert told.err.startswith("camri: ")
+    assert said in told.err
+    assert told.err.count("\n") == 1
+    assert not folder.exists()
+
+
+def start(arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "camri", "study", *shlex.split(arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.mark.slow
+def test_the_command_killed_with_its_workers_goes_on(example_run, tmp_path):
+    folder = tmp_path / "run"
+    first = start(f"run {EXAMPLE} --out {folder} --workers 2")
+    while _num_rows(folder) < 2:
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.02)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    kept = _num_rows(folder)
+    assert 2 <= kept < 12
+    second = start(f"run {EXAMPLE} --out {folder} --workers 2")
+    out, _ = second.communicate()
+    assert (second.returncode, out.replace("\n", "")) == (0, f"{folder}: 12 done, {12 - kept} of them now")
+    assert_same_table(folder, example_run)
+
+
+def _num_rows(folder):
+    try:
+        with open_run(folder) as run:
+            return len(run.rows())
+    except InputError:
+        return 0

@@ -1,0 +1,156 @@
+"""Studies as people write them: TOML files, and words on the command line."""
+
+from pathlib import Path
+
+import pytest
+
+from camri.engine import FAST, PAPER
+from camri.errors import InputError
+from camri.methods import MARGIN_UNIT
+from camri.study import files
+from camri.study.files import read_study
+from camri.study.narrow import narrow, parse_column, parse_duration, parse_grid, parse_seeds
+from camri.study.recipes import digits, find_study
+from camri.study.spec import Column
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "study.toml"
+LEAST = 'important = "8"\ndata = "digits"\n[methods]\nce = {}\n'
+
+
+def write(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_example_says_what_it_says():
+    made = find_study(str(EXAMPLE))
+    assert made.name == "two digits"
+    assert made.important == (Column(("8",), (1.0,)), Column(("3", "8"), (1.0, 0.5)))
+    assert made.training == FAST.with_(model="small", epochs=3, model_options=(("width", 8),))
+    assert [grid.method for grid in made.methods] == ["ce", "l2softmax", "camri"]
+    assert made.methods[2].axes == (("m", (4 * MARGIN_UNIT, 8 * MARGIN_UNIT)), ("s", (8.0,)))
+    assert (made.seeds, made.val_fraction, made.data) == ((0, 1), 0.3, "digits")
+    assert made.key == "a4f0edfe0d010c59"
+
+
+def test_the_least_study(tmp_path):
+    made = read_study(write(tmp_path, LEAST))
+    assert (made.name, made.seeds, made.training, made.val_fraction) == ("mine", tuple(range(10)), FAST, 0.1)
+
+
+def test_everything_a_study_can_say(tmp_path):
+    path = write(
+        tmp_path,
+        """
+        name = "all"
+        important = [["a", "b"], "worst"]
+        important_from = "test"
+        seeds = [3, 5]
+        [data]
+        source = "photos/"
+        size = [32, 48]
+        label_column = "kind"
+        [split]
+        val_fraction = 0
+        test_fraction = 0.2
+        seed = 7
+        [training]
+        schedule = "paper"
+        ramp = [0.0, 0.5]
+        model = "mlp"
+        model_options = { hidden = [32, 16] }
+        [methods]
+        ce = {}
+        cosface = { m = 0.1, s = [8, 16] }
+        [keep]
+        logits = true
+        """,
+    )
+    made = read_study(path)
+    assert made.data_options == (("label_column", "kind"), ("size", (32, 48)))
+    assert (made.val_fraction, made.test_fraction, made.split_seed) == (0.0, 0.2, 7)
+    assert made.training == PAPER.with_(ramp=(0.0, 0.5), model="mlp", model_options=(("hidden", (32, 16)),))
+    assert dict(made.methods[1].axes)["m"] == (0.1,)  # not an angular method: no π/64
+    assert (made.keep_logits, made.important_from, made.seeds) == (True, "test", (3, 5))
+    hash(made)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("important = ", "is not TOML"),
+        ('data = "digits"', "does not say 'important'"),
+        (
+            LEAST.replace("important", "imporant"),
+            "has 'imporant', which a study does not have; did you mean 'important'",
+        ),
+        (LEAST.replace("ce = {}", "cee = {}"), "method 'cee' is unknown; did you mean"),
+        (LEAST.replace("ce = {}", "ce = 3"), "methods ce=3 is not a table"),
+        (LEAST + "camri = { m = ['x'] }", "camri m='x' is not a number; margins are given in π/64"),
+        (LEAST + "[training]\nepoch = 3", "training has no field 'epoch'; did you mean 'epochs'"),
+        (LEAST + "[training]\nepochs = 0", "epochs=0 is not allowed"),
+        (LEAST + "[training]\nschedule = 'slow'", "schedule='slow' is unknown"),
+        (LEAST + "[split]\nval = 0.1", r"\[split\] has no 'val'; choices: val_fraction, test_fraction, seed"),
+        (LEAST.replace('data = "digits"', "data = {}"), r"\[data\] needs source"),
+        (LEAST + "[data2]", "has 'data2'"),
+        (LEAST.replace('data = "digits"', 'data = "digits"\nseeds = "three"'), r"seeds=\(\) is not allowed"),
+    ],
+)
+def test_bad_files_are_refused_with_a_sentence(tmp_path, text, said):
+    with pytest.raises(InputError, match=said):
+        read_study(write(tmp_path, text))
+
+
+def test_missing_files_and_old_pythons(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="does not exist"):
+        find_study(str(tmp_path / "no.toml"))
+    path = write(tmp_path, LEAST)
+
+    def absent(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(files.importlib, "import_module", absent)
+    with pytest.raises(InputError, match=r"needs Python 3.11 to be read, or `pip install tomli`"):
+        read_study(path)
+
+
+def test_narrowing():
+    made = narrow(digits("8"), "camri,ce", ["m=2", "camri.s=4,16"])
+    assert [grid.method for grid in made.methods] == ["camri", "ce"]
+    assert made.methods[0].axes == (("m", (2 * MARGIN_UNIT,)), ("s", (4.0, 16.0)))
+    assert narrow(digits("8")) == digits("8")
+    assert narrow(digits("8"), "ce,wce").methods[1].axes == (("w", (4.0, 8.0)),)  # the study's values stay
+    assert len(narrow(digits("8"), "ce,arcface").methods[1].axes[0][1]) == 9  # a new one comes with its whole grid
+    # m of CosFace is no angle.
+    assert dict(narrow(digits("8"), "ce,cosface", ["m=0.1"]).methods[1].axes)["m"] == (0.1,)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "grid", "said"),
+    [
+        ("ce,cmari", [], "method 'cmari' is unknown; did you mean 'camri'"),
+        ("ce", ["m=4"], "no method of the study has that knob"),
+        (None, ["m=4,x"], "'m=4,x' is not knob=value,value"),
+        (None, ["arcface.m=4"], "'arcface' is not in the study"),
+        (None, ["wce.m=4"], "no method of the study has that knob"),
+        ("", [], r"methods=\(\) is not allowed"),
+    ],
+)
+def test_bad_narrowing_is_refused(chosen, grid, said):
+    with pytest.raises(InputError, match=said):
+        narrow(digits("8"), chosen, grid)
+
+
+def test_words():
+    assert parse_grid(["s=1e1"]) == {(None, "s"): [10.0]}
+    assert parse_column("cat+dog") == {"cat": 1.0, "dog": 1.0}
+    assert parse_seeds("5-7,1") == [5, 6, 7, 1]
+    assert [parse_duration(text) for text in ("90", "90s", "1.5h")] == [90.0, 90.0, 5400.0]
+    for text in ("soon", "-5m", "nan", ""):
+        with pytest.raises(InputError, match="is not a duration"):
+            parse_duration(text)
+    with pytest.raises(InputError, match="is not a list of seeds"):
+        parse_seeds("a-b")
+    with pytest.raises(InputError, match="strength 'x' is not a number"):
+        parse_column("cat:x")

@@ -1,0 +1,246 @@
+"""What is made of stores: status, one out of several, and tables to take away."""
+
+import csv
+import dataclasses
+import math
+import sqlite3
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+from camri.errors import InputError
+from camri.methods import setting
+from camri.metrics import condense
+from camri.posthoc import choose_shift
+from camri.study import cost, heartbeat, lock, runner
+from camri.study.export import export, tidy
+from camri.study.heartbeat import Report
+from camri.study.merge import merge
+from camri.study.paper import cifar10
+from camri.study.status import status
+from camri.study.store import open_run
+from tests.study.conftest import TRAINING, made_outcome
+from tests.study.test_runner import Pretender, assert_same_table
+
+
+@pytest.fixture
+def run_into(data, small, tmp_path):
+    """A run of the small study, or of one like it, in a folder of that name."""
+
+    def run(name, executor=None, **changes):
+        runner.run(small.with_(**changes), tmp_path / name, executor or Pretender(), data=data)
+        return tmp_path / name
+
+    return run
+
+
+def test_status_counts(run_into):
+    folder = run_into("a", Pretender(fails=[1], stop_after=4))
+    found = status(folder)
+    assert (found.total, found.done, found.failed, found.pending) == (6, 3, 1, 2)
+    assert (found.names, found.columns, found.pid, found.report) == (("small",), ("column",), None, None)
+    assert found.errors == ("ce seed 1: the loss became nan",)
+    assert found.left_s == pytest.approx(2 / 3)  # two pending at a third of a second each
+
+
+def test_status_before_the_important_class_is_found(run_into):
+    found = status(run_into("a", Pretender(stop_after=1), important="worst"))
+    assert (found.total, found.done, found.pending, found.columns, found.best) == (6, 1, 5, (), ())
+
+
+def test_status_of_a_run_under_way(run_into):
+    folder = run_into("a", Pretender(stop_after=4))
+    report = Report(4, 0, 2, 6, 0.75, 100.0, 12.5, 0.9, 0.8)
+    heartbeat.write(folder, report)
+    assert status(folder).report is None  # nobody holds the lock: it is a killed run's
+    with lock.hold(folder):
+        found = status(folder)
+    assert (found.report, found.left_s) == (report, 12.5)
+    assert found.pid is not None
+
+
+def test_best_is_recall_at_the_baselines_accuracy(run_into, data):
+    folder = run_into("a")
+    found = {best.method: best for best in status(folder).best}
+    assert list(found) == ["ce", "l2softmax", "camri"]
+    with open_run(folder) as run:
+        ce = [run.scores(row, "val", (1,)) for row in run.rows(method="ce")]
+        floor = np.mean([scores.accuracy() for scores in ce])
+        shift = choose_shift(ce, accuracy_floor=floor)
+        assert (found["ce"].recall, found["ce"].accuracy, found["ce"].seeds) == (shift.value, shift.accuracy, 2)
+        assert found["ce"].recall >= np.mean([scores.recall() for scores in ce])
+        for best in found.values():
+            assert best.accuracy >= floor - 1e-9
+        camri = {one.title: one.key for one in run.plan() if one.method == "camri"}
+        values = {
+            title: choose_shift([run.scores(row, "val", (1,)) for row in run.rows(key=key)], accuracy_floor=floor)
+            for title, key in camri.items()
+        }
+        reached = {title: one.value for title, one in values.items() if one is not None}
+        assert found["camri"].recall == max(reached.values())
+        assert found["camri"].setting in [title for title, value in reached.items() if value == max(reached.values())]
+
+
+def test_a_method_that_is_never_accurate_enough_has_no_best(run_into, data):
+    class Poor(Pretender):
+        def train(self, trials, work, hooks):
+            def spoil(outcome):
+                if outcome.trial.setting.method != "camri":
+                    return hooks.on_outcome(outcome)
+                scores = {}
+                for split in ("val", "test"):
+                    labels = outcome.scores[split].labels
+                    scores[split] = condense(-9 * np.eye(3)[labels], labels, (1,))
+                return hooks.on_outcome(dataclasses.replace(outcome, scores=scores))
+
+            return super().train(trials, work, dataclasses.replace(hooks, on_outcome=spoil))
+
+    found = {best.method: best for best in status(run_into("a", Poor())).best}
+    # CAMRI at m = 0 is L2-softmax, which is accurate; so CAMRI has a best setting, and it is that one.
+    assert found["camri"].setting == "camri m=0π/64 s=8"
+    spoiled = run_into("b", Poor(), methods={"ce": {}, "camri": {"m": [0.2], "s": [8]}})
+    camri = {best.method: best for best in status(spoiled).best}["camri"]
+    assert camri.setting is None
+    assert math.isnan(camri.recall)
+
+
+def test_merging_parts_gives_the_whole(run_into, tmp_path):
+    whole = run_into("whole", seeds=[0, 1, 2])
+    merged = merge([run_into("a", seeds=[0, 1]), run_into("b", seeds=[1, 2])], tmp_path / "both")
+    assert (merged.total, merged.added, merged.agreed, merged.conflicts) == (9, 9, 3, ())
+    assert_same_table(tmp_path / "both", whole)
+    with open_run(tmp_path / "both") as run, open_run(whole) as other:
+        assert run.columns() == other.columns()
+        assert run.plan() == other.plan()
+        assert [spec["seeds"] for spec in run.studies] == [[0, 1], [1, 2]]
+    assert status(tmp_path / "both").pending == 0
+    again = merge([tmp_path / "both"], whole)
+    assert (again.total, again.added, again.agreed) == (9, 0, 9)
+
+
+def test_what_disagrees_is_reported_and_the_first_kept(run_into, data, small, tmp_path):
+    class Other(Pretender):
+        def train(self, trials, work, hooks):
+            for trial in trials:
+                salt = 9 if trial.setting.method == "ce" and trial.seed == 1 else 0
+                hooks.on_outcome(made_outcome(data, trial, work.training, work.important, seed=salt))
+            return True
+
+    first, second = run_into("a"), run_into("b", Other())
+    merged = merge([first, second], tmp_path / "both")
+    assert merged.agreed == 5
+    assert merged.conflicts == (f"ce seed 1: {second / 'outcomes.sqlite'} has other val and test counts",)
+    assert_same_table(tmp_path / "both", first)
+
+
+def test_done_takes_the_place_of_failed(run_into, tmp_path):
+    merged = merge([run_into("a", Pretender(fails=[0])), run_into("b")], tmp_path / "both")
+    assert (merged.total, merged.added, merged.agreed, merged.conflicts) == (6, 9, 3, ())
+    with open_run(tmp_path / "both") as run:
+        assert len(run.rows()) == 6
+        assert sorted(row.attempts for row in run.rows()) == [1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training": TRAINING.with_(epochs=9)}, r"another training \(epochs=2\)"),
+        ({"important": "row"}, "other important classes"),
+    ],
+)
+def test_strangers_are_not_merged(run_into, tmp_path, changes, said):
+    one, other = run_into("a"), run_into("b", **changes)
+    with pytest.raises(InputError, match=said):
+        merge([one, other], tmp_path / "both")
+    assert not (tmp_path / "both").exists()
+
+
+def test_runs_that_found_different_classes_are_not_merged(run_into, tmp_path):
+    one = run_into("a", important="worst", seeds=[0])
+    other = run_into("b", important="worst", seeds=[1, 2, 3])
+    with open_run(one) as mine, open_run(other) as theirs:
+        assert mine.columns() != theirs.columns()  # so that this test can fail
+    with pytest.raises(InputError, match="found different important classes"):
+        merge([one, other], tmp_path / "both")
+
+
+def test_export(run_into, data, tmp_path):
+    folder = run_into("a", Pretender(fails=[1]))
+    assert export(folder, tmp_path / "t.csv", tmp_path / "t.parquet") == 9  # three done in two splits, three failed
+    with open(tmp_path / "t.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    (row,) = [row for row in rows if row["method"] == "camri" and row["split"] == "test"]
+    with open_run(folder) as run:
+        (camri,) = run.rows(method="camri")
+        names, _ = tidy(run)
+    assert list(rows[0]) == names
+    assert (float(row["m"]), float(row["s"]), row["important"], row["seed"]) == (0.2, 8.0, "column", "0")
+    assert float(row["accuracy"]) == camri.accuracy["test"]
+    assert [float(row[f"recall:{name}"]) for name in data.classes] == list(camri.recall["test"])
+    failed = [row for row in rows if row["status"] == "failed"]
+    assert {(row["split"], row["accuracy"], row["error"]) for row in failed} == {("", "", "the loss became nan")}
+    table = parquet.read_table(tmp_path / "t.parquet")
+    assert table.column_names == names
+    assert table.num_rows == 9
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["t.csv", "t.parquet"]
+
+
+def test_export_of_several_classes_at_once(run_into, tmp_path):
+    folder = run_into("a", important=[{"row": 1.0, "column": 0.5}])
+    export(folder, tmp_path / "t.csv", tmp_path / "t.parquet")
+    with open(tmp_path / "t.csv", encoding="utf-8", newline="") as file:
+        assert {(row["important"], row["m"]) for row in csv.DictReader(file) if row["method"] == "camri"} == {
+            ("row;column", "0.2;0.1")
+        }
+    assert "0.2;0.1" in parquet.read_table(tmp_path / "t.parquet")["m"].to_pylist()
+
+
+def test_export_to_nowhere_is_a_sentence(run_into, tmp_path):
+    with pytest.raises(InputError, match=r"t.csv cannot be written \(No such file or directory\)"):
+        export(run_into("a"), tmp_path / "no" / "t.csv")
+
+
+def test_the_store_answers_plain_sql(run_into):
+    """The query of docs/study.md."""
+    folder = run_into("a")
+    connection = sqlite3.connect(f"file:{folder / 'outcomes.sqlite'}?mode=ro", uri=True)
+    found = connection.execute(
+        'SELECT plan.title, count(*), avg(test_accuracy) FROM plan JOIN outcomes USING (key) WHERE "column" = 0 '
+        "AND status = 'done' GROUP BY plan.setting ORDER BY plan.rowid"
+    ).fetchall()
+    connection.close()
+    assert [(title, num) for title, num, _ in found] == [
+        ("ce", 2), ("l2softmax s=8", 2), ("camri m=0π/64 s=8", 2), ("camri m=4.074π/64 s=8", 2),
+    ]  # fmt: skip
+
+
+def test_cost_is_images_by_throughput(monkeypatch):
+    monkeypatch.setattr(cost, "measure", lambda *_: 1000.0)
+    study = cifar10("cat", trials=2).with_(methods=["ce"])
+    device = cost.torch.device("cpu")
+    found = cost.estimate(study, device, workers=4)
+    images = 18 * (45_000 // 64) * 64
+    assert (found.images_per_s, found.device) == (4000.0, "4 CPU cores")
+    assert found.trial_s == pytest.approx(images / 4000)
+    assert found.total_s == pytest.approx(2 * images / 4000)
+    assert found.source == "measured just now in one process, times 4"
+    assert cost.estimate(study, device, workers=1).source == "measured just now"
+
+
+def test_stored_throughput_is_used_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(cost.torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(cost, "measure", lambda *_: pytest.fail("measured"))
+    found = cost.estimate(cifar10("cat"), cost.torch.device("cuda"), workers=1)
+    assert (found.images_per_s, found.source) == (78_500.0, "stored: measured before on this kind of GPU")
+
+
+def test_throughput_is_measured(monkeypatch):
+    rate = cost.measure(TRAINING, (8, 8, 1), 3, cost.torch.device("cpu"))
+    assert 100 < rate < 1e7
+    # 0.2 s to start and 0.01 s an epoch: the start does not count.
+    assert cost._slope(lambda epochs: 0.2 + 0.01 * epochs) == pytest.approx(0.01)
+
+
+def test_settings_of_a_plan_have_their_own_titles():
+    assert str(setting("camri", [0, 1], m=[0.2, 0.1], s=8.0)) == "camri m=4.074π/64,2.037π/64 s=8"
