@@ -156,7 +156,7 @@ def honest_table(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Table |
             "Every row but “cross-entropy” has its important scores shifted, each model by what its own validation "
             "scores allow at cross-entropy’s accuracy. A method’s row takes cross-entropy (“ce”) where no setting of "
             "the method was better on validation data. Mean ± sd over trials; differences in points of a hundred with "
-            "95 % intervals over seeds and images; p of a paired t test over seeds, corrected for all rows of the table.",
+            "95 % intervals over seeds and images; p of a paired t test over seeds, corrected for all rows.",
         ),
     )  # fmt: skip
 

@@ -1,0 +1,96 @@
+"""Fig. 6: features and weight vectors of a model with two features, on the circle.
+
+A store keeps no features. Where logits and weights were kept they are found again: with unit weight vectors W (C, 2)
+and scale s the logits are s · W z′, so z′ is the least-squares solution of W z′ = logits / s.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from camri.errors import InputError
+from camri.metrics import Array
+from camri.report.reading import TITLES, Planned, Reading
+from camri.report.theme import PRINT, Figure, Look, Panel, drawing
+
+METHODS = ("l2softmax", "arcface", "camri")
+HEAD = "head.weight"
+MOST_DOTS = 150  # a class: more only hide each other
+
+
+def recover(logits: Array, weight: Array) -> Array:
+    """Unit features (N, 2) from logits (N, C) of a cosine head and its weight (C, 2), whatever the scale.
+
+    >>> weight = np.array([[1.0, 0.0], [0.0, 2.0], [-1.0, -1.0]])
+    >>> recover(8 * np.array([[0.6, 0.8, -1.4 / 2**0.5]]), weight).round(3).tolist()
+    [[0.6, 0.8]]
+    """
+    unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
+    features = np.asarray(logits, np.float64) @ np.linalg.pinv(unit).T
+    return features / np.linalg.norm(features, axis=1, keepdims=True)
+
+
+def circle(reading: Reading, look: Look = PRINT) -> Figure:
+    """Fig. 6 of a run with two features whose logits and weights were kept: a panel a method, one model each."""
+    if not reading.columns:
+        raise InputError(f"{reading.folder}: Fig. 6 needs the important classes, and they are not known yet")
+    column = reading.columns[0]
+    panels: list[Panel] = []
+    records: list[dict[str, Any]] = []
+    for method in METHODS:
+        for setting in reading.settings(column, method)[:1]:
+            dots, spokes = _model(reading, setting, column.indices)
+            records += [{"panel": method, **one} for one in (*spokes, *dots)]
+            panels.append(Panel(f"{TITLES[method]}: {setting.title}", _chart(dots, spokes, look), 340))
+    if not panels:
+        raise InputError(f"{reading.folder}: Fig. 6 draws {', '.join(METHODS)}, and the run has none of them")
+    return Figure(
+        "circle",
+        "Fig. 6: features on the circle",
+        "Unit features (dots) and weight vectors (lines) of one model a method; the important class in orange. The "
+        "more room between its line and the neighbours’, the better it is separated.",
+        tuple(panels),
+        tuple(records),
+    )
+
+
+def _model(reading: Reading, setting: Planned, important: Sequence[int]) -> tuple[list[Any], list[Any]]:
+    row = setting.rows[0]
+    weights, logits = reading.run.weights(row), reading.run.logits(row)
+    if weights is None or "test" not in logits:
+        raise InputError(
+            f"{reading.folder}: Fig. 6 needs features, and the outcomes of {setting.title} keep none; run the study "
+            "with [keep] logits = true, weights = true"
+        )
+    if HEAD not in weights or weights[HEAD].shape[1] != 2:
+        raise InputError(f"{reading.folder}: Fig. 6 needs a model with two features (model_options num_features = 2)")
+    features, labels = recover(logits["test"], weights[HEAD]), reading.run.labels("test")
+    dots, spokes = [], []
+    unit = weights[HEAD] / np.linalg.norm(weights[HEAD], axis=1, keepdims=True)
+    for index, name in enumerate(reading.classes):
+        kind = "important" if index in important else "other"
+        spokes.append(
+            {"class": name, "kind": kind, "x": float(unit[index, 0]), "y": float(unit[index, 1]), "line": True}
+        )
+        for x, y in features[labels == index][:MOST_DOTS]:
+            dots.append({"class": name, "kind": kind, "x": round(float(x), 4), "y": round(float(y), 4), "line": False})
+    return dots, spokes
+
+
+def _chart(dots: list[Any], spokes: list[Any], look: Look) -> Any:
+    domain = alt.Scale(domain=[-1.15, 1.15], nice=False)
+    x, y = alt.X("x:Q", scale=domain, title="z′₁"), alt.Y("y:Q", scale=domain, title="z′₂")
+    color = alt.condition("datum.kind == 'important'", alt.value(look.down), alt.value(look.muted))
+    tips = [alt.Tooltip("class:N")]
+    lines = drawing([{**one, "x0": 0, "y0": 0} for one in spokes]).mark_rule(strokeWidth=2)
+    points = drawing(dots).mark_point(filled=True, size=12, opacity=0.35)
+    names = drawing([{**one, "tx": 1.1 * one["x"], "ty": 1.1 * one["y"]} for one in spokes]).mark_text(fontSize=10)
+    return alt.layer(
+        points.encode(x, y, color=color, tooltip=tips),
+        lines.encode(
+            alt.X("x0:Q", scale=domain), alt.Y("y0:Q", scale=domain), x2="x:Q", y2="y:Q", color=color, tooltip=tips
+        ),
+        names.encode(alt.X("tx:Q", scale=domain), alt.Y("ty:Q", scale=domain), text="class:N", color=color),
+    )

@@ -1,0 +1,152 @@
+"""Fig. 2: what four losses look like over the plane of two features, from their equations."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from camri.metrics import Array
+from camri.report.theme import PRINT, Figure, Look, Panel, drawing
+
+WEIGHTS = np.array([[np.cos(a), np.sin(a)] for a in np.deg2rad([90.0, 210.0, 330.0])])  # the first is the label's
+EXTENT = 4.0
+SCALE = 8.0
+# paper: does not state the margin and weight of its figure / here: π/8, the largest of its grid, and 4, the smallest.
+MARGIN_RAD = np.pi / 8
+WEIGHT = 4.0
+LEVELS = 9
+
+
+def _log_sum_exp(logits: Array) -> Array:
+    top = logits.max(axis=-1)
+    return top + np.log(np.exp(logits - top[..., None]).sum(axis=-1))
+
+
+def cross_entropy(features: Array, weight: float = 1.0) -> Array:
+    """Eq. 1 and 2 for the label 0, unit weight vectors and no bias: (…, 2) -> (…)."""
+    logits = features @ WEIGHTS.T
+    return weight * (_log_sum_exp(logits) - logits[..., 0])
+
+
+def margin_softmax(features: Array, margin: float = 0.0, scale: float = SCALE) -> Array:
+    """Eq. 6 and 11 for the label 0: (…, 2) -> (…). Past π the angle's cosine falls on, as camri's losses have it.
+
+    >>> margin_softmax(np.array([[0.0, 2.0]]), scale=1.0).round(4).tolist() == [round(np.log(1 + 2 * np.exp(-1.5)), 4)]
+    True
+    """
+    length = np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)
+    cos = np.clip(features / length @ WEIGHTS.T, -1.0, 1.0)
+    angle = np.arccos(cos[..., 0]) + margin
+    turned = np.where(angle <= np.pi, np.cos(angle), -2.0 - np.cos(angle))
+    logits = scale * np.concatenate([turned[..., None], cos[..., 1:]], axis=-1)
+    return _log_sum_exp(logits) - logits[..., 0]
+
+
+LOSSES: dict[str, Callable[[Array], Array]] = {
+    "cross-entropy": cross_entropy,
+    "L2-softmax (ArcFace without margin)": margin_softmax,
+    f"WCE, w = {WEIGHT:g}": lambda features: cross_entropy(features, WEIGHT),
+    "ArcFace / CAMRI, m = π/8": lambda features: margin_softmax(features, MARGIN_RAD),
+}
+
+
+def boundaries() -> list[dict[str, float]]:
+    """Where two classes tie and the third is behind: half lines from the middle outwards."""
+    found = []
+    for i, j in ((0, 1), (1, 2), (2, 0)):
+        across = WEIGHTS[i] + WEIGHTS[j]
+        end = EXTENT * across / np.abs(across).max()
+        found.append({"x": 0.0, "y": 0.0, "x2": round(float(end[0]), 6), "y2": round(float(end[1]), 6)})
+    return found
+
+
+def isolines(values: Array, axis: Array, level: float) -> list[dict[str, float]]:
+    """Segments along which a field (rows y, columns x) has a value: marching squares, each cell cut into triangles.
+
+    >>> axis = np.array([0.0, 1.0])
+    >>> [round(one["x"], 2) for one in isolines(np.array([[0.0, 1.0], [0.0, 1.0]]), axis, 0.5)]
+    [0.5, 0.5]
+    """
+    segments = []
+    above = values > level
+    mixed = above[:-1, :-1] & above[1:, :-1] & above[:-1, 1:] & above[1:, 1:]
+    none = above[:-1, :-1] | above[1:, :-1] | above[:-1, 1:] | above[1:, 1:]
+    for row, column in np.argwhere(none & ~mixed):
+        corner = {
+            (dy, dx): (axis[column + dx], axis[row + dy], values[row + dy, column + dx])
+            for dy in (0, 1)
+            for dx in (0, 1)
+        }
+        for three in (((0, 0), (0, 1), (1, 1)), ((0, 0), (1, 0), (1, 1))):
+            points = [corner[place] for place in three]
+            crossed = [
+                _between(points[a], points[b], level)
+                for a, b in ((0, 1), (1, 2), (0, 2))
+                if (points[a][2] > level) != (points[b][2] > level)
+            ]
+            if len(crossed) == 2:
+                (x, y), (x2, y2) = crossed
+                segments.append({"x": x, "y": y, "x2": x2, "y2": y2, "level": round(level, 3)})
+    return segments
+
+
+def _between(one: Sequence[float], other: Sequence[float], level: float) -> tuple[float, float]:
+    part = (level - one[2]) / (other[2] - one[2])
+    return round(float(one[0] + part * (other[0] - one[0])), 4), round(float(one[1] + part * (other[1] - one[1])), 4)
+
+
+def contours(look: Look = PRINT, steps: int = 61) -> Figure:
+    """Fig. 2: contours of cross-entropy, WCE, and softmax on the circle without and with a margin, label 0."""
+    axis = np.linspace(-EXTENT, EXTENT, steps)
+    x, y = np.meshgrid(axis, axis)
+    half = float(axis[1] - axis[0]) / 2
+    panels: list[Panel] = []
+    records: list[dict[str, Any]] = []
+    for title, loss in LOSSES.items():
+        values = loss(np.stack([x, y], axis=-1))
+        field = [
+            {"x": round(float(a) - half, 4), "x2": round(float(a) + half, 4), "y": round(float(b) - half, 4),
+             "y2": round(float(b) + half, 4), "loss": round(float(value), 3)}
+            for a, b, value in zip(x.ravel(), y.ravel(), values.ravel(), strict=True)
+        ]  # fmt: skip
+        levels = np.linspace(values.min(), values.max(), LEVELS + 2)[1:-1]
+        lines = [segment for level in levels for segment in isolines(values, axis, float(level))]
+        records += [{"panel": title, **segment} for segment in lines]
+        panels.append(Panel(title, _layers(field, lines, look), 340))
+    return Figure(
+        "contours",
+        "Fig. 2: loss over the feature plane",
+        "Loss of an image of class 1 by its two features: yellow high, dark low; black lines of equal loss. The red "
+        "arrow is class 1’s weight vector, black arrows the others’, grey lines the decision boundaries. WCE "
+        "multiplies the landscape and keeps its shape; the margin narrows the low valley around the red arrow.",
+        tuple(panels),
+        tuple(records),
+    )
+
+
+def _layers(field: list[dict[str, float]], lines: list[dict[str, float]], look: Look) -> Any:
+    domain = alt.Scale(domain=[-EXTENT, EXTENT], nice=False)
+    x, y = alt.X("x:Q", scale=domain, title="z₁"), alt.Y("y:Q", scale=domain, title="z₂")
+    color = alt.Color("loss:Q", scale=alt.Scale(scheme="viridis"), title="loss", legend=alt.Legend(orient="right"))
+    plane = drawing(field).mark_rect(clip=True, strokeWidth=0).encode(x, y, x2="x2:Q", y2="y2:Q", color=color)
+    equal = drawing(lines).mark_rule(color="black", opacity=0.45, strokeWidth=0.8).encode(x, y, x2="x2:Q", y2="y2:Q")
+    ties = drawing(boundaries()).mark_rule(color="#bbbbbb", strokeWidth=2).encode(x, y, x2="x2:Q", y2="y2:Q")
+    layers = [plane, equal, ties]
+    for place, (a, b) in enumerate(2.2 * WEIGHTS):
+        ink = "#e8112d" if place == 0 else "black"
+        arrow = drawing([{"x": 0.0, "y": 0.0, "x2": float(a), "y2": float(b), "name": f"W{'₁₂₃'[place]}"}])
+        layers.append(arrow.mark_rule(color=ink, strokeWidth=3).encode(x, y, x2="x2:Q", y2="y2:Q"))
+        # A triangle points up; turned clockwise by 90° less the arrow's angle it points along it.
+        turn = 90.0 - float(np.rad2deg(np.arctan2(b, a)))
+        layers.append(
+            arrow.mark_point(shape="triangle", filled=True, size=160, color=ink, opacity=1, angle=turn % 360).encode(
+                alt.X("x2:Q"), alt.Y("y2:Q")
+            )
+        )
+        layers.append(
+            arrow.mark_text(dx=16, fontSize=13, fontWeight="bold", color=ink).encode(
+                alt.X("x2:Q"), alt.Y("y2:Q"), text="name:N"
+            )
+        )
+    return alt.layer(*layers)

@@ -1,0 +1,205 @@
+"""The paper's figures from a run: confusion and its changes (3), recall and accuracy against the penalty (5)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from camri.errors import InputError
+from camri.metrics import Array
+from camri.report.reading import TITLES, Planned, Reading, measure
+from camri.report.theme import PRINT, Figure, Look, Panel, drawing
+from camri.report.verdict import ColumnVerdict
+
+MOST_CLASSES = 20
+FEW_CLASSES = 12  # up to here numbers fit into the cells
+UNIT = np.pi / 64  # the paper's step for margins
+# A method's penalty: the knob that grows along the horizontal axis, its title, and the unit it is shown in.
+PENALTIES = {
+    "camri": ("m", "margin m (π/64)", UNIT),
+    "arcface": ("m", "margin m of all classes (π/64)", UNIT),
+    "wce": ("w", "weight w", 1.0),
+    "wasserstein": ("c", "cost c", 1.0),
+    "crwwce": ("fn", "weight of misses fn", 1.0),
+    "cosface": ("m", "margin m", 1.0),
+}
+
+
+def confusion(
+    reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRINT, method: str | None = None
+) -> Figure:
+    """Fig. 3: cross-entropy's confusion matrix, and the changes by a method (CAMRI unless told), a panel a column."""
+    first = next((one for one in verdicts if one.baseline is not None), None)
+    if first is None or first.baseline is None:
+        raise InputError(f"{reading.folder}: Fig. 3 needs cross-entropy trials and important classes, and has none")
+    before = reading.confusion(first.baseline)
+    changes = []
+    for one in verdicts:
+        name = method or (
+            "camri" if one.of("camri") else next((s.method for s in one.settings if s.method != "ce"), "ce")
+        )
+        setting = one.in_table_one(name) or one.shown(name)
+        if setting is not None and name != "ce":
+            changes.append((one, setting, reading.confusion(setting) - before))
+    kept = _kept(before, changes, len(reading.classes))
+    names = [reading.classes[index] for index in kept]
+    base = _cells("cross-entropy", before, kept, names, 0.0005)
+    panels = [Panel("(a) cross-entropy", _heat(base, names, look, is_change=False), _side(names))]
+    records = list(base)
+    for letter, (one, setting, change) in zip("bcdefghijklmnopqrstuvwxyz", changes, strict=False):
+        found = _cells(one.column.title, change, kept, names, 0.0005)
+        records += found
+        title = f"({letter}) {one.column.title}: {setting.title} − cross-entropy"
+        panels.append(Panel(title, _heat(found, names, look, is_change=True), _side(names)))
+    return Figure(
+        "confusion",
+        "Confusion, and what changed",
+        "(a): of the images of a class (row), the percentage that is taken for each class (column). The others: "
+        "percentage points more (blue, plus) or fewer (orange, minus) than that. Along the important class’s row, what "
+        "was found again; down its column, what it now takes from others. Models as trained, mean over trials."
+        + (f" Of {len(before)} classes the {len(kept)} with the most confusion." if len(kept) < len(before) else ""),
+        tuple(panels),
+        tuple(records),
+    )  # fmt: skip
+
+
+def _side(names: Sequence[str]) -> int:
+    return 24 * len(names) + 40
+
+
+def _kept(before: Array, changes: Sequence[tuple[ColumnVerdict, Planned, Array]], num_classes: int) -> list[int]:
+    """All classes, or of many the important ones and those that are confused or changed most."""
+    if num_classes <= MOST_CLASSES:
+        return list(range(num_classes))
+    important = {index for one, *_ in changes for index in one.column.indices}
+    off = np.nan_to_num(before * (1 - np.eye(num_classes)))
+    weight = off.sum(axis=0) + off.sum(axis=1)
+    for _, _, change in changes:
+        weight = weight + 5 * np.abs(np.nan_to_num(change)).sum(axis=1)
+    ranked = sorted(range(num_classes), key=lambda index: (index not in important, -weight[index]))
+    return sorted(ranked[:MOST_CLASSES])
+
+
+def _cells(column: str, shares: Array, kept: Sequence[int], names: Sequence[str], least: float) -> list[dict[str, Any]]:
+    return [
+        {
+            "column": column,
+            "true": names[i],
+            "predicted": names[j],
+            "percent": round(100 * float(shares[row, place]), 2),
+        }
+        for i, row in enumerate(kept)
+        for j, place in enumerate(kept)
+        if np.isfinite(shares[row, place]) and abs(shares[row, place]) >= least
+    ]
+
+
+def _heat(records: Sequence[dict[str, Any]], names: Sequence[str], look: Look, is_change: bool) -> Any:
+    most = max((abs(record["percent"]) for record in records), default=1.0)
+    base = drawing(records).encode(
+        x=alt.X(
+            "predicted:N",
+            scale=alt.Scale(domain=list(names)),
+            title="predicted",
+            axis=alt.Axis(labelAngle=-90, labelLimit=90),
+        ),
+        y=alt.Y("true:N", scale=alt.Scale(domain=list(names)), title="true", axis=alt.Axis(labelLimit=90)),
+        tooltip=["true:N", "predicted:N", alt.Tooltip("percent:Q", format="+.1f" if is_change else ".1f")],
+    )  # fmt: skip
+    # Opacity over the page's own background, and not a scale between two colours: it reads the same in the dark.
+    strength = alt.Opacity("size:Q", scale=alt.Scale(domain=[0, most], range=[0.06, 0.8]), legend=None)
+    color = alt.condition("datum.percent >= 0", alt.value(look.up), alt.value(look.down))
+    cells = base.transform_calculate(size="abs(datum.percent)").mark_rect().encode(opacity=strength, color=color)
+    if len(names) > FEW_CLASSES:
+        return cells
+    shown = base.transform_filter("abs(datum.percent) >= 0.05" if is_change else "datum.percent >= 0.5")
+    form = alt.Text("percent:Q", format="+.1f" if is_change else ".0f")
+    return alt.layer(cells, shown.mark_text(fontSize=9, color=look.ink).encode(text=form))
+
+
+def penalty(
+    reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRINT, methods: Sequence[str] = ("wce", "camri")
+) -> Figure | None:
+    """Fig. 5: recall and accuracy against the penalty, a panel a column and method; None without two penalties."""
+    panels, records = [], []
+    for one in verdicts:
+        by_method = {method: _penalty_records(one, method) for method in methods}
+        # One vertical scale for the panels of a column: side by side they are there to be compared.
+        ends = [record[end] for found in by_method.values() for record in found for end in ("low", "high")]
+        for method, found in by_method.items():
+            if len({record["penalty"] for record in found}) >= 2:
+                records += found
+                at = f", s = {found[0]['scale']:g}" if found[0]["scale"] is not None else ""
+                title = f"{one.column.title}: {TITLES.get(method, method)}{at}"
+                panels.append(
+                    Panel(title, _penalty_chart(found, PENALTIES[method][1], (min(ends), max(ends)), look), 220)
+                )
+    if not panels:
+        return None
+    return Figure(
+        "penalty",
+        "Recall and accuracy against the penalty",
+        "Recall of the important class (solid) and accuracy (dashed) as the penalty grows: mean over trials, bands ± "
+        "one standard deviation, models as trained, test images. A method that only trades goes up in one line and "
+        "down in the other; the paper’s claim is that for CAMRI accuracy stays level.",
+        tuple(panels),
+        tuple(records),
+    )
+
+
+def _penalty_records(one: ColumnVerdict, method: str) -> list[dict[str, Any]]:
+    shown = one.in_table_one(method) or one.shown(method)
+    if shown is None or method not in PENALTIES:
+        return []
+    knob, _, unit = PENALTIES[method]
+    fixed = {name: shown.value(name) for name in shown.knobs if name != knob}
+    records = []
+    for setting in one.of(method):
+        if all(setting.value(name) == value for name, value in fixed.items()):
+            found = measure(setting, one.column.indices)
+            for name, values in (("recall", found.recall), ("accuracy", found.accuracy)):
+                mean, sd = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+                records.append(
+                    {
+                        "column": one.column.title,
+                        "method": method,
+                        "setting": setting.title,
+                        "scale": fixed.get("s"),
+                        "penalty": round(setting.value(knob) / unit, 6),
+                        "figure": name,
+                        "mean": round(mean, 5),
+                        "sd": round(sd, 5),
+                        "low": round(mean - sd, 5),
+                        "high": round(mean + sd, 5),
+                        "trials": len(values),
+                    }
+                )
+    return records
+
+
+def _penalty_chart(records: Sequence[dict[str, Any]], title: str, ends: tuple[float, float], look: Look) -> Any:
+    domain = ["recall", "accuracy"]
+    scale = alt.Scale(zero=False, domain=list(ends))
+    base = drawing(records).encode(
+        x=alt.X("penalty:Q", title=title),
+        color=alt.Color(
+            "figure:N",
+            scale=alt.Scale(domain=domain, range=[look.up, look.down]),
+            title=None,
+            legend=alt.Legend(symbolOpacity=1),
+        ),
+    )
+    band = base.mark_area(opacity=0.16).encode(alt.Y("low:Q", title=None, scale=scale), alt.Y2("high:Q"))
+    line = base.mark_line(point={"filled": True, "size": 45}).encode(
+        alt.Y("mean:Q", title=None, scale=scale),
+        strokeDash=alt.StrokeDash("figure:N", scale=alt.Scale(domain=domain, range=[[1, 0], [5, 3]]), title=None),
+        tooltip=[
+            "setting:N",
+            "figure:N",
+            alt.Tooltip("mean:Q", format=".4f"),
+            alt.Tooltip("sd:Q", format=".4f"),
+            "trials:Q",
+        ],
+    )
+    return alt.layer(band, line)
