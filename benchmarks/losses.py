@@ -312,7 +312,19 @@ def describe_machine() -> dict[str, object]:
     }
 
 
-def run(devices: list[str], modes: list[str], quick: bool, seconds: float, compile_seconds: float) -> dict[str, object]:
+def parse_size(text: str) -> tuple[int, int]:
+    batch, classes = text.split("x")
+    return int(batch), int(classes)
+
+
+def run(
+    devices: list[str],
+    modes: list[str],
+    sizes: list[tuple[int, int]] | None,
+    quick: bool,
+    seconds: float,
+    compile_seconds: float,
+) -> dict[str, object]:
     """Everything measured, as one object ready for JSON."""
     rows: list[Row] = []
     skipped: list[str] = []
@@ -322,7 +334,8 @@ def run(devices: list[str], modes: list[str], quick: bool, seconds: float, compi
     for name in devices:
         device = torch.device(name)
         for mode in modes:
-            for batch, classes in QUICK_SIZES if quick else SIZES if mode == "eager" else COMPILED_SIZES:
+            usual = QUICK_SIZES if quick else SIZES if mode == "eager" else COMPILED_SIZES
+            for batch, classes in sizes or usual:
                 case = f"{name} {mode} B={batch} C={classes}"
                 needed = 4 * (16 * batch * classes + 12 * classes * dim)
                 if needed > free_bytes(device):
@@ -354,13 +367,15 @@ def main() -> None:
     available = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     parser.add_argument("--device", choices=["cpu", "cuda"], action="append", help="default: all there are")
     parser.add_argument("--mode", choices=["eager", "compiled"], action="append", help="default: both")
+    parser.add_argument("--size", type=parse_size, action="append", metavar="BxC", help="default: the whole table")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, eager: a smoke test, no figures")
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each case, warm-up aside")
     parser.add_argument("--compile-seconds", type=float, default=40.0, help="skip compiled cases after that many")
     parser.add_argument("--json", type=Path, help="write the results there")
     args = parser.parse_args()
     modes = args.mode or (["eager"] if args.quick else ["eager", "compiled"])
-    result = run(args.device or available, modes, args.quick, 0.0 if args.quick else args.seconds, args.compile_seconds)
+    seconds = 0.0 if args.quick else args.seconds
+    result = run(args.device or available, modes, args.size, args.quick, seconds, args.compile_seconds)
     print(result.pop("table"))
     for line in result["skipped"]:  # type: ignore[attr-defined]
         print("left out:", line)
