@@ -1,6 +1,5 @@
 """What a trial leaves behind, and what it says on the way."""
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,9 +41,6 @@ class Outcome:
 
     def recall(self, index: int, split: str = "test") -> float:
         return float(recall(self.confusion[split])[index])
-
-    def failed(self, error: str) -> "Outcome":
-        return dataclasses.replace(self, status="failed", error=error)
 
 
 @dataclass(frozen=True)

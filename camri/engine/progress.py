@@ -22,9 +22,6 @@ class Tracker:
         self._began = time.perf_counter()
         self._told = 0.0
 
-    def start(self, place: int, epochs: int) -> None:
-        self._epochs[place] = self._resumed[place] = epochs
-
     def epoch(self, place: int, record: Record) -> None:
         self._resumed.setdefault(place, max(record.epoch - 1, 0))
         self._epochs[place] = record.epoch
