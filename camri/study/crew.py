@@ -1,0 +1,219 @@
+"""The driver's side of a cluster: hands packs to workers, stores what they send, and replaces those that die."""
+
+import contextlib
+import itertools
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from camri.engine import Progress, Trial
+from camri.engine.record import Record
+from camri.engine.replica import Job
+from camri.engine.training import stop_on_signals
+from camri.errors import InputError
+from camri.study.executor import Hooks, Work
+from camri.study.remote import Answer, Hello, code_digest
+
+LOSSES = 3  # of a trial's workers, before the trial counts as failed
+STILLBORN = 3  # workers in a row that died before their first word
+WAIT_S = 0.2
+TELL_EVERY_S = 0.1
+STOP_PATIENCE_S = 30.0  # for checkpoints to be written
+LOOK_EVERY_S = 10.0  # for nodes that joined
+SILENCE_S = 60.0  # before the first word of the first worker, then a remark
+
+
+def cut(num_trials: int, size: int, slots: int) -> list[list[int]]:
+    """Places of the trials in packs of at most `size`, cut so that in every round each slot has one of like size.
+
+    >>> [len(pack) for pack in cut(20, size=8, slots=2)]
+    [5, 5, 5, 5]
+    >>> cut(3, size=8, slots=4)
+    [[0], [1], [2]]
+    """
+    rounds = -(-num_trials // (size * slots))
+    count = min(num_trials, rounds * slots)
+    bounds = [num_trials * at // count for at in range(count + 1)] if count else [0]
+    return [list(range(low, high)) for low, high in itertools.pairwise(bounds)]
+
+
+def combine(total: int, ended: int, packs: Sequence[Progress], passed_s: float) -> Progress:
+    """The progress of all trials from the number that ended and the progress of the packs at work.
+
+    >>> half = Progress(done=1, running=1, total=2, part=0.75, images_per_s=10.0, left_s=1.0, accuracy=0.5)
+    >>> whole = combine(4, ended=1, packs=[half], passed_s=3.0)
+    >>> whole.running, whole.part, whole.left_s, whole.accuracy
+    (1, 0.375, 5.0, 0.5)
+    """
+    part = (ended + sum(pack.part * pack.total - pack.done for pack in packs)) / total
+    return Progress(
+        done=ended,
+        running=sum(pack.running for pack in packs),
+        total=total,
+        part=part,
+        images_per_s=sum(pack.images_per_s for pack in packs),
+        left_s=passed_s * (1 - part) / part if part > 0 else float("inf"),
+        accuracy=_mean([(pack.accuracy, pack.running) for pack in packs]),
+        recall=_mean([(pack.recall, pack.running) for pack in packs]),
+    )
+
+
+def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
+    known = [(value, weight) for value, weight in values if value is not None and weight]
+    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None
+
+
+@dataclass(eq=False)
+class _Hand:
+    """A worker as the driver sees it."""
+
+    actor: Any
+    hello: Hello | None = None
+    busy: bool = False
+    left: list[int] = field(default_factory=list)  # places of its pack's trials that have not ended
+    stored: int = 0
+    progress: Progress | None = None
+
+
+class Crew:
+    """One call's workers. `hire()` starts one, `slots()` is how many there may be now.
+
+    Each worker has one call under way at any time: it returns news, or raises when the worker is dead.
+    """
+
+    def __init__(self, ray: Any, hire: Callable[[], Any], slots: Callable[[], int],
+                 trials: Sequence[Trial], packs: Sequence[list[int]], work: Work, hooks: Hooks):  # fmt: skip
+        self.ray, self.hire, self.slots = ray, hire, slots
+        self.trials, self.hooks = trials, hooks
+        self.job = Job(work.training, work.data, work.important)
+        self.waiting = deque(packs)
+        self.calls: dict[Any, _Hand] = {}
+        self.place = {trial.key: place for place, trial in enumerate(trials)}
+        self.losses: Counter[int] = Counter()  # of workers, by the place of the trial they had
+        self.num_ended = self.num_stillborn = self.allowed = 0
+        self.began = time.monotonic()
+        self.looked = self.told = float("-inf")
+        self.silent, self.stopping = True, False
+
+    def run(self) -> bool:
+        """Whether all trials came to an end; False if they were stopped in good order."""
+        with stop_on_signals() as told:
+            stop_by = float("inf")
+            try:
+                while self.num_ended < len(self.trials) or self._num_busy():
+                    if not self.stopping and (told.is_set() or self.hooks.should_stop()):
+                        self.stopping, stop_by = True, time.monotonic() + STOP_PATIENCE_S
+                    if self.stopping and (not self._num_busy() or time.monotonic() > stop_by):
+                        break
+                    self._hire()
+                    ready, _ = self.ray.wait(list(self.calls), timeout=WAIT_S) if self.calls else ([], [])
+                    for call in ready:
+                        self._hear(call)
+                    self._tell()
+            finally:
+                for hand in self.calls.values():
+                    self._dismiss(hand)
+        return self.num_ended == len(self.trials)
+
+    def _num_busy(self) -> int:
+        return sum(hand.busy for hand in self.calls.values())
+
+    def _hire(self) -> None:
+        if time.monotonic() - self.looked > LOOK_EVERY_S:
+            self.looked, self.allowed = time.monotonic(), self.slots()
+        coming = len(self.calls) - self._num_busy()
+        while len(self.calls) < self.allowed and coming < len(self.waiting) and not self.stopping:
+            actor = self.hire()
+            self.calls[actor.hello.remote()] = _Hand(actor)
+            coming += 1
+
+    def _hear(self, call: Any) -> None:
+        hand = self.calls.pop(call)
+        try:
+            answer = self.ray.get(call)
+        except self.ray.exceptions.RayError as error:
+            self._lose(hand, _in_a_line(error))
+            return
+        if isinstance(answer, Hello):
+            self._greet(hand, answer)
+        elif not self._note(hand, answer):
+            return
+        begins = not hand.busy and bool(self.waiting) and not self.stopping
+        if begins:
+            hand.busy, hand.left, hand.progress = True, self.waiting.popleft(), None
+        if not hand.busy:
+            self._dismiss(hand)
+            return
+        pack = [self.trials[place] for place in hand.left] if begins else None
+        self.calls[hand.actor.hear.remote(pack, hand.stored, self.stopping)] = hand
+
+    def _greet(self, hand: _Hand, hello: Hello) -> None:
+        self.silent, self.num_stillborn, hand.hello = False, 0, hello
+        if hello.refusal is not None:
+            raise InputError(f"node {hello.host} of the cluster cannot train: {hello.refusal}")
+        for name, its, mine in (
+            ("camri", hello.code, code_digest()),
+            ("torch", hello.environment["torch"].split("+")[0], torch.__version__.split("+")[0]),
+        ):
+            if its != mine:
+                raise InputError(
+                    f"node {hello.host} of the cluster has another {name} than this machine ({its}, not {mine}); "
+                    "install the same on every node"
+                )
+
+    def _note(self, hand: _Hand, answer: Answer) -> bool:
+        """Whether the worker can go on; its news are stored."""
+        for outcome in answer.outcomes:
+            hand.left.remove(self.place[outcome.trial.key])
+            self.hooks.on_outcome(outcome)
+            self.num_ended += 1
+            hand.stored += 1
+        hand.progress, hand.busy = answer.progress, not answer.ended
+        if answer.error is not None:
+            self._lose(hand, answer.error)  # a GPU in disorder would fail every pack after this one
+        return answer.error is None
+
+    def _lose(self, hand: _Hand, reason: str) -> None:
+        """Nothing; a lost worker's trials wait again, alone from the second time on: one of them may be the cause."""
+        self._dismiss(hand)
+        if hand.hello is None:
+            self.num_stillborn += 1
+            if self.num_stillborn >= STILLBORN:
+                raise InputError(f"workers of the cluster cannot start; is camri installed on every node? {reason}")
+        self.losses.update(hand.left)
+        again = [place for place in hand.left if self.losses[place] < LOSSES]
+        for place in hand.left:
+            if self.losses[place] >= LOSSES:
+                record = Record(self.trials[place], self.job, hand.hello.environment if hand.hello else {})
+                self.hooks.on_outcome(record.failed(f"its worker was lost {LOSSES} times, at last by: {reason}"))
+                self.num_ended += 1
+        together = all(self.losses[place] == 1 for place in again)
+        self.waiting.extendleft(([again] if again else []) if together else [[place] for place in again])
+
+    def _dismiss(self, hand: _Hand) -> None:
+        with contextlib.suppress(self.ray.exceptions.RayError, ConnectionError):
+            self.ray.kill(hand.actor)
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if self.silent and now - self.began > SILENCE_S:
+            self.silent = False
+            warnings.warn(
+                f"no worker of the cluster has begun for {SILENCE_S:.0f} s: it may be busy; see `ray status`",
+                stacklevel=2,
+            )
+        if now - self.told > TELL_EVERY_S or self.num_ended == len(self.trials):
+            self.told = now
+            packs = [hand.progress for hand in self.calls.values() if hand.progress is not None]
+            self.hooks.on_progress(combine(len(self.trials), self.num_ended, packs, now - self.began))
+
+
+def _in_a_line(error: Exception) -> str:
+    """The last sentence of Ray's many lines: what happened to the process."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
