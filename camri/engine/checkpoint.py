@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,26 @@ from torch import Tensor
 VERSION = "1"
 
 
-def write(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
-    """Nothing; the file at `path` is the new one, even after a power cut, or the old one."""
+def write(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> bool:
+    """Whether it was written; the file at `path` is the new one, even after a power cut, or else the old one.
+
+    A full or read-only disk is no reason to end a trial: it warns, and training goes on.
+    """
     data = save({name: t.detach().contiguous() for name, t in tensors.items()}, {"v": VERSION, "n": json.dumps(notes)})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        warnings.warn(f"no checkpoint at {path}: {error}; a trial that is stopped now starts over", stacklevel=2)
+        return False
+    return True
 
 
 def read(path: Path, engine: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

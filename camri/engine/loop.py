@@ -3,6 +3,7 @@
 import copy
 import math
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -60,8 +61,20 @@ def train_one(
     should_stop: Callable[[], bool] = lambda: False,
     say: Callable[[Record], None] = lambda record: None,
 ) -> Outcome | None:
-    """The outcome of one trial; None if it was stopped, with its checkpoint written where there is a place for it."""
+    """The outcome of one trial; None if it was stopped, with its checkpoint written where there is a place for it.
+
+    A trial that breaks leaves a failed outcome with the end of its traceback.
+    """
     record = Record(trial, job, environment.describe(torch.device("cpu")))
+    try:
+        return _train(trial, job, record, should_stop, say)
+    except Exception:
+        return record.failed(traceback.format_exc(limit=-4).strip())
+
+
+def _train(
+    trial: Trial, job: Job, record: Record, should_stop: Callable[[], bool], say: Callable[[Record], None]
+) -> Outcome | None:
     model, criterion = make(trial, job)
     optimise = optimizer(model, job.training)
     average = Average(model) if job.training.average else None

@@ -1,5 +1,6 @@
 """A trial made ready to train: model, loss and the draws of an epoch, each from the trial's own seed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from camri.engine import schedule
 from camri.engine.spec import Training, Trial, generator, identity
 from camri.errors import InputError
 from camri.heads import HEADS
+from camri.methods import Setting
 from camri.models import Classifier, build, seed_dropout
 from camri.modules import Criterion
 
@@ -48,8 +50,8 @@ class Job:
             return None
         return self.checkpoints / f"{identity(trial, self.training, self.data.fingerprint)}.safetensors"
 
-    def check(self) -> None:
-        """Refuse what no trial of this job could be trained on."""
+    def check(self, trials: Sequence[Trial] = ()) -> None:
+        """Refuse what these trials could not be trained on, before any of them starts."""
         if "train" not in self.data.splits:
             raise InputError(f"{self.data.name} has no train split; its splits: {', '.join(self.data.splits)}")
         if self.num_rows < 2:
@@ -62,6 +64,12 @@ class Job:
                 raise InputError(
                     f"important class {index} is not a class; {self.data.name} has {self.data.num_classes}"
                 )
+        if len(set(self.important)) >= self.data.num_classes:
+            raise InputError(f"all {self.data.num_classes} classes are important; leave at least one that is not")
+        for setting in {trial.setting for trial in trials}:
+            make_criterion(setting, self)
+        if trials:
+            make(trials[0], self)
 
 
 def make(trial: Trial, job: Job) -> tuple[Classifier, Criterion]:
@@ -76,15 +84,20 @@ def make(trial: Trial, job: Job) -> tuple[Classifier, Criterion]:
     trunk = build(training.model, channels_first, generator=drawn, **dict(training.model_options))
     head = HEADS[trial.setting.head](trunk.num_features, data.num_classes, generator=drawn)
     seed_dropout(trunk, trial.seed)
-    angular = trial.setting.method in ("l2softmax", "arcface", "camri")
-    criterion = trial.setting.criterion(
+    return Classifier(trunk, head), make_criterion(trial.setting, job)
+
+
+def make_criterion(setting: Setting, job: Job) -> Criterion:
+    """The loss of a setting under the job's training."""
+    training, data = job.training, job.data
+    angular = setting.method in ("l2softmax", "arcface", "camri")
+    return setting.criterion(
         data.num_classes,
         data.class_counts("train").tolist(),
         ramp=schedule.ramp_steps(training, job.num_steps),
         label_smoothing=training.label_smoothing,
         **({"beyond_pi": training.beyond_pi} if angular else {}),
     )
-    return Classifier(trunk, head), criterion
 
 
 @dataclass

@@ -61,7 +61,7 @@ def train(
     chosen = pick_device(device)
     folder = None if checkpoints is None else Path(checkpoints)
     job = Job(training, data, tuple(important), keep_logits, keep_weights, folder, checkpoint_every_s)
-    job.check()
+    job.check(trials)
     tracker = Tracker(job, len(trials), on_progress)
     outcomes: dict[int, Outcome] = {}
 

@@ -7,12 +7,10 @@ import queue
 import sys
 import threading
 import time
-import traceback
 from typing import Any
 
 import torch
 
-from camri.engine import environment
 from camri.engine.cpu import load_data
 from camri.engine.loop import train_one
 from camri.engine.record import Record
@@ -54,11 +52,7 @@ def main() -> None:
 
     try:
         while (trial := inbox.get()) is not None:
-            try:
-                outcome = train_one(trial, job, stop.is_set, say)
-            except Exception:
-                record = Record(trial, job, environment.describe(torch.device("cpu")))
-                outcome = record.failed(traceback.format_exc(limit=-4).strip())
+            outcome = train_one(trial, job, stop.is_set, say)
             if outcome is None:
                 answer("stopped")
                 return

@@ -164,6 +164,19 @@ def test_a_late_divergence_keeps_what_was_reached(monkeypatch, trials, data, tra
     assert outcome.curves["train_loss"].shape == (1,)
 
 
+def test_a_trial_that_breaks_leaves_its_traceback(monkeypatch, trials, data, training, crowd):
+    def make_or_break(trial, job):
+        if trial.seed == 1:
+            raise RuntimeError("a bug")
+        return make(trial, job)
+
+    monkeypatch.setattr("camri.engine.loop.make", make_or_break)
+    outcomes = train(trials[1:3], data, "cpu", training=training, workers=1, **KEEP)
+    assert same(outcomes[0], crowd[1])
+    assert outcomes[1].status == "failed"
+    assert "RuntimeError: a bug" in outcomes[1].error
+
+
 def test_a_killed_worker_costs_its_own_trial_only(trials, data, training):
     slow = training.with_(epochs=400)
     killed = threading.Event()
@@ -260,6 +273,24 @@ def test_it_learns(data):
         (
             lambda d: train([Trial(setting("ce"), 0)], d, "cpu", training=Training(model="small"), important=[3]),
             "important class 3",
+        ),
+        (
+            lambda d: train([Trial(setting("camri", 5, m=0.3, s=8), 0)], d, "cpu", training=Training(model="small")),
+            "important class 5",
+        ),
+        (
+            lambda d: train([Trial(setting("camri", 1, m=9.0, s=8), 0)], d, "cpu", training=Training(model="small")),
+            "0 to π",
+        ),
+        (
+            lambda d: train(
+                [Trial(setting("ce"), 0)], d, "cpu", training=Training(model="small", model_options=(("depth", 3),))
+            ),
+            "no option 'depth'",
+        ),
+        (
+            lambda d: train([], d, "cpu", training=Training(model="small"), important=[0, 1, 2]),
+            "all 3 classes are important",
         ),
         (lambda d: Training(model="pape"), "did you mean 'paper'"),
         (lambda d: Training(epochs=0), "epochs=0"),

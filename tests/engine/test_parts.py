@@ -120,6 +120,20 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["trial.safetensors"]
 
 
+def test_a_full_disk_is_a_warning_and_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    path = tmp_path / "trial.safetensors"
+    assert checkpoint.write(path, {"a": torch.zeros(1)}, {"epoch": 1, "engine": "cpu"})
+
+    def full(number):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.warns(UserWarning, match="No space left"):
+        assert not checkpoint.write(path, {"a": torch.ones(1)}, {"epoch": 2, "engine": "cpu"})
+    assert checkpoint.read(path, engine="cpu")[1]["epoch"] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["trial.safetensors"]
+
+
 def test_a_pack_that_does_not_fit_is_halved_and_says_so():
     tried, trained = [], []
 
