@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 # One thread a worker: two OpenMP teams on two cores are slower than one thread each.
-PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
 .PHONY: help demo test lint unit clean
 .DEFAULT_GOAL := help

@@ -26,6 +26,7 @@ from camri.study.store import open_run
 from tests.study.conftest import TRAINING, first_trials, made_outcome
 from tests.study.test_runner import assert_same_table, table
 
+pytestmark = pytest.mark.xdist_group("ray")  # one cluster for all of them
 QUIET = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'camri[cluster]'"
