@@ -144,3 +144,16 @@ def test_margin_units():
 def test_bad_recipes_are_refused_with_a_sentence(name, given, said):
     with pytest.raises(InputError, match=said):
         find_study(name, **given)
+
+
+def test_studies_need_little():
+    """They run on machines where torch is and little else: what is not there may not be imported."""
+    script = (
+        "import sys\n"
+        "absent = ('pydantic', 'typer', 'rich', 'pyarrow', 'pandas', 'sklearn', 'ray', 'PIL')\n"
+        "sys.modules.update(dict.fromkeys(absent))\n"  # importing one now raises ImportError
+        "from camri.study import recipes, spec, store, writer, runner, status, merge, export, cost, narrow\n"
+        "print(len(recipes.RECIPES))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"{len(RECIPES)}\n"), done.stderr
