@@ -102,6 +102,7 @@ def test_public_names():
         ["--version"],
         ["data", "--help"],
         ["demo", "--help"],
+        ["report", "--help"],
         ["study", "--help"],
         ["study", "run", "--help"],
     ],

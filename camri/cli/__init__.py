@@ -5,7 +5,7 @@ import sys
 import typer
 
 import camri
-from camri.cli import data, study
+from camri.cli import data, report, study
 from camri.errors import InputError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 
 app.add_typer(data.app)
 app.add_typer(study.app)
+app.command()(report.report)
 
 
 def _print_version(wanted: bool) -> None:

@@ -31,7 +31,7 @@ def who_paid(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = P
             continue
         found = _paid_records(reading, one, row)
         records += found
-        title = f"{one.column.title}: {picked(one, row)}"
+        title = f"“{one.column.title}”: {picked(one, row)}"
         panels.append(Panel(title, _paid_chart(found, look), 60 + 26 * len({record["class"] for record in found})))
     if not panels:
         return None
@@ -137,7 +137,7 @@ def angle_strips(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look
         own = base.transform_filter("datum.kind == 'important'").mark_point(
             filled=True, size=110, color=look.down, shape="diamond"
         )
-        panels.append(Panel(one.column.title, alt.layer(others, own), 50 + 34 * len(methods)))
+        panels.append(Panel(f"“{one.column.title}”", alt.layer(others, own), 50 + 34 * len(methods)))
     return Figure(
         "angles",
         "Angles: is the important class narrower?",

@@ -100,14 +100,14 @@ def contours(look: Look = PRINT, steps: int = 61) -> Figure:
     """Fig. 2: contours of cross-entropy, WCE, and softmax on the circle without and with a margin, label 0."""
     axis = np.linspace(-EXTENT, EXTENT, steps)
     x, y = np.meshgrid(axis, axis)
-    half = float(axis[1] - axis[0]) / 2
+    half = 0.53 * float(axis[1] - axis[0])  # a little more than half: no seams between neighbours
     panels: list[Panel] = []
     records: list[dict[str, Any]] = []
     for title, loss in LOSSES.items():
         values = loss(np.stack([x, y], axis=-1))
         field = [
             {"x": round(float(a) - half, 4), "x2": round(float(a) + half, 4), "y": round(float(b) - half, 4),
-             "y2": round(float(b) + half, 4), "loss": round(float(value), 3)}
+             "y2": round(float(b) + half, 4), "part": round(float(value / values.max()), 3)}
             for a, b, value in zip(x.ravel(), y.ravel(), values.ravel(), strict=True)
         ]  # fmt: skip
         levels = np.linspace(values.min(), values.max(), LEVELS + 2)[1:-1]
@@ -117,9 +117,10 @@ def contours(look: Look = PRINT, steps: int = 61) -> Figure:
     return Figure(
         "contours",
         "Fig. 2: loss over the feature plane",
-        "Loss of an image of class 1 by its two features: yellow high, dark low; black lines of equal loss. The red "
-        "arrow is class 1’s weight vector, black arrows the others’, grey lines the decision boundaries. WCE "
-        "multiplies the landscape and keeps its shape; the margin narrows the low valley around the red arrow.",
+        "Loss of an image of class 1 by its two features, as a part of each panel’s largest: yellow high, dark low; "
+        "black lines of equal loss. The red arrow is class 1’s weight vector, black arrows the others’, grey lines the "
+        "decision boundaries. WCE multiplies the landscape and keeps its shape; the margin narrows the low valley "
+        "around the red arrow.",
         tuple(panels),
         tuple(records),
     )
@@ -128,7 +129,9 @@ def contours(look: Look = PRINT, steps: int = 61) -> Figure:
 def _layers(field: list[dict[str, float]], lines: list[dict[str, float]], look: Look) -> Any:
     domain = alt.Scale(domain=[-EXTENT, EXTENT], nice=False)
     x, y = alt.X("x:Q", scale=domain, title="z₁"), alt.Y("y:Q", scale=domain, title="z₂")
-    color = alt.Color("loss:Q", scale=alt.Scale(scheme="viridis"), title="loss", legend=alt.Legend(orient="right"))
+    color = alt.Color(
+        "part:Q", scale=alt.Scale(scheme="viridis"), title="loss / largest", legend=alt.Legend(orient="right")
+    )
     plane = drawing(field).mark_rect(clip=True, strokeWidth=0).encode(x, y, x2="x2:Q", y2="y2:Q", color=color)
     equal = drawing(lines).mark_rule(color="black", opacity=0.45, strokeWidth=0.8).encode(x, y, x2="x2:Q", y2="y2:Q")
     ties = drawing(boundaries()).mark_rule(color="#bbbbbb", strokeWidth=2).encode(x, y, x2="x2:Q", y2="y2:Q")
@@ -140,8 +143,8 @@ def _layers(field: list[dict[str, float]], lines: list[dict[str, float]], look: 
         # A triangle points up; turned clockwise by 90° less the arrow's angle it points along it.
         turn = 90.0 - float(np.rad2deg(np.arctan2(b, a)))
         layers.append(
-            arrow.mark_point(shape="triangle", filled=True, size=160, color=ink, opacity=1, angle=turn % 360).encode(
-                alt.X("x2:Q"), alt.Y("y2:Q")
+            arrow.mark_point(shape="triangle", filled=True, size=160, color=ink, opacity=1).encode(
+                alt.X("x2:Q"), alt.Y("y2:Q"), angle=alt.AngleValue(turn % 360)
             )
         )
         layers.append(

@@ -26,7 +26,7 @@ def curves(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRI
         records += lines
         colors, dashes = look.methods([name for name, _ in found])
         panels.append(
-            Panel(one.column.title, _curve_chart(lines, starts, colors, dashes, one.column.number, look), 340)
+            Panel(f"“{one.column.title}”", _curve_chart(lines, starts, colors, dashes, one.column.number, look), 340)
         )
     return Figure(
         "curve",
@@ -82,7 +82,7 @@ def _curve_chart(lines: Any, starts: Any, colors: alt.Scale, dashes: alt.Scale, 
     y = alt.Y("accuracy:Q", title="accuracy")
     color = alt.Color("method:N", scale=colors, title=None, legend=alt.Legend(symbolOpacity=1))
     picked = alt.selection_point(fields=["method"], bind="legend", name=f"picked{number}")
-    near = alt.selection_point(nearest=True, on="pointerover", clear="pointerout", empty=False, name=f"near{number}")
+    near = alt.selection_point(on="pointerover", clear="pointerout", empty=False, name=f"near{number}")
     tips = [
         alt.Tooltip("method:N"),
         alt.Tooltip("setting:N"),
@@ -92,18 +92,18 @@ def _curve_chart(lines: Any, starts: Any, colors: alt.Scale, dashes: alt.Scale, 
     ]
     faded = alt.condition(picked, alt.value(1.0), alt.value(0.12))
     base = drawing(lines)
-    band = base.mark_area(opacity=0.14, clip=True).encode(
+    band = base.mark_area(opacity=0.1, clip=True).encode(
         x,
         alt.Y("low:Q", title="accuracy", scale=shared),
         alt.Y2("high:Q"),
         color,
-        opacity=alt.condition(picked, alt.value(0.14), alt.value(0.02)),
+        opacity=alt.condition(picked, alt.value(0.1), alt.value(0.02)),
     )
     line = base.mark_line(strokeWidth=2, clip=True).encode(
         x, y, color, strokeDash=alt.StrokeDash("method:N", scale=dashes, title=None), opacity=faded
     )
     hover = (
-        base.mark_point(filled=True, size=70)
+        base.mark_point(filled=True, size=150)  # a target that a finger or a mouse meets; unseen until then
         .encode(x, y, color, opacity=alt.condition(near, alt.value(1.0), alt.value(0.0)), tooltip=tips)
         .add_params(near, picked)
     )

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from camri.errors import InputError, closest
@@ -28,6 +28,7 @@ class Table:
     """A caption, notes, a header, and groups of rows; `records` are its numbers, one mapping a line of CSV.
 
     `spans` stand above the header: (text, number of columns) from the second column on; none where it is empty.
+    `titles` stand above the groups, one each, or there are none.
     """
 
     caption: str
@@ -35,7 +36,12 @@ class Table:
     groups: tuple[tuple[tuple[Cell, ...], ...], ...]
     records: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...] = ()
-    spans: tuple[tuple[str, int], ...] = field(default=())
+    spans: tuple[tuple[str, int], ...] = ()
+    titles: tuple[str, ...] = ()
+
+    def titled(self) -> list[tuple[str, tuple[tuple[Cell, ...], ...]]]:
+        """Groups with their titles, "" where they have none."""
+        return list(zip(self.titles or ("",) * len(self.groups), self.groups, strict=True))
 
     @property
     def rows(self) -> list[tuple[Cell, ...]]:
@@ -71,8 +77,11 @@ def to_markdown(table: Table) -> str:
         lines.append(_pipes(_markdown(text) for text in ("", *table.header[1:])))
     else:
         lines += [_pipes(map(_markdown, table.header)), _pipes(["---"] * len(table.header), tight=True)]
-    for row in table.rows:
-        lines.append(_pipes(f"**{_markdown(cell.text)}**" if cell.bold else _markdown(cell.text) for cell in row))
+    for title, group in table.titled():
+        if title:
+            lines.append(_pipes([f"*{_markdown(title)}*", *[""] * (len(table.header) - 1)]))
+        for row in group:
+            lines.append(_pipes(f"**{_markdown(cell.text)}**" if cell.bold else _markdown(cell.text) for cell in row))
     for note in table.notes:
         lines += ["", _markdown(note)]
     return "\n".join(lines) + "\n"
@@ -124,8 +133,10 @@ def to_latex(table: Table) -> str:
             " & ".join(["", *(rf"\multicolumn{{{w}}}{{c}}{{{_latex(text)}}}" for text, w in table.spans)]) + r" \\"
         )
     lines.append(" & ".join(map(_latex, table.header)) + r" \\")
-    for group in table.groups:
+    for title, group in table.titled():
         lines.append(r"\midrule")
+        if title:
+            lines.append(rf"\multicolumn{{{len(table.header)}}}{{l}}{{\textit{{{_latex(title)}}}}} \\")
         for row in group:
             shown = (rf"\textbf{{{_latex(cell.text)}}}" if cell.bold else _latex(cell.text) for cell in row)
             lines.append(" & ".join(shown) + r" \\")
@@ -158,7 +169,9 @@ def to_terminal(table: Table) -> "RichTable":
     shown = RichTable(title=Text(table.caption), caption=caption, caption_justify="left")
     for place, text in enumerate(table.header):
         shown.add_column(Text(text), justify="left" if place == 0 else "right")
-    for group in table.groups:
+    for title, group in table.titled():
+        if title:
+            shown.add_row(Text(title, style="italic"))
         for place, row in enumerate(group):
             texts: Sequence[Text] = [Text(cell.text, style="bold" if cell.bold else "") for cell in row]
             shown.add_row(*texts, end_section=place == len(group) - 1)

@@ -147,10 +147,11 @@ def honest_table(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Table |
     return Table(
         caption="Table I, honest: chosen on validation images by other seeds than it is judged by; judged on test.",
         header=(
-            "important", "method", "setting picked (seeds)", "recall", "hits / n", "accuracy",
+            "method", "setting picked (seeds)", "recall", "hits / n", "accuracy",
             "recall gained over shifted CE", "p (Holm)", "accuracy against CE", "trials",
         ),
         groups=tuple(groups),
+        titles=tuple(f"important: {one.column.title}" for one in verdicts),
         records=tuple(records),
         notes=(
             "Every row but “cross-entropy” has its important scores shifted, each model by what its own validation "
@@ -185,7 +186,7 @@ def _honest_row(
     records.append({**record, "p_holm": p})
     is_sure = gain is not None and p is not None and gain.low > 0 and p < 0.05
     return (
-        *cells(one.column.title, title, setting, spread(recalls), f"{hits}/{num}", spread(list(found.accuracy))),
+        *cells(title, setting, spread(recalls), f"{hits}/{num}", spread(list(found.accuracy))),
         Cell(BLANK if gain is None else interval(gain), bold=is_sure),
         *cells(
             BLANK if p is None else p_value(p), BLANK if accuracy is None else interval(accuracy), str(len(recalls))

@@ -76,6 +76,7 @@ def make_run(
     )
     columns = [((classes.index(name), 1.0),) for name in important]
     kept = tuple(sorted(column[0][0] for column in columns))
+    folder.mkdir(exist_ok=True)
     with Store.open(folder, facts_of(asked, data)) as store:
         store.add_study(asked, columns)
         for trial in asked.trials(columns):

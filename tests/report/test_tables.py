@@ -101,7 +101,7 @@ def test_several_runs_stand_side_by_side(opened, gain, no_gain):
 def test_the_honest_table_has_controls_hits_and_intervals(opened, gain):
     reading, verdicts = opened(gain)
     table = honest_table(reading, verdicts)
-    names = [row[1].text for row in table.groups[0]]
+    names = [row[0].text for row in table.groups[0]]
     assert names == [
         "CAMRI",
         "WCE",

@@ -1,0 +1,119 @@
+"""The answer in one sentence with its uncertainty, as plain text: what the page and the command line say first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from camri.report.reading import Reading, measure
+from camri.report.tables import interval, p_value, picked, points
+from camri.report.verdict import ColumnVerdict, Judged, correct_for_columns
+from camri.select import OPTIMISTIC
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`kind` is "gain", "none" or "unknown"; `details` has one sentence a column."""
+
+    kind: str
+    sentence: str
+    details: tuple[str, ...] = ()
+
+
+def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
+    """Whether any method raised recall above what a shift of cross-entropy gives, at its accuracy."""
+    if not verdicts:
+        return Answer(
+            "unknown",
+            "No answer yet: the important classes are found from cross-entropy trials, which are still to end.",
+        )
+    if any(one.baseline is None for one in verdicts):
+        return Answer("unknown", "No answer: this run has no cross-entropy trials to compare with.")
+    if any(one.best is None for one in verdicts):
+        return _on_the_test_set(verdicts)
+    corrected = correct_for_columns(verdicts)
+    details = tuple(_detail(one, p) for one, p in zip(verdicts, corrected, strict=True))
+    sure = [one for one, p in zip(verdicts, corrected, strict=True) if _is_sure(one.best, p)]
+    if len(verdicts) == 1:
+        best = verdicts[0].best
+        assert best is not None
+        return Answer("gain" if sure else "none", _one_column(verdicts[0], best, bool(sure)), details)
+    every = "; ".join(_figures(one) for one in (sure or verdicts))
+    if sure:
+        names = ", ".join(f"“{one.column.title}”" for one in sure)
+        sentence = (
+            f"In {len(sure)} of {len(verdicts)} columns ({names}) the chosen setting finds more of the important class "
+            f"than cross-entropy shifted to the same accuracy: {every}."
+        )
+        return Answer("gain", sentence, details)
+    sentence = (
+        f"No improvement is shown: in none of {len(verdicts)} columns does the chosen setting find more of the "
+        f"important class than cross-entropy shifted to the same accuracy: {every}."
+    )
+    return Answer("none", sentence, details)
+
+
+def _is_sure(best: Judged | None, p: float) -> bool:
+    """Above 0 by the interval, and by the corrected test where there are seeds enough for one."""
+    return best is not None and best.gain.low > 0 and not p >= LEVEL and best.accuracy.high >= 0
+
+
+def _figures(one: ColumnVerdict) -> str:
+    assert one.best is not None
+    return f"“{one.column.title}” {interval(one.best.gain)} points"
+
+
+def _one_column(one: ColumnVerdict, best: Judged, is_sure: bool) -> str:
+    arms, title, gain = best.judgement.arms, one.column.title, best.gain
+    hits = f"{arms['chosen'].hits.sum()} of {arms['chosen'].num.sum()} against {arms['baseline shifted'].hits.sum()}"
+    by = f"{points(gain.estimate)} points of recall (95 %: {points(gain.low)} to {points(gain.high)}; {hits})"
+    costs = f"accuracy against cross-entropy {interval(best.accuracy)} points"
+    assert one.baseline is not None
+    if set(arms["chosen"].keys) == {one.baseline.key}:
+        return (
+            f"No improvement: for “{title}” no setting beat shifted cross-entropy on validation data; a shift alone "
+            f"gives {interval(best.judgement.gains['baseline'].recall)} points over cross-entropy as trained; {costs}."
+        )
+    setting = picked(one, best)
+    if is_sure:
+        return f"{setting} finds more of “{title}” than cross-entropy shifted to the same accuracy: {by}, {costs}."
+    fell = "; its accuracy fell" if best.accuracy.high < 0 else ""
+    return f"No improvement is shown: {setting} against shifted cross-entropy on “{title}”: {by}, {costs}{fell}."
+
+
+def _detail(one: ColumnVerdict, p: float) -> str:
+    best = one.best
+    assert best is not None
+    gain = best.judgement.gains["baseline shifted"]
+    seeds = (
+        f"{best.num_seeds} trials" if best.judgement.fresh_seeds else "one seed: this speaks about these models only"
+    )
+    tested = "" if np.isnan(p) else f"p = {p_value(p)} after Holm’s correction, "
+    return (
+        f"“{one.column.title}”: picked {picked(one, best)}; recall over shifted cross-entropy {interval(best.gain)} "
+        f"points, {tested}{seeds}; over cross-entropy as trained {interval(best.judgement.gains['baseline'].recall)}; "
+        f"accuracy {interval(best.accuracy)}; chance that accuracy is more than half a point below shifted "
+        f"cross-entropy’s: {gain.chance_of_fall:.0%}."
+    )
+
+
+def _on_the_test_set(verdicts: Sequence[ColumnVerdict]) -> Answer:
+    """What can be said without validation data: the paper's way, labelled."""
+    found = []
+    for one in verdicts:
+        shown = {name: cell for name, cell in one.paper.items() if cell is not None and name != "ce"}
+        if not shown or one.baseline is None:
+            found.append(f"{one.column.title}: no setting kept cross-entropy’s accuracy")
+            continue
+        name, cell = max(shown.items(), key=lambda pair: pair[1].recall)
+        before = float(np.mean(measure(one.baseline, one.column.indices).recall))
+        found.append(
+            f"{one.column.title}: {one.find(cell.key, name).title} {points(cell.recall - before)} points of recall"
+        )
+    sentence = (
+        "No honest answer: the study held out no validation images, so what follows is "
+        f"{OPTIMISTIC}, and part of it is luck. {'; '.join(found)}."
+    )
+    return Answer("unknown", sentence)

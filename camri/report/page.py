@@ -1,0 +1,195 @@
+"""One self-contained page about a run: everything inline, no request leaves it."""
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import vl_convert
+from markupsafe import Markup
+
+import camri
+from camri.errors import InputError
+from camri.report import charts, curve, figures
+from camri.report.angles import table_two
+from camri.report.answer import answer
+from camri.report.reading import Reading
+from camri.report.table import Table
+from camri.report.tables import honest_table, table_one
+from camri.report.theme import PAGE, Figure, specification
+from camri.report.verdict import ColumnVerdict, judge_columns
+
+FILE_NAME = "report.html"
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """A heading with a figure, tables, or a sentence that says why there is none."""
+
+    name: str
+    label: str
+    title: str
+    figure: Figure | None = None
+    tables: tuple[Table, ...] = ()
+    text: str = ""
+
+    def specifications(self) -> list[dict[str, Any]]:
+        return [] if self.figure is None else [specification(panel, PAGE) for panel in self.figure.panels]
+
+
+def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
+    """The path of the page written about a run: report.html in its folder unless told. Never half a page."""
+    with Reading(folder) as reading:
+        text = render(reading)
+    path = Path(out) if out is not None else Path(folder) / FILE_NAME
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}); choose another file with --out") from None
+    return path
+
+
+def render(reading: Reading) -> str:
+    """The page as HTML."""
+    verdicts = judge_columns(reading)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("camri.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found = sections(reading, verdicts)
+    charts_by_id = {
+        f"{section.name}-{place}": one for section in found for place, one in enumerate(section.specifications())
+    }
+    return environment.get_template("page.html.j2").render(
+        title=f"{reading.name}: {', '.join(column.title for column in reading.columns) or 'important classes'}",
+        answer=answer(reading, verdicts),
+        progress=reading.progress(),
+        sections=found,
+        failed=reading.failed,
+        num_outcomes=len(reading.rows),
+        facts=facts(reading),
+        version=camri.__version__,
+        # "<" never stands in the JSON, so nothing in it can end the script element.
+        charts=Markup(json.dumps(charts_by_id).replace("<", "\\u003c")),
+        style=_asset("page.css"),
+        script=_asset("page.js"),
+        bundle=_bundle(),
+    )
+
+
+def sections(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[Section]:
+    """What the page shows, in its order; a part that cannot be drawn says why."""
+    made: list[tuple[str, str, Callable[[], Section]]] = [
+        ("curve", "Curve", lambda: _drawn(curve.curves(reading, verdicts, PAGE))),
+        ("table", "Table", lambda: _tables(reading, verdicts)),
+        (
+            "penalty",
+            "Recall and accuracy against the penalty",
+            lambda: _drawn(figures.penalty(reading, verdicts, PAGE)),
+        ),
+        ("confusion", "Confusion", lambda: _drawn(figures.confusion(reading, verdicts, PAGE))),
+        ("who-paid", "Who paid", lambda: _drawn(charts.who_paid(reading, verdicts, PAGE))),
+        ("angles", "Angles", lambda: _angles(reading, verdicts)),
+        ("cost", "Cost", lambda: _drawn(charts.cost(reading, PAGE))),
+    ]
+    if not any(one.settings for one in verdicts):
+        return [Section(name, label, label, text="Nothing to show yet: no trial has ended.") for name, label, _ in made]
+    found = []
+    for name, label, make in made:
+        try:
+            section = make()
+        except InputError as error:
+            section = Section(name, label, label, text=f"Not shown: {error}.")
+        found.append(replace(section, name=name, label=label, title=section.title or label))
+    return found
+
+
+def _drawn(figure: Figure | None) -> Section:
+    if figure is None:
+        return Section("", "", "", text="Nothing to show: the run has no data for this chart.")
+    return Section("", "", figure.title, figure)
+
+
+def _tables(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:
+    honest = honest_table(reading, verdicts)
+    paper = table_one([(reading, verdicts)])
+    text = "" if honest else "The study held out no validation images, so there is no honest choice to show."
+    return Section("", "", "The table", tables=(honest, paper) if honest else (paper,), text=text)
+
+
+def _angles(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:
+    figure = charts.angle_strips(reading, verdicts, PAGE)
+    return Section("", "", figure.title, figure, (table_two(reading, verdicts),))
+
+
+def facts(reading: Reading) -> list[tuple[str, str]]:
+    """How it was made: data, splits, seeds, training, versions, hardware, time, and the command to repeat it."""
+    run = reading.run
+    studies, rows = run.studies, reading.rows
+    seeds = sorted({seed for study in studies for seed in study["seeds"]})
+    environments = [row.environment for row in rows]
+    found = [
+        ("data", reading.name),
+        ("fingerprint of data and splits", run.fingerprint),
+        ("provenance", _pairs(run.data.get("provenance", {}))),
+        ("images", _pairs(run.data["rows"])),
+        ("important classes", ", ".join(column.title for column in reading.columns) or "not known yet"),
+        ("seeds", ", ".join(map(str, seeds))),
+        ("training", _pairs(run.training)),
+        ("versions", _each(environments, ("camri", "python", "torch", "numpy", "cuda"))),
+        ("hardware", _each(environments, ("gpu", "processor", "cores", "system", "device"))),
+        ("device time", _time(sum(row.device_s for row in rows))),
+        (
+            "first and last outcome",
+            f"{min(r.created for r in rows)} – {max(r.created for r in rows)}" if rows else "none",
+        ),
+    ]
+    for study in studies:
+        split = {name: study[name] for name in ("val_fraction", "test_fraction", "split_seed", "important_from")}
+        found.append((f"study {study['name']}", _pairs(split)))
+        found.append(
+            ("to repeat it", f"camri study run {shlex.quote(study['name'])} --out {shlex.quote(str(reading.folder))}")
+        )
+    found.append(("this page", f"camri report {shlex.quote(str(reading.folder))}"))
+    return found
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _each(environments: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """The different values of all outcomes: a run may have been continued on another machine."""
+    every = {name: dict.fromkeys(str(one[name]) for one in environments if one.get(name)) for name in names}
+    return ", ".join(f"{name} {' / '.join(values)}" for name, values in every.items() if values) or "not recorded"
+
+
+def _time(seconds: float) -> str:
+    """
+    >>> _time(3725.4)
+    '1:02:05'
+    """
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _asset(name: str) -> Markup:
+    return Markup(resources.files("camri.report").joinpath("templates").joinpath(name).read_text("utf-8"))
+
+
+@cache
+def _bundle() -> Markup:
+    """Vega, Vega-Lite and Vega-Embed as one script."""
+    text: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]
+    return Markup(text.replace("</script", "<\\/script"))

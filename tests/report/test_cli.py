@@ -1,0 +1,75 @@
+"""camri report: what it writes, what it refuses, and that it starts without torch."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from camri.cli import app
+from camri.errors import InputError
+
+
+def camri(*arguments, block=()):
+    """Runs the command line; `block` names modules that cannot be imported."""
+    script = (
+        "import sys\n"
+        "class Blocked:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.split('.')[0] in {list(block)!r}: raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Blocked())\n"
+        "from camri.cli import main\n"
+        "sys.argv[0] = 'camri'\nmain()\n"
+    )
+    return subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True)
+
+
+def test_the_page_is_written_beside_the_run_without_torch(gain, tmp_path):
+    out = tmp_path / "page.html"
+    done = camri("report", gain, "--out", out, block=["torch"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{out}\n"
+    assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_table_in_markdown_and_csv(gain):
+    done = camri("report", gain, "--table", 1, block=["torch", "altair"])
+    assert done.returncode == 0, done.stderr
+    assert "chosen on the test set: optimistic" in done.stdout
+    assert "| control: cross-entropy, shifted |" in done.stdout
+    table = camri("report", gain, "--table", 2, "--format", "csv", block=["torch", "altair"])
+    assert table.stdout.splitlines()[0] == "important,line,method,setting,sd_rad"
+
+
+def test_a_figure_by_its_suffix(gain, tmp_path):
+    out = tmp_path / "five.svg"
+    done = camri("report", gain, "--figure", 5, "--out", out, block=["torch"])
+    assert done.returncode == 0, done.stderr
+    assert out.read_text().startswith("<svg")
+    assert "as the penalty grows" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--table", "3"], "--table 3 is unknown; choices: 1, 2"),
+        (["--figure", "4"], "--figure 4 is unknown; choices: 2, 3, 5, 6"),
+        (["--table", "1", "--figure", "5"], "cannot be given together"),
+        (["--format", "png"], "--format png needs --table or --figure"),
+        (["--table", "1", "--format", "png"], "format 'png' is not for a table; choices: md, latex, csv"),
+        (["--figure", "6"], "Fig. 6 needs features"),
+        (["--table", "2", "--out", "/no/such/folder/x.md"], "cannot be written (No such file or directory)"),
+    ],
+)
+def test_bad_calls_are_refused_with_a_sentence(gain, arguments, said):
+    with pytest.raises(InputError, match=re.escape(said)):
+        app(["report", str(gain), *arguments], standalone_mode=False)
+
+
+def test_a_folder_without_a_run_and_a_missing_extra(gain, tmp_path):
+    done = camri("report", tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"camri: {tmp_path} holds no run: there is no outcomes.sqlite in it\n")
+    done = camri("report", gain, block=["vl_convert"])
+    assert done.returncode == 2
+    assert "camri report needs vl_convert, which is not installed: pip install 'camri[report]'" in done.stderr

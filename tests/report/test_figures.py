@@ -1,0 +1,178 @@
+"""What the charts draw: their records and specifications, not their pixels."""
+
+import numpy as np
+import pytest
+
+from camri.errors import InputError
+from camri.losses import cross_entropy as torch_cross_entropy
+from camri.losses import margin_softmax as torch_margin_softmax
+from camri.report import charts, contours, figures
+from camri.report.circle import circle, recover
+from camri.report.curve import BACK, DEPTH, curves
+from camri.report.reading import measure
+from camri.report.theme import PAGE, export, specification
+
+
+def test_the_curve_holds_every_method_and_its_points_lie_on_the_trials_own(opened, gain):
+    reading, verdicts = opened(gain)
+    figure = curves(reading, verdicts)
+    assert [panel.title for panel in figure.panels] == ["“column”", "“ring”"]
+    assert {record["method"] for record in figure.records} == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
+    one = verdicts[0]
+    ce = [record for record in figure.records if record["setting"] == "ce"][: len(figure.records) // 8]
+    place = ce[len(ce) // 2]
+    scores = [reading.scores(row, "test", one.column) for row in one.baseline.rows]
+    wanted = []
+    for score in scores:  # by brute force: the least shift that reaches the recall
+        shifts = np.linspace(-4, 6, 4001)
+        reached = next(s for s in shifts if score.recall(s).mean() >= place["recall"] - 1e-9)
+        wanted.append(score.accuracy(reached))
+    assert place["accuracy"] == pytest.approx(np.mean(wanted), abs=2e-3)
+    assert place["low"] < place["accuracy"] < place["high"]
+    assert place["trials"] == 8
+    baseline = np.mean(measure(one.baseline, one.column.indices).accuracy)
+    assert min(record["accuracy"] for record in figure.records) >= baseline - DEPTH - 1e-4
+    least = min(np.mean(measure(one.shown(m), one.column.indices).recall) for m in ("ce", "wce", "l2softmax", "camri"))
+    assert min(record["recall"] for record in figure.records[:100]) >= least - BACK - 1e-3
+
+
+def test_a_better_method_lies_above_and_a_biased_one_does_not(opened, gain, no_gain):
+    def height(folder, method):
+        reading, verdicts = opened(folder)
+        records = [r for r in curves(reading, verdicts[:1]).records if r["method"] in (method, "cross-entropy")]
+        recalls = {r["recall"] for r in records if r["method"] == method}
+        shared = recalls & {r["recall"] for r in records if r["method"] == "cross-entropy"}
+        mean = {
+            m: np.mean([r["accuracy"] for r in records if r["method"] == m and r["recall"] in shared])
+            for m in (method, "cross-entropy")
+        }
+        return mean[method] - mean["cross-entropy"]
+
+    assert height(gain, "CAMRI") > 0.02
+    assert abs(height(no_gain, "CAMRI")) < 0.002
+
+
+def test_confusion_and_differences_are_shares_of_each_row(opened, gain):
+    reading, verdicts = opened(gain)
+    figure = figures.confusion(reading, verdicts)
+    assert [panel.title[:4] for panel in figure.panels] == ["(a) ", "(b) ", "(c) "]
+    for name in reading.classes:
+        row = [
+            record["percent"]
+            for record in figure.records
+            if record["column"] == "cross-entropy" and record["true"] == name
+        ]
+        assert sum(row) == pytest.approx(100, abs=0.2)
+    changes = {(r["true"], r["predicted"]): r["percent"] for r in figure.records if r["column"] == "column"}
+    setting = verdicts[0].in_table_one("camri")
+    wanted = 100 * (np.mean(measure(setting, (1,)).recall) - np.mean(measure(verdicts[0].baseline, (1,)).recall))
+    assert changes["column", "column"] == pytest.approx(wanted, abs=0.01)
+    assert wanted > 5
+
+
+def test_the_penalty_figure_has_means_and_bands_at_one_scale(opened, gain):
+    reading, verdicts = opened(gain)
+    figure = figures.penalty(reading, verdicts)
+    assert [panel.title for panel in figure.panels] == [
+        "“column”: WCE", "“column”: CAMRI, s = 8", "“ring”: WCE", "“ring”: CAMRI, s = 8",
+    ]  # fmt: skip
+    camri = [
+        r for r in figure.records if r["method"] == "camri" and r["figure"] == "recall" and r["column"] == "column"
+    ]
+    assert [record["penalty"] for record in camri] == [0, 4, 8], "m = 0 is L2-softmax's trials, and counts"
+    plain = measure(next(s for s in verdicts[0].of("l2softmax")), (1,)).recall
+    assert camri[0]["mean"] == pytest.approx(np.mean(plain), abs=1e-4)
+    assert camri[0]["high"] - camri[0]["mean"] == pytest.approx(np.std(plain, ddof=1), abs=1e-4)
+
+
+def test_who_paid_shows_every_class_the_important_first(opened, gain):
+    reading, verdicts = opened(gain)
+    figure = charts.who_paid(reading, verdicts)
+    against = [r for r in figure.records if r["column"] == "column" and r["against"] == "cross-entropy, shifted"]
+    assert against[0]["class"] == "column"
+    assert {record["class"] for record in against} == set(reading.classes)
+    found = verdicts[0].best.judgement.gains["baseline shifted"].by_class
+    for record in against:
+        difference = found[reading.classes.index(record["class"])]
+        assert record["gain"] == pytest.approx(100 * difference.estimate, abs=1e-3)
+        assert record["low"] <= record["gain"] <= record["high"]
+
+
+def test_angles_and_cost(opened, gain):
+    reading, verdicts = opened(gain)
+    strips = charts.angle_strips(reading, verdicts).records
+    important = [r for r in strips if r["kind"] == "important" and r["method"] == "CAMRI"]
+    assert [(r["class"], r["sd"]) for r in important] == [("column", 0.1135), ("ring", 0.1335)]
+    cost = {record["method"]: record["mean"] for record in charts.cost(reading).records}
+    assert cost["CAMRI"] == 2.0
+    assert cost["cross-entropy"] == 1.0
+
+
+def test_fig_2_is_computed_from_the_losses_of_this_package():
+    import torch
+
+    features = np.random.default_rng(0).normal(size=(50, 2))
+    labels = torch.zeros(50, dtype=torch.long)
+    logits = torch.tensor(features @ contours.WEIGHTS.T)
+    np.testing.assert_allclose(contours.cross_entropy(features), torch_cross_entropy(logits, labels), rtol=1e-6)
+    cos = logits / torch.tensor(features).norm(dim=1, keepdim=True)
+    margins = torch.tensor([contours.MARGIN_RAD, 0.0, 0.0])
+    wanted = torch_margin_softmax(cos.float(), labels, margins, contours.SCALE)
+    np.testing.assert_allclose(contours.margin_softmax(features, contours.MARGIN_RAD), wanted, rtol=2e-3, atol=1e-4)
+
+
+def test_fig_2_lines_lie_where_the_loss_has_their_value():
+    figure = contours.contours(steps=41)
+    assert [panel.title for panel in figure.panels] == list(contours.LOSSES)
+    lines = [record for record in figure.records if record["panel"] == "cross-entropy"]
+    at = contours.cross_entropy(np.array([[record["x"], record["y"]] for record in lines]))
+    np.testing.assert_allclose(at, [record["level"] for record in lines], atol=0.02)
+    for tie in contours.boundaries():
+        scores = np.sort(contours.WEIGHTS @ np.array([tie["x2"], tie["y2"]]))
+        assert scores[-1] == pytest.approx(scores[-2], abs=1e-5)
+
+
+def test_fig_6_finds_the_features_again():
+    drawn = np.random.default_rng(0)
+    weight, features = drawn.normal(size=(10, 2)), drawn.normal(size=(30, 2))
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
+    logits = (16 * features @ unit.T).astype(np.float16)
+    np.testing.assert_allclose(recover(logits, weight), features, atol=2e-3)
+
+
+def test_fig_6_says_what_it_lacks(opened, gain):
+    reading, _ = opened(gain)
+    with pytest.raises(
+        InputError, match=r"Fig\. 6 needs features, and the outcomes of .* keep none; run the study with"
+    ):
+        circle(reading)
+
+
+def test_every_figure_has_a_caption_and_a_specification_for_the_page(opened, gain):
+    reading, verdicts = opened(gain)
+    for figure in (
+        curves(reading, verdicts, PAGE),
+        charts.who_paid(reading, verdicts, PAGE),
+        charts.angle_strips(reading, verdicts, PAGE),
+        charts.cost(reading, PAGE),
+        figures.confusion(reading, verdicts, PAGE),
+        figures.penalty(reading, verdicts, PAGE),
+    ):
+        assert len(figure.caption) > 80
+        for panel in figure.panels:
+            found = specification(panel, PAGE)
+            assert found["width"] == "container"
+            assert "#" not in str(found["config"]), "the page's colours are CSS variables"
+
+
+@pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("svg", b"<svg"), ("pdf", b"%PDF")])
+def test_export_without_a_browser(opened, gain, form, start):
+    reading, _ = opened(gain)
+    assert export(charts.cost(reading), form).startswith(start)
+
+
+def test_unknown_figure_formats_are_refused(opened, gain):
+    reading, _ = opened(gain)
+    with pytest.raises(InputError, match=r"'gif' is not for a figure; did you mean 'pdf'|choices: png, svg, pdf"):
+        export(charts.cost(reading), "gif")

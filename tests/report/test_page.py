@@ -1,0 +1,223 @@
+"""The page: its text for every kind of run, and its behaviour in a real browser."""
+
+import itertools
+import json
+import re
+import shutil
+
+import pytest
+
+from camri.report.page import render, write_page
+from camri.report.reading import Reading
+from tests.report.conftest import METHODS, make_run
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "</script><script>alert(2)</script>",
+    "שלטי אזהרה \u202eabc",
+    "🛑" * 40,
+    "a very long name " * 12 + "x" * 120,
+)
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def text_of(folder):
+    with Reading(folder) as reading:
+        return render(reading)
+
+
+def lead(page):
+    return re.search(r'<p class="lead"><bdi>(.*?)</bdi>', page).group(1)
+
+
+def test_a_true_gain_is_told_with_its_uncertainty(gain_page):
+    page = gain_page.read_text(encoding="utf-8")
+    assert re.match(
+        r"In 2 of 2 columns \(“column”, “ring”\) the chosen setting finds more .*“column” \+\d+\.\d \[\+\d", lead(page)
+    )
+    assert "Holm" in page
+    assert "Still running" not in page
+    assert "Not finished" not in page
+    assert len(page.encode()) < 3_000_000
+
+
+def test_no_improvement_is_said_plainly(no_gain):
+    page = text_of(no_gain)
+    assert lead(page).startswith("No improvement")
+    assert 'class="answer none"' in page
+    assert "2 of 24 trials failed" in page
+    assert "the loss became nan &lt;/script&gt;" in page
+
+
+def test_without_validation_data_nothing_is_claimed(no_validation):
+    page = text_of(no_validation)
+    assert lead(page).startswith("No honest answer: the study held out no validation images")
+    assert "chosen on the test set: optimistic" in lead(page)
+
+
+def test_how_it_was_made(gain_page):
+    page = gain_page.read_text(encoding="utf-8")
+    for said in (
+        "made-fingerprint",
+        "0, 1, 2, 3, 4, 5, 6, 7",
+        "torch 2.13.0",
+        "&lt;made&gt; &amp; by hand",
+        "test 400",
+    ):
+        assert said in page, said
+    assert "camri study run &#39;made by hand&#39; --out" in page
+
+
+def test_an_unfinished_and_a_running_study_say_so(tmp_path):
+    from camri.study import lock
+
+    make_run(tmp_path, seeds=2, leave_out={("camri", 1)})
+    assert "<strong>Not finished:</strong> 10 of 12 trials have ended" in text_of(tmp_path)
+    with lock.hold(tmp_path):
+        assert "<strong>Still running:</strong> 10 of 12 trials have ended" in text_of(tmp_path)
+
+
+def test_a_run_without_baseline_or_with_one_seed_has_a_page(tmp_path):
+    make_run(tmp_path / "a", methods={name: METHODS[name] for name in ("l2softmax", "camri")}, seeds=2)
+    assert lead(text_of(tmp_path / "a")).startswith("No answer: this run has no cross-entropy trials")
+    make_run(tmp_path / "b", seeds=1, sharpness={"camri": 1.5})
+    assert "one seed: this speaks about these models only" in text_of(tmp_path / "b")
+
+
+def test_a_run_that_has_just_begun_has_a_page(tmp_path):
+    make_run(tmp_path, leave_out={(method, seed) for method in METHODS for seed in range(4)})
+    page = text_of(tmp_path)
+    assert "0 of 24 trials have ended" in page
+    assert "no trial has ended" in page
+
+
+def test_names_are_escaped_in_html_and_json(tmp_path):
+    make_run(tmp_path, classes=HOSTILE, important=HOSTILE[:1], seeds=2)
+    page = text_of(tmp_path)
+    ours = page[: page.index('<script type="application/json"')]
+    assert "<img" not in ours
+    assert "<script" not in ours
+    body = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.DOTALL).group(1)
+    assert "<" not in body
+    assert HOSTILE[1] in json.dumps(json.loads(body), ensure_ascii=False)
+
+
+def test_nothing_is_left_behind_when_the_page_cannot_be_written(gain, tmp_path):
+    with pytest.raises(ValueError, match="cannot be written"):
+        write_page(gain, tmp_path / "no" / "such" / "folder.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def gain_page(gain):
+    return write_page(gain)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine: the page is not opened in a browser")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"],
+        )
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def hostile_page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    make_run(folder, classes=HOSTILE, important=(HOSTILE[0], HOSTILE[4]), seeds=3, sharpness={"camri": 1.0})
+    return write_page(folder)
+
+
+@pytest.fixture
+def look(browser):
+    """Opens a page and returns (page, complaints, requests)."""
+    opened = []
+
+    def open_(path, width=1280, scheme="light"):
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        opened.append(page)
+        complaints, requests = [], []
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-charts]", timeout=30_000)
+        return page, complaints, requests
+
+    yield open_
+    for page in opened:
+        page.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_in_a_browser_all_charts_are_drawn_and_nothing_is_asked_of_the_network(look, hostile_page, width, scheme):
+    page, complaints, requests = look(hostile_page, width, scheme)
+    assert complaints == []
+    assert [url for url in requests if not url.startswith(("data:", "blob:"))] == [hostile_page.as_uri()]
+    places = page.locator(".chart")
+    assert places.count() == int(page.evaluate("document.documentElement.dataset.charts")) > 8
+    assert page.locator(".chart svg").count() == places.count()
+    counts = "[...document.querySelectorAll('.chart svg')].map(one => one.querySelectorAll('path, line, text').length)"
+    assert min(page.evaluate(counts)) >= 8
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_hostile_names_stay_text(look, hostile_page):
+    page, complaints, _ = look(hostile_page)
+    assert complaints == []
+    assert page.locator("img").count() == 0
+    assert HOSTILE[0] in page.locator("h1").inner_text()
+    assert page.locator("svg text", has_text="<img src").count() > 0
+    assert page.evaluate("document.scripts.length") == 3
+
+
+def test_hovering_the_curve_shows_the_setting(look, gain_page):
+    page, complaints, _ = look(gain_page)
+    points = page.locator("#chart-curve-0 path[aria-roledescription=point]")
+    assert points.count() > 100
+    points.nth(60).hover(force=True)
+    tip = page.locator("#vg-tooltip-element")
+    tip.wait_for(state="visible", timeout=5000)
+    said = tip.inner_text()
+    assert re.search(r"setting\s+(ce|wce w=\d|camri m=\dπ/64 s=8|l2softmax s=8)", said), said
+    assert "accuracy" in said
+    assert complaints == []
+
+
+def test_headings_landmarks_and_names_are_there(look, gain_page):
+    page, _, _ = look(gain_page)
+    for name in (
+        "main",
+        "header",
+        "nav[aria-label]",
+        "footer",
+        "figure > figcaption",
+        "th[scope=col]",
+        "th[scope=row]",
+    ):
+        assert page.locator(name).count() > 0, name
+    levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3')].map(h => +h.tagName[1])")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    assert page.locator(".chart:not([aria-label])").count() == 0
+    ids = page.evaluate("[...document.querySelectorAll('nav a')].map(a => a.getAttribute('href').slice(1))")
+    assert page.evaluate("ids => ids.every(id => document.getElementById(id))", ids)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the answer"
+
+
+def test_dark_mode_and_print_change_the_colours_of_the_charts(look, gain_page):
+    page, _, _ = look(gain_page, scheme="dark")
+    ink = "getComputedStyle(document.querySelector('#chart-cost-0 svg text')).fill"
+    dark = page.evaluate(ink)
+    page.emulate_media(media="print")
+    printed = page.evaluate(ink)
+    assert (dark, printed) == ("rgb(236, 236, 236)", "rgb(27, 27, 27)")
