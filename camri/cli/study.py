@@ -87,6 +87,7 @@ def show(
         "camri study run paper.cifar10 --out runs/cat --important cat --methods ce,l2softmax,camri --trials 5 "
         "--grid m=4,8 s=8,16",
         "camri study run mine.toml --out runs/mine --max-wall 25m",
+        "camri study run paper.cifar10 --out runs/all --on ray://head:10001 --track tensorboard",
         "Stopped or killed? The same command goes on where it was.",
     )
 )
@@ -102,7 +103,13 @@ def run(
     important: Important = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
     pack_size: Annotated[int | None, typer.Option(min=1, help="Models side by side on a GPU.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU; one a core unless told.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes on a CPU; one a core unless told. Ray: most at a time.")
+    ] = None,
+    on: Annotated[str, typer.Option(help="local, ray (a cluster on this machine) or ray://HOST:PORT.")] = "local",
+    track: Annotated[
+        list[str] | None, typer.Option(help="Also log every trial: mlflow, mlflow=URI, tensorboard, tensorboard=DIR.")
+    ] = None,
     max_wall: Annotated[str | None, typer.Option(help="Stop in good order before this time is up, e.g. 25m.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train failed trials again.")] = False,
 ) -> None:
@@ -110,15 +117,28 @@ def run(
     began = time.monotonic()  # the imports below take seconds, which a time limit counts
 
     from camri.cli.study_view import print_result, watching
-    from camri.study.executor import LocalExecutor
+    from camri.study.executor import find_executor
+    from camri.study.facts import load_data
     from camri.study.narrow import parse_duration
     from camri.study.runner import run as run_study
+    from camri.study.tracking import find_tracker
 
     study = _find(words, methods, trials, seeds, schedule, rule, grid, important)
-    limit_s = None if max_wall is None else parse_duration(max_wall) - (time.monotonic() - began)
-    executor = LocalExecutor(device, workers, pack_size)
+    wall_s = None if max_wall is None else parse_duration(max_wall)
+    executor = find_executor(on, device, workers, pack_size)
+    data = load_data(study)
+    limit_s = None if wall_s is None else wall_s - (time.monotonic() - began)
     with watching() as on_report:
-        result = run_study(study, out, executor, retry_failed=retry_failed, max_wall_s=limit_s, on_report=on_report)
+        result = run_study(
+            study,
+            out,
+            executor,
+            data=data,
+            retry_failed=retry_failed,
+            max_wall_s=limit_s,
+            listeners=[find_tracker(one, study.name, data, out) for one in track or []],
+            on_report=on_report,
+        )
     print_result(result, out)
     if not result.finished and limit_s is None:
         raise typer.Exit(130)

@@ -5,6 +5,7 @@ import errno
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -224,12 +225,12 @@ def test_a_full_disk_under_the_checkpoints_is_a_sentence(data, small, tmp_path):
 
 
 def test_max_wall_stops_in_good_order(data, small, tmp_path, undisturbed):
-    slow = small.with_(training=TRAINING.with_(epochs=400))
+    slow = small.with_(training=TRAINING.with_(epochs=4000))
     began = time.monotonic()
-    result = runner.run(slow, tmp_path, LocalExecutor("cpu", workers=1), data=data, max_wall_s=1.6)
+    result = runner.run(slow, tmp_path, LocalExecutor("cpu", workers=1), data=data, max_wall_s=3.0)
     assert not result.finished
     assert result.pending > 0
-    assert 0.5 < time.monotonic() - began < 1.6
+    assert 1.0 < time.monotonic() - began < 3.0
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1  # the trial in flight goes on from here
 
 
@@ -293,12 +294,18 @@ def test_killed_twenty_times_the_table_is_that_of_an_undisturbed_run(data, longe
     began = time.monotonic()
     runner.run(longer, tmp_path / "whole", LocalExecutor("cpu", workers=1), data=data)
     whole_s = time.monotonic() - began
-    for _ in range(20):
+    kills = 0
+    while kills < 20:
         process = start(longer, tmp_path / "killed", data)
         process.join(timeout=random.uniform(0.0, whole_s / 16))
-        assert process.exitcode is None, "it came to its end before it was killed twenty times"
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
+        if process.exitcode is None:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            kills += 1
+        else:  # the machine has become faster since it was timed: look at the table, and begin anew
+            assert process.exitcode == 0
+            assert_same_table(tmp_path / "killed", tmp_path / "whole")
+            shutil.rmtree(tmp_path / "killed")
     last = start(longer, tmp_path / "killed", data)
     last.join()
     assert last.exitcode == 0
