@@ -325,6 +325,9 @@ def build(name: str, input_shape: Sequence[int], generator: Generator = None, **
     for option in options:
         if option not in known:
             raise InputError(f"model {name!r} has no option {option!r}; {closest(option, known)}")
+    for option, value in options.items():
+        if option in ("num_features", "width") and value is not None and not (isinstance(value, int) and value >= 1):
+            raise InputError(f"model {name!r} option {option}={value!r} must be a whole number of at least 1")
     if not shape or any(size < 1 for size in shape):
         raise InputError(f"input_shape={shape} must have one dimension or more, each at least 1")
     if model is MLP:

@@ -480,3 +480,9 @@ def test_trials_of_different_seeds_share_one_compiled_version():
         seed_dropout(trunk, seed)
         forward(trunk, torch.rand(4, 1, 8, 8))
     assert len(compiled) == 1
+
+
+@pytest.mark.parametrize("value", [0, -2, 1.5])
+def test_build_refuses_sizes_that_are_none(value):
+    with pytest.raises(InputError, match=f"num_features={value}"):
+        build("paper", (3, 32, 32), num_features=value)

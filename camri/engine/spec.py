@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,8 +74,9 @@ class Training:
         return {**values, "model_options": dict(self.model_options), "ramp": list(self.ramp)}
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> "Training":
-        options = tuple(sorted(values["model_options"].items()))
+    def from_json(values: Mapping[str, Any]) -> "Training":
+        """The training that `to_json` wrote, equal to it: JSON's lists are tuples again."""
+        options = tuple((name, _frozen(value)) for name, value in sorted(values["model_options"].items()))
         return Training().with_(**{**values, "model_options": options, "ramp": tuple(values["ramp"])})
 
     @property
@@ -115,6 +117,10 @@ def generator(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
     """
     text = f"camri/{seed}/{purpose}/{epoch}".encode()
     return torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(one) for one in value) if isinstance(value, (list, tuple)) else value
 
 
 def _digest(value: object, length: int = 16) -> str:

@@ -20,8 +20,8 @@ KNOWN_DATA = {
     "awa2": (26_157, (64, 64, 3), 50),
     "mnist": (60_000, (28, 28, 1), 10),
 }
-# Images/s of the authors' CNN, by GPU and image side; twelve models side by side for 18 epochs.
-STORED = {("NVIDIA H200", 32): 78_500.0, ("NVIDIA H200", 48): 45_700.0}
+# Images/s of the authors' CNN, by GPU and image side, eight models side by side, within epochs: docs/engine.md.
+STORED = {("NVIDIA H200", 32): 81_053.0}
 
 
 @dataclass(frozen=True)

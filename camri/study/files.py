@@ -12,7 +12,7 @@ from camri.errors import InputError, closest
 from camri.methods import MARGIN_UNIT
 from camri.study.grid import ANGULAR
 from camri.study.paper import find_schedule
-from camri.study.spec import Study, study, training_from_json
+from camri.study.spec import Study, study
 
 _TABLES = ("name", "important", "important_from", "seeds", "data", "split", "training", "methods", "keep")
 _SPLIT = {"val_fraction": "val_fraction", "test_fraction": "test_fraction", "seed": "split_seed"}
@@ -76,7 +76,7 @@ def _training(path: str | Path, values: Any) -> Training:
     for name in changed.keys() - base.to_json().keys():
         raise InputError(f"{path}: training has no field {name!r}; {closest(name, ['schedule', *base.to_json()])}")
     _table(path, "training.model_options", changed["model_options"])
-    return training_from_json(changed)
+    return Training.from_json(changed)
 
 
 def _renamed(path: str | Path, table: str, values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class Study:
                 **values,
                 "important": [Column(*zip(*((n, float(s)) for n, s in c), strict=True)) for c in values["important"]],
                 "methods": {name: dict(axes) for name, axes in values["methods"]},
-                "training": training_from_json(values["training"]),
+                "training": Training.from_json(values["training"]),
             }
         )
 
@@ -183,12 +183,6 @@ def study(
         data_options=tuple(sorted((option, _frozen(value)) for option, value in options.items())),
         **rest,
     )
-
-
-def training_from_json(values: Mapping[str, Any]) -> Training:
-    """The training written by `Training.to_json`, equal to the one that was written."""
-    options = {name: _frozen(value) for name, value in values["model_options"].items()}
-    return Training.from_json({**values, "model_options": options})
 
 
 def _frozen(value: Any) -> Any:

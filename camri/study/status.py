@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from camri.engine.spec import identity
+from camri.engine.spec import Training, identity
 from camri.select import Rule, Validation
 from camri.study import heartbeat, lock
 from camri.study.heartbeat import Report
-from camri.study.spec import Study, training_from_json
+from camri.study.spec import Study
 from camri.study.store import ColumnFacts, Row, Run, open_run
 
 
@@ -78,7 +78,7 @@ def status(folder: str | Path, with_best: bool = True) -> Status:
 def planned_identities(run: Run) -> set[str]:
     """The identities of all trials that the run's studies plan; made-up ones for classes that are not yet found."""
     columns = [tuple(zip(one.indices, one.strengths, strict=True)) for one in run.columns()]
-    training = training_from_json(run.training)
+    training = Training.from_json(run.training)
     studies = [Study.from_json(spec) for spec in run.studies]
     return {
         identity(trial, training, run.fingerprint)

@@ -178,9 +178,8 @@ class Run:
     def outcome(self, row: Row | str) -> "Outcome":
         """The outcome as the engine gave it, to the bit. Needs torch."""
         from camri.engine.outcome import Outcome
-        from camri.engine.spec import Trial
+        from camri.engine.spec import Training, Trial
         from camri.methods import Setting
-        from camri.study.spec import training_from_json
 
         if isinstance(row, str):
             row = to_row(self._select(f"SELECT {ROW_COLUMNS} FROM outcomes WHERE identity = ?", row)[0])
@@ -192,7 +191,7 @@ class Run:
                 fields[field][part] = array
         return Outcome(
             trial=Trial(Setting.from_json(row.setting), row.seed),
-            training=training_from_json(self.training),
+            training=Training.from_json(self.training),
             fingerprint=self.fingerprint,
             status=row.status,
             error=row.error,

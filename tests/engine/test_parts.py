@@ -55,7 +55,7 @@ def test_keys_are_the_same_for_ever_and_differ_where_training_differs():
 
 
 def test_a_training_survives_json():
-    training = Training(model="small", model_options=(("width", 4),), ramp=(0.1, 0.2))
+    training = Training(model="mlp", model_options=(("hidden", (32, 16)),), ramp=(0.1, 0.2))
     assert Training.from_json(json.loads(json.dumps(training.to_json()))) == training
 
 
