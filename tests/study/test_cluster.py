@@ -24,10 +24,12 @@ from camri.study.executor import Hooks, LocalExecutor, Work, find_executor
 from camri.study.remote import Answer, Hello, code_digest
 from camri.study.store import open_run
 from tests.study.conftest import TRAINING, first_trials, made_outcome
+from tests.study.test_cli import EXAMPLE, camri
 from tests.study.test_runner import assert_same_table, table
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster for all of them
 QUIET = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'camri[cluster]'"
 )
@@ -134,6 +136,17 @@ def test_a_signal_stops_the_workers_in_good_order(cluster, data, small, tmp_path
     result = runner.run(endless, tmp_path, find_executor("ray"), data=data, on_report=interrupt)
     assert (result.finished, result.done, result.pending) == (False, 0, 6)
     assert [path.suffix for path in (tmp_path / "checkpoints").iterdir()] == [".safetensors"] * 2
+
+
+@needs_ray
+def test_from_the_command_line(cluster, tmp_path):
+    words = f"run {EXAMPLE} --methods ce --trials 2 --out {tmp_path / 'run'} --on ray"
+    said = camri(f"{words} --track tensorboard={tmp_path / 'board'}" if TENSORBOARD else words)
+    assert "2 done, 2 of them now" in said.replace("\n", "")
+    assert not TENSORBOARD or sorted(path.name for path in (tmp_path / "board").iterdir()) == [
+        "ce, seed 0",
+        "ce, seed 1",
+    ]
 
 
 SCRIPT = """

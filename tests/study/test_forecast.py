@@ -1,0 +1,57 @@
+"""The hours of the whole paper follow from the measured figures, and the docs show those hours."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from camri.study import paper
+from camri.study.forecast import Measured, makespan_s, paper_s, table
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return Measured.from_benchmark(json.loads((ROOT / "results/benchmarks/engine-h200.json").read_text("utf-8")))
+
+
+def test_figures_come_from_the_benchmark(measured):
+    assert (round(measured.images_per_s), round(measured.set_up_s, 2), round(measured.start_s, 1)) == (
+        81053,
+        2.07,
+        15.1,
+    )
+    assert measured.rate(32) == measured.images_per_s
+    assert measured.rate(48) == pytest.approx(36_024, rel=1e-4)
+
+
+def test_the_whole_paper_is_25_020_trials():
+    studies = [getattr(paper, name)(rule="paper") for name in paper.COLUMNS]
+    assert sum(len(study.trials(study.placeholders())) for study in studies) == 25_020
+
+
+def test_one_gpu_by_hand(measured):
+    images = 8_340 * 18 * (50_000 // 64) * 64
+    by_hand = 15.104148 + 1_043 * 2.067693 + images / 81_053.4237
+    assert paper_s(measured, 1, "fast")["cifar10"] == pytest.approx(by_hand, rel=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["fast", "paper"])
+def test_more_gpus_share_the_work_and_no_more(measured, schedule):
+    one, eight, many = (sum(paper_s(measured, gpus, schedule).values()) for gpus in (1, 8, 64))
+    assert one / 8 < eight < 1.02 * one / 8
+    assert one / 64 < many < 1.10 * one / 64
+
+
+def test_a_trial_too_many_costs_a_round_of_smaller_packs():
+    plain = Measured(1.0, set_up_s=2.0, start_s=0.0)
+    assert makespan_s(64, 10.0, plain, gpus=8) == 82.0
+    assert makespan_s(65, 10.0, plain, gpus=8) == 2 * 2.0 + 9 * 10.0  # not two rounds of eight
+    assert makespan_s(1, 10.0, plain, gpus=8) == 12.0
+
+
+def test_the_docs_show_this_table(measured):
+    page = (ROOT / "docs/cluster.md").read_text("utf-8")
+    assert table(measured) in page
+    assert "--figures results/benchmarks/engine-h200.json" in page
