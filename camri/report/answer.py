@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from camri.report.reading import Reading, measure
+from camri.report.reading import Reading, measure, quoted
 from camri.report.tables import interval, p_value, picked, points
 from camri.report.verdict import ColumnVerdict, Judged, correct_for_columns
 from camri.select import OPTIMISTIC
@@ -42,7 +42,7 @@ def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
         return Answer("gain" if sure else "none", _one_column(verdicts[0], best, bool(sure)), details)
     every = "; ".join(_figures(one) for one in (sure or verdicts))
     if sure:
-        names = ", ".join(f"“{one.column.title}”" for one in sure)
+        names = ", ".join(quoted(one.column.title) for one in sure)
         sentence = (
             f"In {len(sure)} of {len(verdicts)} columns ({names}) the chosen setting finds more of the important class "
             f"than cross-entropy shifted to the same accuracy: {every}."
@@ -62,7 +62,9 @@ def _is_sure(best: Judged | None, p: float) -> bool:
 
 def _figures(one: ColumnVerdict) -> str:
     assert one.best is not None
-    return f"“{one.column.title}” {interval(one.best.gain)} points"
+    if one.best.keeps_baseline:
+        return f"{quoted(one.column.title)} nothing beat it on validation data"
+    return f"{quoted(one.column.title)} {interval(one.best.gain)} points"
 
 
 def _one_column(one: ColumnVerdict, best: Judged, is_sure: bool) -> str:
@@ -70,17 +72,19 @@ def _one_column(one: ColumnVerdict, best: Judged, is_sure: bool) -> str:
     hits = f"{arms['chosen'].hits.sum()} of {arms['chosen'].num.sum()} against {arms['baseline shifted'].hits.sum()}"
     by = f"{points(gain.estimate)} points of recall (95 %: {points(gain.low)} to {points(gain.high)}; {hits})"
     costs = f"accuracy against cross-entropy {interval(best.accuracy)} points"
-    assert one.baseline is not None
-    if set(arms["chosen"].keys) == {one.baseline.key}:
+    if best.keeps_baseline:
+        alone = interval(best.judgement.gains["baseline"].recall)
         return (
-            f"No improvement: for “{title}” no setting beat shifted cross-entropy on validation data; a shift alone "
-            f"gives {interval(best.judgement.gains['baseline'].recall)} points over cross-entropy as trained; {costs}."
+            f"No improvement: for {quoted(title)} no setting beat shifted cross-entropy on validation data; a shift "
+            f"alone gives {alone} points over cross-entropy as trained; {costs}."
         )
     setting = picked(one, best)
     if is_sure:
-        return f"{setting} finds more of “{title}” than cross-entropy shifted to the same accuracy: {by}, {costs}."
+        return (
+            f"{setting} finds more of {quoted(title)} than cross-entropy shifted to the same accuracy: {by}, {costs}."
+        )
     fell = "; its accuracy fell" if best.accuracy.high < 0 else ""
-    return f"No improvement is shown: {setting} against shifted cross-entropy on “{title}”: {by}, {costs}{fell}."
+    return f"No improvement is shown: {setting} against shifted cross-entropy on {quoted(title)}: {by}, {costs}{fell}."
 
 
 def _detail(one: ColumnVerdict, p: float) -> str:
@@ -91,11 +95,17 @@ def _detail(one: ColumnVerdict, p: float) -> str:
         f"{best.num_seeds} trials" if best.judgement.fresh_seeds else "one seed: this speaks about these models only"
     )
     tested = "" if np.isnan(p) else f"p = {p_value(p)} after Holm’s correction, "
+    plain = interval(best.judgement.gains["baseline"].recall)
+    if best.keeps_baseline:
+        return (
+            f"{quoted(one.column.title)}: no setting beat shifted cross-entropy on validation data, {seeds}; the shift "
+            f"alone gives {plain} points of recall over cross-entropy as trained, accuracy {interval(best.accuracy)}."
+        )
     return (
-        f"“{one.column.title}”: picked {picked(one, best)}; recall over shifted cross-entropy {interval(best.gain)} "
-        f"points, {tested}{seeds}; over cross-entropy as trained {interval(best.judgement.gains['baseline'].recall)}; "
-        f"accuracy {interval(best.accuracy)}; chance that accuracy is more than half a point below shifted "
-        f"cross-entropy’s: {gain.chance_of_fall:.0%}."
+        f"{quoted(one.column.title)}: picked {picked(one, best)}; recall over shifted cross-entropy "
+        f"{interval(best.gain)} points, {tested}{seeds}; over cross-entropy as trained {plain}; accuracy "
+        f"{interval(best.accuracy)}; chance that accuracy is more than half a point below shifted cross-entropy’s: "
+        f"{gain.chance_of_fall:.0%}."
     )
 
 
@@ -105,13 +115,12 @@ def _on_the_test_set(verdicts: Sequence[ColumnVerdict]) -> Answer:
     for one in verdicts:
         shown = {name: cell for name, cell in one.paper.items() if cell is not None and name != "ce"}
         if not shown or one.baseline is None:
-            found.append(f"{one.column.title}: no setting kept cross-entropy’s accuracy")
+            found.append(f"{quoted(one.column.title)}: no setting kept cross-entropy’s accuracy")
             continue
         name, cell = max(shown.items(), key=lambda pair: pair[1].recall)
         before = float(np.mean(measure(one.baseline, one.column.indices).recall))
-        found.append(
-            f"{one.column.title}: {one.find(cell.key, name).title} {points(cell.recall - before)} points of recall"
-        )
+        gain = f"{one.find(cell.key, name).title} {points(cell.recall - before)} points of recall"
+        found.append(f"{quoted(one.column.title)}: {gain}")
     sentence = (
         "No honest answer: the study held out no validation images, so what follows is "
         f"{OPTIMISTIC}, and part of it is luck. {'; '.join(found)}."

@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from camri.report.reading import TITLES, Reading
+from camri.report.reading import TITLES, Reading, quoted
 from camri.report.tables import picked
 from camri.report.theme import PRINT, Figure, Look, Panel, drawing
 from camri.report.verdict import ColumnVerdict, Judged
@@ -16,10 +16,8 @@ MOST_CLASSES = 20  # more cannot be read at phone width
 
 def subject(one: ColumnVerdict) -> Judged | None:
     """The judgement that “who paid” is about: of the chosen setting, else of CAMRI's; not of cross-entropy itself."""
-    assert one.baseline is not None
     rows = [one.best, one.by_method.get("camri"), *one.by_method.values()]
-    changed = (row for row in rows if row is not None and set(row.judgement.arms["chosen"].keys) != {one.baseline.key})
-    return next(changed, None)
+    return next((row for row in rows if row is not None and not row.keeps_baseline), None)
 
 
 def who_paid(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRINT) -> Figure | None:
@@ -31,7 +29,7 @@ def who_paid(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = P
             continue
         found = _paid_records(reading, one, row)
         records += found
-        title = f"“{one.column.title}”: {picked(one, row)}"
+        title = f"{quoted(one.column.title)}: {picked(one, row)}"
         panels.append(Panel(title, _paid_chart(found, look), 60 + 26 * len({record["class"] for record in found})))
     if not panels:
         return None
@@ -82,7 +80,12 @@ def _paid_chart(records: Sequence[dict[str, Any]], look: Look) -> Any:
     base = drawing(records).encode(
         y=alt.Y("class:N", sort=order, title=None),
         yOffset=alt.YOffset("against:N", sort=domain),
-        color=alt.Color("against:N", scale=alt.Scale(domain=domain, range=[look.muted, look.down]), title="against"),
+        color=alt.Color(
+            "against:N",
+            scale=alt.Scale(domain=domain, range=[look.muted, look.down]),
+            title="against",
+            legend=alt.Legend(columns=1),
+        ),
         tooltip=[
             "class:N",
             "against:N",
@@ -137,7 +140,7 @@ def angle_strips(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look
         own = base.transform_filter("datum.kind == 'important'").mark_point(
             filled=True, size=110, color=look.down, shape="diamond"
         )
-        panels.append(Panel(f"“{one.column.title}”", alt.layer(others, own), 50 + 34 * len(methods)))
+        panels.append(Panel(quoted(one.column.title), alt.layer(others, own), 50 + 34 * len(methods)))
     return Figure(
         "angles",
         "Angles: is the important class narrower?",

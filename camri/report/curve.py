@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 
 from camri.posthoc import Curve, average, trace
-from camri.report.reading import BASELINE, TITLES, Planned, Reading
+from camri.report.reading import BASELINE, TITLES, Planned, Reading, quoted
 from camri.report.theme import PRINT, Figure, Look, Panel, drawing
 from camri.report.verdict import ColumnVerdict
 
@@ -26,7 +26,7 @@ def curves(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRI
         records += lines
         colors, dashes = look.methods([name for name, _ in found])
         panels.append(
-            Panel(f"“{one.column.title}”", _curve_chart(lines, starts, colors, dashes, one.column.number, look), 340)
+            Panel(quoted(one.column.title), _curve_chart(lines, starts, colors, dashes, one.column.number, look), 340)
         )
     return Figure(
         "curve",

@@ -8,7 +8,7 @@ import numpy as np
 
 from camri.errors import InputError
 from camri.metrics import Array
-from camri.report.reading import TITLES, Planned, Reading, measure
+from camri.report.reading import TITLES, Planned, Reading, measure, quoted
 from camri.report.theme import PRINT, Figure, Look, Panel, drawing
 from camri.report.verdict import ColumnVerdict
 
@@ -50,7 +50,7 @@ def confusion(
     for letter, (one, setting, change) in zip("bcdefghijklmnopqrstuvwxyz", changes, strict=False):
         found = _cells(one.column.title, change, kept, names, 0.0005)
         records += found
-        title = f"({letter}) “{one.column.title}”: {setting.title} − cross-entropy"
+        title = f"({letter}) {quoted(one.column.title)}: {setting.title} − cross-entropy"
         panels.append(Panel(title, _heat(found, names, look, is_change=True), _side(names)))
     return Figure(
         "confusion",
@@ -131,7 +131,7 @@ def penalty(
             if len({record["penalty"] for record in found}) >= 2:
                 records += found
                 at = f", s = {found[0]['scale']:g}" if found[0]["scale"] is not None else ""
-                title = f"“{one.column.title}”: {TITLES.get(method, method)}{at}"
+                title = f"{quoted(one.column.title)}: {TITLES.get(method, method)}{at}"
                 panels.append(
                     Panel(title, _penalty_chart(found, PENALTIES[method][1], (min(ends), max(ends)), look), 220)
                 )

@@ -20,13 +20,15 @@ from camri.errors import InputError
 from camri.report import charts, curve, figures
 from camri.report.angles import table_two
 from camri.report.answer import answer
-from camri.report.reading import Reading
+from camri.report.reading import Reading, quoted
 from camri.report.table import Table
 from camri.report.tables import honest_table, table_one
 from camri.report.theme import PAGE, Figure, specification
 from camri.report.verdict import ColumnVerdict, judge_columns
 
 FILE_NAME = "report.html"
+NOBODY = "Nobody: no setting but cross-entropy was picked on validation images, or there were none to pick on."
+ONE_PENALTY = "Not shown: neither WCE nor CAMRI was trained with two penalties."
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +75,14 @@ def render(reading: Reading) -> str:
         f"{section.name}-{place}": one for section in found for place, one in enumerate(section.specifications())
     }
     return environment.get_template("page.html.j2").render(
-        title=f"{reading.name}: {', '.join(column.title for column in reading.columns) or 'important classes'}",
+        title=f"{reading.name}: {', '.join(quoted(column.title) for column in reading.columns) or 'important classes'}",
         answer=answer(reading, verdicts),
         progress=reading.progress(),
         sections=found,
         failed=reading.failed,
         num_outcomes=len(reading.rows),
         facts=facts(reading),
+        studies=[json.dumps(study, indent=1, ensure_ascii=False) for study in reading.run.studies],
         version=camri.__version__,
         # "<" never stands in the JSON, so nothing in it can end the script element.
         charts=Markup(json.dumps(charts_by_id).replace("<", "\\u003c")),
@@ -96,11 +99,11 @@ def sections(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[Sectio
         ("table", "Table", lambda: _tables(reading, verdicts)),
         (
             "penalty",
-            "Recall and accuracy against the penalty",
-            lambda: _drawn(figures.penalty(reading, verdicts, PAGE)),
+            "Penalty",
+            lambda: _drawn(figures.penalty(reading, verdicts, PAGE), ONE_PENALTY),
         ),
         ("confusion", "Confusion", lambda: _drawn(figures.confusion(reading, verdicts, PAGE))),
-        ("who-paid", "Who paid", lambda: _drawn(charts.who_paid(reading, verdicts, PAGE))),
+        ("who-paid", "Who paid", lambda: _drawn(charts.who_paid(reading, verdicts, PAGE), NOBODY)),
         ("angles", "Angles", lambda: _angles(reading, verdicts)),
         ("cost", "Cost", lambda: _drawn(charts.cost(reading, PAGE))),
     ]
@@ -116,9 +119,9 @@ def sections(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[Sectio
     return found
 
 
-def _drawn(figure: Figure | None) -> Section:
+def _drawn(figure: Figure | None, why_not: str = "") -> Section:
     if figure is None:
-        return Section("", "", "", text="Nothing to show: the run has no data for this chart.")
+        return Section("", "", "", text=why_not)
     return Section("", "", figure.title, figure)
 
 

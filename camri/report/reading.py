@@ -1,5 +1,6 @@
 """A run as the report reads it: columns, settings with their outcomes, scores. No torch."""
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -164,6 +165,17 @@ class Reading:
         total = len(plan) * len(next(iter(seeds))) if plan and len(seeds) == 1 else None
         folder = self.folder if self.folder.is_dir() else self.folder.parent
         return Progress(len(self.rows) - len(self.failed), len(self.failed), total, lock.holder(folder) is not None)
+
+
+def quoted(name: str, most: int = 60) -> str:
+    """A name within a sentence: in quotes, cut where it is long, and apart where it is written from right to left.
+
+    >>> quoted("cat"), quoted("x" * 100, most=5), quoted("שלט") == "“\\u2068שלט\\u2069”"
+    ('“cat”', '“xxxxx…”', True)
+    """
+    short = name if len(name) <= most else f"{name[:most]}…"
+    is_foreign = any(unicodedata.bidirectional(sign) in ("R", "AL", "RLE", "RLO", "RLI", "LRO") for sign in short)
+    return f"“\u2068{short}\u2069”" if is_foreign else f"“{short}”"
 
 
 def measure(setting: Planned, important: Sequence[int]) -> Measured:

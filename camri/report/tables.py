@@ -101,7 +101,7 @@ def paper_table(columns: Sequence[PaperColumn], methods: Sequence[str]) -> Table
         records=tuple(records),
         notes=(
             "Recall of the important class above, accuracy below: mean ± sd over trials on the test images. Of each "
-            "method's settings whose mean accuracy is not below cross-entropy's, the one with the highest mean recall; "
+            "method’s settings whose mean accuracy is not below cross-entropy’s, the one with the highest mean recall; "
             f"{BLANK} where there is none; bold: the highest recall of a column.",
         ),
         spans=spans,
@@ -128,8 +128,9 @@ def honest_table(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Table |
         rows = []
         for method in [name for name in TITLES if name in one.by_method]:
             row = one.by_method[method]
-            is_kept = set(row.judgement.arms["chosen"].keys) == {one.baseline and one.baseline.key}
-            gains: Gains = (None, None, None) if is_kept else (row.gain, row.accuracy, p[one.column.number, method])
+            gains: Gains = (
+                (None, None, None) if row.keeps_baseline else (row.gain, row.accuracy, p[one.column.number, method])
+            )
             rows.append(_honest_row(one, TITLES[method], picked(one, row), row, "chosen", gains, records))
         for row in _one_for_each_control(one):
             assert row.control is not None

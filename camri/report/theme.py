@@ -51,6 +51,7 @@ class Look:
                 "anchor": "start",
                 "limit": 320,
             },
+            "axisQuantitative": {"tickCount": 6, "labelOverlap": True},
             "text": {"color": self.ink, "font": FONT},
             "rule": {"color": self.muted},
         }

@@ -25,6 +25,12 @@ class Judged:
     control: Planned | None
 
     @property
+    def keeps_baseline(self) -> bool:
+        """Whether nothing but the shifted baseline was picked: there is no setting to judge then."""
+        arms = self.judgement.arms
+        return set(arms["chosen"].keys) == set(arms["baseline"].keys)
+
+    @property
     def num_seeds(self) -> int:
         return len(self.judgement.seeds)
 
