@@ -15,7 +15,8 @@ alike, and no step finds the caches as it left them, just as in a training step.
 allocates beyond weight, features and labels: on CUDA by the allocator's statistics, on the CPU by the profiler's
 record of every tensor's allocation (the matrix library's own scratch is in neither).
 
-On a CPU, tell glibc to keep what it is given, or the median shows whose turn it was to fault fresh pages in:
+On a CPU with C up to 1,000, tell glibc to keep what it is given, or medians show whose turn it was to fault fresh
+pages in (with C = 100,000 do not: what it keeps then is all the memory there is):
 
     MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=34359738368 MALLOC_TOP_PAD_=268435456
 """

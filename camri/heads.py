@@ -97,8 +97,8 @@ class CosineHead(_Head):
 
     def _product(self, features: Tensor, weight: Tensor) -> Tensor:
         # The lengths are taken out of the smallest of features (B, D), weight (C, D) and product (B, C). At D 512,
-        # forward and backward on one CPU core, out of the product alone / out of features and weight alone: 0.7 at
-        # 1,024 x 10, 0.9 at 64 x 1,000, 1.1 at 1,024 x 1,000 (benchmarks/losses.py times all of it with a loss).
+        # loss included, on one CPU core, out of the product alone / out of features and weight alone: 0.88 of the
+        # time at B 1,024, C 10; 0.92 at 64, 1,000; 1.04 at 1,024, 1,000 (fastest of 200, 184 and 19 steps).
         over_feature, over_weight = _over_length(features, keepdim=True), _over_length(weight)
         if self.num_classes < self.in_features:
             return F.linear(features, weight) * over_feature * over_weight
