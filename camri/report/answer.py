@@ -35,7 +35,7 @@ def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
         return _on_the_test_set(verdicts)
     corrected = correct_for_columns(verdicts)
     details = tuple(_detail(one, p) for one, p in zip(verdicts, corrected, strict=True))
-    sure = [one for one, p in zip(verdicts, corrected, strict=True) if _is_sure(one.best, p)]
+    sure = [one for one, p in zip(verdicts, corrected, strict=True) if is_sure(one.best, p)]
     if len(verdicts) == 1:
         best = verdicts[0].best
         assert best is not None
@@ -55,7 +55,7 @@ def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
     return Answer("none", sentence, details)
 
 
-def _is_sure(best: Judged | None, p: float) -> bool:
+def is_sure(best: Judged | None, p: float) -> bool:
     """Above 0 by the interval, and by the corrected test where there are seeds enough for one."""
     return best is not None and best.gain.low > 0 and not p >= LEVEL and best.accuracy.high >= 0
 

@@ -43,11 +43,12 @@ def margin_softmax(features: Array, margin: float = 0.0, scale: float = SCALE) -
     return _log_sum_exp(logits) - logits[..., 0]
 
 
-LOSSES: dict[str, Callable[[Array], Array]] = {
-    "cross-entropy": cross_entropy,
-    "L2-softmax (ArcFace without margin)": margin_softmax,
-    f"WCE, w = {WEIGHT:g}": lambda features: cross_entropy(features, WEIGHT),
-    "ArcFace / CAMRI, m = π/8": lambda features: margin_softmax(features, MARGIN_RAD),
+# Each loss with the one it is compared with: the same without the penalty.
+LOSSES: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "cross-entropy": (cross_entropy, cross_entropy),
+    "L2-softmax (ArcFace without margin)": (margin_softmax, margin_softmax),
+    f"WCE, w = {WEIGHT:g}": (lambda features: cross_entropy(features, WEIGHT), cross_entropy),
+    "ArcFace / CAMRI, m = π/8": (lambda features: margin_softmax(features, MARGIN_RAD), margin_softmax),
 }
 
 
@@ -103,24 +104,25 @@ def contours(look: Look = PRINT, steps: int = 61) -> Figure:
     half = 0.53 * float(axis[1] - axis[0])  # a little more than half: no seams between neighbours
     panels: list[Panel] = []
     records: list[dict[str, Any]] = []
-    for title, loss in LOSSES.items():
-        values = loss(np.stack([x, y], axis=-1))
+    plane = np.stack([x, y], axis=-1)
+    for title, (loss, plain) in LOSSES.items():
+        values, scale = loss(plane), plain(plane)
         field = [
             {"x": round(float(a) - half, 4), "x2": round(float(a) + half, 4), "y": round(float(b) - half, 4),
-             "y2": round(float(b) + half, 4), "part": round(float(value / values.max()), 3)}
+             "y2": round(float(b) + half, 4), "part": round(min(1.0, float(value / scale.max())), 3)}
             for a, b, value in zip(x.ravel(), y.ravel(), values.ravel(), strict=True)
         ]  # fmt: skip
-        levels = np.linspace(values.min(), values.max(), LEVELS + 2)[1:-1]
+        levels = np.linspace(scale.min(), scale.max(), LEVELS + 2)[1:-1]
         lines = [segment for level in levels for segment in isolines(values, axis, float(level))]
         records += [{"panel": title, **segment} for segment in lines]
         panels.append(Panel(title, _layers(field, lines, look), 340))
     return Figure(
         "contours",
         "Fig. 2: loss over the feature plane",
-        "Loss of an image of class 1 by its two features, as a part of each panel’s largest: yellow high, dark low; "
-        "black lines of equal loss. The red arrow is class 1’s weight vector, black arrows the others’, grey lines the "
-        "decision boundaries. WCE multiplies the landscape and keeps its shape; the margin narrows the low valley "
-        "around the red arrow.",
+        "Loss of an image of class 1 by its two features: yellow high, dark low; thin lines of equal loss. Below "
+        "stands each loss with its penalty, at the levels and colours of the one above (1: its largest). The red "
+        "arrow is class 1’s weight vector, black arrows the others’, grey lines the decision boundaries. WCE pushes "
+        "the lines towards the red arrow and keeps their angle; the margin narrows the dark valley around it.",
         tuple(panels),
         tuple(records),
     )
@@ -129,27 +131,29 @@ def contours(look: Look = PRINT, steps: int = 61) -> Figure:
 def _layers(field: list[dict[str, float]], lines: list[dict[str, float]], look: Look) -> Any:
     domain = alt.Scale(domain=[-EXTENT, EXTENT], nice=False)
     x, y = alt.X("x:Q", scale=domain, title="z₁"), alt.Y("y:Q", scale=domain, title="z₂")
-    color = alt.Color(
-        "part:Q", scale=alt.Scale(scheme="viridis"), title="loss / largest", legend=alt.Legend(orient="right")
-    )
+    color = alt.Color("part:Q", scale=alt.Scale(scheme="viridis"), title="loss", legend=alt.Legend(orient="right"))
     plane = drawing(field).mark_rect(clip=True, strokeWidth=0).encode(x, y, x2="x2:Q", y2="y2:Q", color=color)
     equal = drawing(lines).mark_rule(color="black", opacity=0.45, strokeWidth=0.8).encode(x, y, x2="x2:Q", y2="y2:Q")
     ties = drawing(boundaries()).mark_rule(color="#bbbbbb", strokeWidth=2).encode(x, y, x2="x2:Q", y2="y2:Q")
     layers = [plane, equal, ties]
-    for place, (a, b) in enumerate(2.2 * WEIGHTS):
+    for place, tip in enumerate(2.2 * WEIGHTS):
         ink = "#e8112d" if place == 0 else "black"
-        arrow = drawing([{"x": 0.0, "y": 0.0, "x2": float(a), "y2": float(b), "name": f"W{'₁₂₃'[place]}"}])
-        layers.append(arrow.mark_rule(color=ink, strokeWidth=3).encode(x, y, x2="x2:Q", y2="y2:Q"))
-        # A triangle points up; turned clockwise by 90° less the arrow's angle it points along it.
-        turn = 90.0 - float(np.rad2deg(np.arctan2(b, a)))
-        layers.append(
-            arrow.mark_point(shape="triangle", filled=True, size=160, color=ink, opacity=1).encode(
-                alt.X("x2:Q"), alt.Y("y2:Q"), angle=alt.AngleValue(turn % 360)
-            )
+        shaft, name = (
+            drawing(arrow(tip)),
+            drawing([{"x": 1.15 * tip[0], "y": 1.15 * tip[1], "name": f"W{'₁₂₃'[place]}"}]),
         )
-        layers.append(
-            arrow.mark_text(dx=16, fontSize=13, fontWeight="bold", color=ink).encode(
-                alt.X("x2:Q"), alt.Y("y2:Q"), text="name:N"
-            )
-        )
+        layers.append(shaft.mark_rule(color=ink, strokeWidth=3, strokeCap="round").encode(x, y, x2="x2:Q", y2="y2:Q"))
+        layers.append(name.mark_text(fontSize=13, fontWeight="bold", color=ink).encode(x, y, text="name:N"))
     return alt.layer(*layers)
+
+
+def arrow(tip: Array) -> list[dict[str, float]]:
+    """An arrow from the middle to its tip: a shaft and two barbs, as segments."""
+    ends = [(np.zeros(2), tip)]
+    for turn in np.deg2rad([155.0, -155.0]):
+        along = tip / np.linalg.norm(tip)
+        barb = np.array(
+            [np.cos(turn) * along[0] - np.sin(turn) * along[1], np.sin(turn) * along[0] + np.cos(turn) * along[1]]
+        )
+        ends.append((tip, tip + 0.45 * barb))
+    return [{"x": float(a[0]), "y": float(a[1]), "x2": float(b[0]), "y2": float(b[1])} for a, b in ends]

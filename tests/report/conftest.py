@@ -45,6 +45,18 @@ def made_logits(labels, num_classes, seed, important, bias, sharpness):
     return logits
 
 
+def made_weight(num_classes):
+    """Weight vectors of two features, evenly around the circle, not of length 1."""
+    angles = 2 * np.pi * np.arange(num_classes) / num_classes
+    return 3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def made_cosines(labels, num_classes):
+    """Scaled cosines of features that point along their class's weight vector."""
+    unit = made_weight(num_classes) / 3
+    return (8 * unit[labels] @ unit.T).astype(np.float16)
+
+
 def make_run(
     folder,
     *,
@@ -107,6 +119,8 @@ def make_run(
                     scores={s: condense(v, labels[s], kept) for s, v in logits.items()},
                     angle_mean={s: np.full(len(classes), 0.3) for s in logits},
                     angle_sd={s: 0.1 + 0.01 * np.arange(len(classes)) + 0.001 * trial.seed for s in logits},
+                    logits={s: made_cosines(found, len(classes)) for s, found in labels.items()} if keep else {},
+                    weights={"head.weight": made_weight(len(classes))} if keep else None,
                     wall_s=2.0,
                     device_s=1.0 + (method == "camri"),
                 ),

@@ -11,6 +11,7 @@ from camri.report.circle import circle, recover
 from camri.report.curve import BACK, DEPTH, curves
 from camri.report.reading import measure
 from camri.report.theme import PAGE, export, specification
+from tests.report.conftest import make_run
 
 
 def test_the_curve_holds_every_method_and_its_points_lie_on_the_trials_own(opened, gain):
@@ -127,6 +128,8 @@ def test_fig_2_lines_lie_where_the_loss_has_their_value():
     lines = [record for record in figure.records if record["panel"] == "cross-entropy"]
     at = contours.cross_entropy(np.array([[record["x"], record["y"]] for record in lines]))
     np.testing.assert_allclose(at, [record["level"] for record in lines], atol=0.02)
+    levels = {name: {r["level"] for r in figure.records if r["panel"] == name} for name in contours.LOSSES}
+    assert levels["cross-entropy"] == levels["WCE, w = 4"], "a loss with its penalty is shown at the levels without it"
     for tie in contours.boundaries():
         scores = np.sort(contours.WEIGHTS @ np.array([tie["x2"], tie["y2"]]))
         assert scores[-1] == pytest.approx(scores[-2], abs=1e-5)
@@ -139,6 +142,21 @@ def test_fig_6_finds_the_features_again():
     unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
     logits = (16 * features @ unit.T).astype(np.float16)
     np.testing.assert_allclose(recover(logits, weight), features, atol=2e-3)
+
+
+def test_fig_6_of_a_run_that_kept_logits_and_weights(opened, tmp_path):
+    reading, _ = opened(make_run(tmp_path, seeds=1, num_images=40, keep=True))
+    figure = circle(reading)
+    assert [panel.title.split(":")[0] for panel in figure.panels] == ["L2-softmax", "CAMRI"]
+    spokes = {r["class"]: (r["x"], r["y"]) for r in figure.records if r["line"] and r["panel"] == "camri"}
+    assert spokes["column"] == pytest.approx((0.0, 1.0), abs=1e-9)
+    dots = [r for r in figure.records if not r["line"] and r["class"] == "column"]
+    assert dots
+    assert all(
+        (r["x"], r["y"], r["kind"]) == (pytest.approx(0, abs=1e-2), pytest.approx(1, abs=1e-2), "important")
+        for r in dots
+    )
+    assert export(figure, "svg").startswith(b"<svg")
 
 
 def test_fig_6_says_what_it_lacks(opened, gain):

@@ -4,11 +4,15 @@ import itertools
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from camri.report.answer import is_sure
 from camri.report.page import render, write_page
 from camri.report.reading import Reading
+from camri.stats import Difference
 from tests.report.conftest import METHODS, make_run
 
 HOSTILE = (
@@ -47,6 +51,19 @@ def test_no_improvement_is_said_plainly(no_gain):
     assert 'class="answer none"' in page
     assert "2 of 24 trials failed" in page
     assert "the loss became nan &lt;/script&gt;" in page
+
+
+@pytest.mark.parametrize(
+    ("low", "p", "accuracy_high", "sure"),
+    [(0.01, 0.01, 0.0, True), (-0.01, 0.01, 0.0, False), (0.01, 0.2, 0.0, False), (0.01, 0.01, -0.01, False)],
+)
+def test_a_gain_needs_its_interval_its_test_and_its_accuracy(low, p, accuracy_high, sure):
+    best = SimpleNamespace(
+        gain=Difference(0.05, low, 0.1, np.zeros(1), 4, 9),
+        accuracy=Difference(-0.02, -0.03, accuracy_high, np.zeros(1), 4, 9),
+    )
+    assert is_sure(best, p) is sure
+    assert is_sure(best, float("nan")) is (low > 0 and accuracy_high >= 0), "one seed has no test"
 
 
 def test_without_validation_data_nothing_is_claimed(no_validation):

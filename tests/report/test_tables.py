@@ -15,6 +15,7 @@ from camri.report.table import BLANK, FORMATS, Cell, Table, cells, write
 from camri.report.tables import honest_table, paper_table, table_one
 from camri.report.verdict import choose_paper
 from camri.select import Measured
+from tests.report.conftest import make_run
 
 # Table I as printed: recall and its sd in thousandths, accuracy and its sd. CIFAR-10's accuracies are the poster's four
 # decimals: printed, ArcFace's on dog (.878, by the poster .8797) is below cross-entropy's and its cell would be blank.
@@ -116,6 +117,10 @@ def test_the_honest_table_has_controls_hits_and_intervals(opened, gain):
     assert float(camri["recall"].text.split()[0]) == pytest.approx(hits / num, abs=6e-4)
     record = next(one for one in table.records if one["row"] == "CAMRI")
     assert 0 < record["gain_over_shifted_ce_low"] < record["gain_over_shifted_ce"] < record["gain_over_shifted_ce_high"]
+    rows = {one["row"]: one for one in table.records if one["important"] == "column"}
+    shifted = rows["control: cross-entropy, shifted"]["recall_mean"]
+    assert record["gain_over_shifted_ce"] == pytest.approx(record["recall_mean"] - shifted)
+    assert shifted != rows["control: cross-entropy"]["recall_mean"]
     assert camri["recall gained over shifted CE"].bold
     assert camri["trials"].text == "8"
 
@@ -149,6 +154,11 @@ def test_table_two_has_the_important_class_and_the_others(opened, gain):
     assert {row[2].text for row in table.rows} == {BLANK}, "no ArcFace was trained"
 
 
+def test_table_two_leaves_the_important_class_out_of_the_others(opened, tmp_path):
+    table = table_two(*opened(make_run(tmp_path, important=("row",), seeds=1)))
+    assert [row[1].text for row in table.rows] == ["0.1000", "0.1100", "0.1200"]
+
+
 NASTY = 'a|b <img src=x onerror=alert(1)> \\input{x} $ & _ "q", *bold* \n | c'
 
 
@@ -173,8 +183,6 @@ def test_unknown_formats_are_refused_by_name():
 
 
 def test_progress_counts_what_is_left(opened, tmp_path):
-    from tests.report.conftest import make_run
-
     reading, _ = opened(make_run(tmp_path, leave_out={("camri", 3)}, failing={("wce", 0)}))
     found = reading.progress()
     assert (found.done, found.failed, found.total, found.is_running) == (20, 2, 24, False)
