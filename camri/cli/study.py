@@ -24,7 +24,9 @@ def _examples(*lines: str) -> str:
     return "[bold]Examples[/bold]\n\n" + "\n\n".join(lines)
 
 
-Words = Annotated[list[str], typer.Argument(metavar="NAME|FILE.toml", help="A recipe (see list) or a TOML file.")]
+Words = Annotated[
+    list[str], typer.Argument(metavar="NAME|FILE", help="A recipe (see list), a TOML file, or a study's JSON.")
+]
 Methods = Annotated[str | None, typer.Option(help="Methods to run, for example ce,camri.")]
 Trials = Annotated[int | None, typer.Option(min=1, help="Seeds of each setting: 0, 1, … up to this many.")]
 Seeds = Annotated[str | None, typer.Option(help="Which seeds, for example 5-9; for several machines.")]

@@ -126,7 +126,7 @@ def _rest(report: Report) -> str:
 def print_result(result: Result, out: Path) -> None:
     console = Console()
     failed = f", {result.failed:,} failed (--retry-failed trains them again)" if result.failed else ""
-    console.print(f"{escape(str(out))}: {result.done:,} done, {result.new:,} of them now{failed}")
+    console.print(f"{escape(str(out))}: {result.done:,} done, {result.new:,} of them now{failed}", soft_wrap=True)
     if not result.finished:
         console.print(f"stopped in good order, {result.pending:,} to go: the same command goes on")
 

@@ -78,13 +78,13 @@ def _one_column(one: ColumnVerdict, best: Judged, is_sure: bool) -> str:
             f"No improvement: for {quoted(title)} no setting beat shifted cross-entropy on validation data; a shift "
             f"alone gives {alone} points over cross-entropy as trained; {costs}."
         )
-    setting = picked(one, best)
     if is_sure:
+        setting = picked(one, best)
         return (
             f"{setting} finds more of {quoted(title)} than cross-entropy shifted to the same accuracy: {by}, {costs}."
         )
     fell = "; its accuracy fell" if best.accuracy.high < 0 else ""
-    return f"No improvement is shown: {setting} against shifted cross-entropy on {quoted(title)}: {by}, {costs}{fell}."
+    return f"No improvement is shown for {quoted(title)}: over the shifted cross-entropy {by}, {costs}{fell}."
 
 
 def _detail(one: ColumnVerdict, p: float) -> str:

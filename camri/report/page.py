@@ -20,6 +20,7 @@ from camri.errors import InputError
 from camri.report import charts, curve, figures
 from camri.report.angles import table_two
 from camri.report.answer import answer
+from camri.report.calibration import calibration_table
 from camri.report.reading import Reading, quoted
 from camri.report.table import Table
 from camri.report.tables import honest_table, table_one
@@ -104,6 +105,7 @@ def sections(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[Sectio
         ),
         ("confusion", "Confusion", lambda: _drawn(figures.confusion(reading, verdicts, PAGE))),
         ("who-paid", "Who paid", lambda: _drawn(charts.who_paid(reading, verdicts, PAGE), NOBODY)),
+        ("calibration", "Calibration", lambda: _calibration(verdicts)),
         ("angles", "Angles", lambda: _angles(reading, verdicts)),
         ("cost", "Cost", lambda: _drawn(charts.cost(reading, PAGE))),
     ]
@@ -130,6 +132,12 @@ def _tables(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:
     paper = table_one([(reading, verdicts)])
     text = "" if honest else "The study held out no validation images, so there is no honest choice to show."
     return Section("", "", "The table", tables=(honest, paper) if honest else (paper,), text=text)
+
+
+def _calibration(verdicts: Sequence[ColumnVerdict]) -> Section:
+    table = calibration_table(verdicts)
+    text = "" if table else "Nothing was chosen on validation data, so there is nothing to compare."
+    return Section("", "", "Calibration: can its probabilities be used?", tables=(table,) if table else (), text=text)
 
 
 def _angles(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:
@@ -162,9 +170,9 @@ def facts(reading: Reading) -> list[tuple[str, str]]:
     for study in studies:
         split = {name: study[name] for name in ("val_fraction", "test_fraction", "split_seed", "important_from")}
         found.append((f"study {study['name']}", _pairs(split)))
-        found.append(
-            ("to repeat it", f"camri study run {shlex.quote(study['name'])} --out {shlex.quote(str(reading.folder))}")
-        )
+    # Exact however the study was narrowed, which a recipe's name would not be.
+    found.append(("to repeat it", "camri study run study.json --out runs/again"))
+    found.append(("where study.json is", "the study’s JSON at the foot of this page"))
     found.append(("this page", f"camri report {shlex.quote(str(reading.folder))}"))
     return found
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -93,16 +94,31 @@ def _table(path: str | Path, name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
+def read_json(path: str | Path) -> Study:
+    """The study whose JSON `camri study show … --json` prints and a report page shows."""
+    try:
+        return Study.from_json(json.loads(_text(Path(path))))
+    except InputError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path} does not hold a study's JSON ({type(error).__name__}: {error})") from None
+
+
 def _read(path: Path) -> dict[str, Any]:
     toml = _parser(path)
     try:
-        return toml.loads(path.read_text(encoding="utf-8"))
+        return toml.loads(_text(path))
+    except toml.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML: {error}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error})") from None
-    except toml.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}") from None
 
 
 def _parser(path: Path) -> Any:

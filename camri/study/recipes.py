@@ -85,15 +85,21 @@ RECIPES = _recipes()
 
 
 def find_study(name: str, **given: Any) -> Study:
-    """The study of a recipe, or of a TOML file; `given` (schedule, rule, trials, …) goes to a recipe.
+    """The study of a recipe, of a TOML file, or of the JSON that `Study.to_json` makes, which is taken as it is.
+
+    `given` (schedule, rule, trials, …) goes to a recipe or a TOML file.
 
     >>> find_study("paper.cifar10.cat", trials=3).seeds
     (0, 1, 2)
     """
-    from camri.study.files import read_study
+    from camri.study.files import read_json, read_study
 
     if name in RECIPES:
         return RECIPES[name](**given)
+    if Path(name).suffix == ".json":
+        if given:
+            raise InputError(f"{name} holds a whole study, so {', '.join(given)} cannot be given beside it")
+        return read_json(name)
     if Path(name).suffix == ".toml" or Path(name).is_file():
         return read_study(name, **given)
-    raise InputError(f"study {name!r} is neither a recipe nor a TOML file; {closest(name, RECIPES, shown=20)}")
+    raise InputError(f"study {name!r} is neither a recipe nor a TOML or JSON file; {closest(name, RECIPES, shown=20)}")

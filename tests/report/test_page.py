@@ -1,5 +1,6 @@
 """The page: its text for every kind of run, and its behaviour in a real browser."""
 
+import html
 import itertools
 import json
 import re
@@ -90,7 +91,9 @@ def test_how_it_was_made(gain_page):
         "test 400",
     ):
         assert said in page, said
-    assert "camri study run &#39;made by hand&#39; --out" in page
+    assert "camri study run study.json --out" in page
+    shown = html.unescape(re.search(r'<pre tabindex="0">(.*?)</pre>', page, flags=re.S).group(1))
+    assert json.loads(shown)["name"] == "made by hand"  # what the command asks for is there
 
 
 def test_an_unfinished_and_a_running_study_say_so(tmp_path):

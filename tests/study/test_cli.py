@@ -97,7 +97,7 @@ def test_merge_and_export(example_run, tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("run nothing --out {}", "study 'nothing' is neither a recipe nor a TOML file"),
+        ("run nothing --out {}", "study 'nothing' is neither a recipe nor a TOML or JSON file"),
         ("run digits digits.pair --out {}", "give one study, not 2"),
         ("run digits --out {} --methods cmari", "did you mean 'camri'"),
         ("run digits --out {} --important eight", "important='eight' is not a class"),

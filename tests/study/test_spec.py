@@ -17,7 +17,7 @@ from camri.study.spec import Study, study
 PINNED = {
     "paper.cifar10.cat": "91a299e6dfad007b",
     "paper.gtsrb": "cd8862da57d601cd",
-    "paper.mnist_2d": "5781c0b0e76e47a8",
+    "paper.mnist_2d": "c8fbca3e8c05ec3d",
     "digits.pair": "d32b8943eb74245e",
 }
 
@@ -134,7 +134,7 @@ def test_margin_units():
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [
-        ("paper.cifar", {}, "neither a recipe nor a TOML file; did you mean 'paper.cifar10'"),
+        ("paper.cifar", {}, "neither a recipe nor a TOML or JSON file; did you mean 'paper.cifar10'"),
         ("paper.cifar10", {"schedule": "slow"}, "schedule='slow' is unknown; choices: fast, paper"),
         ("paper.cifar10", {"rule": "nice"}, "rule='nice' is unknown"),
         ("paper.cifar10.cat", {"important": "dog"}, "paper.cifar10.cat does not take important"),
@@ -157,3 +157,20 @@ def test_studies_need_little():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"{len(RECIPES)}\n"), done.stderr
+
+
+def test_a_studys_json_file_is_the_study(tmp_path):
+    narrowed = find_study("digits", trials=3)
+    path = tmp_path / "study.json"
+    path.write_text(json.dumps(narrowed.to_json()))
+    assert find_study(str(path)) == narrowed
+    with pytest.raises(InputError, match="trials cannot be given beside it"):
+        find_study(str(path), trials=5)
+    path.write_text('{"name": "half"}')
+    with pytest.raises(InputError, match="does not hold a study's JSON"):
+        find_study(str(path))
+    path.write_text("[1, 2")
+    with pytest.raises(InputError, match="does not hold a study's JSON"):
+        find_study(str(path))
+    with pytest.raises(InputError, match="does not exist"):
+        find_study(str(tmp_path / "none.json"))
