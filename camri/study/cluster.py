@@ -12,8 +12,9 @@ from camri.engine import Trial
 from camri.engine.packs import PACK_SIZE
 from camri.engine.shipping import ship
 from camri.errors import InputError
-from camri.study.crew import Crew, cut
+from camri.study.crew import Crew
 from camri.study.executor import Hooks, Work
+from camri.study.packing import cut
 from camri.study.remote import Plan, Worker
 
 PROBE_S = 5.0

@@ -9,7 +9,7 @@ from camri.engine.packs import PACK_SIZE
 from camri.engine.schedule import batch_size, steps_per_epoch
 from camri.study import paper
 from camri.study.cost import KNOWN_DATA
-from camri.study.crew import cut
+from camri.study.packing import cut
 
 
 @dataclass(frozen=True)

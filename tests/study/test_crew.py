@@ -12,6 +12,7 @@ from camri.engine.shipping import ship, unship
 from camri.errors import InputError
 from camri.study import crew, remote
 from camri.study.executor import Hooks, Work
+from camri.study.packing import cut
 from camri.study.remote import Answer, Hello, Plan, Worker, code_digest
 from tests.study.conftest import TRAINING, first_trials, made_outcome
 
@@ -158,7 +159,7 @@ def gather(data, small, *, size=8, slots=2, should_stop=lambda: False, **about):
 
     hooks = Hooks(outcomes.append, lambda progress: None, should_stop)
     work = Work(TRAINING, data, (1,), False, False, None)
-    ended = crew.Crew(ray, hire, lambda: slots, trials, crew.cut(len(trials), size, slots), work, hooks).run()
+    ended = crew.Crew(ray, hire, lambda: slots, trials, cut(len(trials), size, slots), work, hooks).run()
     assert set(ray.killed) == set(actors)
     return ended, outcomes, actors
 
@@ -244,7 +245,7 @@ def test_a_silent_cluster_is_remarked_on_once(data, small, monkeypatch):
     ],
 )
 def test_packs_leave_nobody_idle(num, size, slots, sizes):
-    packs = crew.cut(num, size, slots)
+    packs = cut(num, size, slots)
     assert [place for pack in packs for place in pack] == list(range(num))
     assert all(1 <= len(pack) <= size for pack in packs)
     assert len(packs) == num or len(packs) % slots == 0
