@@ -24,7 +24,20 @@ _PUBLIC = {
     "WeightedCrossEntropyLoss": "modules",
     "replace_head": "heads",
 }
-_MODULES = ("data", "heads", "losses", "methods", "models", "penalties")
+_MODULES = (
+    "data",
+    "engine",
+    "heads",
+    "losses",
+    "methods",
+    "metrics",
+    "models",
+    "penalties",
+    "posthoc",
+    "select",
+    "stats",
+    "study",
+)
 
 __all__ = [
     "ArcFaceLoss",
@@ -44,16 +57,35 @@ __all__ = [
     "WeightedCrossEntropyLoss",
     "__version__",
     "data",
+    "engine",
     "heads",
     "losses",
     "methods",
+    "metrics",
     "models",
     "penalties",
+    "posthoc",
     "replace_head",
+    "select",
+    "stats",
+    "study",
 ]
 
 if TYPE_CHECKING:
-    from camri import data, heads, losses, methods, models, penalties
+    from camri import (
+        data,
+        engine,
+        heads,
+        losses,
+        methods,
+        metrics,
+        models,
+        penalties,
+        posthoc,
+        select,
+        stats,
+        study,
+    )
     from camri.errors import InputError
     from camri.heads import CosineHead, LinearHead, replace_head
     from camri.modules import (

@@ -82,12 +82,18 @@ def test_public_names():
         "WeightedCrossEntropyLoss",
         "__version__",
         "data",
+        "engine",
         "heads",
         "losses",
         "methods",
+        "metrics",
         "models",
         "penalties",
+        "posthoc",
         "replace_head",
+        "select",
+        "stats",
+        "study",
     ]
     for name in camri.__all__:
         assert getattr(camri, name) is not None
