@@ -18,6 +18,7 @@ from camri.study.packing import cut
 from camri.study.remote import Plan, Worker
 
 PROBE_S = 5.0
+TRIES = 3  # a head's client server now and then dies as it starts (ray-project/ray#63202): 5 of 23 times here
 
 
 class RayExecutor:
@@ -98,11 +99,15 @@ def connect(address: str) -> Any:
             ray.init(address="local", include_dashboard=False, **quiet)
         return ray
     _refuse_unreachable(address)
-    try:
-        ray.init(address=address, **quiet)
-    except Exception as error:  # Ray has a dozen kinds: other versions, a port of something else, no grpcio, …
-        text = " ".join(str(error).split())
-        raise InputError(f"on={address!r} cannot be used ({text[:300]}); see docs/cluster.md") from error
+    for tries_left in reversed(range(TRIES)):
+        try:
+            ray.init(address=address, **quiet)
+            break
+        except Exception as error:  # Ray has a dozen kinds: other versions, a port of something else, no grpcio, …
+            if isinstance(error, ConnectionAbortedError) and tries_left:
+                continue
+            text = " ".join(str(error).split())
+            raise InputError(f"on={address!r} cannot be used ({text[-300:]}); see docs/cluster.md") from error
     return ray
 
 

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 
 import pytest
 
 from camri.errors import InputError
 from camri.study import crew, runner
-from camri.study.cluster import RayExecutor
+from camri.study.cluster import RayExecutor, connect
 from camri.study.executor import LocalExecutor, find_executor
 from camri.study.remote import code_digest
 from camri.study.store import open_run
@@ -170,9 +171,10 @@ def test_a_killed_driver_at_a_distance_has_stored_what_had_ended(cluster, data, 
     plan.write_bytes(pickle.dumps((longer, data)))
     driver = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), plan, out, f"ray://127.0.0.1:{cluster}"],
+        stderr=(tmp_path / "errors").open("w"),
     )
     while num_stored(out) < 2:
-        assert driver.poll() is None, "the driver ended by itself"
+        assert driver.poll() is None, f"the driver ended by itself: {(tmp_path / 'errors').read_text()[-3000:]}"
         time.sleep(0.05)
     driver.kill()
     driver.wait()
@@ -203,6 +205,27 @@ def test_an_address_without_host_or_port_is_refused(address, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(InputError, match="has no host or no port; give ray://HOST:PORT"):
         find_executor(address)
+
+
+@pytest.mark.parametrize(("failures", "tries"), [(0, 1), (1, 2), (9, 3)])
+def test_a_head_that_fails_to_answer_is_asked_again(monkeypatch, failures, tries):
+    asked = []
+
+    def init(address, **_):
+        asked.append(address)
+        if len(asked) <= failures:
+            raise ConnectionAbortedError("Initialization failure from server:\nRuntimeError: it failed")
+
+    pretended = types.SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setitem(sys.modules, "ray", pretended)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"ray://127.0.0.1:{head.getsockname()[1]}"
+        if failures < 3:
+            assert connect(address) is pretended
+        else:
+            with pytest.raises(InputError, match=r"cannot be used \(Initialization failure .*it failed\)"):
+                connect(address)
+    assert asked == [address] * tries
 
 
 def test_missing_ray_is_said_with_the_install_command(monkeypatch):
