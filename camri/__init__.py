@@ -24,20 +24,6 @@ _PUBLIC = {
     "WeightedCrossEntropyLoss": "modules",
     "replace_head": "heads",
 }
-_MODULES = (
-    "data",
-    "engine",
-    "heads",
-    "losses",
-    "methods",
-    "metrics",
-    "models",
-    "penalties",
-    "posthoc",
-    "select",
-    "stats",
-    "study",
-)
 
 __all__ = [
     "ArcFaceLoss",
@@ -70,6 +56,7 @@ __all__ = [
     "stats",
     "study",
 ]
+_MODULES = {name for name in __all__ if name not in _PUBLIC and not name.startswith("__")}
 
 if TYPE_CHECKING:
     from camri import (

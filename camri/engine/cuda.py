@@ -374,7 +374,10 @@ def _train(
             pack.replicas = [replica for replica in pack.replicas if replica not in lost]
             if not pack.replicas:
                 return True
-            pack.capture()
+            if (
+                pack.replicas[0].record.epoch < job.training.epochs
+            ):  # after the last step the tables have no more entries
+                pack.capture()
         due = time.perf_counter() - saved_at > job.checkpoint_every_s
         if due and pack.replicas[0].record.epoch < job.training.epochs:
             _save(pack.replicas)

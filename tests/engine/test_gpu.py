@@ -65,6 +65,15 @@ def test_a_trial_that_diverges_fails_alone(trials, data, training, crowd):
     assert "the loss stopped being finite in epoch 1" in outcomes[1].error
 
 
+def test_a_divergence_in_the_last_epoch_leaves_the_neighbours_their_end(trials, data, training):
+    broken = Trial(setting("wce", 1, w=1e38), 0)
+    short = training.with_(epochs=1)
+    alone = train([trials[0]], data, "cuda", training=short, deterministic=True, **KEEP)
+    beside = train([trials[0], broken], data, "cuda", training=short, deterministic=True, **KEEP)
+    assert same(beside[0], alone[0])
+    assert beside[1].status == "failed"
+
+
 def test_the_curve_ends_at_the_outcomes_own_counts(crowd):
     for outcome in crowd:
         assert outcome.curves["val_hits"][-1].tolist() == outcome.confusion["val"].diagonal().tolist()
