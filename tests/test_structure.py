@@ -21,7 +21,8 @@ FLOORS = [
     {"engine"},
     {"study"},
     {"report"},
-    {"fit", "estimator", "export", "demo"},
+    {"export", "audit"},
+    {"fitting", "estimator", "demo"},
     {"cli"},
     {"__main__"},
 ]
