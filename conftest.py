@@ -2,4 +2,5 @@
 
 import importlib.util
 
-collect_ignore = [] if importlib.util.find_spec("triton") else ["camri/engine/cuda.py", "camri/engine/flat.py"]
+NEED_TRITON = [f"camri/engine/{name}.py" for name in ("branch", "cuda", "flat", "graph")]
+collect_ignore = [] if importlib.util.find_spec("triton") else NEED_TRITON

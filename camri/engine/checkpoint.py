@@ -38,17 +38,25 @@ def write(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> bool
 
 def read(path: Path, engine: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Tensors and notes of a checkpoint; None where there is none that this engine ("cpu", "cuda") wrote."""
+    notes = read_notes(path, engine)
+    if notes is None:
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118
+    except (FileNotFoundError, SafetensorError):
+        return None
+
+
+def read_notes(path: Path, engine: str) -> dict[str, Any] | None:
+    """The notes of a checkpoint without its tensors."""
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
-            if header.get("v") != VERSION:
-                return None
-            notes = json.loads(header["n"])
-            if notes["engine"] != engine:
-                return None
-            return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118
+        notes = json.loads(header["n"])
     except (FileNotFoundError, SafetensorError, json.JSONDecodeError, KeyError):
         return None
+    return notes if header.get("v") == VERSION and notes.get("engine") == engine else None
 
 
 def remove(path: Path) -> None:

@@ -12,6 +12,7 @@ from camri.data import Split
 from camri.engine import FAST, PAPER, Training, Trial, checkpoint, schedule
 from camri.engine.evaluate import angles, evaluate
 from camri.engine.packs import in_packs
+from camri.engine.patches import PatchConv2d
 from camri.engine.spec import generator, identity
 from camri.heads import CosineHead, LinearHead
 from camri.methods import setting
@@ -159,3 +160,42 @@ def test_one_model_that_does_not_fit_is_an_error_and_a_stop_stops():
     seen = []
     assert not in_packs([0, 1, 2], 1, lambda pack: seen.append(pack) is None and len(seen) < 2)
     assert seen == [[0], [1]]
+
+
+@pytest.mark.parametrize(("channels", "kernel", "padding"), [(3, 3, 1), (1, 5, 0), (2, (3, 2), (0, 1))])
+def test_a_convolution_by_patches_is_the_convolution(channels, kernel, padding):
+    torch.manual_seed(0)
+    layer = nn.Conv2d(channels, 7, kernel, padding=padding, dtype=torch.float64)
+    x = torch.randn(4, channels, 9, 8, dtype=torch.float64)
+    wanted = layer(x)
+    upstream = torch.randn_like(wanted)
+    gradients = torch.autograd.grad(wanted, list(layer.parameters()), upstream)
+    assert PatchConv2d.fits(layer)
+    layer.__class__ = PatchConv2d
+    torch.testing.assert_close(layer(x), wanted)
+    for mine, its in zip(torch.autograd.grad(layer(x), list(layer.parameters()), upstream), gradients, strict=True):
+        torch.testing.assert_close(mine, its)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Linear(3, 2),
+        nn.Conv2d(64, 64, 3),
+        nn.Conv2d(3, 8, 3, stride=2),
+        nn.Conv2d(4, 8, 3, groups=2),
+        nn.Conv2d(3, 8, 3, dilation=2),
+        nn.Conv2d(3, 8, 3, padding="same"),
+        nn.Conv2d(3, 8, 3, padding=1, padding_mode="reflect"),
+    ],
+)
+def test_other_layers_are_left_as_they_are(layer):
+    assert not PatchConv2d.fits(layer)
+
+
+def test_where_a_checkpoint_stands_is_read_without_its_tensors(tmp_path):
+    path = tmp_path / "trial.safetensors"
+    checkpoint.write(path, {"a": torch.ones(2)}, {"engine": "cuda", "epoch": 4})
+    assert checkpoint.read_notes(path, "cuda") == {"engine": "cuda", "epoch": 4}
+    assert checkpoint.read_notes(path, "cpu") is None
+    assert checkpoint.read_notes(tmp_path / "none", "cuda") is None
