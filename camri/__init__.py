@@ -22,6 +22,7 @@ _PUBLIC = {
     "VectorScalingLoss": "modules",
     "WassersteinLoss": "modules",
     "WeightedCrossEntropyLoss": "modules",
+    "load": "export",
     "replace_head": "heads",
 }
 
@@ -44,7 +45,9 @@ __all__ = [
     "__version__",
     "data",
     "engine",
+    "export",
     "heads",
+    "load",
     "losses",
     "methods",
     "metrics",
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from camri import (
         data,
         engine,
+        export,
         heads,
         losses,
         methods,
@@ -74,6 +78,7 @@ if TYPE_CHECKING:
         study,
     )
     from camri.errors import InputError
+    from camri.export import load
     from camri.heads import CosineHead, LinearHead, replace_head
     from camri.modules import (
         ArcFaceLoss,

@@ -1,0 +1,140 @@
+"""`config.json` of a saved model: what is in it, and what is refused."""
+
+import json
+from typing import Any, Literal
+
+import pydantic
+
+import camri
+from camri.engine import Training
+from camri.errors import InputError
+from camri.export.trained import Trained
+from camri.methods import Setting
+
+FORMAT = "camri-model"
+VERSION = 1
+MAX_BYTES = 32 * 2**20  # a hundred thousand classes fit; what is larger is not ours
+
+
+class Input(pydantic.BaseModel):
+    """What one input is: uint8 images (H, W, C) or float32 features (D,)."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+
+    kind: Literal["image", "features"]
+    dtype: Literal["uint8", "float32"]
+    shape: list[int]
+
+
+class Scaling(pydantic.BaseModel):
+    """The model sees (x − mean) / sd."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+
+    mean: list[float]
+    sd: list[float]
+
+
+class Config(pydantic.BaseModel):
+    """Everything about a model but its weights."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+
+    format: Literal["camri-model"] = "camri-model"
+    version: Literal[1] = 1
+    camri: str
+    classes: list[str]
+    important: list[str]
+    shift: list[float]
+    input: Input
+    preprocessing: dict[str, Any]
+    standardise: Scaling | None
+    setting: dict[str, Any]
+    training: dict[str, Any]
+    seed: int
+    class_counts: list[int]
+    weights_sha256: str
+
+
+def write(trained: Trained, weights_sha256: str) -> str:
+    """The text of config.json."""
+    standardise = trained.standardise
+    kind: Any = ("image", "uint8") if trained.is_image else ("features", "float32")
+    config = Config(
+        camri=camri.__version__,
+        classes=list(trained.classes),
+        important=[trained.classes[index] for index in trained.important],
+        shift=list(trained.shift),
+        input=Input(kind=kind[0], dtype=kind[1], shape=list(trained.input_shape)),
+        preprocessing=dict(trained.preprocessing),
+        standardise=None if standardise is None else Scaling(mean=list(standardise[0]), sd=list(standardise[1])),
+        setting=trained.setting.to_json(),
+        training=trained.training.to_json(),
+        seed=trained.seed,
+        class_counts=list(trained.class_counts),
+        weights_sha256=weights_sha256,
+    )
+    try:
+        fields = (f' "{name}": {_json(value)}' for name, value in config.model_dump().items())
+        return "{\n" + ",\n".join(fields) + "\n}\n"
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the model cannot be written as JSON ({error}); preprocessing holds plain values") from None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def read(text: bytes, where: str) -> Config:
+    """The checked config; what is foreign, damaged or newer is refused by name."""
+    if len(text) > MAX_BYTES:
+        raise InputError(f"{where} has {len(text):,} bytes and cannot be a camri model's; choose the model's folder")
+    try:
+        values = json.loads(text.decode("utf-8"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise InputError(f"{where} is damaged ({error}); copy the model's folder again") from None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise InputError(f"{where} is not a camri model's; choose a folder that camri fit or camri.export.save wrote")
+    if values.get("version") != VERSION:
+        raise InputError(
+            f"{where} has format version {values.get('version')!r}, and camri {camri.__version__} reads version "
+            f"{VERSION}; install the camri that wrote it ({values.get('camri')!r})"
+        )
+    try:
+        return Config.model_validate(values)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InputError(
+            f"{where} is damaged: {place} is {_short(first.get('input'))} ({first['msg']}); copy the folder again"
+        ) from None
+
+
+def to_trained(config: Config, weights: Any, where: str) -> Trained:
+    """The trained model; values that no model could have are refused."""
+    try:
+        index = {name: place for place, name in enumerate(config.classes)}
+        scaling = config.standardise
+        return Trained(
+            setting=Setting.from_json(config.setting),
+            training=Training.from_json(config.training),
+            seed=config.seed,
+            classes=tuple(config.classes),
+            input_shape=tuple(config.input.shape),
+            is_image=config.input.kind == "image",
+            class_counts=tuple(config.class_counts),
+            important=tuple(index[name] for name in config.important),
+            shift=tuple(config.shift),
+            weights=weights,
+            preprocessing=config.preprocessing,
+            standardise=None if scaling is None else (tuple(scaling.mean), tuple(scaling.sd)),
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{where} is damaged ({type(error).__name__}: {error}); copy the folder again") from None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,142 @@
+"""model.onnx: preprocessing, model, scale and shift in one file that any ONNX runtime runs."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import camri
+from camri.errors import InputError
+from camri.export.trained import Trained
+
+if TYPE_CHECKING:
+    from camri.export.model import Model
+
+OPSET = 18  # what torch's exporter writes without converting; onnxruntime reads it since 1.14
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+TOLERANCE = 1e-4  # of a probability: ten times what differs between runtimes
+
+
+class WithProbabilities(nn.Module):
+    """Raw inputs -> (logits, probabilities), both (B, C) float32."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.network(inputs)
+        return logits, logits.softmax(dim=1)
+
+
+def is_installed() -> bool:
+    """Whether the onnx extra is there."""
+    return all(importlib.util.find_spec(name) is not None for name in NEEDED)
+
+
+def example(trained: Trained, num_rows: int, seed: int = 0) -> np.ndarray:
+    """Made-up raw inputs of the model's kind and shape: uint8 (N, H, W, C) or float32 (N, D)."""
+    drawn = np.random.default_rng(seed)
+    if trained.is_image:
+        return drawn.integers(0, 256, (num_rows, *trained.input_shape), dtype=np.uint8)
+    mean, sd = trained.standardise or (0.0, 1.0)
+    return (drawn.normal(size=(num_rows, *trained.input_shape)) * sd + mean).astype(np.float32)
+
+
+def write_onnx(model: "Model", file: str | Path) -> Path:
+    """The file, with the input "inputs" of any batch size and the outputs "logits" and "probabilities".
+
+    Class names and the important ones are in its metadata. It has been run by onnxruntime and agrees with PyTorch.
+    """
+    for name in NEEDED:
+        if importlib.util.find_spec(name) is None:
+            raise InputError(f"an ONNX file needs {name}, which is not installed: pip install 'camri[onnx]'")
+    path = Path(file)
+    device = model.module.get_buffer("shift").device
+    try:
+        data = _export(model)
+    finally:
+        model.module.to(device)
+    _check(data, model)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_bytes(data)
+        os.replace(part, path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}); choose another file") from None
+    return path
+
+
+def _export(model: "Model") -> bytes:
+    trained = model.trained
+    wrapped = WithProbabilities(model.module.cpu()).eval()
+    rows = torch.from_numpy(example(trained, 2))
+    with _quiet():
+        program: Any = torch.onnx.export(
+            wrapped,
+            (rows,),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=["inputs"],
+            output_names=["logits", "probabilities"],
+            dynamic_shapes={"inputs": {0: torch.export.Dim("batch")}},
+            verbose=False,
+        )
+    proto = program.model_proto
+    for node in [*proto.graph.node, *(node for function in proto.functions for node in function.node)]:
+        del node.metadata_props[:]  # where the code lay on this machine
+        node.doc_string = ""
+    for value in [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]:
+        del value.metadata_props[:]
+    del proto.graph.metadata_props[:]
+    del proto.metadata_props[:]
+    facts = {
+        "classes": json.dumps(trained.classes, ensure_ascii=False),
+        "important": json.dumps(model.important, ensure_ascii=False),
+        "shift": json.dumps(trained.shift),
+        "setting": str(trained.setting),
+        "camri": camri.__version__,
+    }
+    for name, value in facts.items():
+        proto.metadata_props.add(key=name, value=value)
+    proto.producer_name, proto.producer_version = "camri", camri.__version__
+    proto.doc_string = "Raw inputs to logits and probabilities; preprocessing and the shift are inside."
+    return proto.SerializeToString(deterministic=True)
+
+
+def _check(data: bytes, model: "Model") -> None:
+    """Refuses a file that does not say what the model says."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    rows = example(model.trained, 5, seed=1)
+    _, found = session.run(["logits", "probabilities"], {"inputs": rows})
+    apart = float(np.abs(found - model.predict_proba(rows)).max())
+    if not apart <= TOLERANCE:
+        raise InputError(f"the ONNX file's probabilities differ from PyTorch's by {apart:.1g}; it was not written")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter's progress and advice go nowhere; its errors are raised."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
