@@ -7,7 +7,7 @@ import errno
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,17 +54,19 @@ def run(
     max_wall_s: float | None = None,
     listeners: Sequence[Listener] = (),
     on_report: Callable[[Report], None] | None = None,
+    beside: Collection[str] = (),
 ) -> Result:
     """How the run ended. Called again with the same folder it goes on where it was stopped or killed.
 
-    Bad input is refused before anything is written. SIGINT, SIGTERM and `max_wall_s` stop it in good order.
+    Bad input is refused before anything is written. SIGINT, SIGTERM and `max_wall_s` stop it in good order. `beside`
+    names files that a new run's folder may already hold.
     """
     began = time.monotonic()
     executor = executor or LocalExecutor()
     data = load_data(study) if data is None else data
     check(study, data)
     folder = Path(out)
-    _refuse_strange_folder(folder)
+    _refuse_strange_folder(folder, beside)
     with lock.hold(folder), Store.open(folder, facts_of(study, data)) as store:
         limit_s = None if max_wall_s is None else max_wall_s - _margin(max_wall_s)
         run = _Run(study, data, store, executor, folder, retry_failed, listeners, on_report)
@@ -108,9 +110,9 @@ def check(study: Study, data: DataSet) -> None:
         setting.criterion(max(data.num_classes, 2 + max(setting.important, default=0)), counts)
 
 
-def _refuse_strange_folder(folder: Path) -> None:
+def _refuse_strange_folder(folder: Path, beside: Collection[str]) -> None:
     if folder.is_dir() and not (folder / FILE_NAME).exists():
-        strange = [path.name for path in folder.iterdir() if path.name != lock.FILE_NAME]
+        strange = [path.name for path in folder.iterdir() if path.name not in (lock.FILE_NAME, *beside)]
         if strange:
             raise InputError(f"{folder} holds other files ({strange[0]}, …) and no run; choose an empty or new folder")
 

@@ -63,6 +63,10 @@ class Run:
         found = self._select("SELECT value FROM meta WHERE name = ?", name)
         return json.loads(found[0][0]) if found else None
 
+    def note(self, name: str) -> Any:
+        """What `Store.write_note` left under that name; None where there is nothing."""
+        return self._meta(f"note.{name}")
+
     @property
     def fingerprint(self) -> str:
         """Of the data, splits included."""

@@ -78,6 +78,13 @@ class Store(Run):
                 ],
             )
 
+    def write_note(self, name: str, value: Any) -> None:
+        """Nothing; a plain JSON value stands under the name, in place of what stood there."""
+        with schema.explained(self.path), schema.transaction(self._connection):
+            self._connection.execute(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"note.{name}", json.dumps(value, allow_nan=False))
+            )
+
     def add(self, identity: str, outcome: Outcome) -> None:
         """Nothing; the outcome is on the disk. A retried trial's new outcome takes the place of the old one."""
         setting = outcome.trial.setting
