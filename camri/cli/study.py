@@ -176,6 +176,47 @@ def merge(
         raise typer.Exit(1)
 
 
+@app.command(
+    epilog=_examples(
+        "camri study run paper.cifar10 --out runs/screen --important cat --seeds 100-102",
+        "camri study finalists runs/screen --out finals.json --seeds 0-9",
+        "camri study run finals.json --out runs/finals",
+    )
+)
+def finalists(
+    folder: Annotated[Path, typer.Argument(metavar="SCREEN_RUN", help="The folder of the screening's run.")],
+    out: Annotated[Path, typer.Option(help="The file to write: the JSON of the finals' study.")],
+    methods: Annotated[str | None, typer.Option(help="Methods to take; all unless told. Controls are added.")] = None,
+    column: Annotated[str | None, typer.Option(help="A column's class, or number from 0; all unless told.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds of the finals, none of the screening's; ten others unless told.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="fast or paper, with the screening's model; its own training unless told.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the finals.")] = None,
+) -> None:
+    """Choose each method's best setting on a screening's validation images, and write the study that trains it again.
+
+    A screening tries whole grids with few seeds. The finals train each method's best setting with other seeds, beside
+    cross-entropy and L2-softmax at every scale that a finalist has.
+    """
+    from camri.cli.study_view import print_finalists
+    from camri.study.finalists import find_column, find_finalists, make_finals, write_study
+    from camri.study.narrow import parse_seeds
+    from camri.study.status import status as status_of
+    from camri.study.store import open_run
+
+    names = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
+    with open_run(folder) as run:
+        columns = None if column is None else [find_column(run.columns(), column)]
+        found = find_finalists(run, names, columns)
+        given = None if seeds is None else parse_seeds(seeds)
+        finals = make_finals(run, found, seeds=given, schedule=schedule, epochs=epochs)
+    write_study(finals, out)
+    print_finalists(found, finals, out, status_of(folder, with_best=False))
+
+
 @app.command(epilog=_examples("camri study export runs/digits --csv digits.csv --parquet digits.parquet"))
 def export(
     folder: RunFolder,

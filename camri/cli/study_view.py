@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from camri.methods import MARGIN_UNIT
+from camri.study.finalists import Finalist
 from camri.study.grid import ANGULAR
 from camri.study.heartbeat import Report
 from camri.study.recipes import RECIPES
@@ -56,6 +57,7 @@ def print_study(study: Study) -> None:
     for grid in study.methods:
         num = sum(one.method == grid.method for _, one in every)
         axes = "; ".join(f"{knob} {_shown(grid.method, knob, values)}" for knob, values in grid.axes)
+        axes += " – not all combinations" if grid.points else ""
         table.add_row(grid.method, f"{num:,}", axes)
     console.print(table)
     num_seeds = len(study.seeds)
@@ -170,6 +172,42 @@ def _cells(best: Best) -> list[str]:
     if best.setting is None:
         return ["– none is that accurate –", "", "", ""]
     return [best.setting, str(best.seeds), f"{best.recall:.4f}", f"{best.accuracy:.4f}"]
+
+
+def print_finalists(found: Sequence[Finalist], finals: Study, out: Path, screening: Status) -> None:
+    console = Console()
+    if screening.pending or screening.failed:
+        console.print(
+            f"[bold]Not all of the screening is there[/bold]: {screening.pending:,} trials pending, "
+            f"{screening.failed:,} failed; settings without an outcome were not looked at"
+        )
+    many = len({one.column.number for one in found}) > 1
+    heads = [*(["important"] if many else []), "method", "finalist", "recall", "accuracy", "seeds", "chosen from"]
+    table = Table(*heads, "edge", box=None, pad_edge=False)
+    for one in found:
+        recall = f"{one.recall:.4f}" if one.reaches_floor else "– none is as accurate as ce –"
+        same = one.setting.canonical().method
+        title = f"{one.setting}" + (f" (trains as {same})" if same != one.method else "")
+        edges = ", ".join(edge.knob for edge in one.edges)
+        cells = [one.method, title, recall, f"{one.accuracy:.4f}", str(one.num_seeds), str(one.num_settings), edges]
+        table.add_row(*([escape(one.column.title)] if many else []), *cells)
+    console.print("validation recall at no less than cross-entropy's accuracy, each after its best shift:")
+    console.print(table)
+    for one in found:
+        for edge in one.edges:
+            value, beyond = (_shown(one.method, edge.knob, (number,)) for number in (edge.value, edge.beyond))
+            where = f" for {escape(one.column.title)}" if many else ""
+            console.print(
+                f"the best of {one.method}{where} sits on the edge, {edge.knob} {value}: screen "
+                f"{one.method}.{edge.knob} {beyond} too before the finals",
+                soft_wrap=True,
+            )
+    trials = len(finals.trials(finals.placeholders()))
+    seeds = ", ".join(map(str, finals.seeds))
+    console.print(
+        f"{escape(str(out))}: {trials:,} trials, {finals.training.epochs} epochs, seeds {seeds}", soft_wrap=True
+    )
+    console.print(f"camri study run {escape(str(out))} --out …", soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

@@ -144,11 +144,13 @@ def gain_over_shifted(judged: Judged, arm: str, labels: Array) -> Difference:
 
 
 def _best_of(choice: Choice, rivals: Sequence[Planned]) -> Planned:
-    """The best of a method's own settings on validation data; where no shift reaches the floor, the first."""
+    """The best of a method's own settings on validation data; where no shift reaches the floor, the most accurate."""
 
     def worth(one: Planned) -> tuple[float, float]:
         shift = choice.final.shifts.get(one.key)
-        return (-np.inf, -np.inf) if shift is None else (shift.value, shift.accuracy)
+        if shift is None:
+            return -np.inf, float(np.mean([row.accuracy["val"] for row in one.rows]))
+        return shift.value, shift.accuracy
 
     return max(rivals, key=worth)
 

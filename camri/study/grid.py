@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-e
 ANGULAR = ("arcface", "camri")  # people give the margins of these in π/64
 
 Resolved = tuple[tuple[int, float], ...]  # a column's class indices with their strengths
+Point = tuple[float, ...]  # one value for each knob of a method
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Grid:
-    """A method and the values of each of its knobs; margins in radians."""
+    """A method and the values of each of its knobs; margins in radians. Made by `of` or, of single points, `at`.
+
+    All combinations are tried in every column, unless `points` has some for each column: the values of a point stand
+    in the order of `axes`.
+    """
 
     method: str
     axes: tuple[tuple[str, tuple[float, ...]], ...]
+    points: tuple[tuple[Point, ...], ...] = ()
 
     @staticmethod
     def of(name: str, narrowed: Mapping[str, Any] | None = None) -> "Grid":
@@ -72,25 +78,66 @@ class Grid:
             raise InputError(f"{name} has no knob {unknown!r}; {closest(unknown, knobs) if knobs else 'it has none'}")
         return Grid(name, tuple((knob, _numbers(name, knob, narrowed.get(knob, knobs[knob].grid))) for knob in knobs))
 
+    @staticmethod
+    def at(name: str, columns: Sequence[Sequence[Sequence[float]]]) -> "Grid":
+        """The grid of some points of each column; where they are all combinations of their values it is a plain one.
+
+        >>> Grid.at("camri", [[(0.1, 8), (0.2, 8)]]) == Grid.of("camri", {"m": [0.1, 0.2], "s": [8]})
+        True
+        >>> Grid.at("camri", [[(0.1, 8)], [(0.2, 16)]]).points
+        (((0.1, 8.0),), ((0.2, 16.0),))
+        """
+        knobs = list(methods.method(name).knobs)
+        for point in (point for points in columns for point in points):
+            if not isinstance(point, (list, tuple)) or len(point) != len(knobs):
+                raise InputError(f"{name} has a point {point!r}; give a value for each of {', '.join(knobs)}")
+        found = [
+            tuple(
+                dict.fromkeys(
+                    tuple(_number(name, *pair) for pair in zip(knobs, point, strict=True)) for point in points
+                )
+            )
+            for points in columns
+        ]
+        values = [sorted({point[place] for points in found for point in points}) for place in range(len(knobs))]
+        plain = Grid.of(name, dict(zip(knobs, values, strict=True)))
+        every = set(plain.tried())
+        return plain if all(set(points) == every for points in found) else Grid(name, plain.axes, tuple(found))
+
     @property
     def per_column(self) -> bool:
         """Whether its settings depend on the important classes."""
         return any(knob.per_class for knob in methods.method(self.method).knobs.values())
 
-    def settings(self, column: Resolved) -> Iterator[Setting]:
-        """Every setting of the grid for a column's important classes."""
+    def tried(self, number: int = 0) -> Iterator[Point]:
+        """The values that are tried in the column of that number, in the order of `axes`."""
+        yield from self.points[number] if self.points else itertools.product(*(values for _, values in self.axes))
+
+    def setting(self, point: Point, column: Resolved) -> Setting:
+        """The setting of a point for a column's important classes."""
         knobs = methods.method(self.method).knobs
         important = tuple(index for index, _ in column) if self.per_column else ()
-        for values in itertools.product(*(values for _, values in self.axes)):
-            given: dict[str, Any] = {}
-            for (name, _), value in zip(self.axes, values, strict=True):
-                knob = knobs[name]
-                given[name] = (
-                    [_weaken(value, strength, knob.neutral or 0.0) for _, strength in column]
-                    if knob.per_class
-                    else value
-                )
-            yield methods.setting(self.method, important, **given)
+        given: dict[str, Any] = {}
+        for (name, _), value in zip(self.axes, point, strict=True):
+            knob = knobs[name]
+            given[name] = (
+                [_weaken(value, strength, knob.neutral or 0.0) for _, strength in column] if knob.per_class else value
+            )
+        return methods.setting(self.method, important, **given)
+
+    def settings(self, column: Resolved, number: int = 0) -> Iterator[Setting]:
+        """Every setting that is tried for a column's important classes."""
+        return (self.setting(point, column) for point in self.tried(number))
+
+    def to_json(self) -> list[Any]:
+        """Method and axes; the points after them where there are some."""
+        plain = [self.method, [[knob, list(values)] for knob, values in self.axes]]
+        return [*plain, [[list(point) for point in points] for points in self.points]] if self.points else plain
+
+    @staticmethod
+    def from_json(values: Sequence[Any]) -> "Grid":
+        name, axes, *points = values
+        return Grid.at(name, points[0]) if points else Grid.of(name, dict(axes))
 
 
 def _weaken(value: float, strength: float, neutral: float) -> float:
@@ -101,7 +148,10 @@ def _numbers(method: str, knob: str, values: Any) -> tuple[float, ...]:
     several = tuple(values) if isinstance(values, (list, tuple)) else (values,)
     if not several:
         raise InputError(f"{method} {knob} has no values; give at least one number")
-    for value in several:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise InputError(f"{method} {knob}={value!r} is not a finite number")
-    return tuple(float(value) for value in dict.fromkeys(several))
+    return tuple(dict.fromkeys(_number(method, knob, value) for value in several))
+
+
+def _number(method: str, knob: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(f"{method} {knob}={value!r} is not a finite number")
+    return float(value)

@@ -34,6 +34,10 @@ def _narrow(grid: Grid, narrowed: Mapping[tuple[str | None, str], list[float]]) 
     given = {
         knob: values for (method, knob), values in narrowed.items() if knob in knobs and method in (None, grid.method)
     }
+    if not given:
+        return grid
+    if grid.points:
+        raise InputError(f"--grid {', '.join(given)}: {grid.method} has points of its own in each column of this study")
     return Grid.of(grid.method, {**dict(grid.axes), **in_radians(grid.method, given)})
 
 
@@ -88,7 +92,7 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def parse_duration(text: str) -> float:
+def parse_duration(text: str, option: str = "--max-wall") -> float:
     """Seconds of "90", "90s", "25m", "1.5h".
 
     >>> parse_duration("25m")
@@ -101,5 +105,5 @@ def parse_duration(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise InputError(f"--max-wall {text!r} is not a duration; for example 90s, 25m or 1.5h")
+        raise InputError(f"{option} {text!r} is not a duration; for example 90s, 25m or 1.5h")
     return seconds

@@ -54,6 +54,11 @@ class Study:
         need(bool(self.methods), "methods", f"choices: {', '.join(methods.METHODS)}")
         names = [grid.method for grid in self.methods]
         need(len(set(names)) == len(names), "methods", "a method is named twice")
+        for grid in self.methods:
+            if grid.points and len(grid.points) != len(self.important):
+                raise InputError(
+                    f"{grid.method} has points for {len(grid.points)} columns, and the study has {len(self.important)}"
+                )
         for option, _ in self.data_options:
             if option not in DATA_OPTIONS:
                 raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
@@ -92,7 +97,7 @@ class Study:
         """(column number, setting) of everything the study compares, column by column, duplicates included."""
         for number, column in enumerate(columns):
             for grid in self.methods:
-                for one in grid.settings(column):
+                for one in grid.settings(column, number):
                     yield number, one
 
     def unique_settings(self, columns: Sequence[Resolved]) -> list[Setting]:
@@ -118,7 +123,7 @@ class Study:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return values | {
             "important": [[list(pair) for pair in zip(c.classes, c.strengths, strict=True)] for c in self.important],
-            "methods": [[grid.method, [[knob, list(v)] for knob, v in grid.axes]] for grid in self.methods],
+            "methods": [grid.to_json() for grid in self.methods],
             "training": self.training.to_json(),
             "seeds": list(self.seeds),
             "data_options": dict(self.data_options),
@@ -130,7 +135,7 @@ class Study:
             **{
                 **values,
                 "important": [Column(*zip(*((n, float(s)) for n, s in c), strict=True)) for c in values["important"]],
-                "methods": {name: dict(axes) for name, axes in values["methods"]},
+                "methods": [Grid.from_json(grid) for grid in values["methods"]],
                 "training": Training.from_json(values["training"]),
             }
         )

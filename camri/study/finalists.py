@@ -1,0 +1,255 @@
+"""From a screening to its finals: each method's best setting on validation data, to be trained again with new seeds.
+
+A screening tries whole grids with few seeds. A setting that won there also drew good seeds, so the finals use others.
+"""
+
+import itertools
+import json
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from camri import methods
+from camri.engine.spec import Training
+from camri.errors import InputError, closest
+from camri.methods import Setting
+from camri.posthoc import Shift
+from camri.select import Rule, Validation
+from camri.study.grid import SYMBOLS, Column, Grid, Point, Resolved
+from camri.study.paper import find_schedule
+from camri.study.spec import Study
+from camri.study.store import ColumnFacts, Row, Run
+
+BASELINE = "ce"
+CONTROL = "l2softmax"  # at the scale of every finalist that has one: what a margin adds is seen only beside it
+NUM_SEEDS = 10
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A method's best setting in a column: recall at no less than cross-entropy's accuracy, after its best shift.
+
+    `point` are its values in the order of the method's knobs. Where no setting reaches that accuracy, it is the most
+    accurate one, and `reaches_floor` is False. `edges` says which values to try beyond those it was chosen from.
+    """
+
+    column: ColumnFacts
+    method: str
+    setting: Setting
+    point: Point
+    num_settings: int
+    num_seeds: int
+    recall: float
+    accuracy: float
+    reaches_floor: bool
+    edges: tuple["Edge", ...]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A knob whose chosen value is the least or the largest that was tried, and the next value beyond it."""
+
+    knob: str
+    value: float
+    beyond: float
+
+
+def find_finalists(
+    run: Run, chosen: Sequence[str] | None = None, columns: Sequence[ColumnFacts] | None = None
+) -> list[Finalist]:
+    """The finalists of every column, in the study's order of methods; of some methods or columns only if told."""
+    if "val" not in run.splits:
+        raise InputError(f"{run.path}: the screening held out no validation images, so nothing can be chosen on them")
+    if not run.columns():
+        raise InputError(f"{run.path}: its important classes are not known yet; let its cross-entropy trials end first")
+    planned = list(dict.fromkeys(one.method for one in run.plan()))
+    for name in chosen or ():
+        if name not in planned:
+            raise InputError(f"method {name!r} is not in the screening; {closest(name, planned)}")
+    rows: dict[str, list[Row]] = {}
+    for row in run.rows():
+        rows.setdefault(row.key, []).append(row)
+    found = []
+    for column in run.columns() if columns is None else columns:
+        pool = _Pool(run, column, rows)
+        found += [one for name in planned if name in (chosen or planned) and (one := pool.best(name)) is not None]
+    return found
+
+
+class _Pool:
+    """What a column's settings reach on validation data."""
+
+    def __init__(self, run: Run, column: ColumnFacts, rows: dict[str, list[Row]]):
+        self.run, self.column, self.rows = run, column, rows
+        self.tried = _tried(run, column)
+        self.baseline = next((s.key for s in self.tried.get(BASELINE, {}).values() if s.key in rows), None)
+        if self.baseline is None:
+            raise InputError(f"{run.path}: no cross-entropy trial has ended well, and its accuracy is the floor")
+        self.floor = Rule().floor(self._validation(self.baseline))
+
+    def _validation(self, key: str) -> Validation:
+        found = {row.seed: self.run.scores(row, "val", self.column.indices) for row in self.rows[key]}
+        return Validation(key, found)
+
+    def best(self, method: str) -> Finalist | None:
+        """The method's finalist: best recall, then accuracy, then the first; None where it has only the baseline."""
+        reached = {
+            point: (setting, Rule().tune(self._validation(setting.key), self.floor))
+            for point, setting in self.tried[method].items()
+            if setting.key in self.rows and (method == BASELINE or setting.key != self.baseline)
+        }
+        if not reached:
+            return None
+        point = max(reached, key=lambda point: self._worth(*reached[point]))
+        setting, shift = reached[point]
+        rows = self.rows[setting.key]
+        return Finalist(
+            column=self.column,
+            method=method,
+            setting=setting,
+            point=point,
+            num_settings=len(reached),
+            num_seeds=len(rows),
+            recall=float("nan") if shift is None else shift.value,
+            accuracy=_accuracy(rows) if shift is None else shift.accuracy,
+            reaches_floor=shift is not None,
+            edges=_edges(method, point, list(reached)),
+        )
+
+    def _worth(self, setting: Setting, shift: Shift | None) -> tuple[float, float]:
+        return (-np.inf, _accuracy(self.rows[setting.key])) if shift is None else (shift.value, shift.accuracy)
+
+
+def _accuracy(rows: Sequence[Row]) -> float:
+    return float(np.mean([row.accuracy["val"] for row in rows]))
+
+
+def _tried(run: Run, column: ColumnFacts) -> dict[str, dict[Point, Setting]]:
+    """method -> point -> setting of everything that the run's studies plan for a column, in their order."""
+    resolved: Resolved = tuple(zip(column.indices, column.strengths, strict=True))
+    found: dict[str, dict[Point, Setting]] = {}
+    for study in map(Study.from_json, run.studies):
+        for grid in study.methods:
+            points = found.setdefault(grid.method, {})
+            points.update({p: grid.setting(p, resolved) for p in grid.tried(column.number) if p not in points})
+    return found
+
+
+def _edges(method: str, point: Point, tried: Sequence[Point]) -> tuple[Edge, ...]:
+    """Knobs at the end of their values; not one that does nothing there, beyond which there is nothing to try."""
+    found = []
+    for place, (name, knob) in enumerate(methods.method(method).knobs.items()):
+        values = sorted({one[place] for one in tried})
+        if len(values) > 1 and point[place] in (values[0], values[-1]) and point[place] != knob.neutral:
+            is_last = point[place] == values[-1]
+            found.append(Edge(name, point[place], _beyond(values if is_last else values[::-1], name, knob.neutral)))
+    return tuple(found)
+
+
+def _beyond(values: Sequence[float], knob: str, neutral: float | None) -> float:
+    """The value after the last two: by their ratio for a scale, by their difference otherwise, short of doing nothing.
+
+    >>> _beyond([4.0, 8.0, 16.0], "s", None), _beyond([0.1, 0.2], "m", 0.0), _beyond([8.0, 4.0], "w", 1.0)
+    (32.0, 0.3, 2.5)
+    """
+    before, last = values[-2:]
+    found = last * last / before if knob == "s" else round(last + (last - before), 10)
+    least = neutral if neutral is not None and neutral < last else 0.0
+    return found if found > least or last > before else (least + last) / 2
+
+
+def make_finals(
+    run: Run,
+    finalists: Sequence[Finalist],
+    *,
+    seeds: Sequence[int] | None = None,
+    schedule: str | None = None,
+    epochs: int | None = None,
+) -> Study:
+    """The study that trains the finalists again, with cross-entropy and L2-softmax at their scales as controls.
+
+    Its columns are those of the finalists, named, so that it does not look for the worst class again. `seeds` may not
+    be among the screening's; unless told they are the ten smallest that it did not use. The training is the
+    screening's; `schedule` replaces all of it but the model, then `epochs` its length.
+    """
+    screening = Study.from_json(run.studies[0])
+    columns = list({one.column.number: one.column for one in finalists}.values())
+    grids: dict[str, list[list[Point]]] = {BASELINE: [[()] for _ in columns]}
+    for one in finalists:
+        place = columns.index(one.column)
+        grids.setdefault(one.method, [[] for _ in columns])[place].append(one.point)
+        values = dict(one.setting.knobs)
+        if one.setting.head == "cosine":
+            grids.setdefault(CONTROL, [[] for _ in columns])[place].append((float(values["s"]),))  # type: ignore[arg-type]
+    return screening.with_(
+        name=f"{screening.name}.finals",
+        important=[_named(column, run.classes) for column in columns],
+        methods=[
+            Grid.at(name, [sorted(set(points)) for points in by_column])
+            for name, by_column in grids.items()
+            if any(by_column)
+        ],
+        seeds=_fresh(_used_seeds(run), seeds),
+        training=_training(screening.training, schedule, epochs),
+    )
+
+
+def _named(column: ColumnFacts, classes: Sequence[str]) -> Column:
+    """The column by its classes' names; by index where a name would mean something else."""
+
+    def name(index: int) -> str | int:
+        found = classes[index]
+        return found if found not in SYMBOLS and list(classes).index(found) == index else index
+
+    return Column(tuple(map(name, column.indices)), column.strengths)
+
+
+def _used_seeds(run: Run) -> set[int]:
+    return {seed for spec in run.studies for seed in spec["seeds"]} | {row.seed for row in run.rows(status=None)}
+
+
+def _fresh(used: Collection[int], seeds: Sequence[int] | None) -> list[int]:
+    """
+    >>> _fresh({0, 2}, None)
+    [1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    """
+    if seeds is None:
+        return list(itertools.islice((seed for seed in itertools.count() if seed not in used), NUM_SEEDS))
+    both = sorted(set(seeds) & set(used))
+    if both:
+        raise InputError(
+            f"seeds {', '.join(map(str, both))} were used in the screening, whose luck the finalists would keep; give "
+            "others, or leave --seeds out"
+        )
+    return list(seeds)
+
+
+def _training(screening: Training, schedule: str | None, epochs: int | None) -> Training:
+    found = screening
+    if schedule is not None:
+        found = find_schedule(schedule).with_(model=screening.model, model_options=screening.model_options)
+    return found if epochs is None else found.with_(epochs=epochs)
+
+
+def write_study(study: Study, path: Path) -> None:
+    """Nothing; the study's JSON is in the file, whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(json.dumps(study.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}); choose another file with --out") from None
+
+
+def find_column(columns: Sequence[ColumnFacts], text: str) -> ColumnFacts:
+    """The column of that title ("cat", "cat+dog") or number, the first being 0."""
+    by_title = {one.title.replace(" ", ""): one for one in columns}
+    by_number = {str(one.number): one for one in columns}
+    found = by_title.get(text.replace(" ", "")) or by_number.get(text)
+    if found is None:
+        named = ", ".join(f"{one.number} ({one.title})" for one in columns)
+        raise InputError(f"--column {text} is not a column of the run; choices: {named}")
+    return found
