@@ -1,0 +1,113 @@
+"""The examples run as they stand and do what they say: losses fall, the important class is found on unseen data."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def load_example(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_is_short_and_says_how_it_is_run(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 60
+    assert re.search(rf'^""".*?(python|torchrun .*) examples/{path.name}\n.*?"""', text, flags=re.S)
+
+
+def test_plain_loop():
+    found = load_example("plain_loop").main()
+    assert found["val_losses"][-1] < 0.3 * found["val_losses"][0]
+    assert found["recall"] > 0.85
+    assert found["shifted"] >= found["recall"]
+    assert found["accuracy"] > 0.95
+
+
+def test_lightning_module(monkeypatch, tmp_path):
+    pytest.importorskip("lightning")
+    monkeypatch.chdir(tmp_path)
+    example = load_example("lightning_module")
+    options = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    first = example.main(num_epochs=1, **options)[1]
+    module, last = example.main(num_epochs=8, **options)
+    assert last["val_loss"] < 0.4 * first["val_loss"]
+    assert last["val_recall_8"] > 0.8
+    assert module.loss.step == 8 * 13  # validation batches did not move the ramp
+    assert not list(tmp_path.iterdir())
+
+
+def test_huggingface_trainer(monkeypatch, tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    trainer = load_example("huggingface_trainer").main()
+    val_losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert len(val_losses) == 12
+    assert val_losses[-1] < 0.3 * val_losses[0]
+    found = trainer.evaluate()
+    assert found["eval_accuracy"] > 0.85
+    assert found["eval_recall"] > 0.7
+    assert trainer.loss.step == trainer.state.global_step == 12 * 32
+    assert trainer.model.config.num_labels == 10
+    batch = torch.utils.data.default_collate(trainer.eval_dataset[:16])
+    mean = trainer.compute_loss(trainer.model.eval(), dict(batch))
+    trainer.current_gradient_accumulation_steps = 4
+    assert trainer.training_step(trainer.model, dict(batch)) < 0.5 * mean  # a quarter, plus the margin's part
+
+
+class TimmLike(nn.Module):
+    """What the example needs of a timm model: `create_model` with these arguments, and `get_classifier`."""
+
+    def __init__(self, name, pretrained, in_chans):
+        super().__init__()
+        assert (name, pretrained) == ("resnet10t", False)
+        self.body = nn.Sequential(nn.Conv2d(in_chans, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU())
+        self.num_features, self.num_classes = 64 * 25, 1000
+        self.fc = nn.Linear(self.num_features, 1000)
+
+    def get_classifier(self):
+        return self.fc
+
+    def forward(self, x):
+        return self.fc(self.body(x).flatten(1))
+
+
+@pytest.mark.parametrize("real", [True, False], ids=["timm", "stand-in"])
+def test_timm_model(real, monkeypatch):
+    if real:
+        try:
+            import timm  # noqa: F401
+        except (ImportError, RuntimeError) as error:  # a torchvision that does not fit torch breaks timm
+            pytest.skip(f"timm cannot be imported: {error}")
+    else:
+        monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=TimmLike))
+    found = load_example("timm_model").main()
+    assert found["last"] < 0.3 * found["first"]
+    assert found["accuracy"] > 0.85
+    assert found["recall"] > 0.7
+
+
+def test_ddp():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*command, ROOT / "examples" / "ddp.py"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    weights = dict(re.findall(r"rank (\d): weights (\w{64})", done.stdout))
+    assert set(weights) == {"0", "1"}
+    assert weights["0"] == weights["1"]
+    accuracy, recall = map(float, re.search(r"accuracy (\S+) recall (\S+)", done.stdout).groups())
+    assert accuracy > 0.93
+    assert recall > 0.75
