@@ -5,6 +5,7 @@ that the caller gives and from nothing else, so that a trial depends on its own 
 """
 
 import hashlib
+import importlib
 import inspect
 import itertools
 import math
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from camri.errors import InputError, closest
+from camri.initial import start_from
 
 Generator = torch.Generator | None
 
@@ -308,18 +310,38 @@ MODELS: dict[str, type[Trunk]] = {
 }
 
 
+TIMM = "timm:"  # before the name of one of timm's models
+NAMES = (*MODELS, f"{TIMM}NAME")
+
+
+def is_known(name: str) -> bool:
+    """Whether it is one of `MODELS` or names one of timm's, which are looked for when they are built."""
+    return name in MODELS or (name.startswith(TIMM) and name != TIMM)
+
+
 def build(name: str, input_shape: Sequence[int], generator: Generator = None, **options: Any) -> Trunk:
     """The trunk `name` for inputs of `input_shape`, (C, H, W) images or, for "mlp", any shape.
 
-    `options` are the constructor's: num_features, dropout, width, hidden, stem.
+    `options` are the constructor's: num_features, dropout, width, hidden, stem; "timm:NAME" takes those of timm's.
+    `initial`, a safetensors file with the trunk's first values, is for every model, and `initial_sha256`, which tells
+    trainings that start from other values apart.
 
     >>> build("small", (1, 8, 8), num_features=2).num_features
     2
     """
+    initial, digest = options.pop("initial", None), options.pop("initial_sha256", None)
+    trunk = _build(name, tuple(input_shape), generator, options)
+    if initial is not None:
+        start_from(trunk, initial, digest)
+    return trunk
+
+
+def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dict[str, Any]) -> Trunk:
+    if not is_known(name):
+        raise InputError(f"model={name!r} is not a model; {closest(name, NAMES)}")
     if name not in MODELS:
-        raise InputError(f"model={name!r} is not a model; {closest(name, MODELS)}")
+        return _build_timm(name.removeprefix(TIMM), shape, generator, options)
     model = MODELS[name]
-    shape = tuple(input_shape)
     known = [option for option in inspect.signature(model).parameters if not option.startswith("in_")]
     known.remove("generator")
     for option in options:
@@ -339,6 +361,25 @@ def build(name: str, input_shape: Sequence[int], generator: Generator = None, **
             f"model {name!r} takes images from {model.min_size} x {model.min_size} on, got input_shape={shape}"
         )
     return model(in_channels=shape[0], generator=generator, **options)
+
+
+def _build_timm(name: str, shape: tuple[int, ...], generator: Generator, options: dict[str, Any]) -> Trunk:
+    """timm's model without its classifier; its first values follow from the generator, like those of the others."""
+    try:
+        timm = importlib.import_module("timm")
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision made for another torch
+        raise InputError(
+            f"model='timm:{name}' needs timm, which cannot be imported ({error}): pip install timm"
+        ) from None
+    if len(shape) != 3:
+        raise InputError(f"model='timm:{name}' takes images (channels, height, width), got input_shape={shape}")
+    known = timm.list_models()
+    if name not in known:
+        raise InputError(f"model='timm:{name}' is not one of timm's; {closest(name, known)}")
+    with torch.random.fork_rng(devices=[]):  # timm draws from the global generator
+        seed = torch.randint(0, 2**62, (), generator=generator).item()
+        torch.manual_seed(int(seed))
+        return timm.create_model(name, pretrained=False, num_classes=0, in_chans=shape[0], **options)
 
 
 def _average(x: Tensor) -> Tensor:

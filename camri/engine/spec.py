@@ -12,7 +12,7 @@ import torch
 from camri.errors import InputError, closest
 from camri.losses import BEYOND_PI
 from camri.methods import Setting
-from camri.models import MODELS
+from camri.models import NAMES, is_known
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 
@@ -46,7 +46,7 @@ class Training:
             if not condition:
                 raise InputError(f"training {field}={getattr(self, field)!r} is not allowed; {allowed}")
 
-        need(self.model in MODELS, "model", closest(self.model, MODELS))
+        need(is_known(self.model), "model", closest(self.model, NAMES))
         need(self.optimizer in OPTIMIZERS, "optimizer", closest(self.optimizer, OPTIMIZERS))
         need(self.beyond_pi in BEYOND_PI, "beyond_pi", closest(self.beyond_pi, BEYOND_PI))
         for field in ("epochs", "batch_size"):
