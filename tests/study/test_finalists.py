@@ -32,7 +32,7 @@ METHODS = {
     "l2softmax": {"s": [4, 8]},
     "arcface": {"m": [4 * MARGIN_UNIT], "s": [32]},
     "camri": {"m": [0.0, 4 * MARGIN_UNIT, 8 * MARGIN_UNIT], "s": [8, 16]},
-    "wasserstein": {"c": [2.0, 3.0], "entropy": [0.01]},
+    "wasserstein": {"c": [3.0, 2.0], "entropy": [0.01]},
 }
 COLUMNS = [((1, 1.0),), ((2, 1.0),)]
 # How much better an important image's score is: the best setting of each method and column stands out.
@@ -134,6 +134,13 @@ def test_what_is_told_about_a_finalist(run):
     assert camri.recall > ce.recall
     assert ce.accuracy >= np.mean([row.accuracy["val"] for row in run.rows(method="ce")]) - 1e-9
     assert (lost.reaches_floor, np.isnan(lost.recall), lost.num_seeds) == (False, True, 2)
+
+
+def test_a_knob_that_does_nothing_is_no_edge(tmp_path, data):
+    make_screening(tmp_path, data, {"ce": {}, "camri": {"m": [0.0, 0.3], "s": [4, 8, 16]}})
+    with open_run(tmp_path) as run:
+        camri = find_finalists(run, ["camri"])[0]
+    assert (camri.point, camri.edges) == ((0.0, 4.0), (Edge("s", 4.0, 2.0),))
 
 
 def test_finals_of_one_column_are_a_plain_study_with_controls(run):
