@@ -1,5 +1,6 @@
 """model.pt2: the whole network as a torch.export program, for ExecuTorch, AOTInductor and C++."""
 
+import io
 import os
 import warnings
 from pathlib import Path
@@ -27,11 +28,15 @@ def write_program(model: "Model", file: str | Path) -> Path:
             program = torch.export.export(WithProbabilities(model.module.cpu()).eval(), (rows,), dynamic_shapes=shapes)
     finally:
         model.module.to(device)
-    part = path.with_name(f"{path.stem}.part.pt2")  # torch wants the ending
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)  # where the code lay on this machine
+    data = io.BytesIO()
+    torch.export.save(program, data)
+    part = path.with_name(f"{path.name}.part")
     try:
-        torch.export.save(program, part)
+        part.write_bytes(data.getvalue())
         os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise InputError(f"{path} cannot be written ({error.strerror}); choose another file") from None
     return path

@@ -1,0 +1,230 @@
+"""A model's folder: whole or not at all, back to the same value, and refused where it is not what was saved."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import camri
+from camri.errors import InputError
+from camri.export import load, save
+from camri.methods import setting
+from tests.export.conftest import made_trained
+
+
+@pytest.fixture
+def copied(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "copied")
+
+
+def edit(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def put_weights(folder, weights):
+    """Other weights, with the sha256 that belongs to them."""
+    save_file(weights, folder / "model.safetensors")
+    edit(folder, weights_sha256=hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest())
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        made_trained("mlp", setting("camri", 1, m=0.2, s=8), (3,), options={"hidden": (4, 5)}),
+        made_trained("mlp", setting("ldam", 1, m=0.1, max_m=0.3, s=8), (2,), standardise=((1.5, 0.0), (2.0, 0.1))),
+        made_trained("small", setting("ce"), (4, 5, 3), options={"width": 2, "dropout": 0.5}),
+    ],
+    ids=["mlp", "standardised", "small"],
+)
+def test_a_model_comes_back_as_it_was_saved(made, tmp_path):
+    path = save(dataclasses.replace(made, preprocessing={"a": [1, "ä"]}), tmp_path / "m", card="über", onnx=False)
+    found = load(path).trained
+    for field in dataclasses.fields(made):
+        if field.name not in ("weights", "preprocessing"):
+            assert getattr(found, field.name) == getattr(made, field.name), field.name
+    assert found.preprocessing == {"a": [1, "ä"]}
+    kept = {name: value for name, value in made.weights.items() if "num_batches" not in name}
+    assert found.weights.keys() == kept.keys()
+    assert all(np.array_equal(found.weights[name], kept[name]) for name in kept)
+    assert (path / "README.md").read_text(encoding="utf-8") == "über"
+
+
+def test_the_folder_holds_what_is_promised(saved):
+    assert sorted(os.listdir(saved)) == ["README.md", "config.json", "model.safetensors"]
+    config = json.loads((saved / "config.json").read_text(encoding="utf-8"))
+    assert config["format"] == "camri-model"
+    assert config["version"] == 1
+    assert config["camri"] == camri.__version__
+    assert config["important"] == ["stop"]
+    assert config["shift"] == [0.75]
+    assert config["setting"]["method"] == "camri"
+    assert config["input"] == {"kind": "image", "dtype": "uint8", "shape": [8, 8, 1]}
+    assert config["weights_sha256"] == hashlib.sha256((saved / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_one_changed_bit_of_the_weights_is_refused(copied):
+    file = copied / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(InputError, match=r"model.safetensors is not the file that was saved: its sha256 differs"):
+        load(copied)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": 2, "camri": "9.9"}, r"format version 2, and camri .* reads version 1; install .*'9.9'"),
+        ({"format": "other"}, "is not a camri model's; choose a folder"),
+        ({"classes": "abc"}, r"is damaged: classes is 'abc'"),
+        ({"classes": ["a", "b", 3]}, r"is damaged: classes.2 is 3"),
+        ({"classes": ["a", "b", "c", "stop"]}, r"class_counts=.* is not allowed; give 4 numbers"),
+        ({"more": 1}, "is damaged: more is 1"),
+        ({"important": ["halt"]}, "is damaged .*halt"),
+        ({"shift": [1.0, 2.0]}, "shift="),
+        ({"setting": {"method": "pickle", "important": [], "knobs": {}}}, "method 'pickle' is unknown"),
+        ({"setting": {}}, "is damaged .*method"),
+        ({"training": {"model": "small"}}, "is damaged .*model_options"),
+    ],
+)
+def test_a_config_that_no_model_has_is_refused_by_name(copied, change, said):
+    edit(copied, **change)
+    with pytest.raises(InputError, match=said):
+        load(copied)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"format": "camri-model"}'])
+def test_what_is_not_json_or_not_ours_is_refused(copied, text):
+    (copied / "config.json").write_bytes(text)
+    with pytest.raises(InputError, match=r"config\.json"):
+        load(copied)
+
+
+def test_tensors_that_are_missing_unknown_or_of_another_shape_are_refused_by_name(copied):
+    weights = load_file(copied / "model.safetensors")
+    put_weights(copied, {name: value for name, value in weights.items() if name != "head.weight"})
+    with pytest.raises(InputError, match=r"model.safetensors has no tensor 'head.weight'; it is not the model"):
+        load(copied)
+    put_weights(copied, {**weights, "trunk.extra": np.zeros(1, np.float32)})
+    with pytest.raises(InputError, match=r"has a tensor 'trunk.extra' that its model does not have"):
+        load(copied)
+    put_weights(copied, {**weights, "head.weight": np.zeros((3, 2), np.float32)})
+    with pytest.raises(InputError, match=r"tensor 'head.weight' has shape \(3, 2\), and its model needs \(3, 64\)"):
+        load(copied)
+    put_weights(copied, {**weights, "head.weight": weights["head.weight"].astype(np.float16)})
+    with pytest.raises(InputError, match=r"'head.weight' is float16, and weights are float32"):
+        load(copied)
+
+
+def test_a_config_that_asks_for_a_giant_is_refused_before_memory_is_taken(copied):
+    config = json.loads((copied / "config.json").read_text())
+    edit(copied, training={**config["training"], "model_options": {"width": 10**6}})
+    with pytest.raises(InputError, match=r"has shape .* and its model needs \(1000000,"):
+        load(copied)
+
+
+def test_weights_that_are_not_safetensors_are_refused_and_nothing_is_unpickled(copied):
+    bomb = b"\x80\x04cos\nsystem\n(S'touch " + str(copied / "exploded").encode() + b"'\ntR."
+    (copied / "model.safetensors").write_bytes(bomb)
+    edit(copied, weights_sha256=hashlib.sha256(bomb).hexdigest())
+    with pytest.raises(InputError, match=r"model.safetensors is damaged"):
+        load(copied)
+    assert not (copied / "exploded").exists()
+
+
+def test_folders_that_are_no_model_are_refused_with_what_to_do(copied, tmp_path):
+    with pytest.raises(InputError, match=r"nowhere does not exist; give a model's folder, with config.json"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"config.json is a file; give a model's folder"):
+        load(copied / "config.json")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty has no config.json, so it is not a camri model"):
+        load(tmp_path / "empty")
+    (copied / "weights.bin").touch()
+    with pytest.raises(InputError, match=r"holds 'weights.bin', which is no part of a model; move it away"):
+        load(copied)
+    (copied / "weights.bin").rename(copied / ".DS_Store")
+    load(copied)
+    (copied / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"has no model.safetensors"):
+        load(copied)
+
+
+def test_saving_replaces_a_model_and_nothing_else(trained, copied, tmp_path):
+    save(dataclasses.replace(trained, shift=(2.0,)), copied, card="new", onnx=False)
+    assert load(copied).trained.shift == (2.0,)
+    assert os.listdir(tmp_path) == ["copied"], "something was left beside it"
+    for name in ("notes.txt", "weights.bin"):
+        other = tmp_path / name.split(".")[0]
+        other.mkdir()
+        (other / name).write_text("mine")
+        with pytest.raises(InputError, match=f"holds '{name}', which is no part of a model; choose a new folder"):
+            save(trained, other, card="", onnx=False)
+        assert (other / name).read_text() == "mine"
+    with pytest.raises(InputError, match="is a file; choose a new folder"):
+        save(trained, other / "weights.bin", card="", onnx=False)
+    strange = tmp_path / "strange"
+    strange.mkdir()
+    (strange / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(InputError, match="is not a camri model's"):
+        save(trained, strange, card="", onnx=False)
+
+
+def test_a_model_that_cannot_be_written_leaves_the_old_one_and_no_rubbish(trained, copied, tmp_path, monkeypatch):
+    before = (copied / "config.json").read_bytes()
+
+    def full(self, *arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    with pytest.raises(InputError, match=r"cannot be written .No space left on device.; choose another folder"):
+        save(trained, copied, card="", onnx=False)
+    monkeypatch.undo()
+    assert (copied / "config.json").read_bytes() == before
+    load(copied)
+    assert os.listdir(tmp_path) == ["copied"]
+
+
+def test_weights_that_do_not_fit_are_not_saved(trained, tmp_path):
+    broken = {name: value for name, value in trained.weights.items() if name != "head.weight"}
+    with pytest.raises(InputError, match=r"the trained model has no tensor 'head.weight'"):
+        save(dataclasses.replace(trained, weights=broken), tmp_path / "m", card="")
+    with pytest.raises(InputError, match="cannot be written as JSON"):
+        save(dataclasses.replace(trained, preprocessing={"a": float("nan")}), tmp_path / "m", card="")
+    assert not (tmp_path / "m").exists()
+
+
+def test_where_onnx_fails_the_model_is_kept_and_the_reason_told(trained, tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("no such operator\nand a long trace")
+
+    monkeypatch.setattr("torch.onnx.export", fail)
+    with pytest.warns(UserWarning, match=r"model.onnx was not written: no such operator$"):
+        path = save(trained, tmp_path / "m", card="")
+    assert "model.onnx" not in os.listdir(path)
+    load(path)
+
+
+def test_without_the_extra_there_is_no_onnx_file_and_no_complaint(trained, tmp_path, monkeypatch, recwarn):
+    monkeypatch.setattr("camri.export.onnx_file.NEEDED", ("onnx_that_is_not_there",))
+    path = save(trained, tmp_path / "m", card="")
+    assert "model.onnx" not in os.listdir(path)
+    assert not recwarn.list
+    from camri.export import write_onnx
+
+    with pytest.raises(InputError, match=r"needs onnx_that_is_not_there, .* pip install 'camri\[onnx\]'"):
+        write_onnx(load(path), tmp_path / "m.onnx")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions work otherwise")
+def test_the_folder_can_be_read_by_others(saved):
+    mask = os.umask(0)
+    os.umask(mask)
+    assert saved.stat().st_mode & 0o777 == 0o777 & ~mask

@@ -1,0 +1,166 @@
+"""A model at work: what the engine said of it, shifted, on raw inputs; and what is refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+import camri
+from camri.data import load as load_data
+from camri.engine import Training, Trial, train
+from camri.engine.cpu import one_thread
+from camri.errors import InputError
+from camri.export import Model, Trained, load, save
+from camri.export.trained import preprocessing_of
+from camri.methods import setting
+from tests.export.conftest import CLASSES, made_data, made_trained
+
+ENGINE_BATCH = 1000  # what the engine evaluates at once: other sizes may round the last bit otherwise
+
+
+def test_logits_are_the_engine_s_to_the_bit_with_the_shift_on_the_important_class_alone(saved, outcome, data):
+    found = load(saved)
+    rows = data.splits["test"].inputs.numpy()
+    with one_thread():
+        unshifted = Model.of(dataclasses.replace(found.trained, shift=(0.0,))).logits(rows, ENGINE_BATCH)
+        shifted = found.logits(rows, ENGINE_BATCH)
+    assert unshifted.dtype == shifted.dtype == np.float32
+    np.testing.assert_array_equal(unshifted.astype(np.float16), outcome.logits["test"])
+    np.testing.assert_array_equal(shifted, unshifted + np.float32([0, 0.75, 0]))
+    assert len(set(unshifted.argmax(axis=1))) == 3, "a model that always says one class shows nothing"
+
+
+@pytest.mark.parametrize("method", [setting("ce"), setting("l2softmax", s=16)], ids=["linear", "cosine"])
+def test_features_are_standardised_inside_as_they_were_for_training(method):
+    raw = made_data("features")
+    inputs = raw.splits["train"].inputs.numpy()
+    mean, sd = inputs.mean(axis=0), inputs.std(axis=0)
+    splits = {
+        part: dataclasses.replace(split, inputs=(split.inputs - torch.tensor(mean)) / torch.tensor(sd))
+        for part, split in raw.splits.items()
+    }
+    training = Training(model="mlp", model_options=(("hidden", (8,)),), epochs=1, batch_size=32)
+    standardised = dataclasses.replace(raw, splits=splits)
+    (outcome,) = train([Trial(method, 0)], standardised, "cpu", training=training, keep_weights=True, keep_logits=True)
+    model = Model.of(Trained.of(outcome, raw, [2], 0.0, (tuple(mean.tolist()), tuple(sd.tolist()))))
+    with one_thread():
+        found = model.logits(raw.splits["test"].inputs.numpy(), ENGINE_BATCH)
+    np.testing.assert_array_equal(found.astype(np.float16), outcome.logits["test"])
+    doubles = raw.splits["test"].inputs.numpy().astype(np.float64)
+    np.testing.assert_array_equal(model.logits(doubles), model.logits(raw.splits["test"].inputs))
+
+
+def test_predictions_follow_from_the_logits(model, data):
+    rows = data.splits["test"].inputs.numpy()
+    logits = model.logits(rows)
+    odds = np.exp(logits.astype(np.float64))
+    np.testing.assert_allclose(model.predict_proba(rows), odds / odds.sum(axis=1, keepdims=True), atol=1e-6)
+    assert model.predict(rows) == [CLASSES[index] for index in logits.argmax(axis=1)]
+    np.testing.assert_allclose(model.logits(rows, batch_size=7), logits, atol=1e-5)
+    np.testing.assert_array_equal(model.logits(torch.from_numpy(rows)), logits)
+    assert model.logits(rows[:0]).shape == (0, 3)
+    assert model.predict(rows[:0]) == []
+    assert model.important == ("stop",)
+    assert "stop" in repr(model)
+
+
+def test_predicting_leaves_the_model_the_inputs_and_the_random_numbers_alone(trained, data):
+    rows = data.splits["test"].inputs.numpy()
+    before = rows.copy()
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    model = Model.of(trained)
+    first = model.logits(rows)
+    assert torch.equal(torch.rand(3), expected), "a model was initialised from the global generator"
+    np.testing.assert_array_equal(model.logits(rows), first)
+    np.testing.assert_array_equal(rows, before)
+    assert not any(module.training for module in model.module.modules())
+    read_only = before.copy()
+    read_only.flags.writeable = False
+    np.testing.assert_array_equal(model.logits(read_only), first)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (
+            np.zeros((2, 8, 8, 3), np.uint8),
+            r"\(2, 8, 8, 3\) do not fit this model; give uint8 images \(N, 8, 8, 1",
+        ),
+        (np.zeros((8, 8, 1), np.uint8), r"shape \(8, 8, 1\) do not fit"),
+        (np.zeros((2, 8, 8, 1), np.float32), "dtype float32 do not fit this model; give uint8"),
+        (np.array([["a"]]), "dtype <U1 do not fit"),
+        (torch.zeros(2, 8, 8, 1), "dtype torch.float32 do not fit"),
+    ],
+)
+def test_other_inputs_are_refused(model, inputs, said):
+    with pytest.raises(InputError, match=said):
+        model.predict(inputs)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ([[0, 0, 0, 0, np.nan, 0]], "row 0 are not all finite"),
+        ([[0] * 6, [1e300] * 6], "row 1 are not all finite in float32"),
+        ([[1j] * 6], "complex128 do not fit this model; give numbers"),
+        ([[0.0] * 5], r"shape \(1, 5\) do not fit this model; give numbers \(N, 6\)"),
+    ],
+)
+def test_other_features_are_refused(inputs, said):
+    features = Model.of(made_trained("mlp", setting("ce"), (6,)))
+    with pytest.raises(InputError, match=said):
+        features.predict(np.array(inputs))
+
+
+def test_whole_numbers_serve_as_features():
+    model = Model.of(made_trained("mlp", setting("ce"), (6,)))
+    rows = np.arange(12).reshape(2, 6)
+    np.testing.assert_array_equal(model.logits(rows), model.logits(rows.astype(np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"shift": (0.1, 0.2)}, "shift=.* give 1 finite numbers, one for each important class"),
+        ({"shift": (float("nan"),)}, "shift=.* finite"),
+        ({"important": (3,)}, "important="),
+        ({"important": (0, 1, 2), "shift": (0, 0, 0)}, "not all"),
+        ({"classes": ("a", "a", "b")}, "all different"),
+        ({"classes": ("a", "b\x1b[2J", "c")}, "printable"),
+        ({"class_counts": (1, 2)}, "class_counts="),
+        ({"input_shape": (8, 8)}, "input_shape="),
+        ({"standardise": ((0.0,) * 64, (1.0,) * 64)}, "it is for features"),
+    ],
+)
+def test_a_trained_model_that_cannot_be_is_refused(trained, change, said):
+    with pytest.raises(InputError, match=said):
+        dataclasses.replace(trained, **change)
+
+
+def test_a_standard_deviation_of_zero_is_refused():
+    with pytest.raises(InputError, match="every sd above 0"):
+        made_trained("mlp", setting("ce"), (2,), standardise=((0.0, 0.0), (1.0, 0.0)))
+
+
+def test_an_outcome_without_weights_says_what_to_do(outcome, data):
+    with pytest.raises(InputError, match="has no weights; train it with keep_weights=True"):
+        Trained.of(dataclasses.replace(outcome, weights=None), data, [1])
+
+
+def test_a_gpu_s_outcome_has_no_counters_and_loads_all_the_same(trained, tmp_path):
+    kept = {name: value for name, value in trained.weights.items() if not name.endswith("num_batches_tracked")}
+    assert len(kept) < len(trained.weights)
+    path = save(dataclasses.replace(trained, weights=kept), tmp_path / "m", card="", onnx=False)
+    rows = made_data().splits["test"].inputs.numpy()
+    np.testing.assert_array_equal(camri.load(path).logits(rows), Model.of(trained).logits(rows))
+
+
+def test_preprocessing_of_images_and_tables(tmp_path):
+    assert preprocessing_of(load_data("digits")) == {"size": [8, 8], "mode": "L", "resize": "lanczos"}
+    table = tmp_path / "t.csv"
+    table.write_text("a,b,label\n" + "".join(f"{i},{-i},{i % 2}\n" for i in range(8)))
+    found = preprocessing_of(load_data(table, cache=False))
+    assert found == {"feature_columns": ["a", "b"], "num_feature_columns": 2, "label_column": "label"}
