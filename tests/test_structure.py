@@ -111,6 +111,8 @@ def test_public_names():
         ["--version"],
         ["data", "--help"],
         ["demo", "--help"],
+        ["export", "--help"],
+        ["predict", "--help"],
         ["report", "--help"],
         ["study", "--help"],
         ["study", "run", "--help"],

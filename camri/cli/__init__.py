@@ -5,7 +5,7 @@ import sys
 import typer
 
 import camri
-from camri.cli import data, report, study
+from camri.cli import data, export, predict, report, study
 from camri.errors import InputError
 
 app = typer.Typer(
@@ -20,6 +20,8 @@ app = typer.Typer(
 
 app.add_typer(data.app)
 app.add_typer(study.app)
+app.command()(predict.predict)
+app.command()(export.export)
 app.command()(report.report)
 
 

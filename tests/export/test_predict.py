@@ -1,0 +1,329 @@
+"""`camri predict` and `camri export`: every input in its order, bad ones named, nothing that acts on a terminal."""
+
+import csv
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from camri.cli import app
+from camri.cli.text import cell, file_cell, visible
+from camri.errors import InputError
+from camri.export import Model, load, save
+from camri.export.inputs import CHUNK_ROWS, Images, find_inputs
+from camri.export.predictions import predict
+from camri.methods import setting
+from tests.export.conftest import made_trained
+
+NAMES = [f"a{i}.png" for i in range(4)]
+
+
+@pytest.fixture
+def rows(data):
+    return data.splits["test"].inputs.numpy()
+
+
+@pytest.fixture
+def photos(rows, tmp_path, monkeypatch):
+    """A folder of four images of the model's size, a broken one, a text; the working folder is beside it."""
+    folder = tmp_path / "photos"
+    (folder / "more").mkdir(parents=True)
+    for name, image in zip(NAMES, rows, strict=False):
+        Image.fromarray(image[..., 0]).save(folder / name)
+    (folder / "more" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
+    (folder / "notes.txt").write_text("notes")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return folder
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def read_csv(text):
+    return list(csv.DictReader(text.splitlines()))
+
+
+def names(model, *words):
+    groups, left_out = find_inputs([str(word) for word in words], model.trained)
+    return [one.name for one in predict(model, groups)], left_out
+
+
+def test_a_folder_is_predicted_as_its_pixels_are(saved, photos, rows):
+    done = run("predict", saved, "photos", "--csv", "out.csv")
+    assert done.exit_code == 1, done.output
+    table = read_csv(Path("out.csv").read_text())
+    assert [row["file"] for row in table] == [f"photos/{name}" for name in [*NAMES, "more/broken.png"]]
+    model = load(saved)
+    expected = model.predict_proba(rows[:4])
+    for row, probabilities, predicted in zip(table, expected, model.predict(rows[:4]), strict=False):
+        found = [float(row[f"p:{name}"]) for name in model.classes]
+        np.testing.assert_allclose(found, probabilities, atol=1e-5)
+        assert row["predicted"] == predicted
+        assert float(row["probability"]) == max(found)
+        assert row["problem"] == row["row"] == ""
+    assert table[-1]["problem"] == "it is not an image of a known kind"
+    assert table[-1]["predicted"] == table[-1]["p:stop"] == ""
+    assert "4 of 5 predicted in out.csv: " in done.output
+    assert "1 other file in the folders left out" in done.output
+    assert "photos/more/broken.png: it is not an image of a known kind" in done.output
+    assert sorted(os.listdir(".")) == ["out.csv", "photos"]
+
+
+def test_the_terminal_s_table(saved, photos, rows):
+    done = run("predict", saved, *[f"photos/{name}" for name in NAMES])
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    model = load(saved)
+    assert lines[0].split() == ["file", "predicted", "probability", "p(stop)"]
+    for line, name, probabilities in zip(lines[1:], NAMES, model.predict_proba(rows[:4]), strict=False):
+        best = int(probabilities.argmax())
+        expected = [model.classes[best], f"{probabilities[best]:.3f}", f"{probabilities[1]:.3f}"]
+        assert line.split()[1:] == expected
+        assert line.startswith(f"photos/{name} ")
+    assert max(map(len, lines)) <= 80
+
+
+def test_standard_output_is_csv_alone(saved, photos):
+    done = run("predict", saved, "photos", "--csv", "-")
+    assert [row["file"] for row in read_csv(done.stdout)] == [f"photos/{name}" for name in [*NAMES, "more/broken.png"]]
+    assert done.stderr.startswith("4 of 5 predicted: ")
+
+
+def test_images_are_decoded_as_for_training(saved, photos, rows):
+    """Colour, alpha, size and orientation become what the model was trained on."""
+    model = load(saved)
+    big = Image.fromarray(rows[0, ..., 0]).resize((40, 24), Image.Resampling.NEAREST).convert("RGB")
+    big.save("big.png")
+    sideways = big.transpose(Image.Transpose.ROTATE_90)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    sideways.save("turned.png", exif=exif)
+    groups, _ = find_inputs(["big.png", "turned.png"], model.trained)
+    upright, turned = (one.probabilities for one in predict(model, groups))
+    expected = np.asarray(big.convert("L").resize((8, 8), Image.Resampling.LANCZOS))[None, ..., None]
+    np.testing.assert_allclose(upright, model.predict_proba(expected)[0], atol=1e-6)
+    np.testing.assert_allclose(turned, upright, atol=1e-6)
+
+
+def test_the_order_is_that_of_the_words_and_each_file_comes_once(saved, photos):
+    model = load(saved)
+    found, _ = names(model, "photos/a2.png", "no.png", "photos/a*.png", "*.gif", photos / "a1.png", "photos/more")
+    assert found == [
+        "photos/a2.png",
+        "no.png",
+        "photos/a0.png",
+        "photos/a1.png",
+        "photos/a3.png",
+        "*.gif",
+        "photos/more/broken.png",
+    ]
+    assert names(model, "photos") == ([f"photos/{name}" for name in [*NAMES, "more/broken.png"]], 1)
+
+
+def test_what_is_not_there_is_named_and_the_rest_goes_on(saved, photos):
+    (photos / "empty").mkdir()
+    shutil.copy(photos / "a0.png", photos / "[x].png")
+    done = run("predict", saved, "no.png", "*.gif", photos / "empty", "no.npy", photos / "a0.png", photos / "[x].png")
+    assert done.exit_code == 1
+    assert "2 of 6 predicted" in done.output
+    for said in (
+        "no.png: there is no such file",
+        "*.gif: no file matches this pattern",
+        "empty: the folder holds no images",
+        "no.npy: there is no such file",
+    ):
+        assert said in done.output.replace("\n", "")
+
+
+def test_arrays_and_tables_of_images(saved, photos, rows):
+    model = load(saved)
+    expected = model.predict_proba(rows[:3])
+    np.save("x.npy", rows[:3])
+    np.savez("x.npz", images=rows[:3, ..., 0], labels=[0, 1, 2])
+    content = [(photos / name).read_bytes() for name in NAMES[:2]]
+    pq.write_table(pa.table({"image": content, "label": [0, 1]}), "bytes.parquet")
+    (photos / "list.csv").write_text("path,label\na0.png,x\ngone.png,x\na2.png,y\n")
+    for file, wanted in (("x.npy", expected), ("x.npz", expected), ("bytes.parquet", expected[:2])):
+        groups, _ = find_inputs([file], model.trained)
+        found = list(predict(model, groups))
+        np.testing.assert_allclose([one.probabilities for one in found], wanted, atol=1e-6)
+        assert [one.name for one in found] == [f"{file}:{row}" for row in range(len(wanted))]
+    groups, _ = find_inputs([str(photos / "list.csv")], model.trained)
+    first, gone, last = predict(model, groups)
+    assert gone.problem == "there is no such file"
+    assert gone.row == 1
+    np.testing.assert_allclose([first.probabilities, last.probabilities], expected[[0, 2]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: np.save("x.npy", np.zeros((2, 8, 8, 3), np.uint8)), "model takes uint8 images (N, 8, 8, 1)"),
+        (lambda: np.save("x.npy", np.zeros((2, 8, 8, 1))), "it holds float64 (2, 8, 8, 1), and the model takes"),
+        (lambda: np.save("x.npy", np.array([{}], dtype=object)), "cannot be read as plain arrays"),
+        (lambda: Path("x.npy").write_text("text"), "cannot be read as plain arrays"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_problems_and_nothing_is_unpickled(saved, photos, make, said):
+    make()
+    model = load(saved)
+    groups, _ = find_inputs(["x.npy", str(photos / "a0.png")], model.trained)
+    bad, good = predict(model, groups)
+    assert said in bad.problem
+    assert good.problem is None
+
+
+FEATURES = made_trained("mlp", setting("ce"), (3,))
+
+
+@pytest.fixture
+def features(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    named = {"feature_columns": ["a", "b", "c"], "num_feature_columns": 3, "label_column": "kind"}
+    path = save(made_trained_with(named), tmp_path / "model", card="", onnx=False)
+    return load(path)
+
+
+def made_trained_with(preprocessing):
+    return dataclasses.replace(FEATURES, preprocessing=preprocessing)
+
+
+def test_features_are_found_by_the_names_they_had_in_training(features):
+    Path("t.csv").write_text("id,c,a,b\nx7,3,1,2\nx8,,5,6\nx9,9,7,8\n")
+    done = run("predict", "model", "t.csv", "--csv", "-")
+    assert done.exit_code == 1
+    first, bad, last = read_csv(done.stdout)
+    expected = features.predict_proba(np.array([[1, 2, 3], [7, 8, 9]]))
+    for row, wanted in ((first, expected[0]), (last, expected[1])):
+        np.testing.assert_allclose([float(row[f"p:{name}"]) for name in features.classes], wanted, atol=1e-5)
+    assert [row["row"] for row in (first, bad, last)] == ["0", "1", "2"]
+    assert bad["problem"] == "feature 2 is nan; it must be a finite number"
+    Path("u.csv").write_text("a,b\n1,2\n")
+    groups, _ = find_inputs(["u.csv"], features.trained)
+    assert [one.problem for one in predict(features, groups)] == [
+        "it has no column 'c', which the model was trained on"
+    ]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npy", "npz", "list.parquet"])
+def test_features_from_every_kind_of_file(ending, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = Model.of(made_trained_with({}))
+    rows = np.random.default_rng(0).normal(size=(CHUNK_ROWS + 5, 3)).astype(np.float32)
+    file = f"t.{ending}"
+    table = pa.table({"f0": rows[:, 0], "label": ["a"] * len(rows), "f1": rows[:, 1], "f2": rows[:, 2]})
+    if ending == "csv":
+        pc.write_csv(table, file)
+    elif ending == "parquet":
+        pq.write_table(table, file)
+    elif ending == "list.parquet":
+        pq.write_table(pa.table({"label": ["a"] * len(rows), "embedding": rows.tolist()}), file)
+    else:
+        np.save(file, rows) if ending == "npy" else np.savez(file, features=rows, labels=np.zeros(len(rows)))
+    groups, _ = find_inputs([file], model.trained)
+    found = list(predict(model, groups))
+    np.testing.assert_allclose([one.probabilities for one in found], model.predict_proba(rows), atol=1e-5)
+    assert found[-1].row == CHUNK_ROWS + 4
+
+
+def test_a_table_with_other_columns_is_a_problem(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,label\n1,2,x\n")
+    (tmp_path / "t.txt").write_text("a")
+    groups, _ = find_inputs([str(tmp_path / "t.csv"), str(tmp_path / "t.txt")], FEATURES)
+    one, other = predict(Model.of(FEATURES), groups)
+    assert one.problem == "it has 2 columns of numbers, and the model takes 3 features"
+    assert other.problem.startswith("this model takes features, from a table")
+
+
+@pytest.mark.parametrize("count", [CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1])
+def test_more_images_than_one_chunk(saved, rows, tmp_path, count):
+    model = load(saved)
+    for row in range(3):
+        Image.fromarray(rows[row, ..., 0]).save(tmp_path / f"{row}.png")
+    files = [str(tmp_path / f"{row % 3}.png") for row in range(count)]
+    found = list(predict(model, [Images(files, [None] * count, files)]))
+    expected = model.predict_proba(rows[:3])
+    assert len(found) == count
+    np.testing.assert_allclose([one.probabilities for one in found], expected[np.arange(count) % 3], atol=1e-6)
+
+
+def test_hostile_names_reach_neither_terminal_nor_spreadsheet(saved, photos):
+    hostile = [
+        "=cmd|'x'!A1.png",
+        "+1.png",
+        "-x.png",
+        "@SUM(A1).png",
+        "red\x1b[31m\n.png",
+        "a\u202egnp.png",
+        "[b]x.png",
+    ]
+    os.mkdir("bad")
+    for name in hostile:
+        shutil.copy(photos / "a0.png", os.path.join("bad", name))
+    shutil.copy(photos / "a0.png", os.fsencode("bad/latin-") + b"\xe9.png")
+    os.chdir("bad")
+    done = run("predict", saved, "*.png", "--csv", "-")
+    assert done.exit_code == 0, done.output
+    files = [row["file"] for row in read_csv(done.stdout)]
+    assert len(files) == 8
+    assert not [name for name in files if name[0] in "=+-@"]
+    for name in ("./=cmd|'x'!A1.png", "./-x.png"):
+        assert name in files
+        assert os.path.exists(name), "the cell no longer leads to the file"
+    table = run("predict", saved, "*.png")
+    for output in (done.output, table.output):
+        assert not [sign for sign in output if sign in "\x1b\u202e\r\udce9"]
+        assert r"red\x1b[31m\n.png" in output
+        assert r"latin-\xe9.png" in output
+        assert "[b]x.png" in output
+
+
+@pytest.mark.parametrize("text", ["=1", " =1", "+a", "-a", "@a"])
+def test_cells_are_no_formulas(text):
+    assert cell(text).startswith("'")
+    assert file_cell(text).startswith("./")
+
+
+def test_numbers_and_plain_names_stay_as_they_are():
+    assert [cell(text) for text in ("-1", "+2.5", "stop", "a=b", "")] == ["-1", "+2.5", "stop", "a=b", ""]
+    assert cell("\t=1") == r"\t=1", "a tab that is written out is harmless"
+    assert visible("Ünï 🛑\u202f.png") == "Ünï 🛑\u202f.png"
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(saved, photos):
+    done = run("predict", saved, "photos", "--csv", "no/such/out.csv")
+    assert isinstance(done.exception, InputError)
+    assert "no/such/out.csv cannot be written (No such file or directory)" in str(done.exception)
+
+
+def test_what_was_predicted_is_kept_when_it_is_broken_off(saved, photos, monkeypatch):
+    def break_off(model, groups, batch_size):
+        found = predict(model, groups, batch_size)
+        yield next(found)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("camri.export.predictions.predict", break_off)
+    done = run("predict", saved, "photos", "--csv", "out.csv")
+    assert done.exit_code != 0
+    assert "stopped; what was predicted so far is in out.csv.part" in done.output
+    assert [row["file"] for row in read_csv(Path("out.csv.part").read_text())] == ["photos/a0.png"]
+    assert not os.path.exists("out.csv")
+
+
+def test_export_writes_what_is_asked(saved, tmp_path):
+    done = run("export", saved, "--torch-export", tmp_path / "m.pt2")
+    assert done.exit_code == 0, done.output
+    assert "inputs uint8 (N, 8, 8, 1) -> logits, probabilities" in done.output
+    assert (tmp_path / "m.pt2").stat().st_size > 1000
+    done = run("export", saved)
+    assert "nothing to write; give --onnx FILE, --torch-export FILE or both" in str(done.exception)
