@@ -1,38 +1,108 @@
-"""Every Python block of the README and the docs runs as it stands."""
+"""The README and the docs hold: code runs and prints what is shown, links and command lines lead somewhere."""
 
+import contextlib
+import io
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import typer
+
+from camri import methods
+from camri.cli import app
 
 ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# A Python block, and the text block right behind it, if there is one: what the code prints.
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n*^```text\n(.*?)^```\n)?", flags=re.S | re.M)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.S | re.M)
+
+
+def read(path):
+    return path.read_text(encoding="utf-8")
 
 
 def blocks(path):
-    text = path.read_text(encoding="utf-8")
-    for match in re.finditer(r"^```python\n(.*?)^```", text, flags=re.S | re.M):
+    text = read(path)
+    for match in BLOCK.finditer(text):
         line = text[: match.start()].count("\n") + 2
-        yield pytest.param(path, line, match.group(1), id=f"{path.name}:{line}")
+        yield pytest.param(path, line, *match.groups(), id=f"{path.name}:{line}")
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-@pytest.mark.parametrize(("path", "line", "code"), [block for page in PAGES for block in blocks(page)])
-def test_block_runs(path, line, code, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("path", "line", "code", "shown"), [block for page in PAGES for block in blocks(page)])
+def test_block_runs_and_prints_what_is_shown(path, line, code, shown, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    exec(compile("\n" * (line - 1) + code, str(path), "exec"), {"__name__": "__readme__"})
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("\n" * (line - 1) + code, str(path), "exec"), {"__name__": "__readme__"})
+    if shown is not None:
+        assert [row.rstrip() for row in printed.getvalue().splitlines()] == shown.splitlines()
 
 
 def test_the_readme_names_the_two_commands_and_ci_runs_one_of_them():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = read(ROOT / "README.md")
     assert "make demo" in readme
     assert "make test" in readme
-    assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "make test" in read(ROOT / ".ci" / "run")
 
 
-def test_links_inside_the_project_lead_somewhere():
+def anchors(path):
+    """The names GitHub gives a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", read(path)), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_inside_the_project_lead_somewhere(path):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", FENCE.sub("", read(path))):
+        if "://" in target:
+            continue
+        file = path.parent / target if target else path
+        assert file.exists(), f"{path.name}: {target}"
+        assert not anchor or anchor in anchors(file), f"{path.name}: {target}#{anchor}"
+
+
+def test_every_page_of_the_docs_is_in_their_index():
+    index = read(ROOT / "docs" / "README.md")
+    for path in (ROOT / "docs").glob("*.md"):
+        assert path.name == "README.md" or f"]({path.name})" in index, path.name
+
+
+def command_lines():
     for path in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-            if "://" not in target:
-                assert (path.parent / target).exists(), f"{path.name}: {target}"
+        for language, code in FENCE.findall(read(path)):
+            if language in ("sh", ""):
+                lines = re.findall(r"^(?:\S+=\S+ )*camri .*$", code.replace("\\\n", " "), flags=re.M)
+                yield from (pytest.param(line, id=f"{path.name}: {line}") for line in lines)
+
+
+@pytest.mark.parametrize("line", list(command_lines()))
+def test_command_line_is_one_that_exists(line):
+    words = shlex.split(line, comments=True)
+    words = words[words.index("camri") + 1 :]
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        assert words[0] in command.commands, f"{words[0]!r} is no command"
+        command = command.commands[words.pop(0)]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    for word in words:
+        if word.startswith("-") and not word.lstrip("-").isdecimal():
+            assert word.split("=")[0] in known | {"-h", "--help"}, f"{word} is no option"
+
+
+def cards():
+    parts = re.split(r"^## (.*)$", read(ROOT / "docs" / "methods.md"), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_method_has_a_card_with_its_module_setting_and_source(name):
+    (card,) = [text for title, text in cards().items() if f"`{name}`" in title]
+    assert f'setting("{name}"' in card
+    assert f"camri.{methods.METHODS[name].loss.__name__}(" in card
+    for part in ("**Idea.**", "**Knobs.**", "**Fails when", "**Whose.**", "```math", "losses."):
+        assert part in card, f"{name}: {part}"
+    knobs = card.split("**Knobs.**")[1].split("**Fails")[0]
+    for knob in methods.METHODS[name].knobs:
+        assert f"`{knob}`" in knobs, f"{name}: {knob}"
