@@ -1,33 +1,46 @@
 """`camri report`: the page, or one table or figure, of a run. Works without torch."""
 
+import contextlib
 import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from camri.errors import InputError, closest
 
 if TYPE_CHECKING:
+    from camri.report.records import Source
     from camri.report.table import Table
     from camri.report.theme import Figure
 
-TABLES = (1, 2)
-FIGURES = (2, 3, 5, 6)
+TABLES = ("1", "2")
+FIGURES = ("2", "3", "5", "6", "curve")
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several only for --table 1.")],
-    table: int | None = typer.Option(None, help="Print one of the paper's tables: 1 or 2."),
-    figure: int | None = typer.Option(None, help="Write one of the paper's figures: 2, 3, 5 or 6."),
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run or results folders; several only for --table 1.")
+    ],
+    table: str | None = typer.Option(None, help="Print one of the paper's tables: 1 or 2."),
+    figure: str | None = typer.Option(None, help="Write one of the paper's figures, 2, 3, 5 or 6, or the curve."),
     form: str | None = typer.Option(None, "--format", help="md, latex or csv of a table; png, svg or pdf of a figure."),
     out: Annotated[Path | None, typer.Option(help="The file to write; '-' is standard output.")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Write the run's numbers here: small files that tables are made of.")
+    ] = None,
+    commit: Annotated[str | None, typer.Option(help="With --results: the commit of the code that trained.")] = None,
+    screening: Annotated[
+        Path | None, typer.Option(help="With --results: the run that its settings were chosen from.")
+    ] = None,
 ) -> None:
     """Write RUN/report.html: one page with the answer, the tables and the charts. It needs no network.
 
     With --table or --figure that one is written instead: tables to the terminal, figures to a file, unless --out says
     otherwise. Table 1 is the paper's and, below it, the honest one: chosen on validation images, with its controls.
+    With --results a small folder is written, of which tables and figures can be made without the run.
 
     [bold]Examples[/bold]
 
@@ -35,29 +48,43 @@ def report(
       camri report runs/digits --table 1
       camri report runs/cifar10 runs/gtsrb runs/awa2 --table 1 --format latex --out table1.tex
       camri report runs/cifar10 --figure 5 --format pdf
+      camri report runs/finals --results results/cifar10 --screening runs/screen --commit 1a2b3c4
+      camri report results/cifar10 --table 1
     """
-    if table is not None and figure is not None:
-        raise InputError("--table and --figure cannot be given together; call camri report twice")
-    if len(runs) > 1 and table != 1:
+    asked = {"--table": table, "--figure": figure, "--results": results}
+    given = [name for name, value in asked.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} cannot be given together; call camri report twice")
+    if len(runs) > 1 and table != "1":
         raise InputError(f"{len(runs)} runs are given; only --table 1 stands several side by side")
+    if results is None and (commit is not None or screening is not None):
+        raise InputError("--commit and --screening are noted in results; give --results FOLDER with them")
     if table is not None:
         _write_tables(_tables(runs, _known("--table", table, TABLES)), form, out)
     elif figure is not None:
         drawn = _figure(runs[0], _known("--figure", figure, FIGURES))
         _write_figure(drawn, figure, form or (out.suffix[1:] if out and out.suffix else "png"), out)
+    elif form is not None:
+        raise InputError(f"--format {form} needs --table or --figure; the page is HTML")
+    elif results is not None:
+        _extra("altair")
+        from camri.report.results import write_results
+
+        typer.echo(str(write_results(runs[0], results, commit=commit, screening=screening)))
     else:
-        if form is not None:
-            raise InputError(f"--format {form} needs --table or --figure; the page is HTML")
         _extra("altair", "vl_convert", "jinja2")
         from camri.report.page import write_page
+        from camri.report.records import is_results
 
+        if is_results(runs[0]):
+            raise InputError(f"{runs[0]} holds results, and the page needs the run; give --table or --figure")
         typer.echo(str(write_page(runs[0], out)))
 
 
-def _known(option: str, number: int, choices: tuple[int, ...]) -> int:
-    if number not in choices:
-        raise InputError(f"{option} {number} is unknown; {closest(number, choices)}")
-    return number
+def _known(option: str, name: str, choices: tuple[str, ...]) -> str:
+    if name not in choices:
+        raise InputError(f"{option} {name} is unknown; {closest(name, choices)}")
+    return name
 
 
 def _extra(*names: str) -> None:
@@ -71,20 +98,28 @@ def _extra(*names: str) -> None:
             ) from None
 
 
-def _tables(runs: list[Path], number: int) -> "list[Table]":
-    import contextlib
-
-    from camri.report.angles import table_two
+@contextlib.contextmanager
+def _opened(folder: Path) -> "Iterator[Source]":
     from camri.report.reading import Reading
-    from camri.report.tables import honest_table, table_one
-    from camri.report.verdict import judge_columns
+    from camri.report.records import FromRun, is_results, open_results
+
+    if is_results(folder):
+        yield open_results(folder)
+    else:
+        with Reading(folder) as reading:
+            yield FromRun(reading)
+
+
+def _tables(runs: list[Path], number: str) -> "list[Table]":
+    from camri.report.angles import table_of_angles
+    from camri.report.tables import paper_table, table_of_honest
 
     with contextlib.ExitStack() as stack:
-        read = [stack.enter_context(Reading(run)) for run in runs]
-        judged = [(reading, judge_columns(reading)) for reading in read]
-        if number == 2:
-            return [table_two(*judged[0])]
-        return [table_one(judged), *(table for pair in judged if (table := honest_table(*pair)) is not None)]
+        found = [stack.enter_context(_opened(run)) for run in runs]
+        if number == "2":
+            return [table_of_angles(found[0].records("angles"))]
+        honest = [one.records("honest") for one in found]
+        return [paper_table([one.records("paper") for one in found]), *(table_of_honest(one) for one in honest if one)]
 
 
 def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> None:
@@ -100,28 +135,29 @@ def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> 
     _write("\n".join(write(one, form) for one in tables).encode(), out)
 
 
-def _figure(run: Path, number: int) -> "Figure":
+def _figure(run: Path, name: str) -> "Figure":
     _extra("altair", "vl_convert")
-    from camri.report import circle, contours, figures
-    from camri.report.reading import Reading
-    from camri.report.verdict import judge_columns
+    from camri.report import circle, contours, curve, figures
 
-    if number == 2:
+    if name == "2":
         return contours.contours()
-    with Reading(run) as reading:
-        if number == 6:
-            return circle.circle(reading)
-        verdicts = judge_columns(reading)
-        found: Any = figures.confusion(reading, verdicts) if number == 3 else figures.penalty(reading, verdicts)
+    with _opened(run) as source:
+        if name == "3":
+            return figures.draw_confusion(source.records("confusion"))
+        if name == "6":
+            return circle.draw_circle(source.records("circle"))
+        if name == "curve":
+            return curve.draw_curves(source.records("curves"))
+        found = figures.draw_penalty(source.records("penalty"))
     if found is None:
         raise InputError(f"{run}: Fig. 5 needs WCE or CAMRI trials of at least two penalties, and there are none")
     return found
 
 
-def _write_figure(drawn: "Figure", number: int, form: str, out: Path | None) -> None:
+def _write_figure(drawn: "Figure", name: str, form: str, out: Path | None) -> None:
     from camri.report.theme import export
 
-    path = out or Path(f"figure{number}.{form}")
+    path = out or Path(f"{name if name == 'curve' else f'figure{name}'}.{form}")
     _write(export(drawn, form), path)
     if str(path) != "-":
         typer.echo(f"{path}: {drawn.caption}")

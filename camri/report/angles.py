@@ -1,6 +1,7 @@
 """Table II: how narrow the classes are, as the sd of the angle between features and their class's weight vector."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,33 +29,49 @@ def compared(one: ColumnVerdict) -> dict[str, Planned | None]:
 
 def table_two(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Table:
     """Table II: sd of the angles of the important class, and the minimum and median of the others; smallest in bold."""
+    return table_of_angles(angle_records(reading, verdicts))
+
+
+def angle_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
+    """The numbers of Table II: three records for each column and method."""
     if not verdicts:
         raise InputError(
             "Table II needs important classes, and they are not known yet: cross-entropy trials come first"
         )
-    names = list(compared(verdicts[0]))
-    groups, records = [], []
+    records = []
     for one in verdicts:
         title = one.column.title
-        lines: dict[str, list[Cell]] = {
-            f"{title} (important)": [],
-            f"min excl. {title}": [],
-            f"median excl. {title}": [],
-        }
         for name, setting in compared(one).items():
             values = [None] * 3 if setting is None else _three(reading, setting, one.column.indices)
-            smallest = min((value for value in values if value is not None), default=None)
-            for (line, shown), value in zip(lines.items(), values, strict=True):
-                shown.append(Cell(BLANK) if value is None else Cell(f"{value:.4f}", bold=value == smallest))
-                records.append(
-                    {
-                        "important": title,
-                        "line": line,
-                        "method": name,
-                        "setting": setting and setting.title,
-                        "sd_rad": value,
-                    }
-                )
+            lines = (f"{title} (important)", f"min excl. {title}", f"median excl. {title}")
+            records += [
+                {
+                    "column": one.column.number,
+                    "important": title,
+                    "line": line,
+                    "method": name,
+                    "setting": None if setting is None else setting.title,
+                    "num_trials": 0 if setting is None else len(setting.rows),
+                    "sd_rad": value,
+                }
+                for line, value in zip(lines, values, strict=True)
+            ]
+    return records
+
+
+def table_of_angles(records: Sequence[Mapping[str, Any]]) -> Table:
+    """Table II of its records."""
+    names = list(dict.fromkeys(one["method"] for one in records))
+    groups = []
+    for number in dict.fromkeys(one["column"] for one in records):
+        own = [one for one in records if one["column"] == number]
+        smallest = {n: min((r["sd_rad"] for r in own if r["method"] == n and r["sd_rad"] is not None), default=None)
+                    for n in names}  # fmt: skip
+        lines: dict[str, list[Cell]] = {}
+        for one in own:
+            value = one["sd_rad"]
+            cell = Cell(BLANK) if value is None else Cell(f"{value:.4f}", bold=value == smallest[one["method"]])
+            lines.setdefault(one["line"], []).append(cell)
         groups.append(tuple((Cell(line), *shown) for line, shown in lines.items()))
     return Table(
         caption="Table II. Standard deviation of the angle (radians) between features and their class’s weight vector.",

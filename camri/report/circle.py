@@ -4,7 +4,7 @@ A store keeps no features. Where logits and weights were kept they are found aga
 and scale s the logits are s · W z′, so z′ is the least-squares solution of W z′ = logits / s.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -34,25 +34,35 @@ def recover(logits: Array, weight: Array) -> Array:
 
 def circle(reading: Reading, look: Look = PRINT) -> Figure:
     """Fig. 6 of a run with two features whose logits and weights were kept: a panel a method, one model each."""
+    return draw_circle(find_circle(reading), look)
+
+
+def find_circle(reading: Reading) -> list[dict[str, Any]]:
+    """What Fig. 6 draws, a panel each: the weight vectors (spokes) and features (dots) of one model."""
     if not reading.columns:
         raise InputError(f"{reading.folder}: Fig. 6 needs the important classes, and they are not known yet")
     column = reading.columns[0]
-    panels: list[Panel] = []
-    records: list[dict[str, Any]] = []
+    panels = []
     for method in METHODS:
         for setting in reading.settings(column, method)[:1]:
             dots, spokes = _model(reading, setting, column.indices)
-            records += [{"panel": method, **one} for one in (*spokes, *dots)]
-            panels.append(Panel(f"{TITLES[method]}: {setting.title}", _chart(dots, spokes, look), 340))
+            panels.append(
+                {"method": method, "title": f"{TITLES[method]}: {setting.title}", "dots": dots, "spokes": spokes}
+            )
     if not panels:
         raise InputError(f"{reading.folder}: Fig. 6 draws {', '.join(METHODS)}, and the run has none of them")
+    return panels
+
+
+def draw_circle(panels: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Figure:
+    """The figure of what `find_circle` found."""
     return Figure(
         "circle",
         "Fig. 6: features on the circle",
         "Unit features (dots) and weight vectors (lines) of one model a method; the important class in orange. The "
         "more room between its line and the neighbours’, the better it is separated.",
-        tuple(panels),
-        tuple(records),
+        tuple(Panel(one["title"], _chart(one["dots"], one["spokes"], look), 340) for one in panels),
+        tuple({"panel": one["method"], **point} for one in panels for point in (*one["spokes"], *one["dots"])),
     )
 
 

@@ -1,13 +1,13 @@
 """The recall–accuracy curve of every method under a shift of the important classes' scores."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import numpy as np
 
 from camri.posthoc import Curve, average, trace
-from camri.report.reading import BASELINE, TITLES, Planned, Reading, quoted
+from camri.report.reading import BASELINE, TITLES, Reading, quoted
 from camri.report.theme import PRINT, Figure, Look, Panel, drawing
 from camri.report.verdict import ColumnVerdict
 
@@ -17,17 +17,48 @@ BACK = 0.15  # of recall below the least of the models as trained: the curve's o
 
 def curves(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRINT) -> Figure:
     """Accuracy against the important class's recall under the shift, one line a method, with a band of one sd."""
+    return draw_curves(trace_curves(reading, verdicts), look)
+
+
+def trace_curves(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
+    """What the curves draw, a column each: its accuracy floor and, for every method, the start and the line."""
+    return [_trace(reading, one) for one in verdicts if one.settings]
+
+
+def _trace(reading: Reading, one: ColumnVerdict) -> dict[str, Any]:
+    lines: list[dict[str, Any]] = []
+    traced: list[list[Curve]] = []
+    for name in [name for name in reading.methods() if one.of(name)]:
+        setting = one.shown(name)
+        assert setting is not None
+        scores = [reading.scores(row, "test", one.column) for row in setting.rows]
+        start = np.mean([[score.recall().mean(), score.accuracy()] for score in scores], axis=0)
+        lines.append(
+            {"method": name, "setting": setting.title, "num_trials": len(scores), "start": start.round(5).tolist()}
+        )
+        traced.append([trace(score) for score in scores])
+    accuracies = {line["method"]: line["start"][1] for line in lines}
+    floor = accuracies.get(BASELINE, min(accuracies.values()))
+    grid = np.linspace(max(0.0, min(line["start"][0] for line in lines) - BACK), 1.0, 121)
+    for line, drawn in zip(lines, traced, strict=True):
+        band = average(drawn, grid)
+        kept = band.mean >= floor - DEPTH
+        for name in ("recall", "mean", "sd"):
+            line[name] = np.nan_to_num(getattr(band, name))[kept].round(5).tolist()
+    return {"column": one.column.number, "important": one.column.title, "floor": floor, "lines": lines}
+
+
+def draw_curves(columns: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Figure:
+    """The figure of what `trace_curves` found."""
     panels: list[Panel] = []
     records: list[dict[str, Any]] = []
-    for one in verdicts:
-        methods = [name for name in reading.methods() if one.of(name)]
-        found = [(name, setting) for name in methods if (setting := one.shown(name)) is not None]
-        lines, starts = _curve_records(reading, one, found)
-        records += lines
-        colors, dashes = look.methods([name for name, _ in found])
-        panels.append(
-            Panel(quoted(one.column.title), _curve_chart(lines, starts, colors, dashes, one.column.number, look), 340)
-        )
+    for column in columns:
+        lines = [point for line in column["lines"] for point in _points(line)]
+        starts = [{**_named(line), **_at(*line["start"]), "floor": column["floor"]} for line in column["lines"]]
+        records += [{"column": column["column"], **point} for point in lines]
+        colors, dashes = look.methods([line["method"] for line in column["lines"]])
+        chart = _curve_chart(lines, starts, colors, dashes, column["column"], look)
+        panels.append(Panel(quoted(column["important"]), chart, 340))
     return Figure(
         "curve",
         "The curve: what recall costs",
@@ -40,39 +71,20 @@ def curves(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRI
     )
 
 
-def _curve_records(
-    reading: Reading, one: ColumnVerdict, found: Sequence[tuple[str, Planned]]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    traced: list[tuple[str, Planned, list[Curve]]] = []
-    starts = []
-    for name, setting in found:
-        scores = [reading.scores(row, "test", one.column) for row in setting.rows]
-        traced.append((name, setting, [trace(score) for score in scores]))
-        recall = float(np.mean([score.recall().mean() for score in scores]))
-        starts.append(_point(name, setting, recall, float(np.mean([score.accuracy() for score in scores]))))
-    floor = next((s["accuracy"] for s in starts if s["method"] == TITLES[BASELINE]), min(s["accuracy"] for s in starts))
-    grid = np.linspace(max(0.0, min(start["recall"] for start in starts) - BACK), 1.0, 121)
-    lines = []
-    for name, setting, drawn in traced:
-        band = average(drawn, grid)
-        for recall, mean, sd in zip(band.recall, band.mean, np.nan_to_num(band.sd), strict=True):
-            if mean >= floor - DEPTH:
-                lines.append(
-                    {**_point(name, setting, recall, mean), "low": round(mean - sd, 5), "high": round(mean + sd, 5)}
-                )
-    for start in starts:
-        start["floor"] = floor
-    return lines, starts
+def _points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {**_named(line), **_at(recall, mean), "low": round(mean - sd, 5), "high": round(mean + sd, 5)}
+        for recall, mean, sd in zip(line["recall"], line["mean"], line["sd"], strict=True)
+    ]
 
 
-def _point(method: str, setting: Planned, recall: float, accuracy: float) -> dict[str, Any]:
-    return {
-        "method": TITLES.get(method, method),
-        "setting": setting.title,
-        "recall": round(float(recall), 5),
-        "accuracy": round(float(accuracy), 5),
-        "trials": len(setting.rows),
-    }
+def _named(line: Mapping[str, Any]) -> dict[str, Any]:
+    title = TITLES.get(line["method"], line["method"])
+    return {"method": title, "setting": line["setting"], "trials": line["num_trials"]}
+
+
+def _at(recall: float, accuracy: float) -> dict[str, float]:
+    return {"recall": recall, "accuracy": accuracy}
 
 
 def _curve_chart(lines: Any, starts: Any, colors: alt.Scale, dashes: alt.Scale, number: int, look: Look) -> Any:

@@ -1,6 +1,6 @@
 """The paper's figures from a run: confusion and its changes (3), recall and accuracy against the penalty (5)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -30,6 +30,11 @@ def confusion(
     reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRINT, method: str | None = None
 ) -> Figure:
     """Fig. 3: cross-entropy's confusion matrix, and the changes by a method (CAMRI unless told), a panel a column."""
+    return draw_confusion(count_confusion(reading, verdicts, method), look)
+
+
+def count_confusion(reading: Reading, verdicts: Sequence[ColumnVerdict], method: str | None = None) -> dict[str, Any]:
+    """What Fig. 3 draws: the classes shown, and the percentages or changes of each panel."""
     first = next((one for one in verdicts if one.baseline is not None), None)
     if first is None or first.baseline is None:
         raise InputError(f"{reading.folder}: Fig. 3 needs cross-entropy trials and important classes, and has none")
@@ -44,24 +49,36 @@ def confusion(
             changes.append((one, setting, reading.confusion(setting) - before))
     kept = _kept(before, changes, len(reading.classes))
     names = [reading.classes[index] for index in kept]
-    base = _cells("cross-entropy", before, kept, names, 0.0005)
-    panels = [Panel("(a) cross-entropy", _heat(base, names, look, is_change=False), _side(names))]
-    records = list(base)
+    panels = [
+        {
+            "title": "(a) cross-entropy",
+            "is_change": False,
+            "cells": _cells("cross-entropy", before, kept, names, 0.0005),
+        }
+    ]
     for letter, (one, setting, change) in zip("bcdefghijklmnopqrstuvwxyz", changes, strict=False):
-        found = _cells(one.column.title, change, kept, names, 0.0005)
-        records += found
         title = f"({letter}) {quoted(one.column.title)}: {setting.title} − cross-entropy"
-        panels.append(Panel(title, _heat(found, names, look, is_change=True), _side(names)))
+        cells = _cells(one.column.title, change, kept, names, 0.0005)
+        panels.append({"title": title, "is_change": True, "cells": cells})
+    return {"classes": names, "num_classes": len(before), "panels": panels}
+
+
+def draw_confusion(found: Mapping[str, Any], look: Look = PRINT) -> Figure:
+    """The figure of what `count_confusion` found."""
+    names, num_classes = found["classes"], found["num_classes"]
     return Figure(
         "confusion",
         "Confusion, and what changed",
         "(a): of the images of a class (row), the percentage that is taken for each class (column). The others: "
         "percentage points more (blue, plus) or fewer (orange, minus) than that. Along the important class’s row, what "
         "was found again; down its column, what it now takes from others. Models as trained, mean over trials."
-        + (f" Of {len(before)} classes the {len(kept)} with the most confusion." if len(kept) < len(before) else ""),
-        tuple(panels),
-        tuple(records),
-    )  # fmt: skip
+        + (f" Of {num_classes} classes the {len(names)} with the most confusion." if len(names) < num_classes else ""),
+        tuple(
+            Panel(one["title"], _heat(one["cells"], names, look, is_change=one["is_change"]), _side(names))
+            for one in found["panels"]
+        ),
+        tuple(cell for one in found["panels"] for cell in one["cells"]),
+    )
 
 
 def _side(names: Sequence[str]) -> int:
@@ -122,19 +139,33 @@ def penalty(
     reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRINT, methods: Sequence[str] = ("wce", "camri")
 ) -> Figure | None:
     """Fig. 5: recall and accuracy against the penalty, a panel a column and method; None without two penalties."""
-    panels, records = [], []
+    return draw_penalty(measure_penalty(verdicts, methods), look)
+
+
+def measure_penalty(
+    verdicts: Sequence[ColumnVerdict], methods: Sequence[str] = ("wce", "camri")
+) -> list[dict[str, Any]]:
+    """What Fig. 5 draws: recall and accuracy of each column, method and penalty, where there are two penalties."""
+    records = []
     for one in verdicts:
-        by_method = {method: _penalty_records(one, method) for method in methods}
-        # One vertical scale for the panels of a column: side by side they are there to be compared.
-        ends = [record[end] for found in by_method.values() for record in found for end in ("low", "high")]
-        for method, found in by_method.items():
+        for found in (_penalty_records(one, method) for method in methods):
             if len({record["penalty"] for record in found}) >= 2:
                 records += found
-                at = f", s = {found[0]['scale']:g}" if found[0]["scale"] is not None else ""
-                title = f"{quoted(one.column.title)}: {TITLES.get(method, method)}{at}"
-                panels.append(
-                    Panel(title, _penalty_chart(found, PENALTIES[method][1], (min(ends), max(ends)), look), 220)
-                )
+    return records
+
+
+def draw_penalty(records: Sequence[dict[str, Any]], look: Look = PRINT) -> Figure | None:
+    """The figure of what `measure_penalty` found; None of nothing."""
+    panels = []
+    for number in dict.fromkeys(record["number"] for record in records):
+        own = [record for record in records if record["number"] == number]
+        # One vertical scale for the panels of a column: side by side they are there to be compared.
+        ends = [record[end] for record in own for end in ("low", "high")]
+        for method in dict.fromkeys(record["method"] for record in own):
+            found = [record for record in own if record["method"] == method]
+            at = f", s = {found[0]['scale']:g}" if found[0]["scale"] is not None else ""
+            title = f"{quoted(found[0]['column'])}: {TITLES.get(method, method)}{at}"
+            panels.append(Panel(title, _penalty_chart(found, PENALTIES[method][1], (min(ends), max(ends)), look), 220))
     if not panels:
         return None
     return Figure(
@@ -162,6 +193,7 @@ def _penalty_records(one: ColumnVerdict, method: str) -> list[dict[str, Any]]:
                 mean, sd = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
                 records.append(
                     {
+                        "number": one.column.number,
                         "column": one.column.title,
                         "method": method,
                         "setting": setting.title,

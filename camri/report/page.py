@@ -21,7 +21,7 @@ from camri.report import charts, curve, figures
 from camri.report.angles import table_two
 from camri.report.answer import answer
 from camri.report.calibration import calibration_table
-from camri.report.reading import Reading, quoted
+from camri.report.reading import HARDWARE, VERSIONS, Reading, list_environment, quoted
 from camri.report.table import Table
 from camri.report.tables import honest_table, table_one
 from camri.report.theme import PAGE, Figure, specification
@@ -150,7 +150,7 @@ def facts(reading: Reading) -> list[tuple[str, str]]:
     run = reading.run
     studies, rows = run.studies, reading.rows
     seeds = sorted({seed for study in studies for seed in study["seeds"]})
-    environments = [row.environment for row in rows]
+    environment = reading.environment()
     found = [
         ("data", reading.name),
         ("fingerprint of data and splits", run.fingerprint),
@@ -159,8 +159,8 @@ def facts(reading: Reading) -> list[tuple[str, str]]:
         ("important classes", ", ".join(column.title for column in reading.columns) or "not known yet"),
         ("seeds", ", ".join(map(str, seeds))),
         ("training", _pairs(run.training)),
-        ("versions", _each(environments, ("camri", "python", "torch", "numpy", "cuda"))),
-        ("hardware", _each(environments, ("gpu", "processor", "cores", "system", "device"))),
+        ("versions", list_environment(environment, VERSIONS)),
+        ("hardware", list_environment(environment, HARDWARE)),
         ("device time", _time(sum(row.device_s for row in rows))),
         (
             "first and last outcome",
@@ -179,12 +179,6 @@ def facts(reading: Reading) -> list[tuple[str, str]]:
 
 def _pairs(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _each(environments: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """The different values of all outcomes: a run may have been continued on another machine."""
-    every = {name: dict.fromkeys(str(one[name]) for one in environments if one.get(name)) for name in names}
-    return ", ".join(f"{name} {' / '.join(values)}" for name, values in every.items() if values) or "not recorded"
 
 
 def _time(seconds: float) -> str:

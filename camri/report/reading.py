@@ -1,7 +1,7 @@
 """A run as the report reads it: columns, settings with their outcomes, scores. No torch."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,8 @@ from camri.study import lock
 from camri.study.store import ColumnFacts, Row, open_run
 
 BASELINE = "ce"
+VERSIONS = ("camri", "python", "torch", "numpy", "cuda")
+HARDWARE = ("gpu", "processor", "cores", "system", "device")
 # The titles of camri.methods, which needs torch; in the order of the paper's Table I, the paper's rivals after it.
 TITLES = {
     "camri": "CAMRI",
@@ -158,6 +160,12 @@ class Reading:
         arrays = [self.run.arrays(row) for row in setting.rows]
         return tuple(np.mean([one[f"{name}.{split}"] for one in arrays], axis=0) for name in ("angle_mean", "angle_sd"))
 
+    def environment(self) -> dict[str, list[str]]:
+        """Versions and hardware by name, each with its different values: a run may go on on another machine."""
+        names = dict.fromkeys(name for row in self.rows for name in row.environment)
+        every = {name: dict.fromkeys(str(row.environment.get(name) or "") for row in self.rows) for name in names}
+        return {name: [value for value in values if value] for name, values in every.items() if any(values)}
+
     def progress(self) -> Progress:
         """How far the run has come."""
         plan = {one.key for one in self.run.plan()}
@@ -176,6 +184,15 @@ def quoted(name: str, most: int = 60) -> str:
     short = name if len(name) <= most else f"{name[:most]}…"
     is_foreign = any(unicodedata.bidirectional(sign) in ("R", "AL", "RLE", "RLO", "RLI", "LRO") for sign in short)
     return f"“\u2068{short}\u2069”" if is_foreign else f"“{short}”"
+
+
+def list_environment(found: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
+    """Those of a run's versions and hardware on one line.
+
+    >>> list_environment({"torch": ["2.11", "2.13"], "gpu": ["H200"]}, ("gpu", "torch", "cuda"))
+    'gpu H200, torch 2.11 / 2.13'
+    """
+    return ", ".join(f"{name} {' / '.join(found[name])}" for name in names if name in found) or "not recorded"
 
 
 def measure(setting: Planned, important: Sequence[int]) -> Measured:

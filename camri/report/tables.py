@@ -1,5 +1,9 @@
-"""The paper's tables from a run, and beside Table I its honest version: chosen on validation data, with controls."""
+"""The paper's Table I from a run, and beside it its honest version: chosen on validation data, with controls.
 
+Each is made in two steps: a run -> records (plain numbers, which `results` also keeps) -> the table.
+"""
+
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,14 +19,20 @@ from camri.stats import Difference, summarise
 ROLES = {"camri": "(proposal)", "ce": "(baseline)"}
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean ± sd as the paper prints it; one value has no sd.
+Record = Mapping[str, Any]  # what JSON can hold
+Gains = tuple[Difference | None, Difference | None, float | None]  # of recall, of accuracy, and p
+# One column of Table I: its title, the data set's, the paper's choice of each method, and the numbers of its settings.
+PaperColumn = tuple[str, str, Mapping[str, PaperChoice | None], Mapping[str, Measured]]
 
-    >>> spread([0.7, 0.8]), spread([0.7])
-    ('0.750 ± 0.071', '0.700')
+
+def spread(record: Record, name: str) -> str:
+    """Mean ± sd as the paper prints it; one trial has no sd.
+
+    >>> spread({"recall_mean": 0.75, "recall_sd": 0.0707, "num_trials": 2}, "recall")
+    '0.750 ± 0.071'
     """
-    found = summarise(values)
-    return f"{found.mean:.3f}" if found.num == 1 else f"{found.mean:.3f} ± {found.sd:.3f}"
+    mean = f"{record[f'{name}_mean']:.3f}"
+    return mean if record["num_trials"] == 1 else f"{mean} ± {record[f'{name}_sd']:.3f}"
 
 
 def points(value: float) -> str:
@@ -40,119 +50,160 @@ def interval(found: Difference) -> str:
     return f"{points(found.estimate)} [{points(found.low)}, {points(found.high)}]"
 
 
-def p_value(p: float) -> str:
+def p_value(p: float | None) -> str:
     """
-    >>> p_value(0.0004), p_value(0.21), p_value(float("nan"))
-    ('< 0.001', '0.21', '–')
+    >>> p_value(0.0004), p_value(0.21), p_value(float("nan")), p_value(None)
+    ('< 0.001', '0.21', '–', '–')
     """
-    return BLANK if np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
-
-
-Gains = tuple[Difference | None, Difference | None, float | None]  # of recall, of accuracy, and p
-# One column of Table I: its title, the data set's, the paper's choice of each method, and the numbers of its settings.
-PaperColumn = tuple[str, str, Mapping[str, PaperChoice | None], Mapping[str, Measured]]
+    return BLANK if p is None or np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
 def table_one(runs: Sequence[tuple[Reading, Sequence[ColumnVerdict]]]) -> Table:
     """Table I as the paper prints it, of one run or of several side by side."""
+    return paper_table([paper_records(*run) for run in runs])
+
+
+def paper_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
+    """The numbers of Table I: one record for each column and method, in the table's order of methods."""
     columns: list[PaperColumn] = []
-    methods: dict[str, None] = {}
-    for reading, verdicts in runs:
-        methods |= dict.fromkeys(reading.methods())
-        for one in verdicts:
-            if one.baseline is None:
-                raise InputError(f"{reading.folder}: Table I needs cross-entropy trials, and there are none")
-            shown = {method: one.in_table_one(method) for method in one.paper}
-            numbers = {m: measure(setting, one.column.indices) for m, setting in shown.items() if setting is not None}
-            columns.append((one.column.title, reading.name, one.paper, numbers))
+    for one in verdicts:
+        if one.baseline is None:
+            raise InputError(f"{reading.folder}: Table I needs cross-entropy trials, and there are none")
+        shown = {method: one.in_table_one(method) for method in one.paper}
+        numbers = {m: measure(setting, one.column.indices) for m, setting in shown.items() if setting is not None}
+        columns.append((one.column.title, reading.name, one.paper, numbers))
+    records = records_of_columns(columns, [method for method in TITLES if method in reading.methods()])
+    for record in records:
+        setting = verdicts[record["column"]].in_table_one(record["method"])
+        record["setting"] = None if setting is None else setting.title
+    return records
+
+
+def records_of_columns(columns: Sequence[PaperColumn], methods: Sequence[str]) -> list[dict[str, Any]]:
+    """The records of Table I of given choices."""
+    # As in the paper, L2-softmax has no row of its own: it is the m = 0 of CAMRI's and ArcFace's grids.
+    rows = [method for method in methods if method != "l2softmax"]
+    records = []
+    for number, (title, data, paper, numbers) in enumerate(columns):
+        bold = mark_best({method: paper.get(method) for method in rows})
+        for method in rows:
+            choice = paper.get(method)
+            record: dict[str, Any] = {"data": data, "column": number, "important": title, "method": method}
+            record["setting"] = None if choice is None else choice.key
+            if choice is not None:
+                record |= _figures(numbers[method].recall, numbers[method].accuracy)
+            records.append({**record, "bold": method in bold})
+    return records
+
+
+def paper_table(runs: Sequence[Sequence[Record]]) -> Table:
+    """Table I of some runs' records: recall above, accuracy below; blank where no setting kept the accuracy."""
+    columns = {(run, one["column"]): one for run, records in enumerate(runs) for one in records}
     if not columns:
         raise InputError("Table I needs important classes, and they are not known yet: cross-entropy trials come first")
-    order = [method for method in TITLES if method in methods]
-    # As in the paper, L2-softmax has no row of its own: it is the m = 0 of CAMRI's and ArcFace's grids.
-    return paper_table(columns, [m for m in order if m != "l2softmax"])
-
-
-def paper_table(columns: Sequence[PaperColumn], methods: Sequence[str]) -> Table:
-    """Table I of given choices: recall above, accuracy below; blank where no setting kept the baseline's accuracy."""
-    groups, records = [], []
-    best = [mark_best({m: paper.get(m) for m in methods}) for _, _, paper, _ in columns]
-    for method in methods:
-        recalls, accuracies = [Cell(TITLES.get(method, method))], [Cell(ROLES.get(method, ""))]
-        for (title, data, paper, numbers), bold in zip(columns, best, strict=True):
-            choice = paper.get(method)
-            record: dict[str, Any] = {"data": data, "important": title, "method": method, "setting": None}
-            if choice is None:
-                recalls.append(Cell(BLANK))
-                accuracies.append(Cell(BLANK))
-            else:
-                found = numbers[method]
-                recalls.append(Cell(spread(found.recall), bold=method in bold))
-                accuracies.append(Cell(spread(found.accuracy)))
-                record |= {"setting": choice.key, **_figures("recall", found.recall)}
-                record |= {**_figures("accuracy", found.accuracy), "num_trials": len(found.recall)}
-            records.append({**record, "bold": method in bold})
+    found = {(run, one["column"], one["method"]): one for run, records in enumerate(runs) for one in records}
+    groups, shown = [], []
+    for method in [name for name in TITLES if any(name == method for *_, method in found)]:
+        recalls, accuracies = [Cell(TITLES[method])], [Cell(ROLES.get(method, ""))]
+        for place in columns:
+            record = found.get((*place, method))
+            is_blank = record is None or record["setting"] is None
+            recalls.append(
+                Cell(BLANK) if record is None or is_blank else Cell(spread(record, "recall"), record["bold"])
+            )
+            accuracies.append(Cell(BLANK) if record is None or is_blank else Cell(spread(record, "accuracy")))
+            if record is not None:
+                shown.append(record)
         groups.append((tuple(recalls), tuple(accuracies)))
-    names = [data for _, data, _, _ in columns]
-    spans = tuple((name, names.count(name)) for name in dict.fromkeys(names))
+    names = [one["data"] for one in columns.values()]
     return Table(
         caption=f"Table I, as the paper prints it ({OPTIMISTIC}).",
-        header=("method", *(title for title, *_ in columns)),
+        header=("method", *(one["important"] for one in columns.values())),
         groups=tuple(groups),
-        records=tuple(records),
+        records=tuple(shown),
         notes=(
             "Recall of the important class above, accuracy below: mean ± sd over trials on the test images. Of each "
             "method’s settings whose mean accuracy is not below cross-entropy’s, the one with the highest mean recall; "
             f"{BLANK} where there is none; bold: the highest recall of a column.",
         ),
-        spans=spans,
+        spans=tuple((name, len(list(group))) for name, group in itertools.groupby(names)),
     )
 
 
-def _figures(name: str, values: Sequence[float]) -> dict[str, float]:
-    found = summarise(values)
-    return {f"{name}_mean": found.mean, f"{name}_sd": found.sd}
+def _figures(recalls: Sequence[float], accuracies: Sequence[float]) -> dict[str, Any]:
+    found = {"recall": summarise(recalls), "accuracy": summarise(accuracies)}
+    numbers = {f"{name}_{part}": getattr(one, part) for name, one in found.items() for part in ("mean", "sd")}
+    return {**numbers, "num_trials": len(recalls)}
 
 
 def honest_table(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Table | None:
     """Table I chosen on validation data and judged once on test, with its controls; None without validation data."""
+    records = honest_records(reading, verdicts)
+    return table_of_honest(records) if records else None
+
+
+def honest_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
+    """The numbers of the honest table, a record a row: a column's methods, then its controls."""
     judged = [(one, m, row) for one in verdicts for m, row in one.by_method.items()]
     if not judged:
-        return None
+        return []
     labels = reading.run.labels("test")
     p = dict(
         zip([(one.column.number, m) for one, m, _ in judged], correct_for_rows([r for *_, r in judged]), strict=True)
     )
-    groups: list[tuple[tuple[Cell, ...], ...]] = []
-    records: list[Mapping[str, Any]] = []
+    records = []
     for one in verdicts:
-        rows = []
         for method in [name for name in TITLES if name in one.by_method]:
             row = one.by_method[method]
             gains: Gains = (
                 (None, None, None) if row.keeps_baseline else (row.gain, row.accuracy, p[one.column.number, method])
             )
-            rows.append(_honest_row(one, TITLES[method], picked(one, row), row, "chosen", gains, records))
+            found = _honest_record(one, TITLES[method], picked(one, row), row, "chosen", gains)
+            records.append({**found, "method": method, "num_settings": len(one.of(method))})
         for row in _one_for_each_control(one):
             assert row.control is not None
             gains = (gain_over_shifted(row, row.control.key, labels), None, None)
             title = f"control: L2-softmax at {TITLES[row.final.method]}’s scale"
-            rows.append(_honest_row(one, title, row.control.title, row, row.control.key, gains, records))
+            records.append(_honest_record(one, title, row.control.title, row, row.control.key, gains))
         first = next(iter(one.by_method.values()), None)
         if first is not None:
             for arm, title in (
                 ("baseline shifted", "control: cross-entropy, shifted"),
                 ("baseline", "control: cross-entropy"),
             ):
-                rows.append(_honest_row(one, title, "ce", first, arm, (None, None, None), records))
-        groups.append(tuple(rows))
+                records.append(_honest_record(one, title, "ce", first, arm, (None, None, None)))
+    return records
+
+
+def _honest_record(one: ColumnVerdict, title: str, setting: str, row: Judged, arm: str, gains: Gains) -> dict[str, Any]:
+    found = row.judgement.arms[arm]
+    gain, accuracy, p = gains
+    record: dict[str, Any] = {
+        "column": one.column.number,
+        "important": one.column.title,
+        "row": title,
+        "setting": setting,
+        "hits": int(found.hits.sum()),
+        "num": int(found.num.sum()),
+        **_figures(found.recall.mean(axis=1).tolist(), found.accuracy.tolist()),
+    }
+    for name, difference in (("gain_over_shifted_ce", gain), ("accuracy_change", accuracy)):
+        ends = (None,) * 3 if difference is None else (difference.estimate, difference.low, difference.high)
+        record |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+    return {**record, "p_holm": p}
+
+
+def table_of_honest(records: Sequence[Record]) -> Table:
+    """The honest table of its records."""
+    columns = {one["column"]: one["important"] for one in records}
     return Table(
         caption="Table I, honest: chosen on validation images by other seeds than it is judged by; judged on test.",
         header=(
             "method", "setting picked (seeds)", "recall", "hits / n", "accuracy",
             "recall gained over shifted CE", "p (Holm)", "accuracy against CE", "trials",
         ),
-        groups=tuple(groups),
-        titles=tuple(f"important: {one.column.title}" for one in verdicts),
+        groups=tuple(tuple(_honest_row(one) for one in records if one["column"] == number) for number in columns),
+        titles=tuple(f"important: {title}" for title in columns.values()),
         records=tuple(records),
         notes=(
             "Every row but “cross-entropy” has its important scores shifted, each model by what its own validation "
@@ -163,36 +214,21 @@ def honest_table(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Table |
     )  # fmt: skip
 
 
-def _honest_row(
-    one: ColumnVerdict,
-    title: str,
-    setting: str,
-    row: Judged,
-    arm: str,
-    gains: Gains,
-    records: list[Mapping[str, Any]],
-) -> tuple[Cell, ...]:
-    found = row.judgement.arms[arm]
-    recalls, hits, num = found.recall.mean(axis=1).tolist(), int(found.hits.sum()), int(found.num.sum())
-    gain, accuracy, p = gains
-    record: dict[str, Any] = {"important": one.column.title, "row": title, "setting": setting, "hits": hits, "num": num}
-    record |= {
-        **_figures("recall", recalls),
-        **_figures("accuracy", found.accuracy.tolist()),
-        "num_trials": len(recalls),
-    }
-    for name, difference in (("gain_over_shifted_ce", gain), ("accuracy_change", accuracy)):
-        ends = (None,) * 3 if difference is None else (difference.estimate, difference.low, difference.high)
-        record |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
-    records.append({**record, "p_holm": p})
-    is_sure = gain is not None and p is not None and gain.low > 0 and p < 0.05
+def _honest_row(one: Record) -> tuple[Cell, ...]:
+    p, low = one["p_holm"], one["gain_over_shifted_ce_low"]
+    is_sure = p is not None and low is not None and low > 0 and p < 0.05
     return (
-        *cells(title, setting, spread(recalls), f"{hits}/{num}", spread(list(found.accuracy))),
-        Cell(BLANK if gain is None else interval(gain), bold=is_sure),
         *cells(
-            BLANK if p is None else p_value(p), BLANK if accuracy is None else interval(accuracy), str(len(recalls))
+            one["row"], one["setting"], spread(one, "recall"), f"{one['hits']}/{one['num']}", spread(one, "accuracy")
         ),
+        Cell(_ends(one, "gain_over_shifted_ce"), bold=is_sure),
+        *cells(p_value(p), _ends(one, "accuracy_change"), str(one["num_trials"])),
     )
+
+
+def _ends(record: Record, name: str) -> str:
+    estimate, low, high = (record[f"{name}{end}"] for end in ("", "_low", "_high"))
+    return BLANK if estimate is None else f"{points(estimate)} [{points(low)}, {points(high)}]"
 
 
 def picked(one: ColumnVerdict, row: Judged) -> str:

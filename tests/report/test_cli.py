@@ -39,7 +39,7 @@ def test_a_table_in_markdown_and_csv(gain):
     assert "chosen on the test set: optimistic" in done.stdout
     assert "| control: cross-entropy, shifted |" in done.stdout
     table = camri("report", gain, "--table", 2, "--format", "csv", block=["torch", "altair"])
-    assert table.stdout.splitlines()[0] == "important,line,method,setting,sd_rad"
+    assert table.stdout.splitlines()[0] == "column,important,line,method,setting,num_trials,sd_rad"
 
 
 def test_a_figure_by_its_suffix(gain, tmp_path):
@@ -54,7 +54,7 @@ def test_a_figure_by_its_suffix(gain, tmp_path):
     ("arguments", "said"),
     [
         (["--table", "3"], "--table 3 is unknown; choices: 1, 2"),
-        (["--figure", "4"], "--figure 4 is unknown; choices: 2, 3, 5, 6"),
+        (["--figure", "4"], "--figure 4 is unknown; choices: 2, 3, 5, 6, curve"),
         (["--table", "1", "--figure", "5"], "cannot be given together"),
         (["--format", "png"], "--format png needs --table or --figure"),
         (["--table", "1", "--format", "png"], "format 'png' is not for a table; choices: md, latex, csv"),

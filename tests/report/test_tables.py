@@ -9,37 +9,17 @@ import numpy as np
 import pytest
 
 from camri.methods import METHODS
+from camri.report import printed
 from camri.report.angles import table_two
 from camri.report.reading import TITLES
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, write
-from camri.report.tables import honest_table, paper_table, table_one
+from camri.report.tables import honest_table, paper_table, records_of_columns, table_one
 from camri.report.verdict import choose_paper
 from camri.select import Measured
 from tests.report.conftest import make_run
 
-# Table I as printed: recall and its sd in thousandths, accuracy and its sd. CIFAR-10's accuracies are the poster's four
-# decimals: printed, ArcFace's on dog (.878, by the poster .8797) is below cross-entropy's and its cell would be blank.
-COLUMNS = ["cat", "dog", "airplane", "limit-80-end", "no-passing-end", "limit-80", "mouse", "beaver", "moose"]
-DATA = ["CIFAR-10"] * 3 + ["GTSRB"] * 3 + ["AwA2"] * 3
-PRINTED = {
-    "camri": (
-        "792 027 850 019 917 018 835 033 960 035 995 002 129 046 238 053 645 053",
-        ".8821 .004 .8821 .001 .8798 .002 .980 .002 .984 .003 .981 .001 .667 .013 .663 .014 .655 .025",
-    ),
-    "arcface": (
-        "765 040 842 031 910 028 808 038 941 070 993 002 101 061 187 052 612 046",
-        ".8805 .004 .8797 .006 .8805 .004 .980 .003 .982 .002 .981 .003 .671 .008 .666 .009 .676 .008",
-    ),
-    "wasserstein": (" ".join(["-"] * 18), " ".join(["-"] * 18)),
-    "crwwce": ("- - - - - - 796 030 923 047 - - - - - - - -", "- - - - - - .980 .002 .980 .004 - - - - - - - -"),
-    "wce": (
-        "802 034 - - - - 829 038 945 038 - - - - - - - -",
-        ".8797 .002 - - - - .980 .002 .981 .004 - - - - - - - -"),
-    "ce": (
-        "738 041 834 030 888 022 760 049 870 097 989 003 118 051 145 045 559 066",
-        " ".join([".8796 .005"] * 3 + [".980 .002"] * 3 + [".651 .013"] * 3),
-    ),
-}  # fmt: skip
+COLUMNS = [name for _, name, _ in printed.COLUMNS]
+DATA = [printed.DATA_TITLES[data] for data, *_ in printed.COLUMNS]
 
 
 def ten(mean, sd):
@@ -49,13 +29,13 @@ def ten(mean, sd):
 
 def papers_column(place):
     measured = {}
-    for method, (recalls, accuracies) in PRINTED.items():
-        texts = recalls.split()[2 * place : 2 * place + 2]
+    for method in printed.TABLE_ONE:
+        cell = printed.cell(method, place)
         # Beside the shown setting stand one of less recall, and one that buys more of it with accuracy.
         settings = [Measured("too costly", ten(0.999, 0.01), ten(0.6, 0.01))] if method != "ce" else []
-        if texts[0] != "-":
-            accuracy = ten(*map(float, accuracies.split()[2 * place : 2 * place + 2]))
-            settings.insert(0, Measured("shown", ten(int(texts[0]) / 1000, int(texts[1]) / 1000), accuracy))
+        if cell is not None:
+            accuracy = ten(cell.accuracy, cell.accuracy_sd)
+            settings.insert(0, Measured("shown", ten(cell.recall, cell.recall_sd), accuracy))
             if method != "ce":
                 settings.insert(0, Measured("less", ten(0.05, 0.01), accuracy))
         measured[method] = settings
@@ -65,11 +45,12 @@ def papers_column(place):
 
 
 def test_the_papers_numbers_give_the_papers_table_with_its_blanks_and_bold_cells():
-    table = paper_table([papers_column(place) for place in range(9)], list(PRINTED))
+    methods = printed.TABLE_ONE
+    table = paper_table([records_of_columns([papers_column(place) for place in range(9)], list(methods))])
     assert table.header == ("method", *COLUMNS)
     assert table.spans == (("CIFAR-10", 3), ("GTSRB", 3), ("AwA2", 3))
     bold = {}
-    for (method, (recalls, _)), group in zip(PRINTED.items(), table.groups, strict=True):
+    for (method, (recalls, _)), group in zip(methods.items(), table.groups, strict=True):
         texts = recalls.split()
         wanted = [BLANK if m == "-" else f"0.{m} ± 0.{sd}" for m, sd in zip(texts[::2], texts[1::2], strict=True)]
         assert [cell.text for cell in group[0][1:]] == wanted

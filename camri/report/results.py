@@ -1,0 +1,172 @@
+"""A run's numbers as a small folder of plain files: what its tables and figures are made of, without the store.
+
+    verdict.json   facts of the run, its answer, and the records of Table I, as the paper counts and honest
+    angles.json    the records of Table II
+    curves.json    the recall–accuracy curves
+    figures.json   what Fig. 3, 5 and 6 draw, those of them that the run has
+    study.json     the study, to run it again; study-2.json … where several were run into the folder
+    outcomes.csv   a row for each outcome and split
+
+The same store gives the same bytes. A number that is not one is null; no file names a place on the machine.
+"""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from camri.errors import InputError
+from camri.report.answer import answer
+from camri.report.reading import Reading
+from camri.report.records import FIGURES, VERDICT, VERSION, FromRun, is_results, plain
+from camri.study.export import tidy
+from camri.study.store import ColumnFacts
+
+MOST_BYTES = 2_000_000
+
+
+def write_results(
+    run: str | Path, out: str | Path, *, commit: str | None = None, screening: str | Path | None = None
+) -> Path:
+    """The folder written; one of earlier results is replaced whole, one of anything else refused.
+
+    `commit` is that of the code that trained. `screening` is the run that the settings were chosen from, if there was
+    one: it is noted from how many settings, with how many trials.
+    """
+    folder = Path(out)
+    if folder.exists() and not (folder.is_dir() and (is_results(folder) or not any(folder.iterdir()))):
+        raise InputError(f"{folder} holds something else than results; choose another folder with --results")
+    with Reading(run) as reading:
+        files = _files(reading, commit, screening)
+    part, old = (folder.with_name(f".{folder.name}.{end}") for end in ("part", "old"))
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        for name, data in files.items():
+            (part / name).write_bytes(data)
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(part, folder)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror}); choose another with --results") from None
+    return folder
+
+
+def _files(reading: Reading, commit: str | None, screening: str | Path | None) -> dict[str, bytes]:
+    source = FromRun(reading)
+    figures = {}
+    for part in FIGURES:
+        try:
+            figures[part] = source.records(part) or None
+        except InputError:
+            figures[part] = None
+    verdict = {
+        **_facts(reading, commit),
+        "screening": None if screening is None else _screening(reading, screening),
+        "answer": plain(vars(answer(reading, source.verdicts))),
+        "paper": source.records("paper"),
+        "honest": source.records("honest"),
+    }
+    studies = {f"study{'' if place == 0 else f'-{place + 1}'}.json": one for place, one in enumerate(_studies(reading))}
+    files = {
+        VERDICT: _json(verdict, indent=1),
+        "angles.json": _json(source.records("angles"), indent=1),
+        "curves.json": _json(source.records("curves")),
+        "figures.json": _json(figures),
+        **{name: _json(one, indent=1) for name, one in studies.items()},
+        "outcomes.csv": _outcomes(reading),
+    }
+    for name, data in files.items():
+        if len(data) > MOST_BYTES:
+            raise InputError(f"{name} would have {len(data):,} bytes, and results are to be small ({MOST_BYTES:,})")
+    return files
+
+
+def _facts(reading: Reading, commit: str | None) -> dict[str, Any]:
+    run, progress = reading.run, reading.progress()
+    done = [row for row in reading.rows if row.status == "done"]
+    return {
+        "version": VERSION,
+        "data": reading.name,
+        "fingerprint": run.fingerprint,
+        "images": run.data["rows"],
+        "num_classes": len(reading.classes),
+        "columns": [_column(one) for one in reading.columns],
+        "training": run.training,
+        "seeds": sorted({row.seed for row in done}),
+        "trials": {"done": progress.done, "failed": progress.failed, "planned": progress.total},
+        "device_s": round(sum(row.device_s for row in reading.rows), 1),
+        "created": [end(row.created for row in reading.rows)[:10] for end in (min, max)] if reading.rows else [],
+        "commit": commit,
+        "environment": plain(reading.environment()),
+    }
+
+
+def _column(one: ColumnFacts) -> dict[str, Any]:
+    return {"important": one.title, "indices": list(one.indices), "strengths": list(one.strengths)}
+
+
+def _screening(reading: Reading, folder: str | Path) -> dict[str, Any]:
+    """How the settings were found: the screening's trials, and how many settings each method had in each column."""
+    with Reading(folder) as screened:
+        if screened.run.fingerprint != reading.run.fingerprint:
+            raise InputError(f"{folder} is a screening on other data ({screened.name}), not of this run")
+        counts = {}
+        for column in screened.columns:
+            methods = [one.method for one in screened.settings(column)]
+            counts[column.title] = {method: methods.count(method) for method in dict.fromkeys(methods)}
+        facts = _facts(screened, None)
+    kept = ("seeds", "trials", "device_s", "training", "environment")
+    return {**{name: facts[name] for name in kept}, "num_settings": counts}
+
+
+def _studies(reading: Reading) -> list[dict[str, Any]]:
+    """The studies of the run; those that differ in their seeds alone as one."""
+    found: dict[str, dict[str, Any]] = {}
+    for study in reading.run.studies:
+        name = json.dumps({key: value for key, value in study.items() if key not in ("name", "seeds")}, sort_keys=True)
+        one = found.setdefault(name, {**study, "seeds": []})
+        one["seeds"] = sorted({*one["seeds"], *study["seeds"]})
+    return list(found.values())
+
+
+def _outcomes(reading: Reading) -> bytes:
+    """The tidy table with six decimals; of many classes and trials the important classes' recalls alone."""
+    names, rows = tidy(reading.run)
+    rows = [{name: _rounded(row[name]) for name in names} for row in rows]
+    important = {f"recall:{name}" for column in reading.columns for name in column.names}
+    fewer = [name for name in names if not name.startswith("recall:") or name in important]
+    for kept in (names, fewer):
+        file = io.StringIO()
+        writer = csv.DictWriter(file, kept, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+        data = file.getvalue().encode()
+        if len(data) <= MOST_BYTES:
+            break
+    return data
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else without_places(value) if isinstance(value, str) else value
+
+
+def without_places(text: str) -> str:
+    """A text in which paths from the root are cut to their last part.
+
+    >>> without_places("cannot read /home/me/data/cat.png: 3/4 of it is missing")
+    'cannot read cat.png: 3/4 of it is missing'
+    """
+    return re.sub(r"(?<![\w./:])(?:[A-Za-z]:)?(?:[/\\][\w.@+~-]+)+[/\\]([\w.@+~-]+)", r"\1", text)
+
+
+def _json(value: Any, indent: int | None = None) -> bytes:
+    text = json.dumps(
+        plain(value), ensure_ascii=False, allow_nan=False, indent=indent, separators=None if indent else (",", ":")
+    )
+    return (text + "\n").encode()
