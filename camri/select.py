@@ -127,7 +127,7 @@ class Rule:
 
     objective: Objective = "mean"
     each: bool = False
-    negative: bool = False
+    negative: bool = True  # a penalty that overshot is shifted back: it trains a curve, not a point of it
     tolerance: float = 0.0
 
     def floor(self, baseline: Validation) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from camri.data import Split
 from camri.engine.evaluate import Evaluation, evaluate
 from camri.engine.flat import Flat, Tables
-from camri.engine.patches import PatchConv2d
+from camri.engine.padded import PaddedConv2d
 from camri.engine.record import Record
 from camri.engine.replica import Job, draw_epoch, prepare
 from camri.engine.spec import Trial
@@ -56,8 +56,8 @@ class Replica:
         device = resident["train"].inputs.device
         model, criterion = made
         for module in model.trunk.modules():
-            if PatchConv2d.fits(module):
-                module.__class__ = PatchConv2d
+            if PaddedConv2d.fits(module):
+                module.__class__ = PaddedConv2d
         self.model: Classifier = model.to(device).train()
         self.criterion = criterion.to(device)
         low, high = _by_precision(self.model)

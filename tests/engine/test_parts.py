@@ -12,7 +12,7 @@ from camri.data import Split
 from camri.engine import FAST, PAPER, Training, Trial, checkpoint, schedule
 from camri.engine.evaluate import angles, evaluate
 from camri.engine.packs import in_packs
-from camri.engine.patches import PatchConv2d
+from camri.engine.padded import PaddedConv2d
 from camri.engine.spec import generator, identity
 from camri.heads import CosineHead, LinearHead
 from camri.methods import setting
@@ -162,16 +162,16 @@ def test_one_model_that_does_not_fit_is_an_error_and_a_stop_stops():
     assert seen == [[0], [1]]
 
 
-@pytest.mark.parametrize(("channels", "kernel", "padding"), [(3, 3, 1), (1, 5, 0), (2, (3, 2), (0, 1))])
-def test_a_convolution_by_patches_is_the_convolution(channels, kernel, padding):
+@pytest.mark.parametrize(("channels", "kernel", "padding"), [(3, 3, 1), (1, 5, 0), (2, (3, 2), (0, 1)), (3, 3, "same")])
+def test_a_padded_convolution_is_the_convolution(channels, kernel, padding):
     torch.manual_seed(0)
     layer = nn.Conv2d(channels, 7, kernel, padding=padding, dtype=torch.float64)
     x = torch.randn(4, channels, 9, 8, dtype=torch.float64)
     wanted = layer(x)
     upstream = torch.randn_like(wanted)
     gradients = torch.autograd.grad(wanted, list(layer.parameters()), upstream)
-    assert PatchConv2d.fits(layer)
-    layer.__class__ = PatchConv2d
+    assert PaddedConv2d.fits(layer)
+    layer.__class__ = PaddedConv2d
     torch.testing.assert_close(layer(x), wanted)
     for mine, its in zip(torch.autograd.grad(layer(x), list(layer.parameters()), upstream), gradients, strict=True):
         torch.testing.assert_close(mine, its)
@@ -182,15 +182,13 @@ def test_a_convolution_by_patches_is_the_convolution(channels, kernel, padding):
     [
         nn.Linear(3, 2),
         nn.Conv2d(64, 64, 3),
-        nn.Conv2d(3, 8, 3, stride=2),
+        nn.Conv2d(8, 8, 3),
         nn.Conv2d(4, 8, 3, groups=2),
-        nn.Conv2d(3, 8, 3, dilation=2),
-        nn.Conv2d(3, 8, 3, padding="same"),
         nn.Conv2d(3, 8, 3, padding=1, padding_mode="reflect"),
     ],
 )
 def test_other_layers_are_left_as_they_are(layer):
-    assert not PatchConv2d.fits(layer)
+    assert not PaddedConv2d.fits(layer)
 
 
 def test_where_a_checkpoint_stands_is_read_without_its_tensors(tmp_path):
