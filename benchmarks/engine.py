@@ -12,9 +12,7 @@ set-up (compiling, capturing) shown apart.
 import argparse
 import functools
 import json
-import os
 import platform
-import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +42,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device(asked.device)
     found = on_cuda(asked, device) if device.type == "cuda" else on_cpu(asked)
-    found = {"environment": describe(device), "commit": commit(), "date": time.strftime("%Y-%m-%d"), **found}
+    found = {"environment": describe(device), "date": time.strftime("%Y-%m-%d"), **found}
     text = json.dumps(found, indent=1)
     print(text)
     if asked.json:
@@ -58,13 +56,6 @@ class Rows(dict[str, float]):
     def __setitem__(self, name: str, rate: float) -> None:
         print(f"{name:44s} {rate:>12,.0f} images/s", flush=True)
         super().__setitem__(name, rate)
-
-
-def commit() -> str:
-    if "CAMRI_COMMIT" in os.environ:  # for a tree that was copied without its history
-        return os.environ["CAMRI_COMMIT"]
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
 
 
 def made_up(train_rows: int, other_rows: int) -> DataSet:

@@ -1,7 +1,10 @@
 """Where a result was made: versions and hardware, as plain JSON."""
 
+import functools
 import os
 import platform
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -14,6 +17,7 @@ def describe(device: torch.device) -> dict[str, Any]:
     """Versions, processor and device of this process."""
     found: dict[str, Any] = {
         "camri": camri.__version__,
+        "commit": commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
@@ -27,6 +31,29 @@ def describe(device: torch.device) -> dict[str, Any]:
         found["cuda"] = torch.version.cuda
         found["cudnn"] = torch.backends.cudnn.version()
     return found
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of the source tree, with a + where the package differs from it; None for an installed package.
+
+    CAMRI_COMMIT names it for a tree that was copied without its history.
+    """
+    if "CAMRI_COMMIT" in os.environ:
+        return os.environ["CAMRI_COMMIT"]
+    package = Path(camri.__file__).parent
+    if not (package.parent / ".git").exists():
+        return None
+
+    def ask(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(package), *words], capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        return ask("rev-parse", "--short", "HEAD") + ("+" if ask("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def _processor() -> str:
