@@ -22,6 +22,7 @@ _PUBLIC = {
     "VectorScalingLoss": "modules",
     "WassersteinLoss": "modules",
     "WeightedCrossEntropyLoss": "modules",
+    "fit": "fitting",
     "load": "export",
     "replace_head": "heads",
 }
@@ -46,6 +47,7 @@ __all__ = [
     "data",
     "engine",
     "export",
+    "fit",
     "heads",
     "load",
     "losses",
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     )
     from camri.errors import InputError
     from camri.export import load
+    from camri.fitting import fit
     from camri.heads import CosineHead, LinearHead, replace_head
     from camri.modules import (
         ArcFaceLoss,

@@ -1,11 +1,13 @@
 """The command line: parse, call, print. Nothing heavy is imported before a command needs it."""
 
 import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 import camri
-from camri.cli import data, export, predict, report, study
+from camri.cli import data, export, fit, predict, report, study
 from camri.errors import InputError
 
 app = typer.Typer(
@@ -18,6 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.command()(fit.fit)
 app.add_typer(data.app)
 app.add_typer(study.app)
 app.command()(predict.predict)
@@ -41,20 +44,16 @@ def _root(
 
 
 @app.command()
-def demo(seeds: int = typer.Option(10, min=2, help="Models trained of each method.")) -> None:
-    """Train cross-entropy and CAMRI on embedded digits and compare them (about a minute).
-
-    The class that cross-entropy recognises worst on validation data is taken as the important one. Every figure is
-    from test images that nothing was chosen on.
+def demo(out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("runs/demo")) -> None:
+    """Do the main job on embedded data: camri fit on digits, its weakest class made important (about a minute).
 
     [bold]Examples[/bold]
 
       camri demo
-      camri demo --seeds 3
     """
-    from camri.cli.demo import show
+    from camri.cli.demo import run
 
-    show(seeds)
+    run(out)
 
 
 def main() -> None:

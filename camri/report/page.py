@@ -22,6 +22,7 @@ from camri.report.angles import table_two
 from camri.report.answer import answer
 from camri.report.calibration import calibration_table
 from camri.report.reading import HARDWARE, VERSIONS, Reading, list_environment, quoted
+from camri.report.steps import steps_table
 from camri.report.table import Table
 from camri.report.tables import honest_table, table_one
 from camri.report.theme import PAGE, Figure, specification
@@ -109,6 +110,9 @@ def sections(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[Sectio
         ("angles", "Angles", lambda: _angles(reading, verdicts)),
         ("cost", "Cost", lambda: _drawn(charts.cost(reading, PAGE))),
     ]
+    steps = steps_table(reading)
+    if steps is not None:
+        made.insert(0, ("steps", "Steps", lambda: Section("", "", "What each step gave", tables=(steps,))))
     if not any(one.settings for one in verdicts):
         return [Section(name, label, label, text="Nothing to show yet: no trial has ended.") for name, label, _ in made]
     found = []
@@ -170,9 +174,11 @@ def facts(reading: Reading) -> list[tuple[str, str]]:
     for study in studies:
         split = {name: study[name] for name in ("val_fraction", "test_fraction", "split_seed", "important_from")}
         found.append((f"study {study['name']}", _pairs(split)))
-    # Exact however the study was narrowed, which a recipe's name would not be.
-    found.append(("to repeat it", "camri study run study.json --out runs/again"))
-    found.append(("where study.json is", "the study’s JSON at the foot of this page"))
+    if command := run.note("command"):
+        found.append(("to repeat it", command))
+    else:  # exact however the study was narrowed, which a recipe's name would not be
+        found.append(("to repeat it", "camri study run study.json --out runs/again"))
+        found.append(("where study.json is", "the study’s JSON at the foot of this page"))
     found.append(("this page", f"camri report {shlex.quote(str(reading.folder))}"))
     return found
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from camri.metrics import Array, Scores
-from camri.select import Candidate, Measured, Trial, Validation
+from camri.select import Candidate, Measured, Rule, Trial, Validation
 from camri.study import lock
 from camri.study.store import ColumnFacts, Row, open_run
 
@@ -95,6 +95,11 @@ class Reading:
     def name(self) -> str:
         """The data set's name."""
         return str(self.run.data["name"])
+
+    @property
+    def rule(self) -> Rule:
+        """How settings are chosen: as the run noted, or else no accuracy may be given up."""
+        return Rule(**(self.run.note("rule") or {}))
 
     @property
     def has_validation(self) -> bool:

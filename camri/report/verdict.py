@@ -164,7 +164,9 @@ def _judge(
 ) -> Judged:
     by_key = {one.key: one for one in reversed(rivals) if one.key != baseline.key}
     choice = choose(
-        reading.validation(baseline, column), [reading.validation(one, column) for one in reversed(by_key.values())]
+        reading.validation(baseline, column),
+        [reading.validation(one, column) for one in reversed(by_key.values())],
+        reading.rule,
     )
     final = by_key.get(choice.final.key, baseline)
     control = _same_scale(final, settings or rivals)

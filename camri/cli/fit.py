@@ -1,0 +1,64 @@
+"""`camri fit`: a person's own data in, a better model and its proof out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def fit(
+    data: Annotated[
+        str, typer.Argument(metavar="[DATA]", help="A folder of images, a table, an .npz, or a data set's name.")
+    ] = "digits",
+    important: Annotated[
+        list[str] | None,
+        typer.Option(help="A class that must not be missed; several times for several, stop:0.5 at half strength."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write: new, or of this same fit to go on.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Time to take, e.g. 90s, 10m, 2h. [10m unless told]")] = None,
+    trials: Annotated[int | None, typer.Option(help="Models to train instead; the same everywhere.")] = None,
+    keep_accuracy: Annotated[
+        float, typer.Option(help="Accuracy that may be given up on validation data; 0.01 is a point.")
+    ] = 0.0,
+    model: Annotated[
+        str | None, typer.Option(help="small, paper, resnet18, features or timm:NAME. [by data and device]")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="Safetensors file the model's trunk starts from.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the data. [by its size and the budget]")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything drawn at random.")] = 0,
+) -> None:
+    """Find the best model for the classes that must not be missed, and show how sure that is.
+
+    Compares trainings, then methods and settings, all on validation data; trains the finalists anew with other seeds;
+    and judges once on test images, beside cross-entropy and cross-entropy with a shift. Without DATA it takes digits;
+    without --important the class that cross-entropy recognises worst.
+
+    Leaves in the folder: model/ (weights, ONNX, card), report.html, outcomes.sqlite. Stopped or killed, the same
+    command goes on where it was; Ctrl-C in the finals hands back the best so far.
+
+    [bold]Examples[/bold]
+
+      camri fit
+      camri fit signs/ --important stop --budget 10m
+      camri fit signs/ --important stop --important yield:0.5 --out runs/stop --keep-accuracy 0.005
+      camri fit features.parquet --important fraud --trials 200
+    """
+    from camri.cli.fit_view import show
+    from camri.study.narrow import parse_duration
+
+    show(
+        data,
+        important or None,
+        out,
+        budget_s=None if budget is None else parse_duration(budget, "--budget"),
+        num_trials=trials,
+        keep_accuracy=keep_accuracy,
+        model=model,
+        weights=weights,
+        device=device,
+        epochs=epochs,
+        seed=seed,
+    )

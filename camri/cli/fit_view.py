@@ -1,0 +1,117 @@
+"""What `camri fit` prints: what was understood, the progress, the answer."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import typer
+from rich.box import HEAVY_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from camri.cli.study_view import LOG_EVERY_S, duration
+from camri.fitting import Fitted, Progress, Unfinished, fit
+from camri.fitting.request import Request
+from camri.report.table import BLANK
+from camri.report.tables import points
+
+PLAIN_WIDTH = 160  # of a table in a file, where nothing says how wide it may be
+
+
+def show(*arguments: Any, **options: Any) -> None:
+    """Nothing; does a fit and prints it. Exit code 130 where it was stopped before there was anything to hand back."""
+    try:
+        with _watching() as on_progress:
+            fitted = fit(*arguments, on_start=print_request, on_progress=on_progress, **options)
+    except Unfinished as end:
+        typer.echo(f"camri: {end}", err=True)
+        raise typer.Exit(130) from None
+    print_fitted(fitted)
+
+
+def print_request(request: Request) -> None:
+    """What was understood, before anything is trained."""
+    console, data = _console(), request.data
+    rows = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
+    kind = "x".join(map(str, data.input_shape)) + (" images" if data.is_image else " features")
+    names = ", ".join(
+        str(name) + ("" if strength == 1 else f" at {strength:g}")
+        for name, strength in zip(request.important.classes, request.important.strengths, strict=True)
+    )
+    if names == "worst":
+        names = "the class that cross-entropy recognises worst on validation data"
+    limit = f"{request.num_trials:,} models" if request.num_trials else duration(request.budget_s or 0.0)
+    given_up = f"; accuracy may fall by {100 * request.tolerance:g} points" if request.tolerance else ""
+    for name, text in (
+        ("data", f"{data.name}: {kind}, {data.num_classes} classes; rows: {rows}"),
+        ("important", names),
+        ("model", f"{request.plain.model} on {request.device}"),
+        ("budget", f"{limit}{given_up}"),
+        ("folder", str(request.out)),
+    ):
+        console.print(f"{name + ':':<11}{escape(text)}", soft_wrap=True, highlight=False)
+
+
+def print_fitted(fitted: Fitted) -> None:
+    """The steps as a table, the answer below it, and where things are."""
+    console = _console()
+    table = Table(
+        *("step", "recall", "hits/n", "accuracy", "recall added", "accuracy added"),
+        title=f"{', '.join(fitted.important)}: {fitted.num_seeds} models of new seeds each, test images",
+        title_justify="left",
+        box=HEAVY_HEAD if console.is_terminal else None,
+        pad_edge=console.is_terminal,
+    )
+    for step in fitted.steps:
+        one, is_last = step.figures, step.name == "together"
+        gains = [
+            BLANK if gain is None else f"{points(gain.estimate)} [{points(gain.low)}, {points(gain.high)}]"
+            for gain in (step.recall_gain, step.accuracy_gain)
+        ]
+        cells = [step.title, f"{one.recall:.3f}", f"{one.hits}/{one.num}", f"{one.accuracy:.3f}", *gains]
+        table.add_row(*map(escape, cells), style="bold" if is_last else None)
+    console.print(table)
+    console.print("Points of a hundred over the row above, the last row over the first; [..]: 95 %.", markup=False)
+    console.print()
+    for line in fitted.answer.splitlines():
+        console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    console.print(f"\nmodel: {fitted.model_path}\npage:  {fitted.page_path}", markup=False, highlight=False)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+
+
+@contextlib.contextmanager
+def _watching() -> Iterator[Callable[[Progress], None]]:
+    """What hears the progress: a bar on a terminal, a line now and then in a log."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        told = time.monotonic()
+
+        def log(progress: Progress) -> None:
+            nonlocal told
+            if time.monotonic() - told > LOG_EVERY_S:
+                told = time.monotonic()
+                console.print(f"{progress.step}: {_rest(progress)}", soft_wrap=True)
+
+        yield log
+        return
+    columns = (TextColumn("{task.description:28s}"), BarColumn(), TextColumn("{task.fields[rest]}"))
+    with Bars(*columns, console=console, transient=True) as bars:
+        bar = bars.add_task("starting", total=1.0, rest="")
+
+        def tell(progress: Progress) -> None:
+            bars.update(bar, description=progress.step, completed=progress.part, rest=_rest(progress))
+
+        yield tell
+
+
+def _rest(progress: Progress) -> str:
+    left = "" if progress.left_s is None else f", about {duration(progress.left_s)} left"
+    return f"{progress.done:,}/{progress.total:,} models{left}"

@@ -1,0 +1,172 @@
+"""A fit's result in sentences, and the card that goes with its model."""
+
+from camri.data import DataSet
+from camri.fitting.result import Fitted, Interval
+from camri.methods import METHODS, Setting
+from camri.report.reading import quoted
+from camri.report.tables import points
+
+
+def gain(found: Interval) -> str:
+    """
+    >>> gain(Interval(0.012, -0.004, 0.028))
+    '+1.2 points [−0.4, +2.8]'
+    """
+    return f"{points(found.estimate)} points [{points(found.low)}, {points(found.high)}]"
+
+
+def share(found: Interval, hits: int, num: int) -> str:
+    """
+    >>> share(Interval(0.95, 0.9, 0.98), 95, 100)
+    '0.950 (95/100; 0.900 to 0.980)'
+    """
+    return f"{found.estimate:.3f} ({hits}/{num}; {found.low:.3f} to {found.high:.3f})"
+
+
+def named(important: tuple[str, ...]) -> str:
+    return " and ".join(quoted(name) for name in important)
+
+
+def title_of(setting: Setting) -> str:
+    """A setting for people who know its method's name: "CAMRI, m=8π/64 s=8"."""
+    values = str(setting).removeprefix(setting.method).strip()
+    return f"{METHODS[setting.method].title}, {values}" if values else METHODS[setting.method].title
+
+
+def seconds(value: float) -> str:
+    """
+    >>> seconds(58.2), seconds(605)
+    ('58 s', '10 min 05 s')
+    """
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def verdict(fitted: Fitted) -> str:
+    """Whether the method earned its keep, in one sentence."""
+    if fitted.over_shifted is None:
+        return (
+            "No method beat cross-entropy with a shift on validation data, so that is what you get: cross-entropy and "
+            "a constant added to the important scores. It needs no special loss."
+        )
+    over = gain(fitted.over_shifted)
+    if fitted.gain_is_shown:
+        return (
+            f"Over cross-entropy with a shift of its own, same training: {over} of recall. The method earns its keep."
+        )
+    return (
+        f"Over cross-entropy with a shift of its own, same training: {over} of recall. That a method was needed is not "
+        "shown; the shift alone may do."
+    )
+
+
+def compose(fitted: Fitted) -> str:
+    """The answer, a sentence or two a line."""
+    before, after = fitted.before, fitted.after
+    lines = [
+        f"Recall of {named(fitted.important)}: {before.recall:.3f} → {after.recall:.3f}, {gain(fitted.recall_gain)}; "
+        f"hits {before.hits}/{before.num} → {after.hits}/{after.num}, {fitted.num_seeds} models each.",
+        f"Accuracy: {before.accuracy:.3f} → {after.accuracy:.3f}, {gain(fitted.accuracy_gain)}.",
+        verdict(fitted),
+        who_paid(fitted),
+        f"Handed over: {title_of(fitted.setting)}, seed {fitted.handed.seed}, {shift_text(fitted)}. This one model on "
+        f"test images: {own_figures(fitted)}.",
+        tried(fitted),
+    ]
+    if not fitted.finished:
+        lines.append("Stopped before all seeds had ended: the same command goes on and makes the intervals narrower.")
+    return "\n".join(lines)
+
+
+def who_paid(fitted: Fitted) -> str:
+    if not fitted.paid:
+        return "Who paid: no other class lost recall."
+    return "Who paid: " + "; ".join(f"{quoted(name)} {gain(found)}" for name, found in fitted.paid) + "."
+
+
+def shift_text(fitted: Fitted) -> str:
+    if not any(fitted.shift):
+        return "no shift"
+    return "shift " + ", ".join(
+        f"{value:+.3g} on {quoted(name)}" for name, value in zip(fitted.important, fitted.shift, strict=True)
+    )
+
+
+def own_figures(fitted: Fitted) -> str:
+    one = fitted.handed
+    recalls = [
+        f"recall of {quoted(name)} {share(recall, hits, num)}"
+        for name, recall, hits, num in zip(fitted.important, one.recalls, one.hits, one.num, strict=True)
+    ]
+    return ", ".join([*recalls, f"accuracy {share(one.accuracy, one.num_right, one.num_images)}"])
+
+
+def tried(fitted: Fitted) -> str:
+    failed = f", {fitted.num_failed} of them failed" if fitted.num_failed else ""
+    return (
+        f"Tried: {_plural(fitted.num_trainings, 'training')} and {_plural(fitted.num_settings, 'setting')} in "
+        f"{fitted.num_trials:,} models{failed}; {seconds(fitted.wall_s)}."
+    )
+
+
+def _plural(num: int, noun: str) -> str:
+    return f"{num} {noun}" if num == 1 else f"{num:,} {noun}s"
+
+
+def card(fitted: Fitted, data: DataSet) -> str:
+    """The model card: what it is, how to use it, the honest figures and their limits."""
+    rows = "\n".join(
+        f"| {step.title} | {step.figures.recall:.3f} | {step.figures.hits}/{step.figures.num} | "
+        f"{step.figures.accuracy:.3f} | {'–' if step.recall_gain is None else gain(step.recall_gain)} | "
+        f"{'–' if step.accuracy_gain is None else gain(step.accuracy_gain)} |"
+        for step in fitted.steps
+    )
+    parts = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
+    kind = "x".join(map(str, data.input_shape)) + (" images, uint8" if data.is_image else " features, float32")
+    example = "images)  # uint8 (N, H, W, C)" if data.is_image else "rows)  # float32 (N, D)"
+    return f"""# {data.name}: a classifier that must not miss {named(fitted.important)}
+
+{data.num_classes} classes; inputs are {kind}. Trained by camri on {parts} rows with {title_of(fitted.setting)};
+training “{fitted.training_name}” ({fitted.training.model}, {fitted.training.epochs} epochs); {shift_text(fitted)}.
+
+## Use
+
+```
+camri predict {fitted.model_path} FILES…
+```
+
+```
+import camri
+model = camri.load({str(fitted.model_path)!r})
+model.predict({example}
+```
+
+Preprocessing and the shift are inside: in `model.onnx` too, where it is there. Probabilities are those of the shifted
+scores, so they are not the frequencies of the training data.
+
+## Figures
+
+This one model on {fitted.handed.num_images:,} test rows that nothing was chosen on: {own_figures(fitted)}. Intervals
+are 95 %, over rows.
+
+The procedure that chose it, over {fitted.num_seeds} models of new seeds, on the same rows, differences with 95 %
+intervals over seeds and rows:
+
+| step | recall | hits / n | accuracy | recall added | accuracy added |
+|---|---|---|---|---|---|
+{rows}
+
+{verdict(fitted)}
+
+{who_paid(fitted)}
+
+## Limits
+
+- The figures hold for data like the test rows. Of {named(fitted.important)} there are
+  {" and ".join(map(str, fitted.handed.num))} of them; a recall is known no better than its interval says.
+- The model was picked among {fitted.num_seeds} on validation rows; over new trainings expect the table's figures, not
+  the picked model's.
+- Accuracy was allowed to be as low as that of cross-entropy under the same training, on validation rows, and no lower
+  than asked; on test rows it can be.
+- A higher recall of some classes is paid by others: see who paid, and the report.
+"""

@@ -1,0 +1,139 @@
+"""The end of a fit: the claim, the model's folder with its card, the notes in the store, the page."""
+
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from camri.engine import Training, Trial
+from camri.export import Trained, save
+from camri.fitting import answer, finals
+from camri.fitting.journal import Journal
+from camri.fitting.judging import claim_of
+from camri.fitting.request import Request
+from camri.fitting.result import Fitted
+from camri.fitting.trainings import describe
+from camri.report.page import FILE_NAME as PAGE
+from camri.report.page import write_page
+from camri.report.steps import NOTE
+from camri.select import Rule
+from camri.study import lock
+from camri.study.facts import facts_of
+from camri.study.spec import Study
+from camri.study.store import open_run
+from camri.study.writer import Store
+
+MODEL = "model"
+
+
+@dataclass(frozen=True, eq=False)
+class Finals:
+    """What is handed over from: the finals' study in the request's folder, and where plain cross-entropy's run is.
+
+    `plain` is None where the chosen training is the plain one; `stores` are the runs of the whole fit.
+    """
+
+    study: Study
+    training_name: str
+    training: Training
+    plain: Path | None
+    important: tuple[int, ...]
+    stores: tuple[Path, ...]
+
+
+def hand_over(
+    request: Request, journal: Journal, ended: Finals, rule: Rule, wall_s: float, *, is_finished: bool
+) -> Fitted:
+    """The result, with its files written. `is_finished` is False where more seeds are still to come."""
+    _note(request, ended.study, rule=vars(rule), command=command(request))
+    title = describe(ended.training_name, ended.training)
+    num_trainings = len(journal.get("trainings"))
+    claim = claim_of(request.out, ended.plain, title, num_trainings)
+    num_trials, num_failed = _count(ended.stores)
+    first, last = claim.steps[0], claim.steps[-1]
+    assert last.recall_gain is not None
+    assert last.accuracy_gain is not None
+    fitted = Fitted(
+        important=tuple(request.data.classes[index] for index in ended.important),
+        setting=claim.handed.setting,
+        shift=claim.handed.shift,
+        training_name=ended.training_name,
+        training=ended.training,
+        before=first.figures,
+        after=last.figures,
+        recall_gain=last.recall_gain,
+        accuracy_gain=last.accuracy_gain,
+        over_shifted=claim.over_shifted,
+        gain_is_shown=claim.gain_is_shown,
+        steps=claim.steps,
+        paid=claim.paid,
+        handed=claim.handed,
+        num_seeds=claim.num_seeds,
+        num_trainings=num_trainings,
+        num_settings=journal.get("num_settings"),
+        num_trials=num_trials,
+        num_failed=num_failed,
+        wall_s=wall_s,
+        out=request.out,
+        model_path=request.out / MODEL,
+        page_path=request.out / PAGE,
+        answer="",
+        finished=is_finished,
+    )
+    fitted = replace(fitted, answer=answer.compose(fitted))
+    _save(request, journal, ended, fitted)
+    _note(request, ended.study, **{NOTE: [step.to_json() for step in fitted.steps]})
+    write_page(request.out)
+    if is_finished:
+        finals.remove_weights(request.out / finals.FOLDER)
+    return fitted
+
+
+def _save(request: Request, journal: Journal, ended: Finals, fitted: Fitted) -> None:
+    """Nothing; the model's folder is written, unless an earlier call wrote the same."""
+    handed = fitted.handed
+    same = [handed.setting.key, handed.seed, list(handed.shift), fitted.num_seeds]
+    if journal.get("handed") == same and fitted.model_path.is_dir():
+        return
+    trial = Trial(handed.setting, handed.seed)
+    outcome = finals.outcome_with_weights(request, request.out / finals.FOLDER, trial, ended.training)
+    # The file with the first values is not needed to build the trained model, and may not be where it is loaded.
+    kept = tuple(pair for pair in ended.training.model_options if not pair[0].startswith("initial"))
+    outcome = replace(outcome, training=ended.training.with_(model_options=kept))
+    trained = Trained.of(outcome, request.data, ended.important, handed.shift, request.inputs.standardise)
+    save(trained, fitted.model_path, card=answer.card(fitted, request.data))
+    journal.set(handed=same)
+
+
+def _note(request: Request, study: Study, **notes: object) -> None:
+    with lock.hold(request.out), Store.open(request.out, facts_of(study, request.data)) as store:
+        for name, value in notes.items():
+            store.write_note(name, value)
+
+
+def _count(stores: tuple[Path, ...]) -> tuple[int, int]:
+    """Trials of all stores, and those of them that failed."""
+    statuses: list[str] = []
+    for folder in stores:
+        with open_run(folder) as run:
+            statuses += run.statuses().values()
+    return len(statuses), sum(status == "failed" for status in statuses)
+
+
+def command(request: Request) -> str:
+    """The command that does this fit again, into a new folder."""
+    words = ["camri", "fit", request.source]
+    for name, strength in zip(request.important.classes, request.important.strengths, strict=True):
+        words += ["--important", str(name) if strength == 1 else f"{name}:{strength:g}"]
+    if request.num_trials is not None:
+        words += ["--trials", str(request.num_trials)]
+    else:
+        words += ["--budget", f"{request.budget_s:g}s"]
+    if request.tolerance:
+        words += ["--keep-accuracy", f"{request.tolerance:g}"]
+    words += ["--model", request.plain.model]
+    words += [word for name, path in request.plain.model_options if name == "initial" for word in ("--weights", path)]
+    if request.epochs is not None:
+        words += ["--epochs", str(request.epochs)]
+    if request.seed:
+        words += ["--seed", str(request.seed)]
+    return shlex.join([*words, "--out", "runs/again"])

@@ -1,0 +1,58 @@
+"""What a fit has decided so far, in one JSON file: the same command goes on with the same decisions."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from camri.errors import InputError
+
+FILE_NAME = "fit.json"
+TRAININGS = "trainings"  # the folder of the runs that compare trainings; a killed call may have left it alone
+
+
+class Journal:
+    """A fit's decisions by name, on the disk as soon as they are made."""
+
+    def __init__(self, folder: Path, values: dict[str, Any]):
+        self.path = folder / FILE_NAME
+        self.values = values
+
+    @staticmethod
+    def open(folder: Path, request: dict[str, Any]) -> "Journal":
+        """The folder's journal; a folder of another fit, or of something else, is refused by what differs."""
+        path = folder / FILE_NAME
+        if not path.exists():
+            others = sorted(one.name for one in folder.iterdir() if one.name != TRAININGS) if folder.is_dir() else []
+            if others:
+                raise InputError(
+                    f"{folder} holds other files ({others[0]}, …) and no fit; choose an empty or new folder"
+                )
+            return Journal(folder, {"request": request, "spent_s": 0.0})
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            before = values["request"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} cannot be read ({error}); choose another folder") from None
+        asked = json.loads(json.dumps(request))
+        if differ := [name for name in asked if before.get(name) != asked[name]]:
+            name = differ[0]
+            raise InputError(
+                f"{folder} holds a fit of another request ({name} {before.get(name)!r}, and not {asked[name]!r}); "
+                "choose another folder"
+            )
+        return Journal(folder, values)
+
+    def get(self, name: str) -> Any:
+        return self.values.get(name)
+
+    def set(self, **values: Any) -> None:
+        """Nothing; the values are on the disk, whole or not at all."""
+        self.values.update(values)
+        part = self.path.with_name(f"{self.path.name}.part")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(self.values, indent=1) + "\n", encoding="utf-8")
+            os.replace(part, self.path)
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be written ({error.strerror}); choose another folder") from None

@@ -1,0 +1,165 @@
+"""The finals' outcomes -> the model to hand over, chosen on validation data, and the claim, made on test images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from camri.errors import InputError
+from camri.fitting.result import Figures, Handed, Interval, Step
+from camri.methods import Setting
+from camri.metrics import Array
+from camri.posthoc import Shift
+from camri.report.answer import is_sure
+from camri.report.reading import BASELINE, Reading
+from camri.report.tables import picked
+from camri.report.verdict import SEED, ColumnVerdict, correct_for_columns, judge_column
+from camri.select import Rule, Validation
+from camri.stats import compare
+from camri.study.store import open_run
+
+MOST_PAID = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """What the finals say: steps and who paid on test images, and the model to hand over."""
+
+    steps: tuple[Step, ...]
+    paid: tuple[tuple[str, Interval], ...]
+    over_shifted: Interval | None
+    gain_is_shown: bool
+    handed: Handed
+    num_seeds: int
+
+
+def pick_model(setting: Validation, floor: float, rule: Rule) -> tuple[int, tuple[float, ...]]:
+    """(seed, shift) of the setting's best model on validation data, each with the shift tuned to it.
+
+    Best: the highest recall at or above the accuracy floor; where no model reaches it, the most accurate as it is.
+    """
+    tuned = {seed: rule.tune(setting.of({seed}), floor) for seed in sorted(setting.scores)}
+    reached = {seed: shift for seed, shift in tuned.items() if shift is not None}
+
+    def worth(shift: Shift) -> tuple[float, float, float]:
+        return shift.value, shift.accuracy, -float(np.abs(shift.shift).sum())
+
+    if reached:
+        seed = max(reached, key=lambda seed: worth(reached[seed]))
+        return seed, reached[seed].shift
+    seed = max(tuned, key=lambda seed: setting.scores[seed].accuracy())
+    return seed, (0.0,) * len(setting.scores[seed].important)
+
+
+def claim_of(folder: Path, plain: Path | None, training_title: str, num_trainings: int) -> Claim:
+    """What the run in the folder says; `plain` is the run with plain cross-entropy, where another training was chosen.
+
+    The setting, the model and its shift come from validation scores alone.
+    """
+    with Reading(folder) as reading:
+        (column,) = reading.columns
+        verdict = judge_column(reading, column)
+        best = verdict.best
+        if best is None or verdict.baseline is None:
+            raise InputError(f"{folder}: no cross-entropy trial of the finals ended well; see `camri study status`")
+        # Each half of the seeds picks for the other. Where both keep cross-entropy, a method that only both halves
+        # together prefer stands on too little, and the claim would not be about it.
+        final = verdict.baseline if best.keeps_baseline else best.final
+        seed, shift = pick_model(reading.validation(final, column), best.choice.final.floor, reading.rule)
+        row = next(one for one in final.rows if one.seed == seed)
+        test = reading.scores(row, "test", column)
+        handed = Handed(
+            setting=Setting.from_json(row.setting),
+            seed=seed,
+            shift=shift,
+            recalls=tuple(Interval.of_share(int(h), int(n)) for h, n in zip(test.hits(shift), test.num, strict=True)),
+            hits=tuple(test.hits(shift).tolist()),
+            num=tuple(test.num.tolist()),
+            accuracy=Interval.of_share(int(test.correct(shift).sum()), len(test)),
+            num_right=int(test.correct(shift).sum()),
+            num_images=len(test),
+        )
+        labels, seeds = test.labels, best.judgement.seeds
+        before = _plain(plain, seeds, column.indices)
+        is_baseline = final.key == verdict.baseline.key
+        steps, tables = _steps(reading, verdict, is_baseline, before, training_title, num_trainings)
+        (p,) = correct_for_columns([verdict])
+        return Claim(
+            steps=steps,
+            paid=_paid(tables[-1], tables[0], labels, column.indices, reading.classes),
+            over_shifted=None if is_baseline else Interval.of(best.gain),
+            gain_is_shown=is_sure(best, p) and not is_baseline,
+            handed=handed,
+            num_seeds=len(seeds),
+        )
+
+
+def _plain(folder: Path | None, seeds: Sequence[int], important: Sequence[int]) -> Array | None:
+    """Which test images plain cross-entropy classifies rightly, a row a seed; None where it is the finals' own."""
+    if folder is None:
+        return None
+    with open_run(folder) as run:
+        rows = {row.seed: row for row in run.rows(method=BASELINE)}
+        if missing := [seed for seed in seeds if seed not in rows]:
+            raise InputError(
+                f"{folder}: plain cross-entropy has no trial of seed {missing[0]}; see `camri study status`"
+            )
+        return np.array([run.scores(rows[seed], "test", important).correct() for seed in seeds])
+
+
+def _steps(
+    reading: Reading,
+    verdict: ColumnVerdict,
+    is_baseline: bool,
+    plain: Array | None,
+    training_title: str,
+    num_trainings: int,
+) -> tuple[tuple[Step, ...], list[Array]]:
+    """The steps, and which images each classifies rightly, a row a seed. Cross-entropy has no step of a method."""
+    assert verdict.best is not None
+    best, important = verdict.best, verdict.column.indices
+    labels = reading.run.labels("test")
+    arms = best.judgement.arms
+    found: list[tuple[str, str, Array]] = []
+    if plain is not None:
+        found.append(("before", "cross-entropy, plain training", plain))
+        found.append(("training", f"+ better training: {training_title}", arms["baseline"].correct))
+    else:
+        none = f" ({num_trainings - 1} others were no better)" if num_trainings > 1 else ""
+        found.append(("before", f"cross-entropy, plain training{none}", arms["baseline"].correct))
+    found.append(("shift", "+ shift of the important scores", arms["baseline shifted"].correct))
+    if not is_baseline:
+        found.append(("method", f"+ method: {picked(verdict, best)}", arms["chosen"].correct))
+    steps = []
+    for place, (name, title, table) in enumerate(found):
+        gains = _gains(table, found[place - 1][2], labels, important) if place else (None, None)
+        steps.append(Step(name, title, _figures(table, labels, important), *gains))
+    last = found[-1][2]
+    gains = _gains(last, found[0][2], labels, important)
+    steps.append(Step("together", "all together", _figures(last, labels, important), *gains))
+    return tuple(steps), [table for _, _, table in found]
+
+
+def _gains(table: Array, other: Array, labels: Array, important: Sequence[int]) -> tuple[Interval, Interval]:
+    own = np.isin(labels, important)
+    recall = compare(table[:, own], other[:, own], groups=labels[own], seed=SEED)
+    return Interval.of(recall), Interval.of(compare(table, other, seed=SEED))
+
+
+def _figures(table: Array, labels: Array, important: Sequence[int]) -> Figures:
+    recalls = [table[:, labels == index].mean() for index in important]
+    own = np.isin(labels, important)
+    return Figures(float(np.mean(recalls)), int(table[:, own].sum()), int(own.sum() * len(table)), float(table.mean()))
+
+
+def _paid(
+    after: Array, before: Array, labels: Array, important: Sequence[int], classes: Sequence[str]
+) -> tuple[tuple[str, Interval], ...]:
+    """The classes that lost most recall, with intervals, the greatest loss first."""
+    others = [index for index in np.unique(labels).tolist() if index not in important]
+    changes = {i: float(after[:, labels == i].mean() - before[:, labels == i].mean()) for i in others}
+    lost = sorted((i for i in others if changes[i] < 0), key=lambda i: changes[i])[:MOST_PAID]
+    return tuple(
+        (classes[i], Interval.of(compare(after[:, labels == i], before[:, labels == i], seed=SEED))) for i in lost
+    )

@@ -1,0 +1,79 @@
+"""How many trials each step of a fit gets."""
+
+from dataclasses import dataclass
+
+TRAINING_SHARE = 0.2
+SEARCH_SHARE = 0.4  # of what is left after the trainings; the finals have the rest
+MOST_TRAINING_SEEDS = 5
+MOST_FINAL_SEEDS = 20
+LEAST_FINAL_SEEDS = 2  # one to choose by, one to judge by
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """How many of the trainings are tried, with how many seeds."""
+
+    num: int
+    num_seeds: int
+
+
+def plan_trainings(num_trials: int, num_choices: int) -> Trainings:
+    """A fifth of the trials for the trainings; where it is little, fewer trainings.
+
+    >>> plan_trainings(100, 5), plan_trainings(16, 5)
+    (Trainings(num=5, num_seeds=4), Trainings(num=3, num_seeds=1))
+    """
+    share = int(TRAINING_SHARE * num_trials)
+    num = max(1, min(num_choices, share))
+    return Trainings(num, max(1, min(MOST_TRAINING_SEEDS, share // num)))
+
+
+@dataclass(frozen=True)
+class Race:
+    """How many candidates start, and how many are left at its end. Every round halves them, each with a new seed."""
+
+    num_candidates: int
+    num_finalists: int
+
+    def rounds(self) -> list[int]:
+        """Candidates trained in each round.
+
+        >>> Race(8, 2).rounds(), Race(2, 2).rounds()
+        ([8, 4], [2])
+        """
+        found = [self.num_candidates]
+        while (kept := self.kept(found[-1])) > self.num_finalists:
+            found.append(kept)
+        return found
+
+    def kept(self, num: int) -> int:
+        """How many of so many go on: the better half, but no fewer than the finalists."""
+        return max(self.num_finalists, -(-num // 2))
+
+
+def plan_race(num_left: int, num_known_seeds: int) -> Race:
+    """The race that so many trials allow; cross-entropy runs along in rounds whose seed it does not have yet.
+
+    >>> plan_race(80, 3).rounds(), plan_race(13, 1).rounds()
+    ([18, 9, 5], [4])
+    """
+    num_finalists = 2 if num_left < 50 else 3 if num_left < 160 else 4
+    share = int(SEARCH_SHARE * num_left)
+
+    def cost(race: Race) -> int:
+        rounds = race.rounds()
+        return sum(rounds) + max(0, len(rounds) - num_known_seeds)
+
+    found = Race(num_finalists, num_finalists)
+    while cost(bigger := Race(found.num_candidates + 1, num_finalists)) <= share:
+        found = bigger
+    return found
+
+
+def plan_finals(num_left: int, num_arms: int) -> int:
+    """New seeds of every arm of the finals; fewer than two mean that there are too many arms.
+
+    >>> plan_finals(48, 6), plan_finals(500, 5), plan_finals(9, 6)
+    (8, 20, 1)
+    """
+    return min(MOST_FINAL_SEEDS, num_left // num_arms)

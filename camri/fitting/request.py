@@ -1,0 +1,193 @@
+"""What is asked of a fit, checked before anything is trained or written."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from camri.data import DataSet
+from camri.engine import Training, Trial
+from camri.engine.replica import Job
+from camri.engine.training import pick_device
+from camri.errors import InputError
+from camri.fitting.inputs import Inputs, prepare
+from camri.methods import setting
+from camri.study.grid import Column, Resolved
+from camri.study.important import resolve
+from camri.study.spec import study
+
+DEFAULT_BUDGET_S = 600.0
+LEAST_TRIALS = 16  # two trainings, four candidates, and two new seeds of cross-entropy, a finalist and its control
+LARGEST_LOSS = 0.5  # of accuracy, that can be meant
+
+Important = str | int | Sequence[str | int] | Mapping[str | int, float] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A checked request. `plain` is the training that the others are variants of; its epochs may still be changed.
+
+    `important` has names, or "worst": the class that cross-entropy recognises worst on validation data.
+    """
+
+    source: str
+    inputs: Inputs
+    important: Column
+    plain: Training
+    device: torch.device
+    budget_s: float | None
+    num_trials: int | None
+    tolerance: float
+    seed: int
+    epochs: int | None
+    out: Path
+
+    @property
+    def data(self) -> DataSet:
+        return self.inputs.data
+
+    def resolved(self) -> Resolved | None:
+        """Class indices and strengths; None while the worst class is still to be found."""
+        columns = resolve(study("fit", self.source, [self.important], ["ce"]), self.data.classes)
+        return None if columns is None else columns[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """What a folder's fit must agree in to be gone on with."""
+        return {
+            "data": self.data.fingerprint,
+            "important": [list(pair) for pair in zip(self.important.classes, self.important.strengths, strict=True)],
+            "model": self.plain.model,
+            "model options": {k: v for k, v in self.plain.model_options if k != "initial"},
+            "budget in seconds": self.budget_s,
+            "trials": self.num_trials,
+            "keep accuracy": self.tolerance,
+            "epochs": self.epochs,
+            "seed": self.seed,
+        }
+
+
+def make_request(
+    data: str | PathLike[str] | DataSet,
+    important: Important,
+    out: str | PathLike[str] | None,
+    *,
+    budget_s: float | None,
+    num_trials: int | None,
+    keep_accuracy: float,
+    model: str | None,
+    weights: str | PathLike[str] | None,
+    device: str,
+    seed: int,
+    epochs: int | None,
+) -> Request:
+    """The checked request; a value that cannot be meant is refused by name."""
+    if budget_s is not None and num_trials is not None:
+        raise InputError(f"give a budget ({budget_s:g} s) or a number of trials ({num_trials}), not both")
+    if budget_s is not None and not 0 < budget_s < float("inf"):
+        raise InputError(f"budget_s={budget_s!r} is not allowed; give seconds above 0")
+    if num_trials is not None and (type(num_trials) is not int or num_trials < LEAST_TRIALS):
+        raise InputError(f"num_trials={num_trials!r} is not allowed; give a whole number of at least {LEAST_TRIALS}")
+    if not 0 <= keep_accuracy <= LARGEST_LOSS:
+        raise InputError(
+            f"keep_accuracy={keep_accuracy!r} is not allowed; give the accuracy that may be given up, 0 to "
+            f"{LARGEST_LOSS}, for example 0.01 for one point"
+        )
+    if type(seed) is not int or seed < 0:
+        raise InputError(f"seed={seed!r} is not allowed; give a whole number of at least 0")
+    chosen = pick_device(device)
+    source = data.name if isinstance(data, DataSet) else fspath(data)
+    inputs = prepare(data)
+    found = inputs.data
+    column = parse_important(important, found.classes)
+    plain = Training(
+        model=model or _model_for(found, chosen),
+        model_options=() if weights is None else _initial(weights),
+        epochs=epochs if epochs is not None else epochs_for(len(found.splits["train"])),
+    )
+    if budget_s is None and num_trials is None:
+        budget_s = DEFAULT_BUDGET_S
+    folder = Path(out) if out is not None else Path("runs") / _folder_name(found.name, column)
+    request = Request(source, inputs, column, plain, chosen, budget_s, num_trials, keep_accuracy, seed, epochs, folder)
+    resolved = request.resolved()
+    indices = () if resolved is None else tuple(index for index, _ in resolved)
+    Job(plain, found, indices).check([Trial(setting("ce"), 0)])
+    check_rows(found, indices)
+    return request
+
+
+def check_rows(data: DataSet, important: Sequence[int]) -> None:
+    """Refuse important classes that nothing can be chosen or shown on."""
+    for part in ("val", "test"):
+        counts = data.class_counts(part)
+        for index in important:
+            if not counts[index]:
+                raise InputError(
+                    f"class {data.classes[index]!r} has no rows in the {part} split, so its recall cannot be told; add "
+                    "rows of it"
+                )
+
+
+def parse_important(given: Important, classes: Sequence[str]) -> Column:
+    """The column of important classes; "stop:0.5" is "stop" at half strength, unless a class is called that.
+
+    >>> parse_important(["stop", "yield:0.5"], ["go", "stop", "yield"])
+    Column(classes=('stop', 'yield'), strengths=(1.0, 0.5))
+    >>> parse_important(None, ["go", "stop"]).classes
+    ('worst',)
+    """
+    if given is None or (isinstance(given, (list, tuple)) and not given):
+        return Column.of("worst")
+    if isinstance(given, Mapping):
+        return Column.of(dict(given))
+    words = list(given) if isinstance(given, (list, tuple)) else [given]
+    pairs = [_parse_word(word, classes) for word in words]
+    return Column(tuple(name for name, _ in pairs), tuple(strength for _, strength in pairs))
+
+
+def _parse_word(word: Any, classes: Sequence[str]) -> tuple[Any, float]:
+    if not isinstance(word, str) or word in classes or ":" not in word:
+        return word, 1.0
+    name, _, strength = word.rpartition(":")
+    try:
+        return name, float(strength)
+    except ValueError:
+        return word, 1.0
+
+
+def epochs_for(num_rows: int) -> int:
+    """Passes over the data: 18 for 50,000 rows, as in the fast schedule, more for fewer rows, between 12 and 60.
+
+    >>> epochs_for(50_000), epochs_for(10_000), epochs_for(1_000)
+    (18, 40, 60)
+    """
+    return int(min(60, max(12, round(18 * (50_000 / num_rows) ** 0.5))))
+
+
+def _model_for(data: DataSet, device: torch.device) -> str:
+    if not data.is_image:
+        return "features"
+    # The authors' CNN takes 568 M multiply-adds for a 32 × 32 image: on a processor a trial of it lasts hours.
+    return "paper" if device.type == "cuda" and min(data.input_shape[:2]) >= 16 else "small"
+
+
+def _initial(weights: str | PathLike[str]) -> tuple[tuple[str, Any], ...]:
+    path = Path(weights).absolute()
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"weights {weights} cannot be read ({error.strerror}); give a safetensors file") from None
+    return (("initial", str(path)), ("initial_sha256", digest))
+
+
+def _folder_name(data: str, column: Column) -> str:
+    """
+    >>> _folder_name("signs", Column.of(["stop", "no entry"]))
+    'signs-stop-no_entry'
+    """
+    words = [data, *map(str, column.classes)]
+    return "-".join(re.sub(r"[^\w.]+", "_", word) for word in words)[:80]

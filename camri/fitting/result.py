@@ -1,0 +1,134 @@
+"""What a fit hands back, as plain values."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from camri.engine import Training
+from camri.methods import Setting
+from camri.stats import Difference, wilson
+
+if TYPE_CHECKING:
+    from camri.export import Model
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(found: Difference) -> "Interval":
+        return Interval(found.estimate, found.low, found.high)
+
+    @staticmethod
+    def of_share(hits: int, num: int) -> "Interval":
+        """A share of images, with Wilson's interval."""
+        return Interval(hits / num, *wilson(hits, num))
+
+    @property
+    def is_above_zero(self) -> bool:
+        return self.low > 0
+
+    def to_json(self) -> dict[str, float]:
+        return {"estimate": self.estimate, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Test figures over several models: recall is the important classes' mean; hits and num are their sums."""
+
+    recall: float
+    hits: int
+    num: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step from plain cross-entropy to what was chosen, with what it added; None for the first.
+
+    `name` is "before", "training", "shift", "method" or "together"; what "together" added is over "before".
+    """
+
+    name: str
+    title: str
+    figures: Figures
+    recall_gain: Interval | None
+    accuracy_gain: Interval | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "title": self.title,
+            **vars(self.figures),
+            "recall_gain": None if self.recall_gain is None else self.recall_gain.to_json(),
+            "accuracy_gain": None if self.accuracy_gain is None else self.accuracy_gain.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Handed:
+    """The one model that is handed over: of the chosen setting's models the best on validation data.
+
+    `shift` is added to the important classes' scores, one number each. Its figures on test images are of this model
+    alone, with Wilson's intervals over images; `hits` and `num` are of each important class.
+    """
+
+    setting: Setting
+    seed: int
+    shift: tuple[float, ...]
+    recalls: tuple[Interval, ...]
+    hits: tuple[int, ...]
+    num: tuple[int, ...]
+    accuracy: Interval
+    num_right: int
+    num_images: int
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The result of a fit. Gains are over seeds that nothing was chosen by, on test images.
+
+    `before` is plain cross-entropy, `after` what was chosen with its shift; `over_shifted` is the recall gained over
+    cross-entropy of the same training with a shift of its own, None where that is what was chosen. `paid` has the
+    classes that lost most recall, by name. `finished` is False where it was stopped before all seeds had ended.
+    """
+
+    important: tuple[str, ...]
+    setting: Setting
+    shift: tuple[float, ...]
+    training_name: str
+    training: Training
+    before: Figures
+    after: Figures
+    recall_gain: Interval
+    accuracy_gain: Interval
+    over_shifted: Interval | None
+    gain_is_shown: bool
+    steps: tuple[Step, ...]
+    paid: tuple[tuple[str, Interval], ...]
+    handed: Handed
+    num_seeds: int
+    num_trainings: int
+    num_settings: int
+    num_trials: int
+    num_failed: int
+    wall_s: float
+    out: Path
+    model_path: Path
+    page_path: Path | None
+    answer: str
+    finished: bool
+
+    def load(self) -> "Model":
+        """The model, ready to predict."""
+        from camri.export import load
+
+        return load(self.model_path)
+
+    def __str__(self) -> str:
+        return self.answer

@@ -1,0 +1,189 @@
+"""Candidates proposed by Optuna, raced on validation data: every round halves them, each with a new seed."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from camri.engine.packs import PACK_SIZE
+from camri.errors import InputError
+from camri.fitting.plan import Race
+from camri.fitting.workshop import Bench, Point, setting_of
+from camri.methods import MARGIN_UNIT, setting
+from camri.metrics import pool
+from camri.posthoc import trace
+from camri.select import Rule, Validation
+from camri.study.grid import Resolved
+
+if TYPE_CHECKING:
+    import optuna
+
+SCALES = (4.0, 8.0, 16.0, 32.0)  # few, so that finalists share their L2-softmax control
+# Asked first, in this order: what has done well elsewhere, one of each method before a second of any.
+FIRST: tuple[dict[str, Any], ...] = (
+    {"method": "camri", "s": 8.0, "camri.m": 8},
+    {"method": "l2softmax", "s": 8.0},
+    {"method": "logit_adjusted", "logit_adjusted.d": 1.0},
+    {"method": "wce", "wce.w": 4},
+    {"method": "cosface", "s": 8.0, "cosface.m": 0.2},
+    {"method": "vector_scaling", "vector_scaling.delta": 0.8, "vector_scaling.d": 0.0},
+    {"method": "camri", "s": 16.0, "camri.m": 4},
+)
+METHODS = ("camri", "cosface", "wce", "logit_adjusted", "vector_scaling", "l2softmax")
+MOST_OF_A_METHOD = 2  # among the finalists: settings that hardly differ tell the same thing twice
+TRIES = 20  # proposals for a place, before a search space counts as used up
+CE = setting("ce")
+
+
+def suggest(trial: "optuna.trial.Trial") -> Point:
+    """The point that an Optuna trial stands for; its values are round, so that finalists can be read and repeated."""
+    method = trial.suggest_categorical("method", METHODS)
+    if method == "wce":
+        return method, (float(trial.suggest_int("wce.w", 2, 32, log=True)),)
+    if method == "logit_adjusted":
+        return method, (_step(trial, "logit_adjusted.d", 0.5, 3.0, 0.5), 0.0)
+    if method == "vector_scaling":
+        delta = _step(trial, "vector_scaling.delta", 0.6, 0.9, 0.1)
+        return method, (delta, _step(trial, "vector_scaling.d", 0.0, 2.0, 0.5))
+    scale = trial.suggest_categorical("s", SCALES)
+    if method == "camri":
+        return method, (trial.suggest_int("camri.m", 1, 12) * MARGIN_UNIT, scale)
+    if method == "cosface":
+        return method, (_step(trial, "cosface.m", 0.05, 0.4, 0.05), scale)
+    return method, (scale,)
+
+
+def _step(trial: "optuna.trial.Trial", name: str, low: float, high: float, step: float) -> float:
+    return round(trial.suggest_float(name, low, high, step=step), 10)
+
+
+@dataclass(frozen=True, order=True)
+class Worth:
+    """What a candidate reaches on validation data, better ones larger: the order is that of `select.choose`.
+
+    Where no shift reaches the floor, `is_kept` is False and the best accuracy there is decides.
+    """
+
+    is_kept: bool
+    recall: float
+    accuracy: float
+    small_shift: float
+    missing: float = field(compare=False)  # accuracy missing to the floor; at or below 0 there is none
+
+
+def weigh(candidate: Validation, baseline: Validation, rule: Rule) -> Worth:
+    """A candidate's worth over the seeds that it and the baseline share."""
+    seeds = set(candidate.scores) & set(baseline.scores)
+    if not seeds:
+        return Worth(False, 0.0, 0.0, 0.0, 1.0)
+    floor = rule.floor(baseline.of(seeds))
+    mine = candidate.of(seeds)
+    shift = rule.tune(mine, floor)
+    if shift is not None:
+        return Worth(True, shift.value, shift.accuracy, -float(np.abs(shift.shift).sum()), floor - shift.accuracy)
+    best = float(trace(pool(list(mine.scores.values()))).accuracy.max())
+    return Worth(False, 0.0, best, 0.0, floor - best)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The finalists, best first, and how many settings and methods were tried."""
+
+    finalists: tuple[Point, ...]
+    num_tried: int
+
+
+def search(
+    bench: Bench, column: Resolved, race: Race, seeds: Sequence[int], rule: Rule, seed: int, pack: int = PACK_SIZE
+) -> Found:
+    """The finalists of a race; proposals depend on `seed`, `pack` and what came of those before, and on nothing else.
+
+    What is stored is not trained again, so an interrupted search comes to the same proposals and goes on.
+    """
+    important = [index for index, _ in column]
+
+    def worth(point: Point, num_rounds: int) -> Worth:
+        """Of the seeds of so many rounds: an earlier call may have come further than this one is."""
+        baseline = bench.validation(CE, important).of(seeds[:num_rounds])
+        return weigh(bench.validation(setting_of(point, column), important), baseline, rule)
+
+    candidates = _propose(bench, column, race.num_candidates, seeds[0], lambda one: worth(one, 1), seed, pack)
+    tried = len(candidates)
+    rounds = race.rounds()
+    for number in range(1, len(rounds) + 1):
+        if number > 1:
+            bench.train(candidates, [seeds[number - 1]], f"candidates, round {number}")
+        # Stable: of equals the one that was proposed first.
+        candidates = sorted(candidates, key=lambda one, n=number: worth(one, n), reverse=True)  # type: ignore[misc]
+        if number < len(rounds):
+            candidates = candidates[: race.kept(len(candidates))]
+    return Found(tuple(_varied(candidates, race.num_finalists)), tried)
+
+
+def _varied(ranked: Sequence[Point], num: int) -> list[Point]:
+    """The first so many, with no more than two of a method unless there is nothing else."""
+    kept: list[Point] = []
+    for point in ranked:
+        if sum(one[0] == point[0] for one in kept) < MOST_OF_A_METHOD:
+            kept.append(point)
+    rest = [point for point in ranked if point not in kept]
+    return (kept + rest)[:num]
+
+
+def _propose(
+    bench: Bench, column: Resolved, num: int, seed: int, worth: Any, sampler_seed: int, pack: int
+) -> list[Point]:
+    """So many different points, in packs; Optuna hears what each reached before it proposes the next pack."""
+    found: dict[str, Point] = {}
+    with _quiet() as optuna:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that constraints and the liar are experimental
+            sampler = optuna.samplers.TPESampler(
+                seed=sampler_seed,
+                n_startup_trials=2 * len(FIRST),
+                constant_liar=True,
+                constraints_func=lambda trial: trial.user_attrs["constraint"],
+            )
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        for values in FIRST:
+            study.enqueue_trial(values)
+        while len(found) < num:
+            asked: list[tuple[Any, Point]] = []
+            new: dict[str, Point] = {}
+            for _ in range(TRIES * pack):
+                if len(new) == min(pack, num - len(found)):
+                    break
+                trial = study.ask()
+                point = suggest(trial)
+                asked.append((trial, point))
+                key = setting_of(point, column).key
+                if key not in found and key != CE.key:
+                    new[key] = point
+            if not new:
+                break
+            bench.train(list(new.values()), [seed], "candidates")
+            found |= new
+            for trial, point in asked:
+                reached = worth(point)
+                trial.set_user_attr("constraint", (reached.missing,))
+                # Recall decides; accuracy is to tell equal recalls apart, of which a small validation split has many.
+                study.tell(trial, reached.recall + 0.01 * reached.accuracy)
+    return list(found.values())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[Any]:
+    """Optuna without its log."""
+    try:
+        import optuna
+    except ImportError:
+        raise InputError("camri fit needs optuna, which is not installed: pip install 'camri[fit]'") from None
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        yield optuna
+    finally:
+        optuna.logging.set_verbosity(before)

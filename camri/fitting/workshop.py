@@ -1,0 +1,183 @@
+"""Where a fit trains: every trial goes through a study's runner into a store, with one clock and one progress."""
+
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from camri.engine import Outcome, Training
+from camri.errors import InputError
+from camri.fitting.request import Request
+from camri.methods import Setting
+from camri.select import Validation
+from camri.study.executor import Executor, LocalExecutor
+from camri.study.grid import Column, Grid, Resolved
+from camri.study.heartbeat import Report
+from camri.study.records import Row
+from camri.study.runner import run
+from camri.study.spec import Study, study
+from camri.study.store import FILE_NAME, open_run
+
+Point = tuple[str, tuple[float, ...]]  # a method and a value for each of its knobs
+POOL_START_S = 2.5  # until processes of the CPU engine train: few short trials are quicker without them
+
+
+class Interrupted(Exception):
+    """A signal came; everything that had ended is stored."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a fit is: the step it is at, trials ended and planned in all, seconds left as far as can be told."""
+
+    step: str
+    done: int
+    total: int
+    left_s: float | None
+    accuracy: float | None = None  # mean validation accuracy of the running trials
+    recall: float | None = None
+
+    @property
+    def part(self) -> float:
+        return min(1.0, self.done / self.total) if self.total else 0.0
+
+
+class Workshop:
+    """Trains studies on the request's device, tells the progress, and knows how long a trial takes."""
+
+    def __init__(
+        self, request: Request, on_progress: Callable[[Progress], None] | None, is_stopping: Callable[[], bool]
+    ):
+        self.request, self.on_progress, self.is_stopping = request, on_progress, is_stopping
+        self.total = 0  # trials planned in all
+        self.ended = 0  # trials that are stored
+        self.new = 0  # trained in this call
+        self.train_s = 0.0
+        self.trial_wall_s: float | None = None  # of one trial in its own process
+
+    @property
+    def trial_s(self) -> float | None:
+        """Seconds of the device a trial, starting of processes included; None before the first."""
+        return self.train_s / self.new if self.new else None
+
+    def train(
+        self,
+        asked: Study,
+        folder: Path,
+        step: str,
+        wrap: Callable[[Executor], Executor] = lambda executor: executor,
+        beside: Collection[str] = (),
+    ) -> None:
+        """Nothing; every trial of the study is in the folder's store. Raises :class:`Interrupted` where one is not."""
+        if self.is_stopping():
+            raise Interrupted
+        num = len(asked.trials(asked.placeholders()))
+        executor = wrap(LocalExecutor(str(self.request.device), workers=self._workers(num)))
+        began = time.monotonic()
+
+        def count(outcome: Outcome) -> None:
+            self.ended, self.new = self.ended + 1, self.new + 1
+
+        def tell(report: Report) -> None:
+            self.tell(step, report)
+
+        # A failed trial stays failed: the same command must come to the same end.
+        result = run(asked, folder, executor, data=self.request.data, listeners=[count], on_report=tell, beside=beside)
+        if result.new:
+            self.train_s += time.monotonic() - began
+            with open_run(folder) as stored:
+                self.trial_wall_s = float(np.mean([row.wall_s for row in stored.rows(status=None)]))
+        if not result.finished:
+            raise Interrupted
+        self.tell(step)
+
+    def tell(self, step: str, report: Report | None = None) -> None:
+        """Nothing; the listener hears where the fit stands."""
+        if self.on_progress is None:
+            return
+        left = max(self.total - self.ended, 0)
+        left_s = left * self.trial_s if self.trial_s is not None else None
+        if left_s is None and report is not None and report.left_s < float("inf"):
+            left_s = report.left_s
+        recall, accuracy = (None, None) if report is None else (report.recall, report.accuracy)
+        self.on_progress(Progress(step, self.ended, max(self.total, self.ended), left_s, accuracy, recall))
+
+    def _workers(self, num_trials: int) -> int | None:
+        if self.trial_wall_s is None:
+            return None
+        alone_s = num_trials * self.trial_wall_s
+        return 1 if alone_s < POOL_START_S + alone_s / (os.cpu_count() or 1) else None
+
+
+class Bench:
+    """The store of one training: settings × seeds go in, validation scores come out. Test scores are not read here."""
+
+    def __init__(self, workshop: Workshop, name: str, training: Training, folder: Path, important: Column):
+        self.workshop, self.name, self.training, self.folder = workshop, name, training, folder
+        self.important = important
+
+    def asked(self, points: Sequence[Point], seeds: Sequence[int]) -> Study:
+        """The study of cross-entropy and these points with these seeds."""
+        by_method: dict[str, list[tuple[float, ...]]] = {"ce": [()]}
+        for method, values in points:
+            by_method.setdefault(method, []).append(values)
+        inputs = self.workshop.request.inputs
+        return study(
+            f"fit.{self.name}",
+            self.workshop.request.source,
+            [self.important],
+            [Grid.at(method, [values]) for method, values in by_method.items()],
+            seeds=list(seeds),
+            training=self.training,
+            val_fraction=inputs.val_fraction,
+            test_fraction=inputs.test_fraction,
+        )
+
+    def train(self, points: Sequence[Point], seeds: Sequence[int], step: str) -> None:
+        self.workshop.train(self.asked(points, seeds), self.folder, step)
+
+    def column(self) -> Resolved:
+        """Indices and strengths of the important classes, as the store has them."""
+        with open_run(self.folder) as stored:
+            (found,) = stored.columns()
+        return tuple(zip(found.indices, found.strengths, strict=True))
+
+    def rows(self, setting: Setting, status: str | None = "done") -> list[Row]:
+        with open_run(self.folder) as stored:
+            return stored.rows(key=setting.key, status=status)
+
+    def validation(self, setting: Setting, important: Sequence[int]) -> Validation:
+        """The setting's validation scores by seed, of those that ended well."""
+        with open_run(self.folder) as stored:
+            scores = {row.seed: stored.scores(row, "val", important) for row in stored.rows(key=setting.key)}
+        return Validation(setting.key, scores)
+
+
+def setting_of(point: Point, column: Resolved) -> Setting:
+    """The setting of a point for the important classes.
+
+    >>> print(setting_of(("wce", (5.0,)), ((3, 1.0), (4, 0.5))))
+    wce w=5,3
+    """
+    method, values = point
+    grid = Grid.at(method, [[values]])
+    return grid.setting(next(grid.tried()), column)
+
+
+def count_trials(folders: Sequence[Path]) -> int:
+    """Trials that are stored in these runs, failed ones too."""
+    num = 0
+    for folder in folders:
+        if (folder / FILE_NAME).exists():
+            with open_run(folder) as stored:
+                num += len(stored.statuses())
+    return num
+
+
+def refuse_failures(rows: Sequence[Row], what: str) -> None:
+    """Refuse to go on where every trial failed, with the first error."""
+    if rows and all(row.status != "done" for row in rows):
+        raise InputError(f"every trial of {what} failed; the first: {rows[0].error}")
