@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 # Public name -> module. They are imported on first use, so that `camri --help` starts without torch.
 _PUBLIC = {
     "ArcFaceLoss": "modules",
+    "CamriClassifier": "estimator",
     "CamriLoss": "modules",
     "CosFaceLoss": "modules",
     "CosineHead": "heads",
@@ -29,6 +30,7 @@ _PUBLIC = {
 
 __all__ = [
     "ArcFaceLoss",
+    "CamriClassifier",
     "CamriLoss",
     "CosFaceLoss",
     "CosineHead",
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
         study,
     )
     from camri.errors import InputError
+    from camri.estimator import CamriClassifier
     from camri.export import load
     from camri.fitting import fit
     from camri.heads import CosineHead, LinearHead, replace_head

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from camri import losses
+from camri.checks import as_float
 from camri.errors import InputError, closest
 from camri.penalties import ClassKey, important_matrix, important_vector
 
@@ -102,7 +103,7 @@ class Criterion(nn.Module):
 
     def logits(self, outputs: Tensor) -> Tensor:
         """The head's outputs as logits, whose softmax is the model's probabilities: cosines times the scale."""
-        return outputs.float() * self.options["scale"] if "scale" in self.options else outputs
+        return as_float(outputs) * self.options["scale"] if "scale" in self.options else outputs
 
     def extra_repr(self) -> str:
         parts = [f"{name}={getattr(self, name).tolist()}" for name in self._names if getattr(self, name) is not None]

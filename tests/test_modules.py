@@ -129,6 +129,8 @@ def test_wasserstein_with_smoothed_labels_is_the_distribution_form():
 def test_logits_are_cosines_times_scale():
     torch.testing.assert_close(camri.CamriLoss(4, {1: 0.3}, 8.0).logits(COS), 8 * COS)
     assert camri.CrossEntropyLoss().logits(COS) is COS
+    precise = camri.CamriLoss(4, {1: 0.3}, 8.0).logits(COS.double() / 3)
+    torch.testing.assert_close(precise, COS.double() * (8 / 3))  # float64 stays float64
 
 
 def test_parameters_follow_the_module_to_another_dtype_and_nothing_is_trained():

@@ -67,6 +67,7 @@ def test_the_report_needs_no_torch(package):
 def test_public_names():
     assert sorted(camri.__all__) == [
         "ArcFaceLoss",
+        "CamriClassifier",
         "CamriLoss",
         "CosFaceLoss",
         "CosineHead",

@@ -1,0 +1,271 @@
+"""The estimator: parameters in, fitted model out, in scikit-learn's interface."""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from camri import export, methods
+from camri.data import Split
+from camri.data.batches import to_float
+from camri.data.dataset import assemble
+from camri.data.labels import check_classes
+from camri.data.splits import choose_rows
+from camri.engine import Outcome, Stopped, Training, Trial, train
+from camri.engine.training import pick_device
+from camri.errors import InputError
+from camri.estimator import folder as folders
+from camri.estimator.arrays import check_arrays, find_important
+from camri.export.model import Network
+from camri.posthoc import choose_shift
+
+BATCH_ROWS = 512  # predicted at once
+
+
+class CamriClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier that raises the recall of its important classes, in scikit-learn's interface.
+
+    `X` is a table of features (N, D), standardised inside, or uint8 images (N, H, W) or (N, H, W, 1 or 3).
+
+    important: a label, a list of labels, or {label: strength}; None: all classes alike, no margin and no shift.
+    method: a name in `camri.methods.METHODS`: "camri", "ce", "l2softmax", "arcface", "wce", …
+    margin: radians at the important classes. {label: strength} replaces it; for methods without a margin the strength
+        is their own, for "wce" the weight.
+    scale: what the cosines are multiplied by.
+    knobs: further values a method needs, such as {"gamma": 2.0} for "focal".
+    model: "auto" is an MLP for features and a small CNN for images; or a name in `camri.models.MODELS`.
+    model_options: such as {"hidden": (256, 128), "dropout": 0.1} for the MLP.
+    epochs, batch_size, learning_rate: of the training; training_options: other fields of `camri.engine.Training`.
+    shift: "auto" first trains on all but `validation_fraction` of the rows, finds on these what to add to the important
+        classes' logits for the best recall at no loss of accuracy, and then trains on all rows; None adds nothing.
+    random_state: with a number, the same data gives the same bits on the CPU.
+    device: "cpu", "cuda", or "auto" for a GPU where there is one.
+
+    After `fit`: `classes_`, `n_features_in_`, `feature_names_in_`, `important_` (labels), `shift_` (n_classes,),
+    `loss_curve_` (epochs,), `validation_` (recall and accuracy before and with the shift on the rows it was chosen on,
+    or None) and `trained_`, the model as `camri.export` takes it.
+
+    >>> from sklearn.datasets import load_wine
+    >>> X, y = load_wine(return_X_y=True)
+    >>> model = CamriClassifier(important=1, epochs=10, random_state=0).fit(X[::2], y[::2])
+    >>> model.score(X[1::2], y[1::2]) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        important: Any = None,
+        *,
+        method: str = "camri",
+        margin: float = 0.2,
+        scale: float = 8.0,
+        knobs: Mapping[str, Any] | None = None,
+        model: str = "auto",
+        model_options: Mapping[str, Any] | None = None,
+        epochs: int = 40,
+        batch_size: int = 64,
+        learning_rate: float = 3e-3,
+        training_options: Mapping[str, Any] | None = None,
+        shift: str | None = "auto",
+        validation_fraction: float = 0.2,
+        random_state: Any = None,
+        device: str = "cpu",
+    ):
+        self.important = important
+        self.method = method
+        self.margin = margin
+        self.scale = scale
+        self.knobs = knobs
+        self.model = model
+        self.model_options = model_options
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.training_options = training_options
+        self.shift = shift
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+        self.device = device
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> "CamriClassifier":
+        """This estimator, trained."""
+        rows, y = check_arrays(self, X, y=y, ensure_min_samples=2)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        check_classes("y", [str(label) for label in self.classes_.tolist()], {"train": codes})
+        strengths = find_important(self.important, self.classes_)
+        trial = Trial(self._setting(strengths), int(check_random_state(self.random_state).randint(2**31 - 1)))
+
+        shift, self.validation_ = (0.0,) * len(strengths), None
+        held_out = self._hold_out(codes, strengths, trial.seed)
+        if held_out.any():
+            scores = self._train(rows, codes, trial, tuple(strengths), held_out)[0].scores["val"]
+            best = choose_shift(scores, accuracy_floor=scores.accuracy())
+            assert best is not None, "a shift of 0 reaches the floor"
+            shift = best.shift
+            self.validation_ = {
+                "num_rows": len(scores),
+                "recall_before": scores.recall().tolist(),
+                "recall": list(best.recall),
+                "accuracy_before": scores.accuracy(),
+                "accuracy": best.accuracy,
+            }
+        outcome, trained = self._train(rows, codes, trial, tuple(strengths), np.zeros(len(rows), dtype=bool))
+        self.loss_curve_ = outcome.curves["train_loss"].astype(float)
+        self._take(dataclasses.replace(trained, shift=shift))
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Logits after the shift, (N, C); of two classes the second's over the first's, (N,)."""
+        logits = self._logits(X)
+        return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities after the shift, (N, C), columns as in `classes_`."""
+        return softmax(self._logits(X), axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The label with the highest logit after the shift, (N,)."""
+        best = self._logits(X).argmax(axis=1)
+        return self.classes_[best]
+
+    def save(self, folder: str | Path, *, onnx: bool = False) -> Path:
+        """The folder, for `CamriClassifier.load`, `camri.load` and `camri predict`; nothing in it is a pickle."""
+        check_is_fitted(self)
+        notes = {**self.trained_.preprocessing, "estimator": folders.describe(self)}
+        trained = dataclasses.replace(self.trained_, preprocessing=notes)
+        return export.save(trained, folder, card=folders.write_card(self), onnx=onnx)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "CamriClassifier":
+        """The fitted estimator that `save` wrote."""
+        trained = export.load(folder).trained
+        notes = dict(trained.preprocessing)
+        if "estimator" not in notes:
+            raise InputError(f"{folder} holds no CamriClassifier; read it with camri.load({str(folder)!r})")
+        try:
+            found = folders.restore(cls, notes.pop("estimator"))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{folder} is damaged ({error}); copy the model's folder again") from None
+        found.n_features_in_ = math.prod(trained.input_shape)
+        found._take(dataclasses.replace(trained, preprocessing=notes))
+        return found
+
+    def _setting(self, strengths: Mapping[int, float | None]) -> methods.Setting:
+        knobs = methods.method(self.method).knobs
+        values: dict[str, Any] = {"m": self.margin, "s": self.scale}
+        values = {name: value for name, value in values.items() if name in knobs} | dict(self.knobs or {})
+        own = next((name for name, knob in knobs.items() if knob.per_class), None)
+        if own is not None and strengths and None not in strengths.values():
+            values[own] = dict(strengths)
+        chosen = methods.setting(self.method, strengths, **values)
+        return chosen if strengths else chosen.canonical()  # CAMRI without important classes is L2-softmax
+
+    def _training(self, is_image: bool) -> Training:
+        def freeze(value: Any) -> Any:
+            return tuple(map(freeze, value)) if isinstance(value, (list, tuple)) else value
+
+        options = sorted((self.model_options or {}).items())
+        automatic = "small" if is_image else "features"
+        return Training(
+            model=automatic if self.model == "auto" else self.model,
+            model_options=tuple((name, freeze(value)) for name, value in options),
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+        ).with_(**(self.training_options or {}))
+
+    def _hold_out(self, codes: np.ndarray, important: Collection[int], seed: int) -> np.ndarray:
+        """Which rows the shift is chosen on, bool (N,): a part of every class; none where nothing is to be chosen."""
+        if self.shift not in ("auto", None):
+            raise InputError(f"shift={self.shift!r} is unknown; choices: 'auto', None")
+        none = np.zeros(len(codes), dtype=bool)
+        if self.shift is None or not important:
+            return none
+        if not 0 < self.validation_fraction < 1:
+            raise InputError(f"validation_fraction={self.validation_fraction!r} must lie between 0 and 1")
+        num_rows = max(1, round(self.validation_fraction * len(codes)))
+        labels = Split(torch.empty(len(codes), 0), torch.from_numpy(codes))
+        taken = choose_rows(labels, len(self.classes_), num_rows, salt=f"{seed}/val")
+        for index in important:
+            if not (codes[taken] == index).any():
+                warnings.warn(
+                    f"no row of class {self.classes_[index]} can be held out, so no shift is chosen; give more rows, a "
+                    "larger validation_fraction, or shift=None",
+                    stacklevel=3,
+                )
+                return none
+        return taken
+
+    def _train(
+        self, rows: np.ndarray, codes: np.ndarray, trial: Trial, important: tuple[int, ...], held_out: np.ndarray
+    ) -> tuple[Outcome, export.Trained]:
+        """One model of the rows that are not held out, trained in this process."""
+        scaling, is_image = None, rows.dtype == np.uint8
+        if not is_image:
+            scaler = StandardScaler().fit(rows[~held_out])
+            scaling = (tuple(scaler.mean_.tolist()), tuple(scaler.scale_.tolist()))
+            rows = scaler.transform(rows).astype(np.float32)
+        splits = {
+            part: Split(torch.from_numpy(rows[mask]), torch.from_numpy(codes[mask]))
+            for part, mask in (("train", ~held_out), ("val", held_out))
+            if mask.any()
+        }
+        columns = getattr(self, "feature_names_in_", None)  # by which `camri predict` finds them in a table
+        told = {} if columns is None else {"feature_columns": columns.tolist()}
+        data = assemble("X", tuple(str(label) for label in self.classes_.tolist()), splits, told)
+        training = self._training(is_image)
+        how: dict[str, Any] = {"keep_weights": True, "workers": 1, "deterministic": True}
+        try:
+            (outcome,) = train([trial], data, self.device, training=training, important=important, **how)
+        except Stopped:  # the engine heard Ctrl-C
+            raise KeyboardInterrupt from None
+        if outcome.status != "done":
+            raise RuntimeError(f"training failed: {outcome.error}")
+        return outcome, export.Trained.of(outcome, data, important, standardise=scaling)
+
+    def _take(self, trained: export.Trained) -> None:
+        """Sets what follows from the trained model."""
+        self.trained_ = trained
+        self.important_ = self.classes_[list(trained.important)]
+        self.shift_ = np.zeros(len(self.classes_))
+        self.shift_[list(trained.important)] = trained.shift
+
+    @torch.inference_mode()
+    def _logits(self, X: Any) -> np.ndarray:
+        """Logits after the shift, float64 (N, C)."""
+        check_is_fitted(self)
+        rows, trained = check_arrays(self, X, reset=False), self.trained_
+        if rows.shape[1:] != trained.input_shape:
+            raise InputError(f"X has rows of shape {rows.shape[1:]}; the model was trained on {trained.input_shape}")
+        device = pick_device(self.device)
+        network = Network(trained).to(device)
+        if not trained.is_image:
+            # In float64 a row's score does not depend on the rows beside it; in float32 it does, in the seventh digit,
+            # since a batch of another size is summed in another order.
+            network.double()
+            assert trained.standardise is not None
+            mean, sd = map(np.array, trained.standardise)
+        found = []
+        for start in range(0, len(rows), BATCH_ROWS):
+            batch = rows[start : start + BATCH_ROWS]
+            batch = batch if trained.is_image else (batch - mean) / sd
+            outputs = network.classifier(to_float(torch.from_numpy(batch).to(device)))
+            found.append(network.criterion.logits(outputs).double().cpu().numpy())
+        return np.concatenate(found) + self.shift_
