@@ -98,7 +98,9 @@ def cards():
 
 @pytest.mark.parametrize("name", methods.METHODS)
 def test_method_has_a_card_with_its_module_setting_and_source(name):
-    (card,) = [text for title, text in cards().items() if f"`{name}`" in title]
+    found = [text for title, text in cards().items() if f"`{name}`" in title]
+    assert len(found) == 1, f"docs/methods.md needs a section titled … `{name}`"
+    card = found[0]
     assert f'setting("{name}"' in card
     assert f"camri.{methods.METHODS[name].loss.__name__}(" in card
     for part in ("**Idea.**", "**Knobs.**", "**Fails when", "**Whose.**", "```math", "losses."):
