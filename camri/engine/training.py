@@ -105,9 +105,15 @@ def pick_device(device: str | torch.device) -> torch.device:
     return chosen
 
 
+_LISTENING: list[threading.Event] = []  # of every call of stop_on_signals that is open, the outermost first
+
+
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a second SIGINT interrupts at once."""
+    """An event that SIGINT and SIGTERM set; a second SIGINT interrupts at once.
+
+    Calls may be nested: a signal is heard by all of them, so that one that comes as the inner call ends is not lost.
+    """
     told = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield told  # only the main thread may handle signals
@@ -116,11 +122,14 @@ def stop_on_signals() -> Iterator[threading.Event]:
     def hear(number: int, frame: object) -> None:
         if told.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
-        told.set()
+        for event in _LISTENING:
+            event.set()
 
     before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    _LISTENING.append(told)
     try:
         yield told
     finally:
+        _LISTENING.remove(told)
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -13,6 +13,7 @@ from camri.study.cost import measure
 
 COMFORTABLE_TRIALS = 60  # fewer trials than these: rather shorter ones
 LEAST_EPOCHS = 6
+CALLS = 3  # that are still to start, as a rule: a few packs of candidates and the finals
 RESERVE = (0.1, 8.0, 60.0)  # part of the time that the model's files and the page are given, at least and at most
 
 
@@ -27,12 +28,12 @@ class Budget:
         """Seconds of this fit so far, earlier calls included."""
         return self.spent_s + time.monotonic() - self.began
 
-    def left(self, trial_s: float | None) -> int:
-        """Trials that can still be trained, a trial taking so many seconds of the device."""
+    def left(self, trial_s: float | None, start_s: float = 0.0) -> int:
+        """Trials that can still be trained, a trial taking so many seconds of the device, a call so many to start."""
         if self.request.num_trials is not None:
             return self.request.num_trials - self.count()
         assert self.request.budget_s is not None
-        left_s = self.request.budget_s - reserve_s(self.request.budget_s) - self.passed_s()
+        left_s = self.request.budget_s - reserve_s(self.request.budget_s) - self.passed_s() - CALLS * start_s
         return max(0, math.floor(left_s / trial_s)) if trial_s else 0
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from camri.data import DataSet
 from camri.engine import Training
@@ -106,7 +107,7 @@ def fit(
             except Interrupted:
                 raise Unfinished(job.missing()) from None
         finally:
-            job.note_time()
+            job.note()
 
 
 class _Job:
@@ -130,9 +131,10 @@ class _Job:
         folder = self.request.out / TRAININGS / name
         return Bench(self.workshop, name, self.trainings[name], folder, self.request.important)
 
-    def note_time(self) -> None:
+    def note(self, **decided: Any) -> None:
+        """Nothing; what was decided is on the disk, with the time that was spent until now."""
         if not self.journal.get("finished"):
-            self.journal.set(spent_s=round(self.budget.passed_s(), 3))
+            self.journal.set(**decided, spent_s=round(self.budget.passed_s(), 3))
 
     def run(self) -> Fitted:
         if self.journal.get("training") is None:
@@ -147,9 +149,9 @@ class _Job:
     def _choose_training(self) -> None:
         journal = self.journal
         if journal.get("trainings") is None:
-            planned = plan.plan_trainings(self.budget.left(journal.get("trial_s")), len(self.trainings))
+            planned = plan.plan_trainings(self._left(), len(self.trainings))
             names = list(self.trainings)[: planned.num]
-            journal.set(trainings=names, training_seeds=planned.num_seeds)
+            self.note(trainings=names, training_seeds=planned.num_seeds)
         names, seeds = journal.get("trainings"), self.search_seeds[: journal.get("training_seeds")]
         self._expect(len(names) * len(seeds))
         baselines = {}
@@ -165,7 +167,7 @@ class _Job:
         chosen = choose_training(baselines)
         column = self.bench(chosen).column()
         check_rows(self.request.data, [index for index, _ in column])
-        journal.set(training=chosen, important=[list(pair) for pair in column])
+        self.note(training=chosen, important=[list(pair) for pair in column])
 
     @property
     def training(self) -> Training:
@@ -180,9 +182,8 @@ class _Job:
     def _search(self) -> None:
         journal = self.journal
         if journal.get("race") is None:
-            left = self.budget.left(self.workshop.trial_s or journal.get("trial_s"))
-            race = plan.plan_race(left, journal.get("training_seeds"))
-            journal.set(race=[race.num_candidates, race.num_finalists], pack=PACK_SIZE)
+            race = plan.plan_race(self._left(), journal.get("training_seeds"))
+            self.note(race=[race.num_candidates, race.num_finalists], pack=PACK_SIZE)
         race = plan.Race(*journal.get("race"))
         self._expect(sum(race.rounds()))
         found = search(
@@ -195,11 +196,11 @@ class _Job:
             journal.get("pack"),
         )
         finalists = list(found.finalists)
-        left = self.budget.left(self.workshop.trial_s or journal.get("trial_s"))
+        left = self._left()
         while len(finalists) > 1 and plan.plan_finals(left, self._num_arms(finalists)) < plan.LEAST_FINAL_SEEDS:
             finalists.pop()
         num_seeds = max(plan.LEAST_FINAL_SEEDS, plan.plan_finals(left, self._num_arms(finalists)))
-        journal.set(finalists=finalists, num_settings=found.num_tried, final_seeds=num_seeds)
+        self.note(finalists=finalists, num_settings=found.num_tried, final_seeds=num_seeds)
 
     def _num_arms(self, finalists: Sequence[Point]) -> int:
         is_plain = self.journal.get("training") == "plain"
@@ -236,7 +237,7 @@ class _Job:
 
     def hand_over(self, is_finished: bool) -> Fitted:
         """What is chosen of the finals, in files; raises :class:`Interrupted` where they are not far enough."""
-        if len(self._complete_seeds()) < plan.LEAST_FINAL_SEEDS:
+        if not is_finished and len(self._complete_seeds()) < plan.LEAST_FINAL_SEEDS:
             raise Interrupted
         name, out = self.journal.get("training"), self.request.out
         ended = handover.Finals(
@@ -250,26 +251,20 @@ class _Job:
         self.workshop.tell("writing model and page")
         wall_s = self.journal.get("spent_s") if self.journal.get("finished") else self.budget.passed_s()
         fitted = handover.hand_over(self.request, self.journal, ended, self.rule, wall_s, is_finished=is_finished)
-        if is_finished and not self.journal.get("finished"):
-            self.journal.set(finished=True, spent_s=round(self.budget.passed_s(), 3))
+        if is_finished:
+            self.note(finished=True)
         return fitted
 
     def _complete_seeds(self) -> set[int]:
-        """Seeds of which every arm of the finals has its model."""
+        """Seeds with which every arm of the finals has ended, well or not."""
         if self.journal.get("finalists") is None or not (self.request.out / STORE).exists():
             return set()
-        keys = {CE.key, *(setting_of(point, self.column).key for point in self.points())}
-        by_key: dict[str, set[int]] = {key: set() for key in keys}
+        by_key: dict[str, set[int]] = {setting_of(point, self.column).key: set() for point in self.points()}
+        by_key[CE.key] = set()
         with open_run(self.request.out) as run:
-            for row in run.rows():
-                by_key.setdefault(row.key, set()).add(row.seed)
-        # A setting all of whose trials failed has no place in the choice; it cannot hold the others up.
-        failed = {key for key, seeds in by_key.items() if not seeds and self._all_failed(key)}
-        return set.intersection(*(by_key[key] for key in keys - failed))
-
-    def _all_failed(self, key: str) -> bool:
-        with open_run(self.request.out) as run:
-            return len(run.rows(status="failed", key=key)) >= self.journal.get("final_seeds")
+            for row in run.rows(status=None):
+                by_key[row.key].add(row.seed)
+        return set.intersection(*by_key.values())
 
     def missing(self) -> str:
         """What there is not yet, for who stopped a fit."""
@@ -288,5 +283,8 @@ class _Job:
 
     def _expect(self, num_more: int) -> None:
         """Nothing; the workshop knows how many trials there will be, for the time left."""
-        left = self.budget.left(self.workshop.trial_s or self.journal.get("trial_s"))
-        self.workshop.total = self.workshop.ended + max(num_more, left)
+        self.workshop.total = self.workshop.ended + max(num_more, self._left())
+
+    def _left(self) -> int:
+        """Trials that the budget still allows."""
+        return self.budget.left(self.workshop.trial_s or self.journal.get("trial_s"), self.workshop.start_s)

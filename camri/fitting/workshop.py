@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from camri.engine import Outcome, Training
 from camri.errors import InputError
 from camri.fitting.request import Request
@@ -55,13 +53,20 @@ class Workshop:
         self.total = 0  # trials planned in all
         self.ended = 0  # trials that are stored
         self.new = 0  # trained in this call
+        self.calls = 0
         self.train_s = 0.0
-        self.trial_wall_s: float | None = None  # of one trial in its own process
+        self.device_s = 0.0  # of the trials' own, without the starting of processes and the compiling of models
+        self.parallel = (os.cpu_count() or 1) if request.device.type == "cpu" else 1
 
     @property
     def trial_s(self) -> float | None:
-        """Seconds of the device a trial, starting of processes included; None before the first."""
-        return self.train_s / self.new if self.new else None
+        """Seconds of the device a trial; None before the first."""
+        return self.device_s / self.parallel / self.new if self.new else None
+
+    @property
+    def start_s(self) -> float:
+        """Seconds until a call trains."""
+        return max(0.0, self.train_s - self.device_s / self.parallel) / self.calls if self.calls else 0.0
 
     def train(
         self,
@@ -80,6 +85,7 @@ class Workshop:
 
         def count(outcome: Outcome) -> None:
             self.ended, self.new = self.ended + 1, self.new + 1
+            self.device_s += outcome.device_s
 
         def tell(report: Report) -> None:
             self.tell(step, report)
@@ -87,9 +93,8 @@ class Workshop:
         # A failed trial stays failed: the same command must come to the same end.
         result = run(asked, folder, executor, data=self.request.data, listeners=[count], on_report=tell, beside=beside)
         if result.new:
+            self.calls += 1
             self.train_s += time.monotonic() - began
-            with open_run(folder) as stored:
-                self.trial_wall_s = float(np.mean([row.wall_s for row in stored.rows(status=None)]))
         if not result.finished:
             raise Interrupted
         self.tell(step)
@@ -99,17 +104,17 @@ class Workshop:
         if self.on_progress is None:
             return
         left = max(self.total - self.ended, 0)
-        left_s = left * self.trial_s if self.trial_s is not None else None
+        left_s = left * self.trial_s + self.start_s if self.trial_s is not None else None
         if left_s is None and report is not None and report.left_s < float("inf"):
             left_s = report.left_s
         recall, accuracy = (None, None) if report is None else (report.recall, report.accuracy)
         self.on_progress(Progress(step, self.ended, max(self.total, self.ended), left_s, accuracy, recall))
 
     def _workers(self, num_trials: int) -> int | None:
-        if self.trial_wall_s is None:
+        if self.trial_s is None:
             return None
-        alone_s = num_trials * self.trial_wall_s
-        return 1 if alone_s < POOL_START_S + alone_s / (os.cpu_count() or 1) else None
+        together_s = num_trials * self.trial_s
+        return 1 if together_s * self.parallel < POOL_START_S + together_s else None
 
 
 class Bench:

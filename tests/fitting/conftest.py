@@ -1,0 +1,79 @@
+"""One small fit of digits for all tests, and what makes fits quick."""
+
+import os
+from dataclasses import dataclass, field
+
+import pytest
+
+from camri.fitting import Fitted, fit, handover, workshop
+from camri.study import executor
+
+ASKED = {"num_trials": 30, "epochs": 2, "device": "cpu"}
+IMPORTANT = "9"
+
+
+@dataclass
+class Trained:
+    """The trials that the engine was given, call by call, and what it should do after so many outcomes."""
+
+    calls: list = field(default_factory=list)
+    ended: list = field(default_factory=list)
+    after: dict = field(default_factory=dict)  # number of outcomes -> what is called then
+
+    @property
+    def trials(self):
+        return [key for call in self.calls for key in call]
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Hears of every trial that goes to the engine, as (training, setting, seed)."""
+    heard, real = Trained(), executor.train
+
+    def listen(trials, data, device, *, training, on_outcome, **rest):
+        heard.calls.append([(training.key, trial.setting.key, trial.seed) for trial in trials])
+
+        def ended(outcome):
+            on_outcome(outcome)
+            heard.ended.append((training.key, outcome.trial.setting.key, outcome.trial.seed))
+            heard.after.get(len(heard.ended), lambda: None)()
+
+        return real(trials, data, device, training=training, on_outcome=ended, **rest)
+
+    monkeypatch.setattr(executor, "train", listen)
+    return heard
+
+
+@pytest.fixture(scope="session")
+def in_this_process():
+    """Trials of a tenth of a second need no processes of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workshop.Workshop, "_workers", lambda self, num_trials: 1)
+        yield
+
+
+@pytest.fixture
+def without_files(monkeypatch):
+    """Page and ONNX file take seconds, and one fit has shown them."""
+    monkeypatch.setattr(handover, "write_page", lambda folder: folder)
+    monkeypatch.setattr("camri.export.onnx_file.is_installed", lambda: False)
+
+
+@pytest.fixture(scope="session")
+def fitted(tmp_path_factory, in_this_process) -> Fitted:
+    return fit("digits", IMPORTANT, tmp_path_factory.mktemp("fit") / "out", **ASKED)
+
+
+def weights_of(fitted):
+    return (fitted.model_path / "model.safetensors").read_bytes()
+
+
+def told(fitted):
+    """Everything about a fit but where and how long."""
+    left_out = {"out", "model_path", "page_path", "wall_s", "answer"}
+    kept = {name: value for name, value in vars(fitted).items() if name not in left_out}
+    return kept, [line for line in fitted.answer.splitlines() if not line.startswith("Tried")]
+
+
+def interrupt():
+    os.kill(os.getpid(), 2)

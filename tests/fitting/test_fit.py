@@ -1,0 +1,275 @@
+"""A whole fit: what it leaves, that its figures are right, that it repeats, resumes, stops and never peeks at test."""
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import camri
+from camri.data import DataSet, Split, hold_out, load
+from camri.fitting import Unfinished, fit
+from camri.report.page import render
+from camri.report.reading import Reading
+from camri.study.store import open_run
+from tests.fitting.conftest import ASKED, IMPORTANT, interrupt, told, weights_of
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return hold_out(load("digits"), "val", 0.2, 0)
+
+
+def seeds_in(folder):
+    with open_run(folder) as run:
+        return {row.seed for row in run.rows(status=None)}
+
+
+def test_what_it_leaves(fitted):
+    names = {path.name for path in fitted.out.iterdir()}
+    assert names == {"fit.json", "model", "outcomes.sqlite", "report.html", "run.lock", "trainings"}
+    files = {path.name for path in fitted.model_path.iterdir()}
+    assert files == {"README.md", "config.json", "model.onnx", "model.safetensors"}
+    assert json.loads((fitted.out / "fit.json").read_text())["finished"] is True
+    assert (fitted.num_trainings, fitted.num_failed, fitted.finished) == (5, 0, True)
+    assert fitted.num_trials <= ASKED["num_trials"]
+
+
+def test_the_model_handed_over_does_what_is_said_of_it(fitted, digits):
+    model = camri.load(fitted.model_path)
+    test = digits.splits["test"]
+    labels = [digits.classes[index] for index in test.labels.tolist()]
+    right = [said == label for said, label in zip(model.predict(test.inputs.numpy()), labels, strict=True)]
+    handed = fitted.handed
+    assert (sum(right), len(right)) == (handed.num_right, handed.num_images)
+    own = [one for one, label in zip(right, labels, strict=True) if label == IMPORTANT]
+    assert ((sum(own),), (len(own),)) == (handed.hits, handed.num)
+    assert handed.accuracy.estimate == pytest.approx(np.mean(right))
+    assert handed.accuracy.low < np.mean(right) < handed.accuracy.high
+    assert model.important == (IMPORTANT,)
+    assert model.trained.shift == fitted.shift
+
+
+def test_it_is_the_best_on_validation_data_of_its_setting(fitted, digits):
+    """Counted by hand: every model of the setting, every shift on a fine grid, recall at the accuracy floor."""
+    nine = digits.class_index(IMPORTANT)
+    with open_run(fitted.out) as run:
+        floor = np.mean([run.scores(row, "val", (nine,)).accuracy() for row in run.rows(method="ce")])
+        best = {}
+        for row in run.rows(key=fitted.setting.key):
+            scores = run.scores(row, "val", (nine,))
+            grid = [s for s in np.linspace(0, 20, 2001) if scores.accuracy(s) >= floor - 1e-9]
+            best[row.seed] = max([float(scores.recall(s)[0]) for s in grid], default=-1.0)
+        mine = run.scores(
+            next(r for r in run.rows(key=fitted.setting.key) if r.seed == fitted.handed.seed), "val", (nine,)
+        )
+    assert best[fitted.handed.seed] == max(best.values())
+    if max(best.values()) >= 0:
+        assert mine.recall(fitted.shift)[0] == pytest.approx(max(best.values()))
+        assert mine.accuracy(fitted.shift) >= floor - 1e-9
+
+
+def test_before_is_plain_cross_entropy_as_trained(fitted, digits):
+    nine = digits.class_index(IMPORTANT)
+    folder = fitted.out if fitted.training_name == "plain" else fitted.out / "trainings" / "plain"
+    with open_run(folder) as run:
+        rows = [row for row in run.rows(method="ce") if row.seed in seeds_in(fitted.out)]
+    assert len(rows) == fitted.num_seeds >= 2
+    assert fitted.before.recall == pytest.approx(np.mean([row.recall["test"][nine] for row in rows]))
+    assert fitted.before.accuracy == pytest.approx(np.mean([row.accuracy["test"] for row in rows]))
+    assert fitted.before.num == fitted.num_seeds * fitted.handed.num[0]
+
+
+def test_steps_add_up_to_the_whole_gain(fitted):
+    names = [step.name for step in fitted.steps]
+    assert names[0] == "before"
+    assert names[-1] == "together"
+    assert "shift" in names
+    assert ("method" in names) == (fitted.setting.method != "ce")
+    for gain, figure in (("recall_gain", "recall"), ("accuracy_gain", "accuracy")):
+        single = [getattr(step, gain).estimate for step in fitted.steps[1:-1]]
+        assert sum(single) == pytest.approx(getattr(fitted, gain).estimate)
+        difference = getattr(fitted.after, figure) - getattr(fitted.before, figure)
+        assert getattr(fitted, gain).estimate == pytest.approx(difference)
+
+
+def test_the_claim_is_made_with_seeds_that_nothing_was_chosen_by(fitted):
+    decided = json.loads((fitted.out / "fit.json").read_text())
+    assert seeds_in(fitted.out) == set(range(500, 500 + decided["final_seeds"]))
+    for name in decided["trainings"]:
+        found = seeds_in(fitted.out / "trainings" / name)
+        chosen_by = {seed for seed in found if seed < 500}
+        assert chosen_by == set(range(len(chosen_by)))
+        assert not (found - chosen_by) or name == "plain" != decided["training"]
+
+
+def test_the_page_shows_the_steps_and_is_made_again_from_the_store(fitted):
+    page = (fitted.out / "report.html").read_text(encoding="utf-8")
+    assert "What each step gave" in page
+    assert fitted.steps[0].title in page
+    assert "camri fit digits --important 9 --trials 30" in page
+    assert "Not finished" not in page
+    with Reading(fitted.out) as reading:
+        again = render(reading)
+    assert again == page
+
+
+def test_the_answer_and_the_card_say_the_figures(fitted):
+    before, after = fitted.before, fitted.after
+    assert f"{before.recall:.3f} → {after.recall:.3f}" in fitted.answer
+    assert f"hits {before.hits}/{before.num} → {after.hits}/{after.num}" in fitted.answer
+    card = (fitted.model_path / "README.md").read_text(encoding="utf-8")
+    for text in ("Limits", f"{fitted.handed.hits[0]}/{fitted.handed.num[0]}", fitted.steps[1].title, "camri predict"):
+        assert text in card
+
+
+def test_the_same_call_gives_the_same_result(fitted, tmp_path, without_files):
+    again = fit("digits", IMPORTANT, tmp_path / "again", **ASKED)
+    assert told(again) == told(fitted)
+    assert weights_of(again) == weights_of(fitted)
+
+
+def test_a_finished_fit_trains_nothing_more(fitted, trained, without_files):
+    again = fit("digits", IMPORTANT, fitted.out, **ASKED)
+    assert trained.trials == []
+    assert told(again) == told(fitted)
+    assert again.wall_s == json.loads((fitted.out / "fit.json").read_text())["spent_s"]
+
+
+def test_a_lost_model_is_trained_again_to_the_same_bits(fitted, tmp_path, without_files):
+    """The weights' files are gone after a fit; on a CPU the one model comes out the same."""
+    kept = weights_of(fitted)
+    moved = fitted.model_path.rename(tmp_path / "moved")
+    try:
+        again = fit("digits", IMPORTANT, fitted.out, **ASKED)
+        assert weights_of(again) == kept
+    finally:
+        for path in fitted.model_path.iterdir():
+            path.unlink()
+        fitted.model_path.rmdir()
+        moved.rename(fitted.model_path)
+
+
+KILLED = """
+import os, sys
+from camri.fitting import fit, workshop
+from camri.study import runner
+workshop.Workshop._workers = lambda self, num_trials: 1
+left = [int(sys.argv[2])]
+real = runner._Run._store
+def store(self, outcome):
+    real(self, outcome)
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), 9)
+runner._Run._store = store
+fit("digits", "9", sys.argv[1], num_trials=30, epochs=2, device="cpu")
+"""
+
+
+def test_after_a_kill_in_the_finals_the_same_command_goes_on(fitted, tmp_path, trained, without_files, in_this_process):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "out"), "22"], capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert not (tmp_path / "out" / "model").exists()
+    again = fit("digits", IMPORTANT, tmp_path / "out", **ASKED)
+    assert len(trained.trials) == len(set(trained.trials)) == fitted.num_trials - 22
+    assert told(again) == told(fitted)
+    assert weights_of(again) == weights_of(fitted)
+
+
+def test_after_a_break_among_the_candidates_the_same_command_goes_on(fitted, tmp_path, trained, without_files):
+    def break_off():
+        raise MemoryError
+
+    trained.after = {9: break_off}
+    with pytest.raises(MemoryError):
+        fit("digits", IMPORTANT, tmp_path / "out", **ASKED)
+    again = fit("digits", IMPORTANT, tmp_path / "out", **ASKED)
+    assert len(trained.ended) == len(set(trained.ended)) == fitted.num_trials
+    assert told(again) == told(fitted)
+
+
+def test_nothing_is_chosen_by_test_labels(fitted, digits, tmp_path, without_files):
+    """With the test labels dealt out anew, everything that is chosen stays, and only what is said of it changes."""
+    test = digits.splits["test"]
+    dealt = test.labels[torch.randperm(len(test), generator=torch.Generator().manual_seed(1))]
+    splits = {**digits.splits, "test": Split(test.inputs, dealt)}
+    blind = fit(replace(digits, splits=splits), IMPORTANT, tmp_path / "out", **ASKED)
+    assert blind.handed.accuracy.estimate < 0.3
+    assert (blind.setting, blind.shift, blind.handed.seed) == (fitted.setting, fitted.shift, fitted.handed.seed)
+    assert (blind.training, blind.num_seeds) == (fitted.training, fitted.num_seeds)
+    assert weights_of(blind) == weights_of(fitted)
+    mine, other = (json.loads((one.out / "fit.json").read_text()) for one in (blind, fitted))
+    for name in ("training", "important", "race", "finalists", "final_seeds", "handed"):
+        assert mine[name] == other[name]
+
+
+def test_an_interrupt_in_the_finals_hands_back_the_best_so_far(
+    fitted, tmp_path, trained, without_files, in_this_process
+):
+    trained.after = {fitted.num_trials - 1: interrupt}
+    early = fit("digits", IMPORTANT, tmp_path / "out", **ASKED)
+    assert (early.finished, early.model_path.is_dir()) == (False, True)
+    assert 2 <= early.num_seeds <= fitted.num_seeds
+    assert early.num_trials < fitted.num_trials
+    assert "the same command goes on" in early.answer
+    assert camri.load(early.model_path).trained.seed == early.handed.seed
+    trained.after = {}
+    whole = fit("digits", IMPORTANT, tmp_path / "out", **ASKED)
+    assert told(whole) == told(fitted)
+    assert len(trained.ended) == len(set(trained.ended)) == fitted.num_trials
+    assert not (tmp_path / "out" / "weights").exists()
+
+
+def test_an_early_interrupt_says_what_is_missing(tmp_path, trained, without_files, in_this_process):
+    trained.after = {3: interrupt}
+    with pytest.raises(
+        Unfinished, match=r"while trainings were compared.*3 trials are stored.*the same command goes on"
+    ):
+        fit("digits", IMPORTANT, tmp_path / "out", **ASKED)
+    assert not (tmp_path / "out" / "model").exists()
+
+
+def test_without_an_important_class_it_takes_the_worst_on_validation_data(tmp_path, without_files, in_this_process):
+    found = fit("digits", None, tmp_path / "out", num_trials=16, epochs=2, device="cpu")
+    with open_run(tmp_path / "out" / "trainings" / found.training_name) as run:
+        recalls = np.mean([row.recall["val"] for row in run.rows(method="ce") if row.seed < 500], axis=0)
+    assert found.important == (str(int(recalls.argmin())),)
+
+
+def made_features(num_rows, seed):
+    """Five classes in six columns of very different size; the last column never changes."""
+    drawn = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 5, (num_rows,), generator=drawn)
+    rows = torch.randn((num_rows, 6), generator=drawn) + 1.5 * torch.nn.functional.one_hot(labels, 6)
+    rows = rows * torch.tensor([1e-3, 1.0, 1e4, 10.0, 1.0, 0.0]) + torch.tensor([5.0, 0.0, 1e5, 0.0, -3.0, 7.0])
+    return Split(rows, labels)
+
+
+def test_features_with_several_important_classes_of_several_strengths(tmp_path, without_files, in_this_process):
+    data = DataSet("table", ("a", "b", "c", "d", "e"), {"train": made_features(900, 1)}, "features", {})
+    found = fit(data, ["d", "b:0.5"], tmp_path / "out", num_trials=18, epochs=3, device="cpu", keep_accuracy=0.02)
+    assert found.important == ("b", "d")
+    assert found.training.model == "features"
+    decided = json.loads((tmp_path / "out" / "fit.json").read_text())
+    assert decided["important"] == [[3, 1.0], [1, 0.5]]
+    with open_run(tmp_path / "out") as run:
+        (column,) = run.columns()
+        assert (column.names, column.strengths) == (("d", "b"), (1.0, 0.5))
+        assert run.note("rule")["tolerance"] == 0.02
+    model = camri.load(found.model_path)
+    mean, sd = model.trained.standardise
+    assert mean[2] == pytest.approx(1e5, rel=0.05)
+    assert sd[5] == 1.0
+    from camri.fitting.inputs import prepare
+
+    scaled = prepare(data).data.splits["test"]
+    raw = scaled.inputs * torch.tensor(sd) + torch.tensor(mean)
+    predicted = np.array([data.classes.index(name) for name in model.predict(raw.numpy())])
+    labels = scaled.labels.numpy()
+    assert abs(int((predicted == labels).sum()) - found.handed.num_right) <= 1  # scaled back and forth in float32
+    assert found.handed.num == ((labels == 1).sum(), (labels == 3).sum())

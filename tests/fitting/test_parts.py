@@ -1,0 +1,213 @@
+"""The parts of a fit on made scores: which training and model are chosen, how candidates race, what is claimed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from camri.errors import InputError
+from camri.fitting import search as searching
+from camri.fitting.judging import claim_of, pick_model
+from camri.fitting.plan import Race, plan_finals, plan_race, plan_trainings
+from camri.fitting.search import search, weigh
+from camri.fitting.trainings import choose_training
+from camri.fitting.workshop import setting_of
+from camri.methods import MARGIN_UNIT
+from camri.metrics import condense
+from camri.select import Rule, Validation
+from tests.report.conftest import make_run
+
+LABELS = np.arange(400) % 4
+COLUMN = ((1, 1.0),)
+
+
+def made_scores(seed, sharpness=0.0, noise=1.0):
+    """Scores of four classes; `sharpness` tells the important one better apart, in a way that no shift does."""
+    drawn = np.random.default_rng(seed).normal(size=(len(LABELS), 4)) * noise
+    logits = 1.5 * np.eye(4)[LABELS] + drawn
+    logits[LABELS == 1, 1] += sharpness
+    return condense(logits, LABELS, (1,))
+
+
+def baselines(**sharper):
+    return {
+        name: Validation("ce", {seed: made_scores(seed, noise=noise) for seed in range(4)})
+        for name, noise in {"plain": 1.0, **sharper}.items()
+    }
+
+
+def test_a_training_must_surpass_the_plain_one():
+    assert choose_training(baselines(smoothed=0.7, averaged=0.5)) == "averaged"
+    assert choose_training(baselines(smoothed=1.0, averaged=1.4)) == "plain"
+    # A hair better is not enough: 2 images of 1,600.
+    found = baselines(smoothed=1.0)
+    one = found["smoothed"].scores[0]
+    wrong = np.flatnonzero(~one.correct() & (LABELS != 1))[:2]
+    lead, right = one.lead.copy(), one.rest_right.copy()
+    lead[wrong], right[wrong] = -5.0, True
+    better = type(one)(one.labels, one.important, lead, right, one.rest_spread)
+    assert better.accuracy() > one.accuracy()
+    found["smoothed"] = Validation("ce", {**found["smoothed"].scores, 0: better})
+    assert choose_training(found) == "plain"
+
+
+def test_a_training_all_of_whose_trials_failed_is_passed_over():
+    assert choose_training({**baselines(), "averaged": Validation("ce", {})}) == "plain"
+
+
+def test_the_better_candidate_weighs_more_and_one_below_the_floor_least():
+    ce, rule = baselines()["plain"], Rule()
+    equal, sharp, poor = (
+        Validation(name, {seed: made_scores(seed + 9, **how) for seed in range(2)})
+        for name, how in (("equal", {}), ("sharp", {"sharpness": 1.0}), ("poor", {"noise": 4.0}))
+    )
+    weights = [weigh(one, ce, rule) for one in (poor, equal, sharp)]
+    assert sorted(weights) == weights
+    assert [one.is_kept for one in weights[::2]] == [False, True]
+    assert weights[0].missing > 0.2 > 0 >= weights[2].missing
+    assert not weigh(Validation("failed", {}), ce, rule).is_kept
+
+
+class FakeBench:
+    """A store without training: camri with more margin and a scale of 8 tells the important class better apart."""
+
+    def __init__(self):
+        self.calls, self.known = [], {}
+
+    def train(self, points, seeds, step):
+        self.calls.append((step, list(points), list(seeds)))
+        for point in points:
+            for seed in seeds:
+                method, values = point
+                good = (0.1 * values[0] / MARGIN_UNIT if values[1] == 8.0 else 0.2) if method == "camri" else 0.0
+                key = setting_of(point, COLUMN).key
+                self.known.setdefault(key, {})[seed] = made_scores([seed, int(key, 16) % 1000], sharpness=good)
+
+    def validation(self, setting, important):
+        scores = {s: made_scores(s) for s in range(9)} if setting.method == "ce" else self.known.get(setting.key, {})
+        return Validation(setting.key, scores)
+
+
+def run_search(num=40, seed=0, bench=None, **how):
+    bench = bench or FakeBench()
+    return search(bench, COLUMN, Race(num, 3), range(9), Rule(), seed, **how), bench
+
+
+def test_a_search_finds_the_good_and_halves_the_rest():
+    found, bench = run_search()
+    first = [call for call in bench.calls if call[0] == "candidates"]
+    points = [point for _, pack, _ in first for point in pack]
+    assert [len(pack) for _, pack, _ in first] == [8, 8, 8, 8, 8]
+    assert len({setting_of(point, COLUMN).key for point in points}) == len(points) == found.num_tried == 40
+    assert {method for method, _ in points} == set(searching.METHODS)
+    assert points[0] == ("camri", (8 * MARGIN_UNIT, 8.0))
+    rounds = [(len(pack), seeds) for step, pack, seeds in bench.calls if step != "candidates"]
+    assert rounds == [(20, [1]), (10, [2]), (5, [3])]
+    assert {seed for _, _, seeds in first for seed in seeds} == {0}
+    (method, (margin, scale)) = found.finalists[0]
+    assert (method, scale) == ("camri", 8.0)
+    assert margin >= 8 * MARGIN_UNIT
+    # It learns: the later half proposes more of what was good than the first, in which each method has its turn.
+    share = [np.mean([p[0] == "camri" for p in half]) for half in (points[:16], points[24:])]
+    assert share[1] > share[0]
+
+
+def test_finalists_are_of_several_methods_where_there_are_several():
+    one, two, three, other = ("camri", (0.1, 8.0)), ("camri", (0.2, 8.0)), ("camri", (0.3, 8.0)), ("wce", (4.0,))
+    assert searching._varied([one, two, three, other], 3) == [one, two, other]
+    assert searching._varied([one, two, three], 3) == [one, two, three]
+
+
+def test_a_search_repeats_and_goes_on_to_the_same_proposals():
+    found, bench = run_search()
+    again, _ = run_search()
+    assert again == found
+    other, _ = run_search(seed=1)
+    assert other != found
+    # With everything stored, later rounds' seeds included, it proposes the same again.
+    known = FakeBench()
+    known.known = bench.known
+    resumed, _ = run_search(bench=known)
+    assert resumed == found
+    assert [call[1] for call in known.calls] == [call[1] for call in bench.calls]
+
+
+def test_a_search_ends_where_there_is_nothing_new(monkeypatch):
+    monkeypatch.setattr(searching, "METHODS", ("l2softmax",))
+    monkeypatch.setattr(searching, "FIRST", ())
+    found, _ = run_search(num=10)
+    assert found.num_tried == len(searching.SCALES)
+
+
+def test_plans_spend_what_there_is():
+    for num in range(16, 400, 7):
+        trainings = plan_trainings(num, 5)
+        spent = trainings.num * trainings.num_seeds
+        assert spent <= 0.2 * num
+        race = plan_race(num - spent, trainings.num_seeds)
+        searched = sum(race.rounds()) + max(0, len(race.rounds()) - trainings.num_seeds)
+        assert race.num_candidates == race.num_finalists or searched <= 0.4 * (num - spent)
+        assert plan_finals(num - spent - searched, 4) >= 2  # cross-entropy, plain too, a finalist and its control
+
+
+def test_the_model_is_the_best_with_its_own_shift_or_else_the_most_accurate():
+    def scores(leads):
+        return condense(np.array([[0.0, lead] for lead in leads]), [1, 1, 0, 0], important=(1,))
+
+    found = Validation("x", {4: scores([0.5, -2.0, -1.0, -1.0]), 7: scores([0.5, -0.5, -1.0, -1.0])})
+    assert pick_model(found, 0.75, Rule()) == (7, (0.75,))
+    assert pick_model(found.of({4}), 1.0, Rule()) == (4, (0.0,))
+    assert pick_model(found, 0.75, Rule(tolerance=0.0)) == (7, (0.75,))
+
+
+@pytest.fixture(scope="module")
+def claims(tmp_path_factory):
+    def make(name, **how):
+        folder = make_run(tmp_path_factory.mktemp(name), important=("column",), seeds=8, **how)
+        return folder, claim_of(folder, None, "label smoothing 0.1", 5)
+
+    return make
+
+
+def test_where_a_method_truly_gains_it_is_handed_over_and_shown(claims):
+    _, claim = claims("gain", sharpness={"camri": 1.2})
+    assert claim.handed.setting.method == "camri"
+    assert claim.gain_is_shown
+    assert [step.name for step in claim.steps] == ["before", "shift", "method", "together"]
+    method = claim.steps[2]
+    assert method.recall_gain == claim.over_shifted
+    assert method.recall_gain.low > 0.05
+    assert "camri" in method.title
+
+
+def test_where_nothing_beats_the_shifted_baseline_that_is_handed_over(claims):
+    worse = {"camri": -1.0, "wce": -1.0, "l2softmax": -1.0}
+    _, claim = claims("none", sharpness=worse)
+    assert claim.handed.setting.method == "ce"
+    assert (claim.over_shifted, claim.gain_is_shown) == (None, False)
+    assert [step.name for step in claim.steps] == ["before", "shift", "together"]
+    assert claim.handed.shift[0] > 0
+    assert claim.steps[-1].figures == claim.steps[1].figures
+
+
+def test_plain_cross_entropy_stands_before_the_chosen_training(claims, tmp_path):
+    folder, _ = claims("chosen", sharpness={"ce": 0.3})
+    plain = make_run(tmp_path / "plain", important=("column",), methods={"ce": {}}, seeds=8)
+    claim = claim_of(folder, plain, "label smoothing 0.1", 5)
+    before, training = claim.steps[:2]
+    assert training.title == "+ better training: label smoothing 0.1"
+    assert training.recall_gain.estimate == pytest.approx(training.figures.recall - before.figures.recall)
+    assert training.recall_gain.estimate > 0
+    few = make_run(tmp_path / "few", important=("column",), methods={"ce": {}}, seeds=3)
+    with pytest.raises(InputError, match="no trial of seed 3"):
+        claim_of(folder, few, "label smoothing 0.1", 5)
+
+
+def test_who_paid_are_the_classes_that_lost_most(claims):
+    _, claim = claims("paid", sharpness={"camri": 1.2}, bias={"camri": 2.0})
+    names = [name for name, _ in claim.paid]
+    assert "column" not in names
+    losses = [found.estimate for _, found in claim.paid]
+    assert losses == sorted(losses)
+    assert all(loss < 0 for loss in losses)
+    assert json.dumps([step.to_json() for step in claim.steps])

@@ -1,0 +1,212 @@
+"""What is refused before anything is trained or written, and what is taken where nothing is said."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from camri.data import load
+from camri.errors import InputError
+from camri.fitting import budget, fit
+from camri.fitting.inputs import prepare
+from camri.fitting.request import make_request
+from camri.fitting.trainings import trainings_for
+from camri.models import build
+
+GIVEN = {
+    "budget_s": None,
+    "num_trials": 20,
+    "keep_accuracy": 0.0,
+    "model": None,
+    "weights": None,
+    "device": "cpu",
+    "seed": 0,
+    "epochs": None,
+}
+
+
+def ask(data="digits", important="9", out=None, **changes):
+    return make_request(data, important, out, **{**GIVEN, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"important": "nin"}, "important='nin' is not a class"),
+        ({"important": ["9", "1O"]}, "important='1O' is not a class; did you mean"),
+        ({"important": ["9", "9"]}, "none twice"),
+        ({"important": ["9:0"]}, "strength 0"),
+        ({"important": list("0123456789")}, "all 10 classes are important"),
+        ({"model": "smal"}, "model='smal' is not allowed; did you mean 'small'"),
+        ({"data": "no-such-folder"}, "'no-such-folder' is neither a path nor a known data set"),
+        ({"budget_s": 60.0}, "not both"),
+        ({"budget_s": -1.0, "num_trials": None}, "budget_s=-1.0 is not allowed"),
+        ({"num_trials": 3}, "at least 16"),
+        ({"keep_accuracy": 1.0}, "keep_accuracy=1.0 is not allowed"),
+        ({"seed": -1}, "seed=-1 is not allowed"),
+        ({"device": "tpu"}, "device='tpu' is not known"),
+        ({"weights": "no-such-file"}, "weights no-such-file cannot be read"),
+        ({"epochs": 0}, "epochs=0 is not allowed"),
+    ],
+)
+def test_bad_input_is_refused_by_name(changes, message):
+    with pytest.raises(InputError, match=message):
+        ask(**changes)
+
+
+def test_an_unreadable_table_is_refused(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("label,x\na,1\nb,oops\n")
+    with pytest.raises(InputError, match="'x'"):
+        ask(data=path, important="a")
+
+
+def test_a_class_that_cannot_be_judged_is_refused():
+    digits = prepare("digits").data
+    splits = dict(digits.splits)
+    keep = (splits["val"].labels != 9).nonzero().flatten().numpy()
+    splits["val"] = splits["val"].rows(keep)
+    from dataclasses import replace
+
+    with pytest.raises(InputError, match="class '9' has no rows in the val split"):
+        ask(data=replace(digits, splits=splits))
+
+
+def test_nothing_is_written_when_something_is_refused(tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(InputError):
+        fit("digits", "nin", out, num_trials=20)
+    assert not out.exists()
+    strange = tmp_path / "strange"
+    strange.mkdir()
+    (strange / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match=r"holds other files \(thesis.tex, …\) and no fit"):
+        fit("digits", "9", strange, num_trials=20, device="cpu")
+    assert [path.name for path in strange.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_of_another_fit_is_refused_by_what_differs(fitted):
+    with pytest.raises(InputError, match=r"another request \(important \[\['9', 1.0\]\], and not \[\['8', 1.0\]\]\)"):
+        fit("digits", "8", fitted.out, num_trials=30, epochs=2, device="cpu")
+    with pytest.raises(InputError, match=r"keep accuracy 0.0, and not 0.01"):
+        fit("digits", "9", fitted.out, num_trials=30, epochs=2, device="cpu", keep_accuracy=0.01)
+
+
+def test_a_missing_extra_says_its_install_command(monkeypatch, tmp_path):
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "optuna" else real(name))
+    with pytest.raises(InputError, match=r"optuna, which is not installed: pip install 'camri\[fit\]'"):
+        fit("digits", "9", tmp_path / "out", num_trials=20)
+
+
+def test_what_is_taken_where_nothing_is_said():
+    found = ask(important=None, num_trials=None)
+    assert found.important.classes == ("worst",)
+    assert found.resolved() is None
+    assert (found.budget_s, found.num_trials) == (600.0, None)
+    assert (found.plain.model, found.plain.epochs) == ("small", 60)
+    assert {name: len(split) for name, split in found.data.splits.items()} == {"train": 1006, "val": 252, "test": 539}
+    assert str(found.out) == "runs/digits-worst"
+    assert ask(important=[8, "9:0.5"]).resolved() == ((8, 1.0), (9, 0.5))
+
+
+def test_trainings_move_images_and_mirror_photographs_only():
+    digits = ask()
+    found = trainings_for(digits.data, digits.plain)
+    assert list(found) == ["plain", "augmented", "smoothed", "averaged", "all"]
+    assert (found["augmented"].translate_px, found["augmented"].flip) == (1, False)
+    whole = found["all"]
+    assert (whole.translate_px, whole.flip, whole.label_smoothing, whole.average) == (1, False, 0.1, 0.999)
+    from dataclasses import replace
+
+    photographs = replace(digits.data, name="cifar10")
+    assert trainings_for(photographs, digits.plain)["augmented"].flip
+    assert not trainings_for(replace(digits.data, name="signs"), digits.plain)["all"].flip
+
+
+def test_a_short_time_makes_short_trials_and_a_shorter_one_is_refused(monkeypatch):
+    request = ask(num_trials=None, budget_s=100.0)
+    monkeypatch.setattr(budget, "measure_epoch_s", lambda request, training: 0.001)
+    assert budget.fit_epochs(request) == (60, pytest.approx(0.06))
+    monkeypatch.setattr(budget, "measure_epoch_s", lambda request, training: 0.1)  # 90 s / (60 trials × 0.1 s)
+    assert budget.fit_epochs(request) == (15, pytest.approx(1.5))
+    monkeypatch.setattr(budget, "measure_epoch_s", lambda request, training: 1.0)  # 16 trials × 6 epochs × 1 s
+    with pytest.raises(InputError, match=r"100 s is too short.*6 epochs takes about 6 s.*--budget 3m"):
+        budget.fit_epochs(request)
+    assert budget.fit_epochs(ask()) == (60, None)
+
+
+def test_first_values_come_from_a_file(tmp_path):
+    trunk = build("small", (1, 8, 8), torch.Generator().manual_seed(1))
+    weights = {name: tensor.numpy() for name, tensor in trunk.state_dict().items()}
+    path = tmp_path / "first.safetensors"
+    whole = {f"trunk.{name}": array for name, array in weights.items()} | {"head.weight": np.zeros((3, 64), "float32")}
+    for stored in (weights, whole, {**weights, "fc.weight": np.zeros((3, 64), "float32")}):
+        save_file(stored, path)
+        options = dict(ask(weights=path).plain.model_options)
+        found = build("small", (1, 8, 8), torch.Generator().manual_seed(2), **options)
+        assert all(torch.equal(a, b) for a, b in zip(found.parameters(), trunk.parameters(), strict=True))
+    assert ask(weights=path).to_json()["model options"].keys() == {"initial_sha256"}
+    for wrong, message in (
+        ({name: a for name, a in weights.items() if name != "dense.bias"}, "has no 'dense.bias'"),
+        (
+            {**weights, "dense.bias": np.zeros(3, "float32")},
+            r"'dense.bias' has shape \(3,\), and the model needs \(64,\)",
+        ),
+        ({**weights, "extra": np.zeros(3, "float32")}, "has 'extra', which the model does not have"),
+    ):
+        save_file(wrong, path)
+        with pytest.raises(InputError, match=message):
+            ask(weights=path)
+    path.write_bytes(b"no tensors")
+    with pytest.raises(InputError, match="is not a safetensors file"):
+        ask(weights=path)
+
+
+class TimmModel(torch.nn.Module):
+    """What timm.create_model returns, as far as it is used."""
+
+    def __init__(self, in_chans, num_classes, drop_rate=0.0):
+        super().__init__()
+        assert num_classes == 0
+        self.num_features = 5
+        self.stem = torch.nn.Conv2d(in_chans, 5, 3)
+
+    def forward(self, x):
+        return self.stem(x).mean((2, 3))
+
+
+def test_models_of_timm(monkeypatch):
+    made = types.ModuleType("timm")
+    made.list_models = lambda: ["resnet10t", "vit_tiny"]
+    made.create_model = lambda name, pretrained, **rest: TimmModel(**rest)
+    monkeypatch.setitem(sys.modules, "timm", made)
+    before = torch.random.get_rng_state()
+    first, same, other = (build("timm:resnet10t", (1, 8, 8), torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(first.stem.weight, same.stem.weight)
+    assert not torch.equal(first.stem.weight, other.stem.weight)
+    assert ask(model="timm:resnet10t").plain.model == "timm:resnet10t"
+    with pytest.raises(InputError, match="did you mean 'resnet10t'"):
+        ask(model="timm:resnet10")
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(InputError, match="needs timm, which cannot be imported"):
+        ask(model="timm:resnet10t")
+
+
+def test_features_are_standardised_by_the_train_rows():
+    from camri.data import DataSet, Split
+
+    rows = torch.tensor([[1.0, 5.0], [3.0, 5.0], [1.0, 5.0], [3.0, 5.0]] * 10)
+    labels = torch.tensor([0, 1] * 20)
+    data = DataSet("t", ("a", "b"), {p: Split(rows, labels) for p in ("train", "val", "test")}, "f", {})
+    found = prepare(data)
+    assert found.standardise == ((2.0, 5.0), (1.0, 1.0))
+    assert found.data.splits["test"].inputs[:2].tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+    assert found.data.fingerprint != data.fingerprint
+    assert prepare(load("digits")).standardise is None
