@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 # One thread a worker: two OpenMP teams on two cores are slower than one thread each.
 PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
-.PHONY: help demo test lint unit clean
+.PHONY: help demo test lint unit docs clean
 .DEFAULT_GOAL := help
 
 help:  ## what this Makefile can do
@@ -23,6 +23,9 @@ lint: $(VENV)/.dev  ## ruff and mypy
 
 unit: $(VENV)/.dev  ## tests and doctests
 	$(PYTEST)
+
+docs: $(VENV)/.dev  ## fill the tables and pictures of README.md and docs/ from results/
+	$(BIN)/python -m camri.report.docs README.md docs/*.md
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

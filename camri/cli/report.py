@@ -31,7 +31,9 @@ def report(
     results: Annotated[
         Path | None, typer.Option(help="Write the run's numbers here: small files that tables are made of.")
     ] = None,
-    commit: Annotated[str | None, typer.Option(help="With --results: the commit of the code that trained.")] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="With --results: the commit that trained, if outcomes do not say.")
+    ] = None,
     screening: Annotated[
         Path | None, typer.Option(help="With --results: the run that its settings were chosen from.")
     ] = None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from camri.report.reading import Reading, measure, quoted
+from camri.report.table import BLANK, Cell, Table, cells
 from camri.report.tables import interval, p_value, picked, points
 from camri.report.verdict import ColumnVerdict, Judged, correct_for_columns
 from camri.select import OPTIMISTIC
@@ -15,11 +16,12 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Answer:
-    """`kind` is "gain", "none" or "unknown"; `details` has one sentence a column."""
+    """`kind` is "gain", "none" or "unknown"; `details` has one sentence a column, `table` the same of several."""
 
     kind: str
     sentence: str
     details: tuple[str, ...] = ()
+    table: Table | None = None
 
 
 def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
@@ -40,6 +42,7 @@ def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
         best = verdicts[0].best
         assert best is not None
         return Answer("gain" if sure else "none", _one_column(verdicts[0], best, bool(sure)), details)
+    table = _table(verdicts, corrected)
     every = "; ".join(_figures(one) for one in (sure or verdicts))
     if sure:
         names = ", ".join(quoted(one.column.title) for one in sure)
@@ -47,12 +50,12 @@ def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
             f"In {len(sure)} of {len(verdicts)} columns ({names}) the chosen setting finds more of the important class "
             f"than cross-entropy shifted to the same accuracy: {every}."
         )
-        return Answer("gain", sentence, details)
+        return Answer("gain", sentence, details, table)
     sentence = (
         f"No improvement is shown: in none of {len(verdicts)} columns does the chosen setting find more of the "
         f"important class than cross-entropy shifted to the same accuracy: {every}."
     )
-    return Answer("none", sentence, details)
+    return Answer("none", sentence, details, table)
 
 
 def is_sure(best: Judged | None, p: float) -> bool:
@@ -94,7 +97,7 @@ def _detail(one: ColumnVerdict, p: float) -> str:
     seeds = (
         f"{best.num_seeds} trials" if best.judgement.fresh_seeds else "one seed: this speaks about these models only"
     )
-    tested = "" if np.isnan(p) else f"p = {p_value(p)} after Holm’s correction, "
+    tested = "" if np.isnan(p) else f"p {p_value(p) if p < 0.001 else f'= {p_value(p)}'} after Holm’s correction, "
     plain = interval(best.judgement.gains["baseline"].recall)
     if best.keeps_baseline:
         return (
@@ -107,6 +110,36 @@ def _detail(one: ColumnVerdict, p: float) -> str:
         f"{interval(best.accuracy)}; chance that accuracy is more than half a point below shifted cross-entropy’s: "
         f"{gain.chance_of_fall:.0%}."
     )
+
+
+def _table(verdicts: Sequence[ColumnVerdict], corrected: Sequence[float]) -> Table:
+    """The answer of several columns, a row each."""
+    rows = []
+    for one, p in zip(verdicts, corrected, strict=True):
+        best = one.best
+        assert best is not None
+        gains, kept = best.judgement.gains, best.keeps_baseline
+        numbers = (
+            BLANK if kept else interval(best.gain),
+            BLANK if kept else p_value(p),
+            interval(gains["baseline"].recall),
+            interval(best.accuracy),
+            f"{gains['baseline shifted'].chance_of_fall:.0%}",
+            str(best.num_seeds),
+            "cross-entropy, shifted: nothing beat it" if kept else picked(one, best),
+        )
+        rows.append((Cell(one.column.title), Cell(numbers[0], is_sure(best, p)), *cells(*numbers[1:])))
+    return Table(
+        "Differences in points with 95 % intervals.",
+        (
+            "important", "recall over shifted cross-entropy", "p (Holm)", "recall over cross-entropy",
+            "accuracy against cross-entropy", "chance of a fall", "trials", "picked (seeds)",
+        ),
+        (tuple(rows),),
+        (),
+        notes=("A fall: accuracy more than half a point below shifted cross-entropy’s.",),
+        words=("picked (seeds)",),
+    )  # fmt: skip
 
 
 def _on_the_test_set(verdicts: Sequence[ColumnVerdict]) -> Answer:

@@ -8,10 +8,12 @@ import numpy as np
 
 from camri.posthoc import Curve, average, trace
 from camri.report.reading import BASELINE, TITLES, Reading, quoted
-from camri.report.theme import PRINT, Figure, Look, Panel, drawing
+from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing
 from camri.report.verdict import ColumnVerdict
 
 DEPTH = 0.03  # of accuracy below the baseline's: further down nobody wants to be
+MOST_BANDS = 5  # methods; the bands of more are mud, so then only two have one
+BANDED = ("camri", BASELINE)
 BACK = 0.15  # of recall below the least of the models as trained: the curve's other end is of no use
 
 
@@ -52,12 +54,15 @@ def draw_curves(columns: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Fig
     """The figure of what `trace_curves` found."""
     panels: list[Panel] = []
     records: list[dict[str, Any]] = []
+    num_methods = max((len(column["lines"]) for column in columns), default=0)
+    banded = [TITLES[name] for name in BANDED] if num_methods > MOST_BANDS else list(TITLES.values())
     for column in columns:
         lines = [point for line in column["lines"] for point in _points(line)]
         starts = [{**_named(line), **_at(*line["start"]), "floor": column["floor"]} for line in column["lines"]]
         records += [{"column": column["column"], **point} for point in lines]
         colors, dashes = look.methods([line["method"] for line in column["lines"]])
-        chart = _curve_chart(lines, starts, colors, dashes, column["column"], look)
+        bands = [point for point in lines if point["method"] in banded]
+        chart = _curve_chart(lines, bands, starts, colors, dashes, column["column"], look)
         panels.append(Panel(quoted(column["important"]), chart, 340))
     return Figure(
         "curve",
@@ -65,7 +70,8 @@ def draw_curves(columns: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Fig
         "Adding a constant to the important class’s score moves any trained model along its line. A line above "
         "cross-entropy’s is a better model; a point further right on the same line is only another shift. Dots: the "
         "models as trained. Lines: mean over trials on test images, each method at its best setting on validation "
-        "data; bands: ± one standard deviation. The dashed rule is cross-entropy’s accuracy.",
+        f"data; bands: ± one standard deviation{f' of {banded[0]} and {banded[1]}' if len(banded) == 2 else ''}. The "
+        "dashed rule is cross-entropy’s accuracy.",
         tuple(panels),
         tuple(records),
     )
@@ -87,12 +93,14 @@ def _at(recall: float, accuracy: float) -> dict[str, float]:
     return {"recall": recall, "accuracy": accuracy}
 
 
-def _curve_chart(lines: Any, starts: Any, colors: alt.Scale, dashes: alt.Scale, number: int, look: Look) -> Any:
-    most = max([one["high"] for one in lines] + [one["accuracy"] for one in starts], default=1.0)
+def _curve_chart(
+    lines: Any, bands: Any, starts: Any, colors: alt.Scale, dashes: alt.Scale, number: int, look: Look
+) -> Any:
+    most = max([one["high"] for one in bands] + [one["accuracy"] for one in (*lines, *starts)], default=1.0)
     shared = alt.Scale(zero=False, nice=False, domain=[starts[0]["floor"] - DEPTH, min(1.0, most)])
     x = alt.X("recall:Q", title="recall of the important class", scale=alt.Scale(zero=False, nice=False))
     y = alt.Y("accuracy:Q", title="accuracy")
-    color = alt.Color("method:N", scale=colors, title=None, legend=alt.Legend(symbolOpacity=1))
+    color = alt.Color("method:N", scale=colors, title=None, legend=LINES)
     picked = alt.selection_point(fields=["method"], bind="legend", name=f"picked{number}")
     near = alt.selection_point(on="pointerover", clear="pointerout", empty=False, name=f"near{number}")
     tips = [
@@ -104,15 +112,19 @@ def _curve_chart(lines: Any, starts: Any, colors: alt.Scale, dashes: alt.Scale, 
     ]
     faded = alt.condition(picked, alt.value(1.0), alt.value(0.12))
     base = drawing(lines)
-    band = base.mark_area(opacity=0.1, clip=True).encode(
-        x,
-        alt.Y("low:Q", title="accuracy", scale=shared),
-        alt.Y2("high:Q"),
-        color,
-        opacity=alt.condition(picked, alt.value(0.1), alt.value(0.02)),
+    band = (
+        drawing(bands)
+        .mark_area(opacity=0.1, clip=True)
+        .encode(
+            x,
+            alt.Y("low:Q", title="accuracy", scale=shared),
+            alt.Y2("high:Q"),
+            color,
+            opacity=alt.condition(picked, alt.value(0.12), alt.value(0.02)),
+        )
     )
     line = base.mark_line(strokeWidth=2, clip=True).encode(
-        x, y, color, strokeDash=alt.StrokeDash("method:N", scale=dashes, title=None), opacity=faded
+        x, y, color, strokeDash=alt.StrokeDash("method:N", scale=dashes, title=None, legend=LINES), opacity=faded
     )
     hover = (
         base.mark_point(filled=True, size=150)  # a target that a finger or a mouse meets; unseen until then
@@ -122,7 +134,7 @@ def _curve_chart(lines: Any, starts: Any, colors: alt.Scale, dashes: alt.Scale, 
     floor = drawing(starts[:1]).mark_rule(strokeDash=[4, 3], color=look.muted).encode(y=alt.Y("floor:Q"))
     dots = (
         drawing(starts)
-        .mark_point(filled=True, size=90, stroke=look.ink, strokeWidth=1)
+        .mark_point(filled=True, size=90, stroke=look.ink, strokeWidth=1, clip=True)
         .encode(x, y, color, opacity=faded, tooltip=tips)
     )
     return alt.layer(band, floor, line, dots, hover)

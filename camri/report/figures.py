@@ -9,7 +9,7 @@ import numpy as np
 from camri.errors import InputError
 from camri.metrics import Array
 from camri.report.reading import TITLES, Planned, Reading, measure, quoted
-from camri.report.theme import PRINT, Figure, Look, Panel, drawing
+from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing
 from camri.report.verdict import ColumnVerdict
 
 MOST_CLASSES = 20
@@ -219,13 +219,15 @@ def _penalty_chart(records: Sequence[dict[str, Any]], title: str, ends: tuple[fl
             "figure:N",
             scale=alt.Scale(domain=domain, range=[look.up, look.down]),
             title=None,
-            legend=alt.Legend(symbolOpacity=1),
+            legend=LINES,
         ),
     )
     band = base.mark_area(opacity=0.16).encode(alt.Y("low:Q", title=None, scale=scale), alt.Y2("high:Q"))
     line = base.mark_line(point={"filled": True, "size": 45}).encode(
         alt.Y("mean:Q", title=None, scale=scale),
-        strokeDash=alt.StrokeDash("figure:N", scale=alt.Scale(domain=domain, range=[[1, 0], [5, 3]]), title=None),
+        strokeDash=alt.StrokeDash(
+            "figure:N", scale=alt.Scale(domain=domain, range=[[1, 0], [5, 3]]), title=None, legend=LINES
+        ),
         tooltip=[
             "setting:N",
             "figure:N",

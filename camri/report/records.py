@@ -75,7 +75,7 @@ class Results:
         found = _read(self.folder / ("figures.json" if part in FIGURES else f"{part}.json"))
         if part in FIGURES:
             found = found.get(part)
-        if found is None:
+        if not found:
             raise InputError(f"{self.folder} has no {part}: the run had nothing to draw it of")
         return found
 

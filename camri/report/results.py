@@ -15,7 +15,6 @@ import io
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from camri.report.answer import answer
 from camri.report.reading import Reading
 from camri.report.records import FIGURES, VERDICT, VERSION, FromRun, is_results, plain
 from camri.study.export import tidy
-from camri.study.store import ColumnFacts
+from camri.study.store import FILE_NAME, ColumnFacts
 
 MOST_BYTES = 2_000_000
 
@@ -32,26 +31,30 @@ MOST_BYTES = 2_000_000
 def write_results(
     run: str | Path, out: str | Path, *, commit: str | None = None, screening: str | Path | None = None
 ) -> Path:
-    """The folder written; one of earlier results is replaced whole, one of anything else refused.
+    """The folder written. Earlier results in it are replaced, other files in it are left alone.
 
-    `commit` is that of the code that trained. `screening` is the run that the settings were chosen from, if there was
-    one: it is noted from how many settings, with how many trials.
+    `commit` is that of the code that trained, where the outcomes do not name it. `screening` is the run that the
+    settings were chosen from, if there was one: it is noted from how many settings, with how many trials.
     """
     folder = Path(out)
-    if folder.exists() and not (folder.is_dir() and (is_results(folder) or not any(folder.iterdir()))):
-        raise InputError(f"{folder} holds something else than results; choose another folder with --results")
     with Reading(run) as reading:
         files = _files(reading, commit, screening)
-    part, old = (folder.with_name(f".{folder.name}.{end}") for end in ("part", "old"))
+    taken = [name for name in files if (folder / name).exists() and not is_results(folder)]
+    if taken or (folder / FILE_NAME).exists() or (folder.exists() and not folder.is_dir()):
+        raise InputError(
+            f"{folder} holds {taken[0] if taken else 'something'} that is not of results; choose another with --results"
+        )
+    parts = {
+        folder / name: folder / f"{name}.part" for name in reversed(files)
+    }  # the verdict last: it makes the rest valid
     try:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        for name, data in files.items():
-            (part / name).write_bytes(data)
-        if folder.exists():
-            os.replace(folder, old)
-        os.replace(part, folder)
-        shutil.rmtree(old, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, part in parts.items():
+            part.write_bytes(files[path.name])
+        for old in folder.glob("study-*.json"):
+            old.unlink()
+        for path, part in parts.items():
+            os.replace(part, path)
     except OSError as error:
         raise InputError(f"{folder} cannot be written ({error.strerror}); choose another with --results") from None
     return folder
@@ -59,25 +62,27 @@ def write_results(
 
 def _files(reading: Reading, commit: str | None, screening: str | Path | None) -> dict[str, bytes]:
     source = FromRun(reading)
-    figures = {}
-    for part in FIGURES:
+
+    def found(part: str) -> Any:
         try:
-            figures[part] = source.records(part) or None
-        except InputError:
-            figures[part] = None
+            return source.records(part)
+        except InputError:  # a run of Fig. 6 has no cross-entropy, other runs no features
+            return []
+
+    told = answer(reading, source.verdicts)
     verdict = {
         **_facts(reading, commit),
         "screening": None if screening is None else _screening(reading, screening),
-        "answer": plain(vars(answer(reading, source.verdicts))),
-        "paper": source.records("paper"),
-        "honest": source.records("honest"),
+        "answer": {name: getattr(told, name) for name in ("kind", "sentence", "details")},
+        "paper": found("paper"),
+        "honest": found("honest"),
     }
     studies = {f"study{'' if place == 0 else f'-{place + 1}'}.json": one for place, one in enumerate(_studies(reading))}
     files = {
         VERDICT: _json(verdict, indent=1),
-        "angles.json": _json(source.records("angles"), indent=1),
-        "curves.json": _json(source.records("curves")),
-        "figures.json": _json(figures),
+        "angles.json": _json(found("angles"), indent=1),
+        "curves.json": _json(found("curves")),
+        "figures.json": _json({part: found(part) for part in FIGURES}),
         **{name: _json(one, indent=1) for name, one in studies.items()},
         "outcomes.csv": _outcomes(reading),
     }
@@ -90,6 +95,7 @@ def _files(reading: Reading, commit: str | None, screening: str | Path | None) -
 def _facts(reading: Reading, commit: str | None) -> dict[str, Any]:
     run, progress = reading.run, reading.progress()
     done = [row for row in reading.rows if row.status == "done"]
+    environment = reading.environment()
     return {
         "version": VERSION,
         "data": reading.name,
@@ -102,8 +108,8 @@ def _facts(reading: Reading, commit: str | None) -> dict[str, Any]:
         "trials": {"done": progress.done, "failed": progress.failed, "planned": progress.total},
         "device_s": round(sum(row.device_s for row in reading.rows), 1),
         "created": [end(row.created for row in reading.rows)[:10] for end in (min, max)] if reading.rows else [],
-        "commit": commit,
-        "environment": plain(reading.environment()),
+        "commit": commit or " / ".join(environment.get("commit", [])) or None,
+        "environment": environment,
     }
 
 

@@ -28,7 +28,8 @@ class Table:
     """A caption, notes, a header, and groups of rows; `records` are its numbers, one mapping a line of CSV.
 
     `spans` stand above the header: (text, number of columns) from the second column on; none where it is empty.
-    `titles` stand above the groups, one each, or there are none.
+    `titles` stand above the groups, one each, or there are none. `words` are columns, by their header, that hold words
+    and not numbers: a page may break their lines.
     """
 
     caption: str
@@ -38,6 +39,7 @@ class Table:
     notes: tuple[str, ...] = ()
     spans: tuple[tuple[str, int], ...] = ()
     titles: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     def titled(self) -> list[tuple[str, tuple[tuple[Cell, ...], ...]]]:
         """Groups with their titles, "" where they have none."""

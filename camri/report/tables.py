@@ -204,6 +204,7 @@ def table_of_honest(records: Sequence[Record]) -> Table:
         ),
         groups=tuple(tuple(_honest_row(one) for one in records if one["column"] == number) for number in columns),
         titles=tuple(f"important: {title}" for title in columns.values()),
+        words=("setting picked (seeds)",),
         records=tuple(records),
         notes=(
             "Every row but “cross-entropy” has its important scores shifted, each model by what its own validation "
@@ -221,12 +222,13 @@ def _honest_row(one: Record) -> tuple[Cell, ...]:
         *cells(
             one["row"], one["setting"], spread(one, "recall"), f"{one['hits']}/{one['num']}", spread(one, "accuracy")
         ),
-        Cell(_ends(one, "gain_over_shifted_ce"), bold=is_sure),
-        *cells(p_value(p), _ends(one, "accuracy_change"), str(one["num_trials"])),
+        Cell(interval_of(one, "gain_over_shifted_ce"), bold=is_sure),
+        *cells(p_value(p), interval_of(one, "accuracy_change"), str(one["num_trials"])),
     )
 
 
-def _ends(record: Record, name: str) -> str:
+def interval_of(record: Record, name: str) -> str:
+    """A record's difference in points with its 95 % interval."""
     estimate, low, high = (record[f"{name}{end}"] for end in ("", "_low", "_high"))
     return BLANK if estimate is None else f"{points(estimate)} [{points(low)}, {points(high)}]"
 

@@ -13,6 +13,10 @@ FORMATS = ("png", "svg", "pdf")
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
+# A legend of lines: colour and dash as they are drawn. As dots, dashed outlines look like blots.
+LINES = alt.Legend(symbolType="stroke", symbolStrokeWidth=2.5, symbolSize=300, symbolOpacity=1)
+
+
 @dataclass(frozen=True)
 class Look:
     """Colours by their use. On the page they are CSS variables, so that one drawing serves light, dark and print."""
@@ -40,7 +44,7 @@ class Look:
                 "labelFontSize": 11,
                 "titleFontSize": 12,
                 "titleFontWeight": "normal",
-                "labelLimit": 130,
+                "labelLimit": 165,
             },
             "legend": {**text, "orient": "bottom", "columns": 2, "labelLimit": 220, "titleFontWeight": "normal"},
             "title": {

@@ -1,0 +1,197 @@
+"""Every table and picture of the docs that is made from results/ is what results/ says; the whole way there."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from camri.cli import app
+from camri.errors import InputError
+from camri.report import docs
+from camri.report.blocks import KINDS, make_block, open_site
+from camri.report.compare import compare_table_one, compare_table_two
+from camri.report.results import write_results
+from tests.report.conftest import make_run
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_docs_are_made_from_the_results():
+    assert docs.stale(PAGES, ROOT) == [], "run `make docs`"
+
+
+def test_results_are_small_and_plain():
+    for path in (ROOT / "results").glob("*/*"):
+        data = path.read_bytes()
+        assert len(data) <= 2_000_000, path
+        assert not any(place in data for place in (b"/home/", b"/root/", b"/tmp/", b"C:\\")), path
+        if path.suffix == ".json":
+            assert b"NaN" not in data, path
+            json.loads(data)
+
+
+@pytest.fixture(scope="module")
+def cifar(tmp_path_factory):
+    """Made results of CIFAR-10's name: cat gains, dog does not."""
+    root = tmp_path_factory.mktemp("site")
+    classes = ("airplane", "automobile", "bird", "cat", "deer", "dog")
+    run = make_run(root / "run", classes=classes, important=("cat", "dog"), sharpness={"camri": 1.0}, num_images=600)
+    (root / "docs").mkdir()
+    write_results(run, root / "results" / "cifar10", commit="1a2b3c4")
+    path = root / "results" / "cifar10" / "verdict.json"
+    verdict = json.loads(path.read_text())
+    path.write_text(json.dumps({**verdict, "data": "cifar10"}))
+    return root
+
+
+def page(root, name, *keys):
+    path = root / name
+    path.write_text("".join(f"before\n<!-- made: {key} -->\nold\n<!-- end -->\nafter\n" for key in keys))
+    return path
+
+
+def test_blocks_are_filled_once_and_seen_to_be_stale(cifar):
+    readme = page(cifar, "README.md", "headline cifar10", "curve cifar*")
+    table = page(
+        cifar, "docs/a.md", "honest cifar10", "table1 cifar10", "table2 cifar10", "figure5 *", "answer *", "facts *"
+    )
+    pages = [readme, table]
+    assert docs.stale(pages, cifar) == [
+        "README.md",
+        "docs/a.md",
+        "docs/img/curve-cifar10.png",
+        "docs/img/figure5-cifar10.png",
+    ]
+    written = [str(path.relative_to(cifar)) for path in docs.write(pages, cifar)]
+    assert written == ["README.md", "docs/a.md", "docs/img/curve-cifar10.png", "docs/img/figure5-cifar10.png"]
+    assert docs.stale(pages, cifar) == []
+    assert docs.write(pages, cifar) == []
+    assert "![The curve: what recall costs](docs/img/curve-cifar10.png)" in readme.read_text()
+    assert "](img/figure5-cifar10.png)" in table.read_text()
+    assert (cifar / "docs/img/curve-cifar10.png").read_bytes().startswith(b"\x89PNG")
+    text = table.read_text()
+    assert text.startswith("before\n<!-- made: honest cifar10 -->\n**Table I, honest")
+    assert text.count("old\n") == 0
+    assert "1a2b3c4" in text
+
+    changed = text.replace("| CAMRI |", "| CAMRI, better |", 1)
+    assert changed != text
+    table.write_text(changed)
+    assert docs.stale(pages, cifar) == ["docs/a.md"]
+    docs.write(pages, cifar)
+
+    path = cifar / "results/cifar10/curves.json"
+    curves = json.loads(path.read_text())
+    kept = path.read_text()
+    curves[0]["lines"][0]["mean"][0] += 0.001
+    path.write_text(json.dumps(curves))
+    assert docs.stale(pages, cifar) == ["docs/img/curve-cifar10.png"]
+    path.write_text(kept)
+    assert docs.stale(pages, cifar) == []
+
+
+def test_pictures_can_be_opened(cifar):
+    from PIL import Image
+
+    docs.write([page(cifar, "README.md", "figure3 cifar10")], cifar)
+    with Image.open(cifar / "docs/img/figure3-cifar10.png") as picture:
+        picture.load()
+        assert picture.text["camri"].startswith("figure ")
+
+
+def test_what_is_not_run_says_so_with_its_command(tmp_path):
+    site = open_site(tmp_path / "results")
+    assert make_block("honest gtsrb*", site, "img") == "*Not run yet*: `camri study run paper.gtsrb --out runs/gtsrb`\n"
+    assert make_block("curve my-own", site, "img") == "*Not run yet*\n"
+    table = compare_table_one([])
+    assert [row[2].text for row in table.rows] == ["not run yet"] * 9
+    assert table.rows[3][-1].text == "camri study run paper.gtsrb.limit-80-end --out runs/limit-80-end"
+    assert len(compare_table_two([]).rows) == 3
+
+
+def test_our_numbers_stand_beside_the_papers(cifar):
+    (site,) = open_site(cifar / "results").results
+    table = compare_table_one([site])
+    cat, dog, airplane = (dict(zip(table.header, row, strict=True)) for row in table.rows[:3])
+    assert cat["the paper"].text == "0.738 → 0.792 (+5.4)"
+    by_method = {one["method"]: one for one in site.records("paper") if one["column"] == 0}
+    ce, camri = by_method["ce"]["recall_mean"], by_method["camri"]["recall_mean"]
+    shown = cat["here, as the paper counts"].text
+    assert shown.startswith(f"{ce:.3f} → {camri:.3f} ({100 * (camri - ce):+.1f}), camri m=")
+    honest = next(one for one in site.records("honest") if one["row"] == "CAMRI" and one["column"] == 1)
+    low = f"{100 * honest['gain_over_shifted_ce_low']:+.1f}"
+    assert f"[{low}, " in dog["here, honest: CAMRI over shifted cross-entropy"].text
+    assert (cat["trials"].text, cat["from"].text) == ("4", "results/cifar10")
+    assert airplane["here, as the paper counts"].text == "not run yet"
+    # Table II's made angles: 0.1 + 0.01 · class + 0.0015; cat is class 3, the least other is class 0.
+    assert compare_table_two([site]).rows[0][3].text == f"{0.1315 / 0.1015:.2f}"
+
+
+def test_a_column_is_found_by_its_class_alone(cifar):
+    (site,) = open_site(cifar / "results").results
+    site.verdict["columns"] = [{"important": "cat + dog", "indices": [3, 5], "strengths": [1, 1]}]
+    assert [row[2].text for row in compare_table_one([site]).rows[:2]] == ["not run yet"] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a\n<!-- made: honest x -->\nb\n", "has a block that does not end"),
+        (
+            "a\n<!-- made: honst x -->\n<!-- end -->\n",
+            r"line 2: block 'honst x' is of no known kind; did you mean 'honest'",
+        ),
+    ],
+)
+def test_bad_blocks_are_refused_by_their_place(tmp_path, text, said):
+    (tmp_path / "README.md").write_text(text)
+    with pytest.raises(InputError, match=said):
+        docs.write([tmp_path / "README.md"], tmp_path)
+    assert (tmp_path / "README.md").read_text() == text
+
+
+def test_every_kind_is_documented():
+    text = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    assert [kind for kind in KINDS if f"`{kind}`" not in text] == []
+
+
+def test_the_whole_way_from_a_screening_to_the_docs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "screen.toml").write_text(
+        'important = "worst"\nseeds = [100]\ndata = "digits"\n[split]\nval_fraction = 0.3\n'
+        '[training]\nmodel = "small"\nepochs = 2\n[training.model_options]\nwidth = 4\n'
+        "[methods]\nce = {}\nwce = { w = [4, 8] }\ncamri = { m = [4, 8], s = [8, 16] }\n"
+    )
+
+    def camri(line):
+        app(shlex.split(line), standalone_mode=False)
+
+    camri("study run screen.toml --out screen --workers 1 --device cpu")
+    camri("study finalists screen --out finals.json --seeds 0-1")
+    camri("study run finals.json --out finals --workers 1 --device cpu")
+    camri("report finals --results results/digits --screening screen --commit 1a2b3c4")
+    shutil.rmtree(tmp_path / "finals")  # the results are enough
+    readme = page(
+        tmp_path, "README.md", "table1 digits", "honest digits", "table2 digits", "facts digits", "curve digits"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "camri.report.docs", "README.md"], capture_output=True, text=True, env=environment
+    )
+    assert (done.returncode, done.stdout) == (0, "README.md\ndocs/img/curve-digits.png\n"), done.stderr
+    text = readme.read_text()
+    finals = json.loads((tmp_path / "finals.json").read_text())
+    important = finals["important"][0][0][0]
+    assert f"| *important: {important}* |" in text
+    assert "Settings were chosen before, on validation images, by 7 trials of other seeds (100), 2 epochs" in text
+    assert f"{important}: ce 1, wce 2, camri 4." in text
+    assert "camri study run results/digits/study.json --out runs/digits" in text
+    study = json.loads((tmp_path / "results/digits/study.json").read_text())
+    assert study == finals
+    assert docs.stale([readme], tmp_path) == []
