@@ -1,6 +1,6 @@
 """Several processes with DistributedDataParallel. The loss has no parameters: nothing of it is wrapped or exchanged.
 
-    torchrun --standalone --nproc-per-node 2 examples/ddp.py
+Run it: `torchrun --standalone --nproc-per-node 2 examples/ddp.py`
 
 On the CPU with gloo here; with GPUs take "nccl", `device_ids=[rank]` and `loss.to(rank)`.
 """

@@ -1,6 +1,6 @@
 """A LightningModule: the loss is a submodule, so Lightning moves, saves and switches it to eval() with the model.
 
-python examples/lightning_module.py
+Run it: `python examples/lightning_module.py`
 """
 
 import lightning

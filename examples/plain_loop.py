@@ -1,6 +1,6 @@
 """A plain PyTorch loop: a cosine head, CAMRI's loss, and a shift chosen on validation data.
 
-python examples/plain_loop.py
+Run it: `python examples/plain_loop.py`
 """
 
 import torch

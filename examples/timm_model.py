@@ -1,6 +1,6 @@
 """A timm model with a cosine head, fine-tuned with CAMRI's loss. Needs timm.
 
-    python examples/timm_model.py
+Run it: `python examples/timm_model.py`
 
 The neck is a dense layer with batch norm: timm's pooled features come out of a ReLU, so all are positive and no two
 lie more than 90 degrees apart; behind the neck they have the whole sphere.

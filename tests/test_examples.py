@@ -26,7 +26,12 @@ def load_example(name):
 def test_is_short_and_says_how_it_is_run(path):
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) < 60
-    assert re.search(rf'^""".*?(python|torchrun .*) examples/{path.name}\n.*?"""', text, flags=re.S)
+    assert re.search(rf'^""".*?Run it: `(python|torchrun .*) examples/{path.name}`\n.*?"""', text, flags=re.S)
+
+
+def test_is_documented():
+    page = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
+    assert [path.name for path in EXAMPLES if f"(../examples/{path.name})" not in page] == []
 
 
 def test_plain_loop():
@@ -54,19 +59,31 @@ def test_huggingface_trainer(monkeypatch, tmp_path):
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    trainer = load_example("huggingface_trainer").main()
+    example = load_example("huggingface_trainer")
+    trainer = example.main()
     val_losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     assert len(val_losses) == 12
     assert val_losses[-1] < 0.3 * val_losses[0]
-    found = trainer.evaluate()
-    assert found["eval_accuracy"] > 0.85
-    assert found["eval_recall"] > 0.7
-    assert trainer.loss.step == trainer.state.global_step == 12 * 32
-    assert trainer.model.config.num_labels == 10
-    batch = torch.utils.data.default_collate(trainer.eval_dataset[:16])
+    found = trainer.predict(trainer.eval_dataset)
+    right = found.predictions.argmax(axis=1) == found.label_ids
+    assert right.mean() > 0.85
+    assert right[found.label_ids == 8].mean() > 0.7
+    assert abs(found.predictions).max() <= 1 + 1e-6
+    assert trainer.loss.step == trainer.state.global_step == 12 * 32  # evaluation did not move the ramp
+
+    batch = trainer.eval_dataset[:16]
     mean = trainer.compute_loss(trainer.model.eval(), dict(batch))
     trainer.current_gradient_accumulation_steps = 4
     assert trainer.training_step(trainer.model, dict(batch)) < 0.5 * mean  # a quarter, plus the margin's part
+
+    trainer.model.eval().save_pretrained(tmp_path / "model")
+    images = batch["pixel_values"]
+    again = example.CosineViT.from_pretrained(tmp_path / "model")
+    assert torch.equal(again(images).logits, trainer.model(images).logits)
+    trainer.model.vit.save_pretrained(tmp_path / "trunk")  # as a published checkpoint: without a classifier
+    fresh = example.CosineViT.from_pretrained(tmp_path / "trunk", num_labels=10).classifier.weight
+    assert fresh.isfinite().all()
+    assert fresh.abs().max() > 0.1
 
 
 class TimmLike(nn.Module):
@@ -111,3 +128,10 @@ def test_ddp():
     accuracy, recall = map(float, re.search(r"accuracy (\S+) recall (\S+)", done.stdout).groups())
     assert accuracy > 0.93
     assert recall > 0.75
+
+
+def test_frozen_features():
+    found = load_example("frozen_features").main()
+    assert found["recall"] > 0.95
+    assert found["accuracy"] > 0.95
+    assert found["same"]
