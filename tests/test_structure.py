@@ -16,7 +16,7 @@ FLOORS = [
     {"errors"},
     {"checks", "initial", "penalties", "metrics"},
     {"losses", "posthoc", "stats"},
-    {"modules", "heads", "models", "select", "data"},
+    {"modules", "heads", "models", "select", "curves", "data"},
     {"methods"},
     {"engine"},
     {"study"},

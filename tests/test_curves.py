@@ -1,0 +1,78 @@
+"""Whole curves compared: accuracy at equal recall."""
+
+import numpy as np
+import pytest
+
+from camri.curves import compare_curves, recall_range
+from camri.errors import InputError
+from camri.metrics import condense
+from camri.posthoc import trace
+
+
+def models(strength, num=6, seed=0, num_images=600):
+    """Scores of made models on the same images; a higher `strength` makes the right class stand out more."""
+    labels = np.random.default_rng(99).integers(0, 4, num_images)
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(num):
+        logits = rng.normal(size=(num_images, 4))
+        logits[np.arange(num_images), labels] += strength
+        found.append(condense(logits.astype(np.float32), labels, (1,)))
+    return found
+
+
+def test_the_same_models_differ_by_nothing():
+    arm = models(1.5)
+    gap = compare_curves(arm, arm, seed=0)
+    assert gap.mean.estimate == 0
+    assert (gap.mean.low, gap.mean.high) == (0, 0)
+    assert all(one.estimate == 0 for one in gap.at)
+
+
+def test_a_better_model_is_above_and_a_worse_one_below():
+    weak, strong = models(1.2, seed=1), models(2.0, seed=2)
+    above, below = compare_curves(strong, weak, seed=0), compare_curves(weak, strong, seed=0)
+    assert above.mean.low > 0.05
+    assert below.mean.high < -0.05
+    assert all(one.low > 0 for one in above.at)
+
+
+def test_a_shift_alone_moves_along_the_curve_and_not_above_it():
+    plain = models(1.5)
+    shifted = [
+        type(one)(**{**vars(one), "lead": (one.lead.astype(np.float32) + 0.5).astype(one.lead.dtype)}) for one in plain
+    ]
+    assert shifted[0].recall()[0] > plain[0].recall()[0] + 0.03
+    gap = compare_curves(shifted, plain, seed=0)
+    assert gap.mean.estimate == pytest.approx(0, abs=0.003)  # leads are float16
+
+
+def test_every_point_is_the_accuracy_at_that_recall():
+    arm, baseline = models(1.6, seed=1), models(1.4, seed=2)
+    grid = np.array([0.6, 0.8])
+    gap = compare_curves(arm, baseline, seed=0, recall=grid)
+    for place, recall in enumerate(grid):
+        wanted = []
+        for mine, its in zip(arm, baseline, strict=True):
+            accuracies = []
+            for one in (mine, its):
+                curve = trace(one)
+                accuracies.append(curve.accuracy[np.flatnonzero(curve.mean_recall >= recall)[0]])
+            wanted.append(accuracies)
+        assert gap.at[place].estimate == pytest.approx(np.diff(wanted, axis=1).mean() * -1)
+        assert gap.accuracy[place] == pytest.approx(np.mean(wanted, axis=0)[1])
+    assert gap.mean.estimate == pytest.approx(np.mean([one.estimate for one in gap.at]))
+
+
+def test_the_range_goes_from_the_baselines_recall_to_half_its_misses():
+    baseline = models(1.5)
+    start = np.mean([one.recall()[0] for one in baseline])
+    grid = recall_range(baseline, num=5)
+    assert grid[0] == pytest.approx(start)
+    assert 1 - grid[-1] == pytest.approx((1 - start) / 2)
+    assert np.diff(grid) == pytest.approx(np.full(4, (1 - start) / 8))
+
+
+def test_trials_that_cannot_be_paired_are_refused():
+    with pytest.raises(InputError, match="3 and 2 trials cannot be paired"):
+        compare_curves(models(1.5, num=3), models(1.5, num=2), seed=0)
