@@ -5,13 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from camri.engine import Training, Trial
-from camri.export import Trained, save
+from camri.export import Model, Trained, save
 from camri.fitting import answer, finals
 from camri.fitting.journal import Journal
-from camri.fitting.judging import claim_of
+from camri.fitting.judging import Claim, claim_of, measure, tune
 from camri.fitting.request import Request
-from camri.fitting.result import Fitted
+from camri.fitting.result import Fitted, Handed
 from camri.fitting.trainings import describe
+from camri.methods import Setting
+from camri.metrics import condense
 from camri.report.page import FILE_NAME as PAGE
 from camri.report.page import write_page
 from camri.report.steps import NOTE
@@ -48,14 +50,15 @@ def hand_over(
     title = describe(ended.training_name, ended.training)
     num_trainings = len(journal.get("trainings"))
     claim = claim_of(request.out, ended.plain, title, num_trainings)
+    trained, handed = _trained(request, journal, ended, claim, rule)
     num_trials, num_failed = _count(ended.stores)
     first, last = claim.steps[0], claim.steps[-1]
     assert last.recall_gain is not None
     assert last.accuracy_gain is not None
     fitted = Fitted(
         important=tuple(request.data.classes[index] for index in ended.important),
-        setting=claim.handed.setting,
-        shift=claim.handed.shift,
+        setting=handed.setting,
+        shift=handed.shift,
         training_name=ended.training_name,
         training=ended.training,
         before=first.figures,
@@ -66,7 +69,7 @@ def hand_over(
         gain_is_shown=claim.gain_is_shown,
         steps=claim.steps,
         paid=claim.paid,
-        handed=claim.handed,
+        handed=handed,
         num_seeds=claim.num_seeds,
         num_trainings=num_trainings,
         num_settings=journal.get("num_settings"),
@@ -80,7 +83,9 @@ def hand_over(
         finished=is_finished,
     )
     fitted = replace(fitted, answer=answer.compose(fitted))
-    _save(request, journal, ended, fitted)
+    if trained is not None:
+        save(trained, fitted.model_path, card=answer.card(fitted, request.data))
+        journal.set(handed={"of": [claim.setting.key, claim.seed, claim.num_seeds], **handed.to_json()})
     _note(request, ended.study, **{NOTE: [step.to_json() for step in fitted.steps]})
     write_page(request.out)
     if is_finished:
@@ -88,20 +93,32 @@ def hand_over(
     return fitted
 
 
-def _save(request: Request, journal: Journal, ended: Finals, fitted: Fitted) -> None:
-    """Nothing; the model's folder is written, unless an earlier call wrote the same."""
-    handed = fitted.handed
-    same = [handed.setting.key, handed.seed, list(handed.shift), fitted.num_seeds]
-    if journal.get("handed") == same and fitted.model_path.is_dir():
-        return
-    trial = Trial(handed.setting, handed.seed)
+def _trained(
+    request: Request, journal: Journal, ended: Finals, claim: Claim, rule: Rule
+) -> tuple[Trained | None, Handed]:
+    """The model to hand over with its shift, and its figures; no model where an earlier call saved the same.
+
+    Shift and figures are those of the model as it is saved, in full precision: a GPU trains and counts in half.
+    """
+    said = journal.get("handed")
+    of = [claim.setting.key, claim.seed, claim.num_seeds]
+    if said is not None and said["of"] == of and (request.out / MODEL).is_dir():
+        counts = {name: value for name, value in said.items() if name not in ("of", "setting")}
+        return None, Handed.of(Setting.from_json(said["setting"]), **counts)
+    trial, data = Trial(claim.setting, claim.seed), request.data
     outcome = finals.outcome_with_weights(request, request.out / finals.FOLDER, trial, ended.training)
     # The file with the first values is not needed to build the trained model, and may not be where it is loaded.
     kept = tuple(pair for pair in ended.training.model_options if not pair[0].startswith("initial"))
     outcome = replace(outcome, training=ended.training.with_(model_options=kept))
-    trained = Trained.of(outcome, request.data, ended.important, handed.shift, request.inputs.standardise)
-    save(trained, fitted.model_path, card=answer.card(fitted, request.data))
-    journal.set(handed=same)
+    model = Model.of(Trained.of(outcome, data, ended.important))  # it takes the features as they are in `data`: scaled
+    model.module.to(request.device)
+    val, test = (
+        condense(model.logits(data.splits[part].inputs), data.splits[part].labels.numpy(), ended.important)
+        for part in ("val", "test")
+    )
+    shift = tune(val, claim.floor, rule)
+    trained = Trained.of(outcome, data, ended.important, shift, request.inputs.standardise)
+    return trained, measure(claim.setting, claim.seed, shift, test)
 
 
 def _note(request: Request, study: Study, **notes: object) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from camri.errors import InputError
 from camri.fitting.result import Figures, Handed, Interval, Step
 from camri.methods import Setting
-from camri.metrics import Array
+from camri.metrics import Array, Scores
 from camri.posthoc import Shift
 from camri.report.answer import is_sure
 from camri.report.reading import BASELINE, Reading
@@ -24,20 +24,25 @@ MOST_PAID = 3
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """What the finals say: steps and who paid on test images, and the model to hand over."""
+    """What the finals say: steps and who paid on test images; and which model to hand over, with its accuracy floor.
+
+    `over_shifted` is what the method adds to a shift; None where cross-entropy is handed over.
+    """
 
     steps: tuple[Step, ...]
     paid: tuple[tuple[str, Interval], ...]
     over_shifted: Interval | None
     gain_is_shown: bool
-    handed: Handed
+    setting: Setting
+    seed: int
+    floor: float
     num_seeds: int
 
 
-def pick_model(setting: Validation, floor: float, rule: Rule) -> tuple[int, tuple[float, ...]]:
-    """(seed, shift) of the setting's best model on validation data, each with the shift tuned to it.
+def pick_seed(setting: Validation, floor: float, rule: Rule) -> int:
+    """The seed of the setting's best model on validation data, each with the shift tuned to it.
 
-    Best: the highest recall at or above the accuracy floor; where no model reaches it, the most accurate as it is.
+    Best: the highest recall at or above the accuracy floor; where no model reaches it, the most accurate.
     """
     tuned = {seed: rule.tune(setting.of({seed}), floor) for seed in sorted(setting.scores)}
     reached = {seed: shift for seed, shift in tuned.items() if shift is not None}
@@ -46,16 +51,26 @@ def pick_model(setting: Validation, floor: float, rule: Rule) -> tuple[int, tupl
         return shift.value, shift.accuracy, -float(np.abs(shift.shift).sum())
 
     if reached:
-        seed = max(reached, key=lambda seed: worth(reached[seed]))
-        return seed, reached[seed].shift
-    seed = max(tuned, key=lambda seed: setting.scores[seed].accuracy())
-    return seed, (0.0,) * len(setting.scores[seed].important)
+        return max(reached, key=lambda seed: worth(reached[seed]))
+    return max(tuned, key=lambda seed: setting.scores[seed].accuracy())
+
+
+def tune(val: Scores, floor: float, rule: Rule) -> tuple[float, ...]:
+    """One model's shift, one number for each important class; none where no shift reaches the floor."""
+    found = rule.tune(Validation("", {0: val}), floor)
+    return (0.0,) * len(val.important) if found is None else found.shift
+
+
+def measure(setting: Setting, seed: int, shift: tuple[float, ...], test: Scores) -> Handed:
+    """The figures of one model on test images."""
+    right = int(test.correct(shift).sum())
+    return Handed.of(setting, seed, shift, test.hits(shift).tolist(), test.num.tolist(), right, len(test))
 
 
 def claim_of(folder: Path, plain: Path | None, training_title: str, num_trainings: int) -> Claim:
     """What the run in the folder says; `plain` is the run with plain cross-entropy, where another training was chosen.
 
-    The setting, the model and its shift come from validation scores alone.
+    The setting, the seed and the floor come from validation scores alone.
     """
     with Reading(folder) as reading:
         (column,) = reading.columns
@@ -66,21 +81,9 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
         # Each half of the seeds picks for the other. Where both keep cross-entropy, a method that only both halves
         # together prefer stands on too little, and the claim would not be about it.
         final = verdict.baseline if best.keeps_baseline else best.final
-        seed, shift = pick_model(reading.validation(final, column), best.choice.final.floor, reading.rule)
+        seed = pick_seed(reading.validation(final, column), best.choice.final.floor, reading.rule)
         row = next(one for one in final.rows if one.seed == seed)
-        test = reading.scores(row, "test", column)
-        handed = Handed(
-            setting=Setting.from_json(row.setting),
-            seed=seed,
-            shift=shift,
-            recalls=tuple(Interval.of_share(int(h), int(n)) for h, n in zip(test.hits(shift), test.num, strict=True)),
-            hits=tuple(test.hits(shift).tolist()),
-            num=tuple(test.num.tolist()),
-            accuracy=Interval.of_share(int(test.correct(shift).sum()), len(test)),
-            num_right=int(test.correct(shift).sum()),
-            num_images=len(test),
-        )
-        labels, seeds = test.labels, best.judgement.seeds
+        labels, seeds = reading.run.labels("test"), best.judgement.seeds
         before = _plain(plain, seeds, column.indices)
         is_baseline = final.key == verdict.baseline.key
         steps, tables = _steps(reading, verdict, is_baseline, before, training_title, num_trainings)
@@ -90,7 +93,9 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
             paid=_paid(tables[-1], tables[0], labels, column.indices, reading.classes),
             over_shifted=None if is_baseline else Interval.of(best.gain),
             gain_is_shown=is_sure(best, p) and not is_baseline,
-            handed=handed,
+            setting=Setting.from_json(row.setting),
+            seed=seed,
+            floor=best.choice.final.floor,
             num_seeds=len(seeds),
         )
 

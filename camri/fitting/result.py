@@ -1,5 +1,6 @@
 """What a fit hands back, as plain values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,6 +88,33 @@ class Handed:
     accuracy: Interval
     num_right: int
     num_images: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "setting": self.setting.to_json(),
+            "seed": self.seed,
+            "shift": list(self.shift),
+            "hits": list(self.hits),
+            "num": list(self.num),
+            "num_right": self.num_right,
+            "num_images": self.num_images,
+        }
+
+    @staticmethod
+    def of(setting: Setting, seed: int, shift: Sequence[float], hits: Sequence[int], num: Sequence[int],
+           num_right: int, num_images: int) -> "Handed":  # fmt: skip
+        """The figures of counts."""
+        return Handed(
+            setting,
+            seed,
+            tuple(shift),
+            tuple(Interval.of_share(one, of) for one, of in zip(hits, num, strict=True)),
+            tuple(hits),
+            tuple(num),
+            Interval.of_share(num_right, num_images),
+            num_right,
+            num_images,
+        )
 
 
 @dataclass(frozen=True, eq=False)
