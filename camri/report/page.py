@@ -65,6 +65,21 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
 def render(reading: Reading) -> str:
     """The page as HTML."""
     verdicts = judge_columns(reading)
+    return fill(
+        "page.html.j2",
+        sections(reading, verdicts),
+        title=f"{reading.name}: {', '.join(quoted(column.title) for column in reading.columns) or 'important classes'}",
+        answer=answer(reading, verdicts),
+        progress=reading.progress(),
+        failed=reading.failed,
+        num_outcomes=len(reading.rows),
+        facts=facts(reading),
+        studies=[json.dumps(study, indent=1, ensure_ascii=False) for study in reading.run.studies],
+    )
+
+
+def fill(template: str, found: Sequence[Section], **values: Any) -> str:
+    """A page of the sections with their charts, style and scripts inline; everything in it is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("camri.report", "templates"),
         autoescape=True,
@@ -72,19 +87,12 @@ def render(reading: Reading) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found = sections(reading, verdicts)
     charts_by_id = {
         f"{section.name}-{place}": one for section in found for place, one in enumerate(section.specifications())
     }
-    return environment.get_template("page.html.j2").render(
-        title=f"{reading.name}: {', '.join(quoted(column.title) for column in reading.columns) or 'important classes'}",
-        answer=answer(reading, verdicts),
-        progress=reading.progress(),
+    return environment.get_template(template).render(
+        **values,
         sections=found,
-        failed=reading.failed,
-        num_outcomes=len(reading.rows),
-        facts=facts(reading),
-        studies=[json.dumps(study, indent=1, ensure_ascii=False) for study in reading.run.studies],
         version=camri.__version__,
         # "<" never stands in the JSON, so nothing in it can end the script element.
         charts=Markup(json.dumps(charts_by_id).replace("<", "\\u003c")),
