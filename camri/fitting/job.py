@@ -118,7 +118,7 @@ class _Job:
         self.rule = Rule(tolerance=request.tolerance)
         self.budget = Budget(request, float(journal.get("spent_s")), lambda: count_trials(self.stores()))
         self.trainings = trainings_for(request.data, request.plain)
-        workshop.ended = count_trials(self.stores())
+        workshop.ended, workshop.expected_s = count_trials(self.stores()), journal.get("trial_s")
         base = request.seed * SEEDS_APART
         self.search_seeds = range(base, base + SEEDS_APART // 2)
         self.final_seeds = range(base + SEEDS_APART // 2, base + SEEDS_APART)
@@ -287,4 +287,4 @@ class _Job:
 
     def _left(self) -> int:
         """Trials that the budget still allows."""
-        return self.budget.left(self.workshop.trial_s or self.journal.get("trial_s"), self.workshop.start_s)
+        return self.budget.left(self.workshop.trial_s, self.workshop.start_s)

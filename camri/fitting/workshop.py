@@ -56,12 +56,13 @@ class Workshop:
         self.calls = 0
         self.train_s = 0.0
         self.device_s = 0.0  # of the trials' own, without the starting of processes and the compiling of models
+        self.expected_s: float | None = None  # what a trial takes of the device, before one has ended
         self.parallel = (os.cpu_count() or 1) if request.device.type == "cpu" else 1
 
     @property
     def trial_s(self) -> float | None:
-        """Seconds of the device a trial; None before the first."""
-        return self.device_s / self.parallel / self.new if self.new else None
+        """Seconds of the device a trial; None where nothing is known yet."""
+        return self.device_s / self.parallel / self.new if self.new else self.expected_s
 
     @property
     def start_s(self) -> float:

@@ -13,7 +13,7 @@ import torch
 import camri
 from camri.data import DataSet, Split, hold_out, load
 from camri.fitting import Unfinished, fit
-from camri.report.page import render
+from camri.report.page import render, write_page
 from camri.report.reading import Reading
 from camri.study.store import open_run
 from tests.fitting.conftest import ASKED, IMPORTANT, interrupt, told, weights_of
@@ -273,3 +273,5 @@ def test_features_with_several_important_classes_of_several_strengths(tmp_path, 
     labels = scaled.labels.numpy()
     assert abs(int((predicted == labels).sum()) - found.handed.num_right) <= 1  # scaled back and forth in float32
     assert found.handed.num == ((labels == 1).sum(), (labels == 3).sum())
+    page = write_page(tmp_path / "out").read_text(encoding="utf-8")
+    assert all(text in page for text in ("The curve: what recall costs", "Who paid", "What each step gave"))
