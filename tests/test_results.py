@@ -101,6 +101,8 @@ def test_pictures_can_be_opened(cifar):
 
     docs.write([page(cifar, "README.md", "figure3 cifar10")], cifar)
     with Image.open(cifar / "docs/img/figure3-cifar10.png") as picture:
+        picture.verify()  # every chunk's checksum
+    with Image.open(cifar / "docs/img/figure3-cifar10.png") as picture:
         picture.load()
         assert picture.text["camri"].startswith("figure ")
 

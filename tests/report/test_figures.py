@@ -1,12 +1,14 @@
 """What the charts draw: their records and specifications, not their pixels."""
 
+import json
+
 import numpy as np
 import pytest
 
 from camri.errors import InputError
 from camri.losses import cross_entropy as torch_cross_entropy
 from camri.losses import margin_softmax as torch_margin_softmax
-from camri.report import charts, contours, figures
+from camri.report import charts, contours, curve, figures
 from camri.report.circle import circle, recover
 from camri.report.curve import BACK, DEPTH, curves
 from camri.report.reading import measure
@@ -35,6 +37,21 @@ def test_the_curve_holds_every_method_and_its_points_lie_on_the_trials_own(opene
     assert min(record["accuracy"] for record in figure.records) >= baseline - DEPTH - 1e-4
     least = min(np.mean(measure(one.shown(m), one.column.indices).recall) for m in ("ce", "wce", "l2softmax", "camri"))
     assert min(record["recall"] for record in figure.records[:100]) >= least - BACK - 1e-3
+
+
+def test_of_many_methods_only_two_have_a_band(opened, gain, monkeypatch):
+    def banded(figure):
+        drawn = figure.panels[0].chart.to_dict(validate=False)
+        (values,) = {json.dumps(one["data"]["values"]) for one in drawn["layer"] if one["mark"]["type"] == "area"}
+        return {one["method"] for one in json.loads(values)}
+
+    reading, verdicts = opened(gain)
+    assert banded(curves(reading, verdicts)) == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
+    monkeypatch.setattr(curve, "MOST_BANDS", 3)
+    figure = curves(reading, verdicts)
+    assert banded(figure) == {"CAMRI", "cross-entropy"}
+    assert "bands: ± one standard deviation of CAMRI and cross-entropy" in figure.caption
+    assert {record["method"] for record in figure.records} == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
 
 
 def test_a_better_method_lies_above_and_a_biased_one_does_not(opened, gain, no_gain):

@@ -46,6 +46,19 @@ def test_a_true_gain_is_told_with_its_uncertainty(gain_page):
     assert len(page.encode()) < 3_000_000
 
 
+def test_several_columns_are_answered_by_a_table(gain_page, no_gain):
+    page = gain_page.read_text(encoding="utf-8")
+    start = page.index('<section id="answer"')
+    table = page[start : page.index("</section>", start)]
+    assert re.findall(r'<th scope="row"><bdi>(.*?)</bdi>', table) == ["column", "ring"]
+    assert len(re.findall(r"<strong><bdi>\+\d+\.\d \[\+\d", table)) == 2
+    assert '<td class="text"><bdi>camri m=' in table
+    assert "<li>" not in table
+    one = text_of(no_gain)
+    assert "<li><bdi>“column”: " in one
+    assert "p = &lt;" not in one
+
+
 def test_no_improvement_is_said_plainly(no_gain):
     page = text_of(no_gain)
     assert lead(page).startswith("No improvement")
