@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import camri
-from camri.cli import data, export, fit, predict, report, study
+from camri.cli import audit, data, export, fit, predict, report, study
 from camri.errors import InputError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.add_typer(data.app)
 app.add_typer(study.app)
 app.command()(predict.predict)
 app.command()(export.export)
+app.command()(audit.audit)
 app.command()(report.report)
 
 

@@ -1,0 +1,157 @@
+"""An audit in words and tables: what the terminal and the page show."""
+
+import math
+
+from camri.audit.change import Change
+from camri.audit.verdict import FEWEST_ROWS, Audit, ClassResult, Rate
+from camri.report.answer import Answer
+from camri.report.reading import quoted
+from camri.report.table import BLANK, Cell, Table, cells
+from camri.report.tables import points
+
+CLASSES_SHOWN = 60
+NOTE = (
+    "The shift is tuned on rows other than those it is judged on. Rows count as independent: frames of one film, or "
+    "copies, are fewer than they look. Intervals hold for rows like these."
+)
+
+
+def answer(found: Audit) -> Answer:
+    """The audit in one sentence, with its details."""
+    return Answer(found.kind, _sentence(found), tuple(_details(found)))
+
+
+def _sentence(found: Audit) -> str:
+    names = " and ".join(quoted(name) for name in found.important)
+    gains = f"recall {change(found.recall)} points, accuracy {change(found.accuracy)} points"
+    if found.kind == "unknown":
+        now = "; ".join(f"{quoted(one.name)} {rate(one.before)}" for one in found.by_class if one.important)
+        return (
+            f"Too few rows to say anything about a shift: an important class has fewer than {FEWEST_ROWS} to tune on "
+            f"or to judge. Recall as it is: {now}."
+        )
+    shift, falls = f"{found.shift:+.3g}", f"{found.accuracy.chance_of_fall(found.tolerance):.0%}"
+    beyond = "" if not found.tolerance else f" by more than the {100 * found.tolerance:g} points allowed"
+    if found.kind == "gain":
+        return f"A shift of {shift} finds more of {names}: {gains}; the chance that accuracy falls{beyond} is {falls}."
+    if found.shift == 0 or (found.recall.gained == found.recall.lost == 0):
+        return f"No shift is free: none raises the recall of {names} and keeps the accuracy ({gains})."
+    if found.recall.low > 0:
+        return (
+            f"No free shift is shown: the best, {shift}, finds more of {names}, but accuracy falls{beyond} with a "
+            f"chance of {falls}: {gains}."
+        )
+    return f"No free gain is shown for {names}: with the best shift, {shift}, {gains}."
+
+
+def _details(found: Audit) -> list[str]:
+    own = [one for one in found.by_class if one.important]
+    if found.kind == "unknown":
+        return [
+            *(f"{quoted(one.name)}{_missed(one, ': missed')}." for one in own if one.mistaken_for),
+            f"Accuracy as it is: {rate(found.accuracy_before)}.",
+        ]
+    lines = [
+        f"{quoted(one.name)}: recall {rate(one.before)} as it is, {rate(one.after)} with the shift"
+        f"{_missed(one, '; missed')}."
+        for one in own
+    ]
+    lines.append(f"Accuracy: {rate(found.accuracy_before)} as it is, {rate(found.accuracy_after)} with the shift.")
+    half_a_point = found.accuracy.chance_of_fall(0.005)
+    lines.append(
+        f"Chance that the shift lowers accuracy at all: {found.accuracy.chance_of_fall():.0%}; by more than half a "
+        f"point: {half_a_point:.0%}. A smaller shift is safer."
+    )
+    if found.shift and found.recall.low > 0:
+        lines.append(how_to_use(found))
+    lines.append(f"Tuned on {found.tuned_on}.")
+    return lines
+
+
+def how_to_use(found: Audit) -> str:
+    """What to do with the shift in one's own code."""
+    names = " and ".join(quoted(name) for name in found.important)
+    if found.scores_are == "probabilities":
+        return f"To use it: multiply the probability of {names} by {math.exp(found.shift):.4g}, then take the largest."
+    return f"To use it: add {found.shift:.4g} to the score of {names}, then take the largest."
+
+
+def _missed(one: ClassResult, how: str) -> str:
+    if not one.mistaken_for:
+        return ""
+    told = ", ".join(f"{quoted(name)} {count}" for name, count in one.mistaken_for)
+    return f"{how}, it is called {told}"
+
+
+def rate(found: Rate) -> str:
+    """A share with its interval and counts.
+
+    >>> rate(Rate(8, 10))
+    '0.800 [0.490, 0.943] (8/10)'
+    """
+    low, high = found.interval
+    return f"{found.value:.3f} [{low:.3f}, {high:.3f}] ({found.hits}/{found.num})" if found.num else f"{BLANK} (0/0)"
+
+
+def change(found: Change) -> str:
+    """A change in points with its 95 % interval."""
+    return f"{points(found.estimate)} [{points(found.low)}, {points(found.high)}]"
+
+
+def class_table(found: Audit, most: int | None = None) -> Table:
+    """Every class's recall as it is and with the shift: the important ones first, then those that lose most."""
+    order = sorted(found.by_class, key=lambda one: (not one.important, one.change.estimate if one.change else 1.0))
+    shown = 6 if found.kind != "unknown" else 4  # columns: nothing is said about a shift of too few rows
+    rows = [_row(one)[:shown] for one in order[:most]]
+    cut = (f"The {most} of {len(order)} classes that lose most are shown.",) if len(rows) < len(order) else ()
+    return Table(
+        caption="Recall of every class",
+        header=("class", "rows", "recall", "95 %", "shifted", "change (points)")[:shown],
+        groups=(tuple(rows),),
+        records=tuple(found.to_json()["classes"]),
+        notes=(
+            "95 %: Wilson’s interval."
+            + (" The change is on the same rows, so its interval is narrower." if shown == 6 else ""),
+            *cut,
+        ),
+    )
+
+
+def _row(one: ClassResult) -> tuple[Cell, ...]:
+    if one.change is None:
+        return cells(one.name, "0", BLANK, BLANK, BLANK, BLANK)
+    low, high = one.before.interval
+    texts = (
+        one.name,
+        f"{one.before.num:,}",
+        f"{one.before.value:.3f}",
+        f"{low:.3f}–{high:.3f}",
+        f"{one.after.value:.3f}",
+        change(one.change),
+    )
+    return tuple(Cell(text, bold=one.important) for text in texts)
+
+
+def price_table(found: Audit) -> Table | None:
+    """What more recall costs; None where there is no more, or too few rows to say."""
+    if not found.prices or found.kind == "unknown":
+        return None
+    now = found.accuracy_before.value
+    return Table(
+        caption="What more recall costs",
+        header=("recall", "shift", "accuracy", "cost (points)", "precision"),
+        groups=(
+            tuple(
+                cells(
+                    f"{one.recall:.3f}",
+                    f"{one.shift:+.3g}",
+                    f"{one.accuracy:.3f}",
+                    points(one.accuracy - now),
+                    f"{one.precision:.3f}",
+                )
+                for one in found.prices
+            ),
+        ),
+        records=tuple(vars(one) for one in found.prices),
+        notes=("Points of the curve, picked on the rows they are shown for: on new rows they cost a little more.",),
+    )

@@ -1,0 +1,136 @@
+"""An audit as one self-contained page, in the look of the report's."""
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from camri.audit.answer import CLASSES_SHOWN, NOTE, answer, class_table, price_table
+from camri.audit.verdict import SPLIT_SEED, Audit
+from camri.errors import InputError
+from camri.report.page import Section, fill
+from camri.report.reading import quoted
+from camri.report.theme import PAGE, Figure, Look, Panel, drawing
+
+MOST_POINTS = 400
+DEPTH = 0.05  # of accuracy below the model's own: further down nobody wants to be
+BACK = 0.1  # of recall below the model's own
+
+
+def write_page(found: Audit, path: str | Path, source: str, command: Sequence[str] = ()) -> Path:
+    """The page's path; never half a page. `source` is what the table of scores is called."""
+    file = Path(path)
+    text = render(found, source, command)
+    part = file.with_name(f"{file.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, file)
+    except OSError as error:
+        raise InputError(f"{file} cannot be written ({error.strerror}); choose another file with --out") from None
+    return file
+
+
+def render(found: Audit, source: str, command: Sequence[str] = ()) -> str:
+    """The page as HTML."""
+    prices = price_table(found)
+    figure = curve_figure(found, PAGE)
+    sections = [
+        Section("curve", "Curve", figure.title, figure, () if prices is None else (prices,)),
+        Section("classes", "Classes", "Who gains, who pays", tables=(class_table(found, CLASSES_SHOWN),)),
+    ]
+    return fill(
+        "audit.html.j2",
+        sections,
+        brand="camri audit",
+        title=f"{source}: {', '.join(quoted(name) for name in found.important)}",
+        answer=answer(found),
+        note=NOTE,
+        facts=facts(found, source, command),
+    )
+
+
+def facts(found: Audit, source: str, command: Sequence[str]) -> list[tuple[str, str]]:
+    """How it was made."""
+    num = found.accuracy_before.num
+    judged = "" if num == found.num_rows else f", {num:,} of them judged"
+    return [
+        ("scores", source),
+        ("rows", f"{found.num_rows:,}{judged}"),
+        ("classes", f"{len(found.classes):,}"),
+        ("important classes", ", ".join(found.important)),
+        ("scores are", found.scores_are),
+        ("tuned on", f"{found.tuned_on}; parts drawn with seed {SPLIT_SEED}"),
+        ("accuracy that may be given up", f"{found.tolerance:g}"),
+        *([("this page", shlex.join(command))] if command else []),
+    ]
+
+
+def curve_figure(found: Audit, look: Look) -> Figure:
+    """The recall–accuracy curve under the shift, with the model as it is and as it was judged with the shift."""
+    lines, dots = curve_records(found)
+    floor = found.accuracy_before.value - found.tolerance
+    title = "recall of the important class" if len(found.important) == 1 else "mean recall of the important classes"
+    x = alt.X("recall:Q", title=title, scale=alt.Scale(zero=False, nice=False))
+    most = max([one["accuracy"] for one in lines] + [one["accuracy"] for one in dots])
+    least = min([one["accuracy"] for one in lines] + [one["accuracy"] for one in dots])
+    y = alt.Y(
+        "accuracy:Q", title="accuracy", scale=alt.Scale(zero=False, nice=False, domain=[least - 0.002, most + 0.002])
+    )
+    tips = [
+        alt.Tooltip("recall:Q", format=".3f"),
+        alt.Tooltip("accuracy:Q", format=".4f"),
+        alt.Tooltip("shift:Q", format="+.3f"),
+    ]
+    near = alt.selection_point(on="pointerover", clear="pointerout", empty=False, name="near")
+    line = drawing(lines).mark_line(strokeWidth=2, color=look.series["ce"]).encode(x, y)
+    hover = (
+        drawing(lines)
+        .mark_point(filled=True, size=120, color=look.series["ce"])
+        .encode(x, y, opacity=alt.condition(near, alt.value(1.0), alt.value(0.0)), tooltip=tips)
+        .add_params(near)
+    )
+    rule = drawing([{"accuracy": floor}]).mark_rule(strokeDash=[4, 3], color=look.muted).encode(y=y)
+    shown = alt.Scale(domain=[one["point"] for one in dots], range=[look.series["ce"], look.down][: len(dots)])
+    points = (
+        drawing(dots)
+        .mark_point(filled=True, size=110, stroke=look.ink, strokeWidth=1)
+        .encode(x, y, color=alt.Color("point:N", scale=shown, title=None), tooltip=[alt.Tooltip("point:N"), *tips])
+    )
+    return Figure(
+        "curve",
+        "The curve: what recall costs",
+        "Adding a constant to the important class’s score moves the model along this line. Dots: the model as it is, "
+        "and with the shift, judged on rows it was not tuned on; that dot may lie below the line, which is drawn of "
+        "all judged rows together. The dashed rule is the accuracy to keep.",
+        (Panel("", alt.layer(rule, line, points, hover), 340),),
+        (*lines, *dots),
+    )
+
+
+def curve_records(found: Audit) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The curve from the model as it is to where accuracy has fallen too far, and the two dots."""
+    curve = found.curve
+    accuracy, recall = curve.accuracy, curve.mean_recall
+    start = int(np.flatnonzero(curve.shift == 0.0)[0])
+    best: dict[float, int] = {}  # of the states with one recall, that of the highest accuracy
+    for state in range(int(np.searchsorted(recall, recall[start] - BACK)), len(recall)):
+        now = best.setdefault(float(recall[state]), state)
+        if accuracy[state] > accuracy[now]:
+            best[float(recall[state])] = state
+    kept = [state for state in best.values() if accuracy[state] >= accuracy[start] - DEPTH]
+    states = kept[:: max(1, -(-len(kept) // MOST_POINTS))]
+    lines = [_record(recall[state], accuracy[state], curve.shift[state]) for state in states]
+    own = [one for one in found.by_class if one.important]
+    dots = [{**_record(recall[start], accuracy[start], 0.0), "point": "as it is"}]
+    if found.shift:
+        after = float(np.mean([one.after.value for one in own]))
+        dots.append({**_record(after, found.accuracy_after.value, found.shift), "point": "with the shift"})
+    return lines, dots
+
+
+def _record(recall: float, accuracy: float, shift: float) -> dict[str, Any]:
+    return {"recall": round(float(recall), 5), "accuracy": round(float(accuracy), 5), "shift": round(float(shift), 5)}

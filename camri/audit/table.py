@@ -1,0 +1,144 @@
+"""A file of scores and labels -> arrays: CSV, TSV, parquet or npz, with the columns as people call them."""
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from camri.audit.scores import encode_labels
+from camri.data import columns
+from camri.data.labels import SPLIT_ALIASES
+from camri.errors import InputError, closest
+from camri.metrics import Array
+
+SCORES = ("scores", "logits", "probabilities", "probs", "predictions")
+LABELS = ("labels", "label", "y", "y_true", "target", "targets")
+NAMES = ("classes", "class_names", "names")
+SPLITS = ("split", "splits", "part")
+# What may stand before a class's name in the name of its column: p:stop (camri predict), logit_stop, score.stop …
+PREFIXES = tuple(
+    f"{word}{sign}" for word in ("p", "prob", "probability", "logit", "logits", "score") for sign in ":_.-"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Scores float (N, C), labels (N,) as they stand in the file, class names, and the split's name for each row."""
+
+    scores: Array
+    labels: Array
+    classes: tuple[str, ...]
+    split: tuple[str, ...] | None = None
+
+
+def read_scores(path: str | Path, label_column: str | None = None, split_column: str | None = None) -> Scored:
+    """The scores in a table: a column of labels, one of numbers for each class, perhaps one with val and test.
+
+    A class's column has its name, alone or behind p:, prob_, logit_, score_ and the like. Other columns may stand in
+    the table where these have such a beginning; otherwise every column of numbers is a class's. In an .npz the arrays
+    are called scores (or logits, probabilities), labels, and where they are there classes and split.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"{file} is not a file; give a table of scores: CSV, TSV, parquet or npz")
+    if file.suffix.lower() == ".npz":
+        return _from_arrays(file)
+    if file.suffix.lower() not in columns.SUFFIXES:
+        raise InputError(f"{file} ends in {file.suffix!r}; give a table of scores: CSV, TSV, parquet or npz")
+    table = columns.read_table(file, {label_column, split_column})
+    label = columns.role(table, "label", label_column, str(file))
+    if label is None:
+        raise InputError(
+            f"{file} has no label column among {', '.join(table.column_names[:12])}; name it with label_column= "
+            "(--label-column)"
+        )
+    labels = columns.to_numpy(table.column(label))
+    part = columns.role(table, "split", split_column, str(file), columns.is_text_type)
+    split = None if part is None else _known_splits(table.column(part).to_pylist(), f"{file}, column {part!r}")
+    rest = [name for name in table.column_names if name not in (label, part)]
+    matrix = [name for name in rest if hasattr(table.schema.field(name).type, "value_type") and name.lower() in SCORES]
+    if matrix:
+        scores = _from_lists(table.column(matrix[0]), f"{file}, column {matrix[0]!r}")
+        found = columns.class_label_names(table, label)
+        return Scored(scores, labels, _names(found, scores.shape[1], str(file)), split)
+    used, classes = _class_columns(table, rest, labels, str(file))
+    scores = np.stack([columns.to_numpy(table.column(name)).astype(np.float64) for name in used], axis=1)
+    return Scored(scores, labels, classes, split)
+
+
+def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -> tuple[list[str], tuple[str, ...]]:
+    """The columns that hold scores, and the classes they are of."""
+    import pyarrow as pa
+
+    kinds = {name: table.schema.field(name).type for name in rest}
+    numbers = [name for name, kind in kinds.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
+    for prefix in PREFIXES:
+        marked = [name for name in numbers if name.lower().startswith(prefix) and len(name) > len(prefix)]
+        # Two classes may be called p_1 and p_2: then these are their names.
+        if len(marked) >= 2 and not _fit(labels, marked):
+            return marked, tuple(name[len(prefix) :] for name in marked)
+    if len(numbers) < 2:
+        raise InputError(
+            f"{where} has {len(numbers)} columns of numbers beside its labels; give one for each class, named after it"
+        )
+    if not _fit(labels, numbers):
+        unknown = next(str(label) for label in labels.tolist() if str(label).strip() not in numbers)
+        raise InputError(
+            f"{where}: label {unknown!r} is no column; {closest(unknown, numbers)}; call each class's column by its "
+            "name, alone or as p:NAME, or give labels as numbers from 0"
+        )
+    return numbers, tuple(numbers)
+
+
+def _fit(labels: Array, classes: Sequence[str]) -> bool:
+    try:
+        encode_labels(labels, classes)
+    except InputError as error:
+        if "is missing" in str(error):
+            raise
+        return False
+    return True
+
+
+def _from_lists(column: Any, where: str) -> Array:
+    rows = column.to_pylist()
+    lengths = {len(row) if row is not None else 0 for row in rows}
+    if len(lengths) != 1 or None in (value for row in rows for value in row):
+        raise InputError(f"{where}: rows have {min(lengths)} to {max(lengths)} scores, or some are missing; give all")
+    return np.array(rows, dtype=np.float64)
+
+
+def _from_arrays(file: Path) -> Scored:
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = {name.lower(): stored[name] for name in stored.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{file} cannot be read as plain arrays: {error}; save it with numpy.savez") from None
+    scores, labels, names, split = (_first(arrays, words) for words in (SCORES, LABELS, NAMES, SPLITS))
+    if scores is None or labels is None or scores.ndim != 2:
+        shown = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "nothing"
+        raise InputError(f"{file} holds {shown}; call the arrays scores (N, C) and labels (N,)")
+    found = None if names is None else names.astype(str).tolist()
+    words = None if split is None else _known_splits(split.astype(str).tolist(), f"{file}, split")
+    return Scored(scores, labels, _names(found, scores.shape[1], str(file)), words)
+
+
+def _first(arrays: dict[str, Array], words: Sequence[str]) -> Array | None:
+    return next((arrays[word] for word in words if word in arrays), None)
+
+
+def _names(found: Sequence[str] | None, num: int, where: str) -> tuple[str, ...]:
+    if found is not None and len(found) != num:
+        raise InputError(f"{where} names {len(found)} classes and has scores of {num}")
+    return tuple(map(str, range(num))) if found is None else tuple(found)
+
+
+def _known_splits(words: Sequence[Any], where: str) -> tuple[str, ...]:
+    known = [SPLIT_ALIASES.get(str(word).strip().lower()) for word in words]
+    for word, meant in zip(words, known, strict=True):
+        if meant is None:
+            raise InputError(f"{where}: {str(word)!r} is no split; {closest(word, ('val', 'test', 'train'))}")
+    return tuple(str(meant) for meant in known)

@@ -1,0 +1,279 @@
+"""Scores and labels -> what the important classes' recall is, what a shift would add for free, and how sure that is."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from camri.audit.change import Change, compare_rows
+from camri.audit.scores import Checked, check, exact, rows_of
+from camri.data.labels import SPLIT_ALIASES
+from camri.errors import InputError, closest
+from camri.metrics import Array, Scores
+from camri.posthoc import Curve, choose_shift, trace
+from camri.stats import wilson
+
+NUM_FOLDS = 10
+FEWEST_ROWS = 20  # of an important class: with fewer an interval of its recall is wider than .4
+TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 1.0)  # recalls whose price is told
+SPLIT_SEED = 0
+
+
+@dataclass(frozen=True)
+class Rate:
+    """hits of num, with the Wilson interval."""
+
+    hits: int
+    num: int
+
+    @property
+    def value(self) -> float:
+        return self.hits / self.num if self.num else float("nan")
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.hits, self.num) if self.num else (0.0, 1.0)
+
+    def to_json(self) -> dict[str, Any]:
+        low, high = self.interval
+        return {"value": self.value if self.num else None, "hits": self.hits, "num": self.num, "low": low, "high": high}
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """One class's recall as it is and with the shift, on rows that the shift was not tuned on."""
+
+    name: str
+    important: bool
+    before: Rate
+    after: Rate
+    change: Change | None  # None without rows
+    mistaken_for: tuple[tuple[str, int], ...]  # as it is, the most frequent first
+
+
+@dataclass(frozen=True)
+class Price:
+    """The first point of the curve with at least such a recall: on the rows it is shown for, so it is optimistic."""
+
+    recall: float
+    shift: float
+    accuracy: float
+    precision: float
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What `audit` found.
+
+    shift: what to add to the important classes' scores (their logits, or the logarithms of their probabilities).
+    recall, accuracy: the changes that such a shift brings on rows it was not tuned on; recall is the mean over the
+    important classes. kind: "gain" where recall surely rises and accuracy more likely holds than falls, "none", or
+    "unknown" where there are too few rows. tuned_on: how tuning and judging were kept apart.
+    """
+
+    classes: tuple[str, ...]
+    important: tuple[str, ...]
+    scores_are: str
+    num_rows: int
+    tuned_on: str
+    tolerance: float
+    kind: str
+    shift: float
+    recall: Change
+    accuracy: Change
+    accuracy_before: Rate
+    accuracy_after: Rate
+    by_class: tuple[ClassResult, ...]
+    prices: tuple[Price, ...]
+    curve: Curve
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the curve's every state, as plain JSON."""
+        return {
+            "answer": self.kind,
+            "important": list(self.important),
+            "scores_are": self.scores_are,
+            "rows": self.num_rows,
+            "rows_judged": self.accuracy_before.num,
+            "tuned_on": self.tuned_on,
+            "keep_accuracy": self.tolerance,
+            "shift": self.shift,
+            "accuracy": {
+                "before": self.accuracy_before.to_json(),
+                "after": self.accuracy_after.to_json(),
+                "change": _plain(self.accuracy),
+                "chance_of_fall": self.accuracy.chance_of_fall(),
+                "chance_of_fall_by_half_a_point": self.accuracy.chance_of_fall(0.005),
+            },
+            "recall_change": _plain(self.recall),
+            "classes": [
+                {
+                    "name": one.name,
+                    "important": one.important,
+                    "before": one.before.to_json(),
+                    "after": one.after.to_json(),
+                    "change": None if one.change is None else _plain(one.change),
+                    "mistaken_for": dict(one.mistaken_for),
+                }
+                for one in self.by_class
+            ],
+            "prices": [vars(one) for one in self.prices],
+        }
+
+
+def _plain(change: Change) -> dict[str, Any]:
+    return {name: getattr(change, name) for name in ("estimate", "low", "high", "gained", "lost", "num")}
+
+
+def audit(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    important: str | int | Sequence[str | int],
+    *,
+    classes: Sequence[str] | None = None,
+    split: Sequence[str] | None = None,
+    kind: str | None = None,
+    tolerance: float = 0.0,
+) -> Audit:
+    """What a trained model's important classes could gain from a shift, judged on rows it was not tuned on.
+
+    scores: (N, C), logits or probabilities (told apart unless `kind` says which); labels: names or indices (N,).
+    split: "val" or "test" for each row: the shift is then tuned on val and judged on test. Without it each tenth of
+    the rows is judged with the shift that the other nine tenths tuned; what is recommended is tuned on all of them.
+    tolerance: accuracy that may be given up, 0.01 for a point.
+
+    The recommended shift's true gain lay within the 95 % intervals in 88 to 99 % of 200 made tables each (300 to 4,000
+    rows, a tenth of them important, with and without something to gain), and below them in up to 5 % for recall, 4 %
+    for accuracy. Halves that tune for each other: within in 75 to 99 %, below in up to 15 %, for a half chooses
+    another shift than the whole. Rows count as independent: frames of one film are fewer than they look.
+
+    >>> drawn = np.random.default_rng(0)
+    >>> labels = drawn.integers(0, 3, 600)
+    >>> scores = drawn.normal(size=(600, 3)) + 2 * np.eye(3)[labels] - [0, 1.5, 0]
+    >>> found = audit(scores, labels, "stop", classes=["limit", "stop", "yield"])
+    >>> found.kind, round(found.shift, 2), round(found.recall.estimate, 2), round(found.accuracy.estimate, 2)
+    ('gain', 2.41, 0.43, 0.01)
+    """
+    if not 0 <= tolerance < 1:
+        raise InputError(f"tolerance={tolerance!r} (--keep-accuracy) is not allowed; give 0 to 1, 0.01 for a point")
+    checked = check(scores, labels, important, classes, kind)
+    every = exact(checked.logits, checked.labels, checked.important)
+    parts, tuned_on = _parts(checked, split)
+    judged = np.sort(np.concatenate([rows for _, rows in parts]))
+    _refuse_empty(checked, every, judged, parts)
+    after = np.zeros(len(every), dtype=bool)
+    for tuning, rows in parts:
+        after[rows] = rows_of(every, rows).correct(_tune(rows_of(every, tuning), tolerance))
+    whole = np.unique(np.concatenate([tuning for tuning, _ in parts]))
+    before = every.correct()[judged]
+    after, here = after[judged], rows_of(every, judged)
+    own = np.isin(here.labels, every.important)
+    recall = compare_rows(before[own], after[own], here.labels[own])
+    accuracy = compare_rows(before, after)
+    enough = min(int(here.num.min()), int(rows_of(every, whole).num.min())) >= FEWEST_ROWS
+    shift = _tune(rows_of(every, whole), tolerance)
+    is_gain = shift > 0 and recall.low > 0 and accuracy.chance_of_fall(tolerance) <= 0.5
+    curve = trace(here)
+    return Audit(
+        classes=checked.classes,
+        important=tuple(checked.classes[index] for index in checked.important),
+        scores_are=checked.kind,
+        num_rows=len(every),
+        tuned_on=tuned_on,
+        tolerance=tolerance,
+        kind="unknown" if not enough else "gain" if is_gain else "none",
+        shift=shift,
+        recall=recall,
+        accuracy=accuracy,
+        accuracy_before=Rate(int(before.sum()), len(before)),
+        accuracy_after=Rate(int(after.sum()), len(after)),
+        by_class=tuple(_by_class(checked, judged, before, after)),
+        prices=tuple(_prices(curve)),
+        curve=curve,
+    )
+
+
+def _tune(scores: Scores, tolerance: float) -> float:
+    """The shift with the best recall at no less than the rows' own accuracy, less the tolerance; at least 0."""
+    found = choose_shift(scores, accuracy_floor=scores.accuracy() - tolerance)
+    assert found is not None, "no shift at all keeps the accuracy as it is"
+    return found.shift[0]
+
+
+def _parts(checked: Checked, split: Sequence[str] | None) -> tuple[list[tuple[Array, Array]], str]:
+    """Pairs of rows to tune on and rows to judge, and how they came about."""
+    rows = np.arange(len(checked.labels))
+    if split is not None:
+        if len(split) != len(rows):
+            raise InputError(f"{len(rows):,} rows and {len(split):,} split names do not fit; give one a row")
+        words = np.array([SPLIT_ALIASES.get(str(word).strip().lower(), "") for word in split])
+        if unknown := [str(word) for word, known in zip(split, words.tolist(), strict=True) if not known]:
+            raise InputError(f"{unknown[0]!r} is no split; {closest(unknown[0], ('val', 'test'))}")
+        if {"val", "test"} <= set(words.tolist()):
+            return [(rows[words == "val"], rows[words == "test"])], "the val rows; judged on the test rows"
+        rows = rows[words != "train"]
+        if not len(rows):
+            raise InputError(
+                "every row is of the train split, on which a model says nothing true; give val or test rows"
+            )
+    fold = _folds(checked.labels[rows])
+    return [
+        (rows[fold != number], rows[fold == number]) for number in np.unique(fold).tolist()
+    ], f"nine tenths of the rows, judged on the tenth left out, {NUM_FOLDS} times"
+
+
+def _folds(labels: Array) -> Array:
+    """A fold for every row, the same on every machine; each class is spread over all of them."""
+    drawn = np.random.default_rng(SPLIT_SEED)
+    fold = np.zeros(len(labels), dtype=int)
+    start = 0
+    for index in np.unique(labels):
+        rows = drawn.permutation(np.flatnonzero(labels == index))
+        fold[rows] = (start + np.arange(len(rows))) % NUM_FOLDS
+        start += len(rows)
+    return fold
+
+
+def _refuse_empty(checked: Checked, every: Scores, judged: Array, parts: Sequence[tuple[Array, Array]]) -> None:
+    for index in checked.important:
+        for where, rows in (("judge", judged), *(("tune on", tuning) for tuning, _ in parts)):
+            num = int((every.labels[rows] == index).sum())
+            if num == 0:
+                name = checked.classes[index]
+                total = int((every.labels == index).sum())
+                raise InputError(
+                    f"important class {name!r} has {total} rows in all and none to {where}; give at least {FEWEST_ROWS}"
+                )
+
+
+def _by_class(checked: Checked, judged: Array, before: Array, after: Array) -> Iterator[ClassResult]:
+    labels, predicted = checked.labels[judged], checked.logits[judged].argmax(axis=1)
+    for index, name in enumerate(checked.classes):
+        own = labels == index
+        num = int(own.sum())
+        wrong = np.bincount(predicted[own & ~before], minlength=len(checked.classes))
+        order = [place for place in np.argsort(-wrong, kind="stable").tolist() if wrong[place]]
+        yield ClassResult(
+            name,
+            index in checked.important,
+            Rate(int(before[own].sum()), num),
+            Rate(int(after[own].sum()), num),
+            compare_rows(before[own], after[own]) if num else None,
+            tuple((checked.classes[place], int(wrong[place])) for place in order[:5]),
+        )
+
+
+def _prices(curve: Curve) -> Iterator[Price]:
+    """What more recall costs than the model has now."""
+    now = float(curve.mean_recall[np.flatnonzero(curve.shift == 0.0)[0]])
+    for target in TARGETS:
+        state = int(curve.reach(target))
+        if target > now and state < len(curve.shift):  # important classes taken for each other stay so
+            yield Price(
+                float(curve.mean_recall[state]),
+                float(curve.shift[state]),
+                float(curve.accuracy[state]),
+                float(np.mean(curve.precision[state])),
+            )
