@@ -125,7 +125,15 @@ class _Job:
 
     def stores(self) -> list[Path]:
         out = self.request.out
-        return [out, *(out / TRAININGS / name for name in self.trainings)]
+        return [out, self.before, *(out / TRAININGS / name for name in self.trainings)]
+
+    @property
+    def before(self) -> Path:
+        """The run with plain cross-entropy's trials of the finals' seeds, where another training was chosen.
+
+        It is not that of the plain training: the class that is worst there may be another one.
+        """
+        return self.request.out / TRAININGS / "before"
 
     def bench(self, name: str) -> Bench:
         folder = self.request.out / TRAININGS / name
@@ -213,22 +221,22 @@ class _Job:
         finalists = [(method, tuple(values)) for method, values in self.journal.get("finalists")]
         return [*finalists, *finals.controls_of(finalists)]
 
-    def finals_bench(self) -> Bench:
+    def finals_bench(self, training: Training, folder: Path) -> Bench:
         classes = self.request.data.classes
         names = tuple(i if classes[i] in SYMBOLS else classes[i] for i, _ in self.column)
         column = Column(names, tuple(strength for _, strength in self.column))
-        return Bench(self.workshop, "finals", self.training, self.request.out, column)
+        return Bench(self.workshop, "finals", training, folder, column)
 
     def _finals(self) -> None:
         journal, seeds = self.journal, self.final_seeds[: self.journal.get("final_seeds")]
         arms = self._num_arms([(method, tuple(values)) for method, values in journal.get("finalists")])
-        stored = count_trials([self.request.out])
+        stored = count_trials([self.request.out, self.before])
         self.workshop.total = self.workshop.ended - stored + len(seeds) * arms
         if journal.get("training") != "plain":
-            self.bench("plain").train([], seeds, "finals: plain cross-entropy")
+            self.finals_bench(self.trainings["plain"], self.before).train([], seeds, "finals: plain cross-entropy")
         weights = self.request.out / finals.FOLDER
         self.workshop.train(
-            self.finals_bench().asked(self.points(), seeds),
+            self.finals_bench(self.training, self.request.out).asked(self.points(), seeds),
             self.request.out,
             "finals",
             lambda executor: finals.Keeping(executor, weights),
@@ -240,11 +248,12 @@ class _Job:
         if not is_finished and len(self._complete_seeds()) < plan.LEAST_FINAL_SEEDS:
             raise Interrupted
         name, out = self.journal.get("training"), self.request.out
+        seeds = self.final_seeds[: self.journal.get("final_seeds")]
         ended = handover.Finals(
-            study=self.finals_bench().asked(self.points(), self.final_seeds[: self.journal.get("final_seeds")]),
+            study=self.finals_bench(self.training, out).asked(self.points(), seeds),
             training_name=name,
             training=self.training,
-            plain=None if name == "plain" else out / TRAININGS / "plain",
+            plain=None if name == "plain" else self.before,
             important=tuple(sorted(index for index, _ in self.column)),
             stores=tuple(folder for folder in self.stores() if (folder / STORE).exists()),
         )
