@@ -13,6 +13,7 @@ from typing import Any
 from camri.errors import InputError, closest
 from camri.report import compare
 from camri.report.angles import table_of_angles
+from camri.report.gaps import table_of_gaps
 from camri.report.records import VERDICT, Results, open_results
 from camri.report.table import Table, to_markdown
 from camri.report.tables import paper_table, table_of_honest
@@ -165,6 +166,7 @@ def _whole(make: Callable[[Sequence[Results]], Table]) -> Maker:
 KINDS: Mapping[str, Maker] = {
     "table1": _tables(_paper),
     "honest": _tables(_honest),
+    "gaps": _tables(lambda found: [table_of_gaps(one.records("gaps")) for one in found if one.records("gaps")]),
     "table2": _tables(lambda found: [table_of_angles(one.records("angles")) for one in found]),
     "figure2": _contours,
     "figure3": _drawn("confusion", "figure3"),

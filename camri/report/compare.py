@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from camri.report import printed
+from camri.report.gaps import gap_of
 from camri.report.reading import TITLES, list_environment
 from camri.report.records import Results
 from camri.report.table import BLANK, Table, cells
@@ -155,8 +156,9 @@ def headline(results: Sequence[Results]) -> Table:
                 continue
             shown = [f"{spread(r, 'recall')} at {r['accuracy_mean']:.3f}" for r in (*controls, camri) if r is not None]
             gain = _over_shifted(camri)
+            gap = next((r for r in one.records("gaps") if r["column"] == number and r["method"] == "camri"), None)
             title = f"{printed.DATA_TITLES.get(one.verdict['data'], one.verdict['data'])}: {column['important']}"
-            rows.append(cells(title, *shown, gain, str(camri["num_trials"])))
+            rows.append(cells(title, *shown, gain, gap_of(gap, "mean"), str(camri["num_trials"])))
             records.append({"results": one.name, "important": column["important"], **camri})
     return Table(
         "Recall of the important class at the accuracy reached, on test images; chosen on validation images.",
@@ -165,7 +167,8 @@ def headline(results: Sequence[Results]) -> Table:
             "cross-entropy",
             "cross-entropy, shifted",
             "CAMRI, shifted",
-            "CAMRI over shifted",
+            "CAMRI over shifted, recall",
+            "at equal recall, accuracy",
             "trials",
         ),
         (tuple(rows),),

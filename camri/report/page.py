@@ -21,6 +21,7 @@ from camri.report import charts, curve, figures
 from camri.report.angles import table_two
 from camri.report.answer import answer
 from camri.report.calibration import calibration_table
+from camri.report.gaps import gap_table
 from camri.report.reading import HARDWARE, VERSIONS, Reading, list_environment, quoted
 from camri.report.steps import steps_table
 from camri.report.table import Table
@@ -105,7 +106,7 @@ def fill(template: str, found: Sequence[Section], **values: Any) -> str:
 def sections(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[Section]:
     """What the page shows, in its order; a part that cannot be drawn says why."""
     made: list[tuple[str, str, Callable[[], Section]]] = [
-        ("curve", "Curve", lambda: _drawn(curve.curves(reading, verdicts, PAGE))),
+        ("curve", "Curve", lambda: _curve(reading, verdicts)),
         ("table", "Table", lambda: _tables(reading, verdicts)),
         (
             "penalty",
@@ -137,6 +138,11 @@ def _drawn(figure: Figure | None, why_not: str = "") -> Section:
     if figure is None:
         return Section("", "", "", text=why_not)
     return Section("", "", figure.title, figure)
+
+
+def _curve(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:
+    figure, table = curve.curves(reading, verdicts, PAGE), gap_table(reading, verdicts)
+    return Section("", "", figure.title, figure, () if table is None else (table,))
 
 
 def _tables(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:

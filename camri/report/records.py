@@ -11,6 +11,7 @@ import numpy as np
 
 from camri.errors import InputError
 from camri.report.angles import angle_records
+from camri.report.gaps import gap_records
 from camri.report.reading import Reading
 from camri.report.tables import honest_records, paper_records
 from camri.report.verdict import ColumnVerdict, judge_columns
@@ -18,6 +19,7 @@ from camri.study.store import FILE_NAME
 
 VERSION = 1
 VERDICT = "verdict.json"
+IN_VERDICT = ("paper", "honest", "gaps")
 FIGURES = ("confusion", "penalty", "circle")  # in figures.json
 Maker = Callable[[Reading, Sequence[ColumnVerdict]], Any]
 
@@ -26,7 +28,7 @@ class Source(Protocol):
     """Where records come from: an open run, or a results folder."""
 
     def records(self, part: str) -> Any:
-        """paper, honest, angles, curves, confusion, penalty or circle; InputError where there are none."""
+        """paper, honest, gaps, angles, curves, confusion, penalty or circle; InputError where there are none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,12 @@ class FromRun:
 
     @staticmethod
     def _find(part: str) -> Maker:
-        tables: dict[str, Maker] = {"paper": paper_records, "honest": honest_records, "angles": angle_records}
+        tables: dict[str, Maker] = {
+            "paper": paper_records,
+            "honest": honest_records,
+            "gaps": gap_records,
+            "angles": angle_records,
+        }
         if part in tables:
             return tables[part]
         from camri.report import circle, curve, figures  # these need altair
@@ -70,7 +77,7 @@ class Results:
         return self.folder.name
 
     def records(self, part: str) -> Any:
-        if part in ("paper", "honest"):
+        if part in IN_VERDICT:
             return self.verdict[part]
         found = _read(self.folder / ("figures.json" if part in FIGURES else f"{part}.json"))
         if part in FIGURES:

@@ -1,6 +1,7 @@
 """A run's numbers as a small folder of plain files: what its tables and figures are made of, without the store.
 
-    verdict.json   facts of the run, its answer, and the records of Table I, as the paper counts and honest
+    verdict.json   facts of the run, its answer, the records of Table I, as the paper counts and honest, and of
+                   the curves compared
     angles.json    the records of Table II
     curves.json    the recall–accuracy curves
     figures.json   what Fig. 3, 5 and 6 draw, those of them that the run has
@@ -21,7 +22,7 @@ from typing import Any
 from camri.errors import InputError
 from camri.report.answer import answer
 from camri.report.reading import Reading
-from camri.report.records import FIGURES, VERDICT, VERSION, FromRun, is_results, plain
+from camri.report.records import FIGURES, IN_VERDICT, VERDICT, VERSION, FromRun, is_results, plain
 from camri.study.export import tidy
 from camri.study.store import FILE_NAME, ColumnFacts
 
@@ -74,8 +75,7 @@ def _files(reading: Reading, commit: str | None, screening: str | Path | None) -
         **_facts(reading, commit),
         "screening": None if screening is None else _screening(reading, screening),
         "answer": {name: getattr(told, name) for name in ("kind", "sentence", "details")},
-        "paper": found("paper"),
-        "honest": found("honest"),
+        **{part: found(part) for part in IN_VERDICT},
     }
     studies = {f"study{'' if place == 0 else f'-{place + 1}'}.json": one for place, one in enumerate(_studies(reading))}
     files = {

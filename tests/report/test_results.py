@@ -16,6 +16,7 @@ from camri.report.angles import table_of_angles, table_two
 from camri.report.circle import circle, draw_circle
 from camri.report.curve import curves, draw_curves
 from camri.report.figures import confusion, draw_confusion, draw_penalty, penalty
+from camri.report.gaps import gap_table, table_of_gaps
 from camri.report.records import FromRun, open_results
 from camri.report.results import without_places, write_results
 from camri.report.table import write
@@ -38,6 +39,7 @@ def test_tables_of_results_are_those_of_the_run(opened, gain, written, form):
         (table_one([(reading, verdicts)]), paper_table([stored.records("paper")])),
         (honest_table(reading, verdicts), table_of_honest(stored.records("honest"))),
         (table_two(reading, verdicts), table_of_angles(stored.records("angles"))),
+        (gap_table(reading, verdicts), table_of_gaps(stored.records("gaps"))),
     ]
     for mine, theirs in pairs:
         assert write(mine, form) == write(theirs, form)
