@@ -31,6 +31,7 @@ from camri.export.model import Network
 from camri.posthoc import choose_shift
 
 BATCH_ROWS = 512  # predicted at once
+MIN_HELD_OUT = 5  # rows of an important class: with one, any shift that finds it may look free
 
 
 class CamriClassifier(ClassifierMixin, BaseEstimator):
@@ -74,7 +75,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         model: str = "auto",
         model_options: Mapping[str, Any] | None = None,
         epochs: int = 40,
-        batch_size: int = 64,
+        batch_size: int = 128,
         learning_rate: float = 3e-3,
         training_options: Mapping[str, Any] | None = None,
         shift: str | None = "auto",
@@ -204,10 +205,11 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         labels = Split(torch.empty(len(codes), 0), torch.from_numpy(codes))
         taken = choose_rows(labels, len(self.classes_), num_rows, salt=f"{seed}/val")
         for index in important:
-            if not (codes[taken] == index).any():
+            num = int((codes[taken] == index).sum())
+            if num < MIN_HELD_OUT:
                 warnings.warn(
-                    f"no row of class {self.classes_[index]} can be held out, so no shift is chosen; give more rows, a "
-                    "larger validation_fraction, or shift=None",
+                    f"no shift is chosen: {num} rows of class {self.classes_[index]} would be held out, and fewer than "
+                    f"{MIN_HELD_OUT} tell nothing; give more rows, a larger validation_fraction, or shift=None",
                     stacklevel=3,
                 )
                 return none
@@ -257,7 +259,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         device = pick_device(self.device)
         network = Network(trained).to(device)
         if not trained.is_image:
-            # In float64 a row's score does not depend on the rows beside it; in float32 it does, in the seventh digit,
+            # In float64 a row's score does not depend on the rows beside it; in float32 it does, by some 1e-6,
             # since a batch of another size is summed in another order.
             network.double()
             assert trained.standardise is not None
