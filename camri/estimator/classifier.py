@@ -127,6 +127,8 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
                 "accuracy_before": scores.accuracy(),
                 "accuracy": best.accuracy,
             }
+        # Anew, on all rows: without the held-out fifth, accuracy on unseen rows was 1.0 to 2.6 points lower, with the
+        # shift alone 0.1 to 0.5 (made-up tables of 200 to 1,500 rows, means of eight, two methods).
         outcome, trained = self._train(rows, codes, trial, tuple(strengths), np.zeros(len(rows), dtype=bool))
         self.loss_curve_ = outcome.curves["train_loss"].astype(float)
         self._take(dataclasses.replace(trained, shift=shift))
