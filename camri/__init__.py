@@ -46,6 +46,7 @@ __all__ = [
     "WassersteinLoss",
     "WeightedCrossEntropyLoss",
     "__version__",
+    "audit",
     "data",
     "engine",
     "export",
@@ -67,6 +68,7 @@ _MODULES = {name for name in __all__ if name not in _PUBLIC and not name.startsw
 
 if TYPE_CHECKING:
     from camri import (
+        audit,
         data,
         engine,
         export,

@@ -83,6 +83,7 @@ def test_public_names():
         "WassersteinLoss",
         "WeightedCrossEntropyLoss",
         "__version__",
+        "audit",
         "data",
         "engine",
         "export",
@@ -111,6 +112,7 @@ def test_public_names():
     [
         ["--help"],
         ["--version"],
+        ["audit", "--help"],
         ["data", "--help"],
         ["demo", "--help"],
         ["fit", "--help"],

@@ -30,17 +30,17 @@ def _sentence(found: Audit) -> str:
             f"Too few rows to say anything about a shift: an important class has fewer than {FEWEST_ROWS} to tune on "
             f"or to judge. Recall as it is: {now}."
         )
-    shift, falls = f"{found.shift:+.3g}", f"{found.accuracy.chance_of_fall(found.tolerance):.0%}"
-    beyond = "" if not found.tolerance else f" by more than the {100 * found.tolerance:g} points allowed"
+    shift = f"{found.shift:+.3g}"
     if found.kind == "gain":
-        return f"A shift of {shift} finds more of {names}: {gains}; the chance that accuracy falls{beyond} is {falls}."
+        falls, far = found.accuracy.chance_of_fall(), found.accuracy.chance_of_fall(0.005)
+        return (
+            f"A shift of {shift} finds more of {names}: {gains}; the chance that accuracy falls is {falls:.0%}, by "
+            f"more than half a point {far:.0%}."
+        )
     if found.shift == 0 or (found.recall.gained == found.recall.lost == 0):
         return f"No shift is free: none raises the recall of {names} and keeps the accuracy ({gains})."
     if found.recall.low > 0:
-        return (
-            f"No free shift is shown: the best, {shift}, finds more of {names}, but accuracy falls{beyond} with a "
-            f"chance of {falls}: {gains}."
-        )
+        return f"No shift is free: the best, {shift}, finds more of {names} but costs accuracy: {gains}."
     return f"No free gain is shown for {names}: with the best shift, {shift}, {gains}."
 
 
@@ -57,13 +57,8 @@ def _details(found: Audit) -> list[str]:
         for one in own
     ]
     lines.append(f"Accuracy: {rate(found.accuracy_before)} as it is, {rate(found.accuracy_after)} with the shift.")
-    half_a_point = found.accuracy.chance_of_fall(0.005)
-    lines.append(
-        f"Chance that the shift lowers accuracy at all: {found.accuracy.chance_of_fall():.0%}; by more than half a "
-        f"point: {half_a_point:.0%}. A smaller shift is safer."
-    )
     if found.shift and found.recall.low > 0:
-        lines.append(how_to_use(found))
+        lines.append(f"{how_to_use(found)} A smaller shift is safer.")
     lines.append(f"Tuned on {found.tuned_on}.")
     return lines
 
@@ -139,7 +134,7 @@ def price_table(found: Audit) -> Table | None:
     now = found.accuracy_before.value
     return Table(
         caption="What more recall costs",
-        header=("recall", "shift", "accuracy", "cost (points)", "precision"),
+        header=("recall", "shift", "accuracy", "change (points)", "precision"),
         groups=(
             tuple(
                 cells(
@@ -153,5 +148,8 @@ def price_table(found: Audit) -> Table | None:
             ),
         ),
         records=tuple(vars(one) for one in found.prices),
-        notes=("Points of the curve, picked on the rows they are shown for: on new rows they cost a little more.",),
+        notes=(
+            "Points of the curve, that of the highest accuracy first, picked on the rows they are shown for: on new "
+            "rows they cost a little more.",
+        ),
     )

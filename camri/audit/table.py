@@ -77,8 +77,8 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
     numbers = [name for name, kind in kinds.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
     for prefix in PREFIXES:
         marked = [name for name in numbers if name.lower().startswith(prefix) and len(name) > len(prefix)]
-        # Two classes may be called p_1 and p_2: then these are their names.
-        if len(marked) >= 2 and not _fit(labels, marked):
+        # Two classes may be called p_1 and p_2: then the labels say so.
+        if len(marked) >= 2 and not {str(label).strip() for label in labels.tolist()} <= set(marked):
             return marked, tuple(name[len(prefix) :] for name in marked)
     if len(numbers) < 2:
         raise InputError(

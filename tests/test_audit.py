@@ -1,0 +1,480 @@
+"""The audit: counts anybody can repeat, a shift judged where it was not tuned, tables in every usual form."""
+
+import csv
+import html
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from camri.audit import audit, read_scores
+from camri.audit import verdict as auditing
+from camri.audit.answer import answer, class_table, how_to_use, price_table
+from camri.audit.change import compare_rows
+from camri.audit.page import curve_records, render, write_page
+from camri.audit.scores import encode_labels, exact
+from camri.cli import app
+from camri.errors import InputError
+from camri.stats import wilson
+
+CLASSES = ("limit", "stop", "yield", "entry")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def made(num_rows=800, seed=0, bias=-1.2, important=1):
+    """Logits of a model that holds the important class back, and labels."""
+    drawn = np.random.default_rng(seed)
+    labels = drawn.choice(4, p=[0.4, 0.15, 0.3, 0.15], size=num_rows)
+    logits = drawn.normal(size=(num_rows, 4)) + 2.5 * np.eye(4)[labels]
+    logits[:, important] += bias
+    return logits, labels
+
+
+def softmax(logits):
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return odds / odds.sum(axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return audit(*made(), "stop", classes=CLASSES)
+
+
+def test_what_it_is_now_is_what_argmax_says(found):
+    logits, labels = made()
+    right = logits.argmax(axis=1) == labels
+    assert (found.accuracy_before.hits, found.accuracy_before.num) == (right.sum(), 800)
+    for index, one in enumerate(found.by_class):
+        own = labels == index
+        assert (one.before.hits, one.before.num) == (right[own].sum(), own.sum())
+        assert one.before.interval == wilson(int(right[own].sum()), int(own.sum()))
+        wrong = logits.argmax(axis=1)[own & ~right]
+        assert dict(one.mistaken_for) == {CLASSES[k]: n for k, n in enumerate(np.bincount(wrong, minlength=4)) if n}
+    assert [one.name for one in found.by_class if one.important] == ["stop"]
+
+
+def test_the_shift_is_the_best_that_keeps_the_accuracy_and_does_the_same_in_anybody_s_code(found):
+    logits, labels = made()
+
+    def at(shift):
+        predicted = (logits + np.eye(4)[1] * shift).argmax(axis=1)
+        return (predicted == labels)[labels == 1].mean(), (predicted == labels).mean()
+
+    now, reached = at(0.0), at(found.shift)
+    assert reached[1] >= now[1]
+    better = [shift for shift in np.linspace(0, 6, 2001) if at(shift)[1] >= now[1] and at(shift)[0] > reached[0]]
+    assert not better, "a shift with more recall at the same accuracy was passed over"
+    assert found.kind == "gain"
+    highest = found.prices[0]
+    assert highest.accuracy == max(at(shift)[1] for shift in np.linspace(0, 6, 2001))
+    assert [price.recall for price in found.prices] == sorted({price.recall for price in found.prices})
+    for price in found.prices:
+        assert at(price.shift) == (price.recall, price.accuracy)
+
+
+def test_every_row_is_judged_with_a_shift_it_had_no_part_in(monkeypatch):
+    logits, labels = made(400)
+    seen = []
+    tune = auditing._tune
+
+    def spy(scores, tolerance):
+        seen.append((scores, tune(scores, tolerance)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(auditing, "_tune", spy)
+    found = audit(logits, labels, 1)
+    every = exact(logits, labels, (1,))
+    *folds, (whole, shift) = seen
+    assert len(folds) == 10
+    assert len(whole) == 400
+    assert found.shift == shift
+    after = np.zeros(400, dtype=bool)
+    times = np.zeros(400, dtype=int)
+    for scores, tuned in folds:
+        left_out = ~np.isin(every.lead[:, 0], scores.lead[:, 0])  # leads are all different
+        assert len(scores) + left_out.sum() == 400
+        times += left_out
+        after[left_out] = every.correct(tuned)[left_out]
+        # Every class is in every tenth, as far as it has rows.
+        assert np.bincount(labels[left_out], minlength=4).min() >= np.bincount(labels).min() // 10
+    assert (times == 1).all()
+    assert found.accuracy_after.hits == after.sum()
+    assert found.by_class[1].after.hits == after[labels == 1].sum()
+    assert found.recall.gained == (after & ~every.correct())[labels == 1].sum()
+
+
+def test_with_val_and_test_the_one_tunes_for_the_other():
+    logits, labels = made(600)
+    split = np.where(np.arange(600) < 250, "val", "test")
+    found = audit(logits, labels, "stop", classes=CLASSES, split=split)
+    alone = audit(logits[:250], labels[:250], "stop", classes=CLASSES)
+    assert found.shift == alone.shift, "it was not tuned on the val rows, or not on them alone"
+    assert found.accuracy_before.num == 350
+    predicted = (logits[250:] + np.eye(4)[1] * found.shift).argmax(axis=1)
+    assert found.accuracy_after.hits == (predicted == labels[250:]).sum()
+    assert "val" in found.tuned_on
+    train_too = np.where(np.arange(600) < 100, "train", "test")
+    assert audit(logits, labels, 1, split=train_too).accuracy_before.num == 500, "training rows say nothing true"
+    with pytest.raises(InputError, match="every row is of the train split"):
+        audit(logits, labels, 1, split=["train"] * 600)
+    with pytest.raises(InputError, match="'tset' is no split; did you mean 'test'"):
+        audit(logits, labels, 1, split=["tset"] * 600)
+    with pytest.raises(InputError, match="600 rows and 5 split names"):
+        audit(logits, labels, 1, split=["test"] * 5)
+
+
+def test_probabilities_and_logits_tell_the_same(found):
+    logits, labels = made()
+    same = audit(softmax(logits), labels, "stop", classes=CLASSES)
+    assert same.scores_are == "probabilities"
+    assert found.scores_are == "logits"
+    assert same.shift == pytest.approx(found.shift)
+    assert same.accuracy_after == found.accuracy_after
+    assert how_to_use(same).startswith(f"To use it: multiply the probability of “stop” by {math.exp(found.shift):.4g}")
+    assert how_to_use(found).startswith(f"To use it: add {found.shift:.4g} to the score of “stop”")
+    rounded = audit(np.round(softmax(5 * logits), 3), labels, 1)
+    assert rounded.scores_are == "probabilities"
+    assert np.isfinite(rounded.shift)
+    assert audit(softmax(logits), labels, 1, kind="logits").scores_are == "logits"
+    with pytest.raises(InputError, match="probabilities lie between 0 and 1, and these between"):
+        audit(logits, labels, 1, kind="probabilities")
+
+
+def test_no_gain_is_claimed_from_nothing():
+    """Models whose classes are in balance: the best shift on the rows is luck, and is not sold as a gain."""
+    claimed = [audit(*made(600, seed, bias=0.0), 1).kind == "gain" for seed in range(40)]
+    assert sum(claimed) <= 4
+    gains = [audit(*made(600, seed), 1) for seed in range(10)]
+    assert sum(one.recall.low > 0 for one in gains) == 10, "a true gain is not seen"
+
+
+def test_the_interval_holds_the_truth():
+    """Of the recommended shift, measured on a hundred thousand fresh rows."""
+    fresh = exact(*made(100_000, 999), (1,))
+    inside = 0
+    for seed in range(40):
+        one = audit(*made(500, seed), 1)
+        recall = float(fresh.recall(one.shift)[0] - fresh.recall()[0])
+        accuracy = fresh.accuracy(one.shift) - fresh.accuracy()
+        inside += (one.recall.low <= recall <= one.recall.high) + (one.accuracy.low <= accuracy <= one.accuracy.high)
+    assert inside >= 68, f"{inside} of 80 intervals"
+
+
+def test_too_few_rows_say_so():
+    logits, labels = made(400)
+    kept = np.flatnonzero((labels != 1) | (np.cumsum(labels == 1) <= 19))
+    few = audit(logits[kept], labels[kept], "stop", classes=CLASSES)
+    assert few.kind == "unknown"
+    told = answer(few)
+    assert told.sentence.startswith("Too few rows to say anything about a shift")
+    assert f"({few.by_class[1].before.hits}/19)" in told.sentence
+    enough = np.flatnonzero((labels != 1) | (np.cumsum(labels == 1) <= 20))
+    assert audit(logits[enough], labels[enough], 1).kind != "unknown"
+    assert "with the shift" not in " ".join(told.details)
+    assert class_table(few).header == ("class", "rows", "recall", "95 %")
+    assert price_table(few) is None
+    with pytest.raises(InputError, match="important class 'stop' has 0 rows in all and none to judge"):
+        audit(logits[labels != 1], labels[labels != 1], "stop", classes=CLASSES)
+
+
+def test_several_important_classes_share_the_shift():
+    logits, labels = made(900)
+    found = audit(logits, labels, ["stop", "entry"], classes=CLASSES)
+    assert found.important == ("stop", "entry")
+    after = (logits + np.isin(np.arange(4), (1, 3)) * found.shift).argmax(axis=1) == labels
+    assert after.mean() >= (logits.argmax(axis=1) == labels).mean()
+    changes = [one.change for one in found.by_class if one.important]
+    assert found.recall.estimate == pytest.approx(np.mean([one.estimate for one in changes]))
+    assert found.recall.sd == pytest.approx(np.hypot(*[one.sd for one in changes]) / 2)
+    assert all(0.8 <= price.recall < 1 for price in found.prices), "classes taken for each other are never all found"
+
+
+def test_more_accuracy_may_be_given_up():
+    logits, labels = made()
+    free, paid = audit(logits, labels, 1), audit(logits, labels, 1, tolerance=0.03)
+    assert paid.shift > free.shift
+    assert paid.accuracy_after.hits < free.accuracy_after.hits
+    with pytest.raises(InputError, match=r"--keep-accuracy. is not allowed"):
+        audit(logits, labels, 1, tolerance=-0.1)
+
+
+def test_ties_are_broken_as_argmax_does():
+    logits = np.array([[1.0, 1.0], [1.0, 1.0], [0.0, 2.0], [3.0, 0.0]] * 25)
+    labels = np.array([0, 1, 1, 0] * 25)
+    for important in (0, 1):
+        found = audit(logits, labels, important)
+        assert found.accuracy_before.hits == 75
+        assert found.by_class[1].before.hits == 25
+
+
+def test_changes_have_an_interval_even_where_no_row_changed():
+    same = np.ones(50, dtype=bool)
+    change = compare_rows(same, same)
+    assert change.estimate == 0
+    assert change.low == -change.high < 0
+    assert change.chance_of_fall() == pytest.approx(0.5)
+    # Agresti and Min (2005), by hand: 10 gained, 3 lost, 40 rows.
+    before, after = np.arange(40) < 20, (np.arange(40) < 30) & (np.arange(40) >= 3)
+    change = compare_rows(before, after)
+    assert (change.gained, change.lost) == (10, 3)
+    centre, sd = 7 / 42, math.sqrt(14 - 49 / 42) / 42
+    assert (change.low, change.high) == pytest.approx((centre - 1.959964 * sd, centre + 1.959964 * sd), abs=1e-6)
+    assert change.estimate == pytest.approx(7 / 40)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"important": "stopp"}, "important class 'stopp' is not a class; did you mean 'stop'"),
+        ({"important": 7}, "important class 7 is not a class"),
+        ({"important": []}, "0 of 4 classes are important"),
+        ({"important": list(CLASSES)}, "4 of 4 classes are important; name at least one and not all"),
+        ({"labels": ["stop"] * 3}, "800 rows of scores and 3 labels do not fit"),
+        ({"labels": ["halt"] * 800}, "label 'halt' is not a class; choices: limit"),
+        ({"labels": [None] * 800}, "the label of row 0 is missing"),
+        ({"classes": ["a", "b"]}, "2 class names .* for 4 columns"),
+        ({"classes": ["a", "b", "c", "c"]}, "give different ones"),
+        ({"classes": ["a", "b\x1b[2J", "c", "d"]}, "is not printable"),
+        ({"kind": "odds"}, "kind='odds' is unknown"),
+        ({"scores": np.zeros(5)}, r"scores of shape \(5,\)"),
+        ({"scores": np.full((800, 4), np.nan)}, "the score in row 0, column 0 is nan; 800 of 800 rows"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(change, said):
+    scores, labels = made()
+    values = {"scores": scores, "labels": labels, "important": "stop", "classes": CLASSES, **change}
+    with pytest.raises(InputError, match=said):
+        audit(**values)
+
+
+def test_labels_are_names_first_and_numbers_from_zero_else():
+    assert encode_labels(np.array(["2", "1"]), ["1", "2"]).tolist() == [1, 0]
+    assert encode_labels(np.array([2, 0]), ["a", "b", "c"]).tolist() == [2, 0]
+    assert encode_labels(np.array([2.0, 0.0]), ["a", "b", "c"]).tolist() == [2, 0]
+
+
+# ---- tables
+
+
+def write_csv(path, header, rows):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def same_as(scored, logits, labels):
+    found = audit(scored.scores, scored.labels, "stop", classes=scored.classes, split=scored.split)
+    expected = audit(logits, labels, "stop", classes=CLASSES, split=scored.split)
+    assert scored.classes == CLASSES
+    np.testing.assert_allclose(scored.scores, logits, rtol=1e-6)
+    assert found.shift == pytest.approx(expected.shift)
+    return True
+
+
+@pytest.mark.parametrize("prefix", ["", "p:", "logit_", "score."])
+@pytest.mark.parametrize("as_names", [True, False])
+def test_csv_with_names_or_numbers_as_labels(tmp_path, prefix, as_names):
+    logits, labels = made(300)
+    rows = [[CLASSES[k] if as_names else k, *row] for k, row in zip(labels, logits, strict=True)]
+    file = write_csv(tmp_path / "s.csv", ["label", *(prefix + name for name in CLASSES)], rows)
+    assert same_as(read_scores(file), logits, labels)
+
+
+def test_what_camri_predict_writes_can_be_audited(tmp_path):
+    logits, labels = made(300)
+    odds = softmax(logits)
+    header = ["file", "row", "predicted", "probability", *(f"p:{name}" for name in CLASSES), "problem", "label"]
+    rows = [
+        [f"{i}.png", i, "x", max(p), *p.tolist(), "", CLASSES[k]]
+        for i, (p, k) in enumerate(zip(odds, labels, strict=True))
+    ]
+    scored = read_scores(write_csv(tmp_path / "p.csv", header, rows))
+    assert scored.classes == CLASSES
+    np.testing.assert_allclose(scored.scores, odds)
+
+
+def test_classes_that_begin_like_a_prefix_keep_their_names(tmp_path):
+    rows = [["p_1", 0.3, 0.7], ["p_2", 0.1, 0.9]]
+    assert read_scores(write_csv(tmp_path / "s.csv", ["label", "p_1", "p_2"], rows)).classes == ("p_1", "p_2")
+
+
+def test_parquet_columns_lists_and_npz(tmp_path):
+    logits, labels = made(300)
+    names = [CLASSES[k] for k in labels]
+    split = ["val" if i % 2 else "Test" for i in range(300)]
+    columns = {name: logits[:, k] for k, name in enumerate(CLASSES)}
+    pq.write_table(pa.table({"target": names, "split": split, **columns}), tmp_path / "a.parquet")
+    scored = read_scores(tmp_path / "a.parquet")
+    assert set(scored.split) == {"val", "test"}
+    assert same_as(scored, logits, labels)
+    pq.write_table(pa.table({"label": labels, "logits": logits.tolist()}), tmp_path / "b.parquet")
+    lists = read_scores(tmp_path / "b.parquet")
+    assert lists.classes == ("0", "1", "2", "3")
+    np.testing.assert_array_equal(lists.scores, logits)
+    np.savez(
+        tmp_path / "c.npz", scores=logits, labels=np.array(names), classes=np.array(CLASSES), split=np.array(split)
+    )
+    assert same_as(read_scores(tmp_path / "c.npz"), logits, labels)
+    np.savez(tmp_path / "d.npz", probabilities=softmax(logits), y=labels)
+    assert read_scores(tmp_path / "d.npz").labels.tolist() == labels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b\n1,2\n", "has no label column among a, b; name it with label_column="),
+        ("label,a\nx,1\n", "has 1 columns of numbers beside its labels"),
+        ("label,a,b\nc,1,2\n", r"label 'c' is no column; choices: a, b; call each class's column by its name"),
+        ("label,a,b\n,1,2\n", "the label of row 0 is missing"),
+        ("label,split,a,b\na,spring,1,2\n", "column 'split': 'spring' is no split"),
+        ("label,a,b\n", "has no rows"),
+    ],
+)
+def test_tables_that_cannot_be_read_are_refused(tmp_path, text, said):
+    (tmp_path / "s.csv").write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_scores(tmp_path / "s.csv")
+
+
+def test_files_that_are_no_tables_are_refused(tmp_path):
+    with pytest.raises(InputError, match="is not a file; give a table of scores"):
+        read_scores(tmp_path / "no.csv")
+    (tmp_path / "s.xlsx").touch()
+    with pytest.raises(InputError, match=r"ends in '.xlsx'; give a table of scores"):
+        read_scores(tmp_path / "s.xlsx")
+    np.savez(tmp_path / "s.npz", a=np.zeros(3))
+    with pytest.raises(InputError, match=r"holds a \(3,\); call the arrays scores"):
+        read_scores(tmp_path / "s.npz")
+    np.savez(tmp_path / "p.npz", scores=np.array([{}], dtype=object), labels=np.zeros(1))
+    with pytest.raises(InputError, match="cannot be read as plain arrays"):
+        read_scores(tmp_path / "p.npz")
+
+
+# ---- command and page
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    logits, labels = made()
+    rows = [[CLASSES[k], *row] for k, row in zip(labels, logits, strict=True)]
+    return write_csv(tmp_path / "scores.csv", ["label", *CLASSES], rows)
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["audit", *map(str, words)])
+
+
+def test_the_terminal_says_the_answer_first(table, found):
+    done = run(table, "--important", "stop")
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.output.split())
+    assert text.startswith(f"A shift of {found.shift:+.3g} finds more of “stop”: recall ")
+    one = found.by_class[1]
+    assert f"({one.before.hits}/{one.before.num}) as it is" in text
+    assert f"({one.after.hits}/{one.after.num}) with the shift" in text
+    assert max(map(len, done.output.splitlines())) <= 80
+    first = next(line for line in done.output.splitlines() if line.startswith("│"))
+    assert first.split()[1] == "stop", "the important class comes first"
+
+
+def test_json_has_every_number_and_no_nan(table, found):
+    done = run(table, "--important", "stop", "--json")
+    told = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(name))
+    assert told["shift"] == pytest.approx(found.shift)
+    assert told["classes"][1]["before"]["hits"] == found.by_class[1].before.hits
+    assert told["accuracy"]["change"]["gained"] == found.accuracy.gained
+    assert 0 < told["accuracy"]["chance_of_fall"] < 1
+
+
+def test_bad_options_are_refused(table):
+    for words, said in (
+        (["--important", "stop", "--out", "a.txt"], "must end in .html"),
+        (["--important", "stop", "--scores-are", "odds"], "kind='odds' is unknown"),
+        (["--important", "stop", "--label-column", "lable"], "has no column 'lable'; did you mean 'label'"),
+        (["--important", "stop", "--out", "no/such/a.html"], "cannot be written"),
+    ):
+        done = run(table, *words)
+        assert isinstance(done.exception, InputError), done.output
+        assert said in str(done.exception)
+
+
+def test_it_runs_without_torch(table):
+    script = (
+        "import sys\nfrom camri.cli import app\n"
+        "try:\n    app(sys.argv[1:])\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    words = ["audit", str(table), "--important", "stop", "--out", "a.html"]
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_curve_s_dots_are_what_was_judged(found):
+    lines, dots = curve_records(found)
+    assert [one["recall"] for one in lines] == sorted({one["recall"] for one in lines})
+    assert dots[0]["recall"] == round(found.by_class[1].before.value, 5)
+    assert dots[0]["accuracy"] == round(found.accuracy_before.value, 5)
+    assert dots[1]["recall"] == round(found.by_class[1].after.value, 5)
+    assert dots[1]["accuracy"] == round(found.accuracy_after.value, 5)
+    assert len(lines) <= 400
+    no_gain = audit(np.eye(4)[np.arange(80) % 4] * 9, np.arange(80) % 4, 1)
+    assert no_gain.kind == "none"
+    assert len(curve_records(no_gain)[1]) == 1
+    assert answer(no_gain).sentence.startswith("No shift is free: none raises the recall of “1”")
+
+
+HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "שלט", "a" * 150)
+
+
+def test_hostile_names_are_shown_as_they_are(tmp_path):
+    logits, labels = made(300)
+    found = audit(logits, labels, HOSTILE[1], classes=HOSTILE)
+    page = render(found, "<b>scores</b>.csv", ["camri", "audit", "<i>"])
+    assert "<img src=x" not in page
+    assert "<script>alert(2)" not in page
+    assert "<b>scores" not in page
+    assert html.escape(HOSTILE[0]) in page
+    assert not re.search(r"(src|href)=[\"']?http", page.split("<script")[0])
+
+
+def test_a_page_is_whole_or_not_there(found, tmp_path):
+    path = write_page(found, tmp_path / "a.html", "scores.csv")
+    assert [one.name for one in tmp_path.iterdir()] == ["a.html"]
+    text = path.read_text(encoding="utf-8")
+    assert answer(found).sentence in html.unescape(text)
+    assert "Failed trials" not in text
+    assert 'class="answer gain"' in text
+    with pytest.raises(InputError, match="cannot be written"):
+        write_page(found, tmp_path / "no" / "a.html", "scores.csv")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [1100, 360])
+def test_in_a_browser_nothing_is_asked_for_and_nothing_overflows(tmp_path, width):
+    playwright = pytest.importorskip("playwright.sync_api")
+    logits, labels = made(300)
+    path = write_page(audit(logits, labels, HOSTILE[1], classes=HOSTILE), tmp_path / "a.html", "scores.csv")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        said, asked = [], []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("dialog", lambda dialog: said.append(dialog.message))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_function("document.documentElement.dataset.charts === '1'")
+        assert said == []
+        assert asked == [path.as_uri()]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("#chart-curve-0 svg").count() == 1
+        browser.close()
