@@ -60,6 +60,7 @@ class Record:
         """The outcome of a trained model; failed if what it says is not finite."""
         splits = [name for name in ("val", "test") if name in self.job.data.splits]
         results = {name: evaluated(name) for name in splits}
+        turned = {"train": evaluated("train"), **results}
         self.tick()
         if not all(np.isfinite(result.logits).all() for result in results.values()):
             return self._outcome("failed", error=f"the trained model's scores are not finite; {self.last_finite()}")
@@ -74,8 +75,8 @@ class Record:
             logits={name: result.logits.astype(np.float16) for name, result in results.items()}
             if self.job.keep_logits
             else {},
-            angle_mean={name: result.angle_mean for name, result in results.items()},
-            angle_sd={name: result.angle_sd for name, result in results.items()},
+            angle_mean={name: result.angle_mean for name, result in turned.items()},
+            angle_sd={name: result.angle_sd for name, result in turned.items()},
             weights=weights() if self.job.keep_weights else None,
         )
 

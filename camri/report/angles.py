@@ -10,6 +10,7 @@ from camri.report.reading import TITLES, Planned, Reading
 from camri.report.table import BLANK, Cell, Table
 from camri.report.verdict import ColumnVerdict
 
+IMAGES = {"train": "training images", "test": "test images"}
 WCE_WEIGHT = 4.0  # the paper measures WCE at this one
 
 
@@ -52,6 +53,7 @@ def angle_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[d
                     "method": name,
                     "setting": None if setting is None else setting.title,
                     "num_trials": 0 if setting is None else len(setting.rows),
+                    "images": reading.angles_of,
                     "sd_rad": value,
                 }
                 for line, value in zip(lines, values, strict=True)
@@ -79,8 +81,8 @@ def table_of_angles(records: Sequence[Mapping[str, Any]]) -> Table:
         groups=tuple(groups),
         records=tuple(records),
         notes=(
-            "Mean over trials, test images; bold: the smallest of a method’s three. CAMRI and ArcFace at their Table I "
-            "settings (by validation where that cell is blank), L2-softmax at CAMRI’s scale.",
+            f"Mean over trials, {IMAGES[records[0]['images']]}; bold: the smallest of a method’s three. CAMRI and "
+            "ArcFace at their Table I settings (by validation where that cell is blank), L2-softmax at CAMRI’s scale.",
         ),
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
+from camri.report.angles import IMAGES
 from camri.report.reading import TITLES, Reading, quoted
 from camri.report.tables import picked
 from camri.report.theme import PRINT, Figure, Look, Panel, drawing
@@ -144,9 +145,9 @@ def angle_strips(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look
     return Figure(
         "angles",
         "Angles: is the important class narrower?",
-        "Spread of the angle between features and their class’s weight vector, test images, mean over trials: the "
-        "diamond is the important class, ticks are the others. The paper expects the diamond left of all ticks for "
-        "CAMRI. Methods have different scales, so compare within a row.",
+        "Spread of the angle between features and their class’s weight vector, "
+        f"{IMAGES[reading.angles_of]}, mean over trials: the diamond is the important class, ticks are the others. The "
+        "paper expects the diamond left of all ticks for CAMRI. Methods have different scales, so compare within a row.",
         tuple(panels),
         tuple(records),
     )

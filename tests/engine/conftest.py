@@ -66,6 +66,7 @@ def same(one, other):
         assert (one.confusion[split] == other.confusion[split]).all()
         assert (one.logits[split] == other.logits[split]).all()
         assert (one.angle_sd[split] == other.angle_sd[split]).all()
+        assert (one.angle_sd["train"] == other.angle_sd["train"]).all()
         assert (one.scores[split].lead == other.scores[split].lead).all()
     for name in one.curves:
         assert (one.curves[name] == other.curves[name]).all()

@@ -303,3 +303,21 @@ def test_it_learns(data):
 def test_wrong_input_is_refused(data, call, words):
     with pytest.raises(InputError, match=words):
         call(data)
+
+
+def test_angles_of_the_training_images_are_kept_too(data, training, trials):
+    from camri.data import batches
+    from camri.engine.evaluate import angles
+    from camri.engine.replica import Job, make
+
+    (outcome,) = train([trials[1]], data, "cpu", training=training, keep_weights=True, workers=1)
+    model, _ = make(trials[1], Job(training, data))
+    model.load_state_dict({name: torch.as_tensor(value) for name, value in outcome.weights.items()})
+    split = data.splits["train"]
+    with torch.no_grad():
+        features = model.eval().trunk(batches.to_float(split.inputs))
+        turned = angles(features, model.head.weight[split.labels]).double()
+    wanted = [turned[split.labels == index].std(correction=0).item() for index in range(3)]
+    assert outcome.angle_sd["train"] == pytest.approx(wanted, rel=1e-5)
+    assert outcome.angle_sd["train"].tolist() != outcome.angle_sd["test"].tolist()
+    assert set(outcome.confusion) == {"val", "test"}
