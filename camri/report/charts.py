@@ -147,7 +147,7 @@ def angle_strips(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look
         "Angles: is the important class narrower?",
         "Spread of the angle between features and their class’s weight vector, "
         f"{IMAGES[reading.angles_of]}, mean over trials: the diamond is the important class, ticks are the others. The "
-        "paper expects the diamond left of all ticks for CAMRI. Methods have different scales, so compare within a row.",
+        "paper expects the diamond left of all ticks for CAMRI. Scales differ by method, so compare within a row.",
         tuple(panels),
         tuple(records),
     )
