@@ -6,6 +6,7 @@ from typing import Any
 from camri.curves import compare_curves
 from camri.report.reading import BASELINE, TITLES, Planned, Reading
 from camri.report.table import BLANK, Cell, Table, cells
+from camri.report.tables import figures, spread
 from camri.report.verdict import SEED, ColumnVerdict
 
 ENDS = ("", "_low", "_high")
@@ -36,8 +37,9 @@ def _gap(reading: Reading, one: ColumnVerdict, setting: Planned) -> dict[str, An
         return None
     arm, baseline = ([reading.scores(row, "test", one.column) for row in side] for side in zip(*pairs, strict=True))
     found = compare_curves(arm, baseline, seed=SEED)
+    recalls, accuracies = [float(s.recall().mean()) for s in arm], [s.accuracy() for s in arm]
     record: dict[str, Any] = {
-        "num_trials": len(pairs),
+        **figures(recalls, accuracies),
         "recall_from": float(found.recall[0]),
         "recall_to": float(found.recall[-1]),
     }
@@ -52,7 +54,17 @@ def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
     columns = {one["column"]: one["important"] for one in records}
     return Table(
         caption="Accuracy at equal recall, against cross-entropy: is the whole curve higher?",
-        header=("method", "setting", "mean over the range", "at its lower end", "at its upper end", "range", "trials"),
+        header=(
+            "method",
+            "setting",
+            "recall as trained",
+            "accuracy as trained",
+            "gap: mean over the range",
+            "at its lower end",
+            "at its upper end",
+            "range",
+            "trials",
+        ),
         groups=tuple(tuple(_row(one) for one in records if one["column"] == number) for number in columns),
         titles=tuple(f"important: {title}" for title in columns.values()),
         words=("setting",),
@@ -61,7 +73,7 @@ def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
             "Test images. Every model is shifted until it reaches a recall, cross-entropy’s too, so nothing is chosen "
             "here but the setting, which is the method’s best on validation images. The range: from cross-entropy’s "
             "own recall to where half of its misses are found. Points of a hundred with 95 % intervals over seeds and "
-            "images; bold: above 0, not corrected for being several.",
+            "images; bold: above 0, not corrected for being several. As trained: without any shift.",
         ),
     )
 
@@ -69,7 +81,7 @@ def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
 def _row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
     lower, upper = f"{one['recall_from']:.3f}", f"{one['recall_to']:.3f}"
     return (
-        *cells(TITLES[one["method"]], one["setting"]),
+        *cells(TITLES[one["method"]], one["setting"], spread(one, "recall"), spread(one, "accuracy")),
         Cell(gap_of(one, "mean"), bold=one["num_trials"] > 1 and one["mean_low"] > 0),
         *cells(gap_of(one, "first"), gap_of(one, "last"), f"{lower} – {upper}", str(one["num_trials"])),
     )

@@ -91,7 +91,7 @@ def records_of_columns(columns: Sequence[PaperColumn], methods: Sequence[str]) -
             record: dict[str, Any] = {"data": data, "column": number, "important": title, "method": method}
             record["setting"] = None if choice is None else choice.key
             if choice is not None:
-                record |= _figures(numbers[method].recall, numbers[method].accuracy)
+                record |= figures(numbers[method].recall, numbers[method].accuracy)
             records.append({**record, "bold": method in bold})
     return records
 
@@ -130,7 +130,8 @@ def paper_table(runs: Sequence[Sequence[Record]]) -> Table:
     )
 
 
-def _figures(recalls: Sequence[float], accuracies: Sequence[float]) -> dict[str, Any]:
+def figures(recalls: Sequence[float], accuracies: Sequence[float]) -> dict[str, Any]:
+    """Mean and sd of recall and accuracy over trials, and how many they are."""
     found = {"recall": summarise(recalls), "accuracy": summarise(accuracies)}
     numbers = {f"{name}_{part}": getattr(one, part) for name, one in found.items() for part in ("mean", "sd")}
     return {**numbers, "num_trials": len(recalls)}
@@ -185,7 +186,7 @@ def _honest_record(one: ColumnVerdict, title: str, setting: str, row: Judged, ar
         "setting": setting,
         "hits": int(found.hits.sum()),
         "num": int(found.num.sum()),
-        **_figures(found.recall.mean(axis=1).tolist(), found.accuracy.tolist()),
+        **figures(found.recall.mean(axis=1).tolist(), found.accuracy.tolist()),
     }
     for name, difference in (("gain_over_shifted_ce", gain), ("accuracy_change", accuracy)):
         ends = (None,) * 3 if difference is None else (difference.estimate, difference.low, difference.high)

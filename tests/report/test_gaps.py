@@ -15,6 +15,9 @@ def test_a_sharper_method_has_the_higher_curve(opened, gain):
     assert camri["mean_low"] > 0
     assert camri["setting"] == verdicts[0].own["camri"].title
     assert camri["num_trials"] == 8
+    assert camri["recall_mean"] == pytest.approx(
+        sum(row.recall["test"][1] for row in verdicts[0].own["camri"].rows) / 8
+    )
     column, setting, baseline = verdicts[0].column, verdicts[0].own["camri"], verdicts[0].baseline
     arm, other = ([reading.scores(row, "test", column) for row in one.rows] for one in (setting, baseline))
     wanted = compare_curves(arm, other, seed=SEED)
