@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 
@@ -228,6 +229,8 @@ def test_changes_have_an_interval_even_where_no_row_changed():
     centre, sd = 7 / 42, math.sqrt(14 - 49 / 42) / 42
     assert (change.low, change.high) == pytest.approx((centre - 1.959964 * sd, centre + 1.959964 * sd), abs=1e-6)
     assert change.estimate == pytest.approx(7 / 40)
+    for epsilon in (0.0, 0.1):
+        assert change.chance_of_fall(epsilon) == pytest.approx(statistics.NormalDist(centre, sd).cdf(-epsilon))
 
 
 @pytest.mark.parametrize(
@@ -427,6 +430,10 @@ def test_the_curve_s_dots_are_what_was_judged(found):
     assert dots[1]["recall"] == round(found.by_class[1].after.value, 5)
     assert dots[1]["accuracy"] == round(found.accuracy_after.value, 5)
     assert len(lines) <= 400
+    curve = found.curve
+    for one in lines:
+        same = np.round(curve.mean_recall, 5) == one["recall"]
+        assert one["accuracy"] == round(float(curve.accuracy[same].max()), 5), "the line runs below the curve"
     no_gain = audit(np.eye(4)[np.arange(80) % 4] * 9, np.arange(80) % 4, 1)
     assert no_gain.kind == "none"
     assert len(curve_records(no_gain)[1]) == 1
