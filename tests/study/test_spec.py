@@ -27,6 +27,19 @@ def test_hashes_are_pinned(name):
     assert find_study(name).key == PINNED[name]
 
 
+def test_a_screening_has_every_methods_settings_around_the_finals_and_other_seeds():
+    found = find_study("screen.gtsrb")
+    assert set(found.seeds).isdisjoint(range(10))
+    assert [one.classes for one in found.important] == [(6,), (41,), (5,)]
+    assert found.training == FAST.with_(epochs=9)
+    axes = {grid.method: dict(grid.axes) for grid in found.methods}
+    assert axes["camri"]["m"] == pytest.approx([2 * MARGIN_UNIT, 4 * MARGIN_UNIT, 8 * MARGIN_UNIT])
+    assert set(axes) == {"ce", "l2softmax", "camri", "arcface", "cosface", "wce", "crwwce", "wasserstein", "ldam",
+                         "logit_adjusted", "vector_scaling"}  # fmt: skip
+    pair = find_study("screen.cifar10", important=[["cat", "dog"]])
+    assert [one.classes for one in pair.important] == [("cat", "dog")]
+
+
 def test_a_hash_does_not_depend_on_the_process():
     script = "from camri.study.recipes import find_study; print(find_study('digits.pair').key)"
     for seed in ("1", "2"):
