@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from camri.audit.result import Audit as Audit
     from camri.audit.table import Scored as Scored
     from camri.audit.table import read_scores as read_scores
-    from camri.audit.verdict import Audit as Audit
     from camri.audit.verdict import audit as audit
 
-_HOME = {"Audit": "verdict", "Scored": "table", "audit": "verdict", "read_scores": "table"}
+_HOME = {"Audit": "result", "Scored": "table", "audit": "verdict", "read_scores": "table"}
 __all__ = ["Audit", "Scored", "audit", "read_scores"]
 
 

@@ -3,7 +3,8 @@
 import math
 
 from camri.audit.change import Change
-from camri.audit.verdict import FEWEST_ROWS, Audit, ClassResult, Rate
+from camri.audit.result import Audit, ClassResult, Rate
+from camri.audit.verdict import FEWEST_ROWS
 from camri.report.answer import Answer
 from camri.report.reading import quoted
 from camri.report.table import BLANK, Cell, Table, cells

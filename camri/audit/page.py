@@ -10,7 +10,8 @@ import altair as alt
 import numpy as np
 
 from camri.audit.answer import CLASSES_SHOWN, NOTE, answer, class_table, price_table
-from camri.audit.verdict import SPLIT_SEED, Audit
+from camri.audit.result import Audit
+from camri.audit.verdict import SPLIT_SEED
 from camri.errors import InputError
 from camri.report.page import Section, fill
 from camri.report.reading import quoted

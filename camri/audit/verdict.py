@@ -1,130 +1,22 @@
 """Scores and labels -> what the important classes' recall is, what a shift would add for free, and how sure that is."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from camri.audit.change import Change, compare_rows
+from camri.audit.change import compare_rows
+from camri.audit.result import Audit, ClassResult, Price, Rate
 from camri.audit.scores import Checked, check, exact, rows_of
 from camri.data.labels import SPLIT_ALIASES
 from camri.errors import InputError, closest
 from camri.metrics import Array, Scores
 from camri.posthoc import Curve, choose_shift, trace
-from camri.stats import wilson
 
 NUM_FOLDS = 10
 FEWEST_ROWS = 20  # of an important class: with fewer an interval of its recall is wider than .4
 TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 1.0)  # recalls whose price is told
 SPLIT_SEED = 0
-
-
-@dataclass(frozen=True)
-class Rate:
-    """hits of num, with the Wilson interval."""
-
-    hits: int
-    num: int
-
-    @property
-    def value(self) -> float:
-        return self.hits / self.num if self.num else float("nan")
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        return wilson(self.hits, self.num) if self.num else (0.0, 1.0)
-
-    def to_json(self) -> dict[str, Any]:
-        low, high = self.interval
-        return {"value": self.value if self.num else None, "hits": self.hits, "num": self.num, "low": low, "high": high}
-
-
-@dataclass(frozen=True)
-class ClassResult:
-    """One class's recall as it is and with the shift, on rows that the shift was not tuned on."""
-
-    name: str
-    important: bool
-    before: Rate
-    after: Rate
-    change: Change | None  # None without rows
-    mistaken_for: tuple[tuple[str, int], ...]  # as it is, the most frequent first
-
-
-@dataclass(frozen=True)
-class Price:
-    """The first point of the curve with at least such a recall: on the rows it is shown for, so it is optimistic."""
-
-    recall: float
-    shift: float
-    accuracy: float
-    precision: float
-
-
-@dataclass(frozen=True, eq=False)
-class Audit:
-    """What `audit` found.
-
-    shift: what to add to the important classes' scores (their logits, or the logarithms of their probabilities).
-    recall, accuracy: the changes that such a shift brings on rows it was not tuned on; recall is the mean over the
-    important classes. kind: "gain" where recall surely rises and accuracy is not shown to fall, "none", or "unknown"
-    where there are too few rows. tuned_on: how tuning and judging were kept apart.
-    """
-
-    classes: tuple[str, ...]
-    important: tuple[str, ...]
-    scores_are: str
-    num_rows: int
-    tuned_on: str
-    tolerance: float
-    kind: str
-    shift: float
-    recall: Change
-    accuracy: Change
-    accuracy_before: Rate
-    accuracy_after: Rate
-    by_class: tuple[ClassResult, ...]
-    prices: tuple[Price, ...]
-    curve: Curve
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but the curve's every state, as plain JSON."""
-        return {
-            "answer": self.kind,
-            "important": list(self.important),
-            "scores_are": self.scores_are,
-            "rows": self.num_rows,
-            "rows_judged": self.accuracy_before.num,
-            "tuned_on": self.tuned_on,
-            "keep_accuracy": self.tolerance,
-            "shift": self.shift,
-            "accuracy": {
-                "before": self.accuracy_before.to_json(),
-                "after": self.accuracy_after.to_json(),
-                "change": _plain(self.accuracy),
-                "chance_of_fall": self.accuracy.chance_of_fall(),
-                "chance_of_fall_by_half_a_point": self.accuracy.chance_of_fall(0.005),
-            },
-            "recall_change": _plain(self.recall),
-            "classes": [
-                {
-                    "name": one.name,
-                    "important": one.important,
-                    "before": one.before.to_json(),
-                    "after": one.after.to_json(),
-                    "change": None if one.change is None else _plain(one.change),
-                    "mistaken_for": dict(one.mistaken_for),
-                }
-                for one in self.by_class
-            ],
-            "prices": [vars(one) for one in self.prices],
-        }
-
-
-def _plain(change: Change) -> dict[str, Any]:
-    return {name: getattr(change, name) for name in ("estimate", "low", "high", "gained", "lost", "num")}
 
 
 def audit(

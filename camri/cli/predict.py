@@ -4,7 +4,7 @@ import contextlib
 import csv
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -49,8 +49,8 @@ def predict(
     """
     from camri.engine.training import pick_device
     from camri.export import load
-    from camri.export.inputs import find_inputs
     from camri.export.predictions import predict as predict_all
+    from camri.export.sources import find_inputs
 
     loaded = load(model)
     loaded.module.to(pick_device(device))
@@ -68,7 +68,8 @@ def predict(
                 counts[name] = counts.get(name, 0) + 1
             yield one
 
-    with _watched(predict_all(loaded, groups, batch_size), total, quiet=out == "-" and sys.stdout.isatty()) as found:
+    with _watching(total, quiet=out == "-" and sys.stdout.isatty()) as on_progress:
+        found = predict_all(loaded, groups, batch_size, on_progress)
         if out is None:
             shown = list(counted(found))
         else:
@@ -82,8 +83,8 @@ def predict(
 
 
 @contextlib.contextmanager
-def _watched(found: "Iterator[Prediction]", total: int, quiet: bool) -> "Iterator[Iterator[Prediction]]":
-    """The predictions, with a bar and the time left on a terminal where they are many."""
+def _watching(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """What hears how far it is: a bar and the time left, on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -91,13 +92,7 @@ def _watched(found: "Iterator[Prediction]", total: int, quiet: bool) -> "Iterato
     columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
         bar = bars.add_task("", total=total)
-
-        def watched() -> "Iterator[Prediction]":
-            for one in found:
-                bars.advance(bar)
-                yield one
-
-        yield watched()
+        yield lambda num_read: bars.update(bar, completed=num_read)
 
 
 @contextlib.contextmanager

@@ -18,8 +18,9 @@ from camri.cli import app
 from camri.cli.text import cell, file_cell, visible
 from camri.errors import InputError
 from camri.export import Model, load, save
-from camri.export.inputs import CHUNK_ROWS, Images, find_inputs
+from camri.export.inputs import CHUNK_ROWS, Images
 from camri.export.predictions import predict
+from camri.export.sources import find_inputs
 from camri.methods import setting
 from tests.export.conftest import made_trained
 
@@ -117,6 +118,9 @@ def test_images_are_decoded_as_for_training(saved, photos, rows):
 
 def test_the_order_is_that_of_the_words_and_each_file_comes_once(saved, photos):
     model = load(saved)
+    heard = []
+    list(predict(model, find_inputs(["photos", "*.gif"], model.trained)[0], on_progress=heard.append))
+    assert heard[-1] == 6
     found, _ = names(model, "photos/a2.png", "no.png", "photos/a*.png", "*.gif", photos / "a1.png", "photos/more")
     assert found == [
         "photos/a2.png",
@@ -251,7 +255,10 @@ def test_more_images_than_one_chunk(saved, rows, tmp_path, count):
     for row in range(3):
         Image.fromarray(rows[row, ..., 0]).save(tmp_path / f"{row}.png")
     files = [str(tmp_path / f"{row % 3}.png") for row in range(count)]
-    found = list(predict(model, [Images(files, [None] * count, files)]))
+    heard = []
+    found = list(predict(model, [Images(files, [None] * count, files)], on_progress=heard.append))
+    assert heard == sorted(heard)
+    assert heard[-1] == count
     expected = model.predict_proba(rows[:3])
     assert len(found) == count
     np.testing.assert_allclose([one.probabilities for one in found], expected[np.arange(count) % 3], atol=1e-6)
@@ -307,7 +314,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(saved, photos
 
 
 def test_what_was_predicted_is_kept_when_it_is_broken_off(saved, photos, monkeypatch):
-    def break_off(model, groups, batch_size):
+    def break_off(model, groups, batch_size, on_progress):
         found = predict(model, groups, batch_size)
         yield next(found)
         raise KeyboardInterrupt

@@ -1,0 +1,183 @@
+"""Files, folders, patterns and tables -> groups of inputs, in a fixed order.
+
+What cannot be read becomes a problem with a name and a reason; it never stops the rest.
+"""
+
+import glob
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from camri.data import columns
+from camri.data.arrays import INPUTS
+from camri.data.folder import files_below
+from camri.errors import InputError
+from camri.export.inputs import Group, Images, Problem, Ready
+from camri.export.trained import Trained
+
+ARRAYS = (".npy", ".npz")
+TABLES = (*ARRAYS, *columns.SUFFIXES)
+
+
+def find_inputs(words: Sequence[str], trained: Trained) -> tuple[list[Group], int]:
+    """The inputs that files, folders and patterns lead to, in their order, each once; and how many files were left out.
+
+    Left out are files in a folder that are not called like images (for a model of features: like tables).
+    """
+    groups: list[Group] = []
+    images: list[str] = []
+    seen: set[str] = set()
+    left_out = 0
+    for word in words:
+        found, passed_over = _files(word, trained)
+        left_out += passed_over
+        for one in found:
+            if isinstance(one, str):
+                if (key := os.path.abspath(one)) in seen:
+                    continue
+                seen.add(key)
+                if trained.is_image and Path(one).suffix.lower() not in TABLES:
+                    images.append(one)
+                    continue
+            groups += [*_gathered(images), one if isinstance(one, Problem) else _table(Path(one), trained)]
+            images = []
+    return [*groups, *_gathered(images)], left_out
+
+
+def _gathered(images: list[str]) -> list[Group]:
+    return [Images(images, [None] * len(images), images)] if images else []
+
+
+def _files(word: str, trained: Trained) -> tuple[list[str | Problem], int]:
+    """The files that a word means, and how many in its folders were left out."""
+    path = os.path.expanduser(word)
+    if not os.path.lexists(path) and glob.has_magic(path):
+        matching = sorted(glob.glob(path, recursive=True))
+        if not matching:
+            return [Problem(word, "no file matches this pattern")], 0
+        pairs = [_files(glob.escape(one) if not os.path.lexists(one) else one, trained) for one in matching]
+        return [one for found, _ in pairs for one in found], sum(passed for _, passed in pairs)
+    if not os.path.isdir(path):
+        return [path], 0
+    try:
+        every = list(files_below(Path(path)))
+    except (InputError, OSError) as error:
+        return [Problem(word, str(error))], 0
+    kept = [file for file in every if os.path.splitext(file)[1].lower() in _endings(trained)]
+    if not kept:
+        wanted = "images" if trained.is_image else f"tables ({', '.join(TABLES)})"
+        return [Problem(word, f"the folder holds no {wanted}")], len(every)
+    return list(kept), len(every) - len(kept)
+
+
+def _endings(trained: Trained) -> frozenset[str]:
+    if not trained.is_image:
+        return frozenset(TABLES)
+    from PIL import Image
+
+    return frozenset(Image.registered_extensions())
+
+
+def _table(path: Path, trained: Trained) -> Group:
+    """The rows of a table or array file; a problem where it cannot be read or does not fit."""
+    if not path.exists():
+        return Problem(str(path), "there is no such file")
+    try:
+        if path.suffix.lower() in ARRAYS:
+            return _checked(Ready(str(path), _array(path)), trained)
+        if path.suffix.lower() not in columns.SUFFIXES:
+            return Problem(str(path), f"this model takes features, from a table: {', '.join(TABLES)}")
+        table = columns.read_table(path)
+        if trained.is_image:
+            return _image_rows(path, table)
+        return _checked(Ready(str(path), _matrix(table, _feature_columns(table, path, trained))), trained)
+    except (InputError, OSError) as error:
+        return Problem(str(path), str(error))
+
+
+def _checked(found: Ready, trained: Trained) -> Group:
+    """The rows, where they are of the model's kind and shape."""
+    array, shape = found.array, trained.input_shape
+    if trained.is_image and array.ndim == 3 and shape[-1] == 1:
+        array = array[..., None]
+    fits = array.dtype == np.uint8 if trained.is_image else array.dtype.kind in "fiub"
+    if not fits or array.shape[1:] != shape:
+        wanted = "uint8 images" if trained.is_image else "numbers"
+        return Problem(
+            found.file,
+            f"it holds {array.dtype} {array.shape}, and the model takes {wanted} (N, {', '.join(map(str, shape))})",
+        )
+    return Ready(found.file, array)
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        if path.suffix.lower() == ".npy":
+            return np.load(path, allow_pickle=False, mmap_mode="r")
+        with np.load(path, allow_pickle=False) as stored:
+            names = [name for word in INPUTS for name in stored.files if name.lower() == word]
+            if not names and len(stored.files) != 1:
+                raise InputError(f"it holds {', '.join(stored.files) or 'nothing'}; call the array of inputs 'inputs'")
+            return stored[names[0] if names else stored.files[0]]
+    except InputError:
+        raise
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"it cannot be read as plain arrays: {error}") from None
+
+
+def _image_rows(path: Path, table: Any) -> Group:
+    """Images as bytes in a column, or as paths relative to the table."""
+    file, where = str(path), str(path)
+    image = columns.role(table, "image", None, where, columns.is_image_type)
+    if image:
+        sources, _ = columns.image_sources(table.column(image), path.parent)
+        return Images([file] * len(sources), range(len(sources)), sources)
+    pointed = columns.role(table, "path", None, where, columns.is_text_type)
+    if pointed is None:
+        return Problem(file, f"it has no column with images or their paths among {', '.join(table.column_names[:12])}")
+    paths = [str(path.parent / str(name or "")) for name in columns.to_numpy(table.column(pointed)).tolist()]
+    return Images([file] * len(paths), range(len(paths)), paths)
+
+
+def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
+    """The columns of the features: those of the training table by name, else all numbers beside the usual roles."""
+    import pyarrow as pa
+
+    known, wanted = list(trained.preprocessing.get("feature_columns", ())), trained.input_shape[0]
+    if len(known) == wanted or (len(known) == 1 and known[0] in table.column_names):
+        if missing := [name for name in known if name not in table.column_names]:
+            raise InputError(f"it has no column {missing[0]!r}, which the model was trained on")
+        return known
+    told = trained.preprocessing.get("label_column")
+    roles = {columns.role(table, name, None, str(path)) for name in ("label", "group", "split", "path")} | {told}
+    rest = [name for name in table.column_names if name not in roles]
+    kinds = [table.schema.field(name).type for name in rest]
+    lists = [name for name, kind in zip(rest, kinds, strict=True) if hasattr(kind, "value_type")]
+    if len(lists) == 1:
+        return lists
+    numbers = [
+        name
+        for name, kind in zip(rest, kinds, strict=True)
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    ]
+    if len(numbers) != wanted or numbers[: len(known)] != known:
+        raise InputError(f"it has {len(numbers)} columns of numbers, and the model takes {wanted} features")
+    return numbers
+
+
+def _matrix(table: Any, used: Sequence[str]) -> np.ndarray:
+    """float (N, D); a missing value is NaN."""
+    if len(used) == 1 and hasattr(table.schema.field(used[0]).type, "value_type"):
+        rows = [row or () for row in table.column(used[0]).to_pylist()]
+        lengths = {len(row) for row in rows}
+        if len(lengths) != 1:
+            raise InputError(f"the rows of column {used[0]!r} have {min(lengths)} to {max(lengths)} values")
+        return np.array(rows, dtype=np.float64)
+    try:
+        return np.stack([columns.to_numpy(table.column(name)).astype(np.float64) for name in used], axis=1)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"a feature is not a number: {error}") from None
