@@ -1,11 +1,13 @@
 """The parts of a fit on made scores: which training and model are chosen, how candidates race, what is claimed."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from camri.errors import InputError
+from camri.fitting import judging
 from camri.fitting import search as searching
 from camri.fitting.judging import claim_of, pick_seed, tune
 from camri.fitting.plan import Race, plan_finals, plan_race, plan_trainings
@@ -189,6 +191,29 @@ def test_where_nothing_beats_the_shifted_baseline_that_is_handed_over(claims):
     assert (claim.over_shifted, claim.gain_is_shown) == (None, False)
     assert [step.name for step in claim.steps] == ["before", "shift", "together"]
     assert claim.steps[-1].figures == claim.steps[1].figures
+
+
+def test_a_gain_whose_interval_holds_zero_is_not_shown(tmp_path):
+    claim = claim_of(
+        make_run(tmp_path / "run", important=("column",), seeds=4, sharpness={"camri": 0.1}), None, "plain", 5
+    )
+    assert claim.setting.method == "camri"
+    assert claim.over_shifted.low < 0 < claim.over_shifted.estimate
+    assert not claim.gain_is_shown
+
+
+def test_what_only_all_seeds_together_prefer_is_not_handed_over(claims, monkeypatch):
+    """Each half of the seeds keeps cross-entropy, so the claim is about that; all of them together pick CAMRI."""
+    real = judging.judge_column
+
+    def preferring(reading, column):
+        verdict = real(reading, column)
+        assert verdict.best.keeps_baseline
+        return replace(verdict, best=replace(verdict.best, final=verdict.of("camri")[-1]))
+
+    monkeypatch.setattr(judging, "judge_column", preferring)
+    _, claim = claims("halves", sharpness={"camri": -1.0, "wce": -1.0, "l2softmax": -1.0})
+    assert (claim.setting.method, claim.over_shifted) == ("ce", None)
 
 
 def test_plain_cross_entropy_stands_before_the_chosen_training(claims, tmp_path):
