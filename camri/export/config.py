@@ -69,7 +69,7 @@ def write(trained: Trained, weights_sha256: str) -> str:
         preprocessing=dict(trained.preprocessing),
         standardise=None if standardise is None else Scaling(mean=list(standardise[0]), sd=list(standardise[1])),
         setting=trained.setting.to_json(),
-        training=trained.training.to_json(),
+        training=_portable(trained.training.to_json()),
         seed=trained.seed,
         class_counts=list(trained.class_counts),
         weights_sha256=weights_sha256,
@@ -79,6 +79,12 @@ def write(trained: Trained, weights_sha256: str) -> str:
         return "{\n" + ",\n".join(fields) + "\n}\n"
     except (TypeError, ValueError) as error:
         raise InputError(f"the model cannot be written as JSON ({error}); preprocessing holds plain values") from None
+
+
+def _portable(training: dict[str, Any]) -> dict[str, Any]:
+    """The training without the path of the file that it started from; its sha256 stays."""
+    options = {name: value for name, value in training["model_options"].items() if name != "initial"}
+    return {**training, "model_options": options}
 
 
 def _json(value: Any) -> str:

@@ -13,6 +13,7 @@ from camri.export.trained import Trained
 from camri.heads import HEADS
 from camri.models import Classifier, build
 
+INITIAL = ("initial", "initial_sha256")  # where training started: a file that the trained model does not need
 COUNTER = "num_batches_tracked"  # batch norm's; nothing reads it after training, and a GPU's outcome has none
 
 
@@ -52,7 +53,7 @@ def make_classifier(trained: Trained, generator: torch.Generator | None = None) 
     """The untrained classifier, as the engine makes it; its first values come from the generator."""
     shape = trained.input_shape
     channels_first = (shape[-1], *shape[:-1]) if trained.is_image else shape
-    options = dict(trained.training.model_options)
+    options = {name: value for name, value in trained.training.model_options if name not in INITIAL}
     trunk = build(trained.training.model, channels_first, generator=generator, **options)
     head = HEADS[trained.setting.head](trunk.num_features, len(trained.classes), generator=generator)
     return Classifier(trunk, head)

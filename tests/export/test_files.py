@@ -6,14 +6,17 @@ import json
 import os
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 
 import camri
 from camri.errors import InputError
-from camri.export import load, save
+from camri.export import Model, load, save
+from camri.export.onnx_file import example
 from camri.methods import setting
 from tests.export.conftest import made_trained
 
@@ -128,6 +131,47 @@ def test_a_config_that_asks_for_a_giant_is_refused_before_memory_is_taken(copied
     edit(copied, training={**config["training"], "model_options": {"width": 10**6}})
     with pytest.raises(InputError, match=r"has shape .* and its model needs \(1000000,"):
         load(copied)
+
+
+def test_where_training_started_from_is_neither_needed_nor_told(trained, tmp_path):
+    started = tmp_path / "pretrained.safetensors"
+    options = (*trained.training.model_options, ("initial", str(started)), ("initial_sha256", "0" * 64))
+    pretrained = dataclasses.replace(trained, training=trained.training.with_(model_options=options))
+    path = save(pretrained, tmp_path / "m", card="", onnx=False)
+    assert "pretrained" not in (path / "config.json").read_text()
+    assert ("initial_sha256", "0" * 64) in load(path).trained.training.model_options
+    config = json.loads((path / "config.json").read_text())
+    options = {**config["training"]["model_options"], "initial": "/etc/passwd"}
+    edit(path, training={**config["training"], "model_options": options})
+    load(path)  # a config names no file that is read
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_timm_s_models_come_back(tmp_path, monkeypatch, known):
+    """A stand-in for timm, which draws from the global generator and cannot be built without memory."""
+
+    class Trunk(torch.nn.Module):
+        num_features = 4
+
+        def __init__(self):
+            super().__init__()
+            self.dense = torch.nn.Linear(3, 4)
+
+        def forward(self, x):
+            return self.dense(x.mean((2, 3)))
+
+    timm = types.ModuleType("timm")
+    timm.list_models = lambda: ["tiny"] if known else []
+    timm.create_model = lambda name, **options: Trunk()
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    if not known:
+        with pytest.raises(InputError, match="is not one of timm's"):
+            made_trained("timm:tiny", setting("ce"), (4, 4, 3))
+        return
+    made = made_trained("timm:tiny", setting("ce"), (4, 4, 3))
+    found = load(save(made, tmp_path / "m", card="", onnx=False))
+    rows = example(made, 3)
+    np.testing.assert_array_equal(found.logits(rows), Model.of(made).logits(rows))
 
 
 def test_weights_that_are_not_safetensors_are_refused_and_nothing_is_unpickled(copied):
