@@ -81,6 +81,14 @@ def test_the_shift_is_the_best_that_keeps_the_accuracy_and_does_the_same_in_anyb
         assert at(price.shift) == (price.recall, price.accuracy)
 
 
+def test_prices_are_of_more_recall_than_there_is():
+    found = audit(*made(bias=0.5), 1)
+    now = found.by_class[1].before.value
+    assert now > 0.9
+    assert found.prices
+    assert all(price.recall > now and price.shift > 0 for price in found.prices)
+
+
 def test_every_row_is_judged_with_a_shift_it_had_no_part_in(monkeypatch):
     logits, labels = made(400)
     seen = []
