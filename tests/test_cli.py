@@ -26,3 +26,10 @@ def test_bad_input_is_one_sentence_and_exit_code_2():
 def test_unknown_command_and_option_exit_with_2():
     assert run("demmo").returncode == 2
     assert run("demo", "--seds", "1").returncode == 2
+
+
+def test_an_error_cannot_steer_the_terminal():
+    done = run("data", "show", "no-such\x1b[2Jfolder")
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+    assert r"no-such\x1b[2Jfolder" in done.stderr

@@ -8,6 +8,7 @@ import typer
 
 import camri
 from camri.cli import audit, data, export, fit, predict, report, study
+from camri.cli.text import visible
 from camri.errors import InputError
 
 app = typer.Typer(
@@ -62,5 +63,5 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        typer.echo(f"camri: {error}", err=True)
+        typer.echo(f"camri: {visible(str(error))}", err=True)
         sys.exit(2)

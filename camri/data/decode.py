@@ -50,7 +50,7 @@ def decode_parts(
 
     def read(row: int) -> None:
         if row not in bad:
-            out[row] = _to_array(sources[row], shape, boxes[row])
+            out[row] = to_array(sources[row], shape, boxes[row])
 
     bad |= for_each(len(sources), read, progress)
     _refuse_bad(bad, names, skip_bad)
@@ -148,7 +148,7 @@ def _orientation(image: Image.Image) -> int:
     return image.getexif().get(0x0112, 1) if "exif" in image.info else 1
 
 
-def _to_array(source: str | memoryview, shape: tuple[int, int, int], box: np.ndarray | None) -> np.ndarray:
+def to_array(source: str | memoryview, shape: tuple[int, int, int], box: np.ndarray | None) -> np.ndarray:
     """One image as uint8 (H, W, C)."""
     height, width, channels = shape
     with _open(source) as opened:

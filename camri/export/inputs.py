@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from camri.data.decode import _to_array as decode_image
+from camri.data.decode import to_array as decode_image
 from camri.data.parallel import for_each, shared_array
 from camri.export.trained import Trained
 

@@ -77,9 +77,7 @@ def _recipes() -> dict[str, Recipe]:
             found.append(Recipe(f"paper.{data}.{name}", column, f"Table I, {title}: the column of {name}"))
     for data, title in (("cifar10", "CIFAR-10"), ("gtsrb", "GTSRB")):
         make = getattr(screening, data)
-        found.append(
-            Recipe(f"screen.{data}", make, f"{title}'s columns and rivals in short trials, for finalists")
-        )
+        found.append(Recipe(f"screen.{data}", make, f"{title}'s columns and rivals in short trials, for finalists"))
     found.append(Recipe("paper.mnist_2d", paper.mnist_2d, 'Fig. 6: MNIST in two features, "3" important'))
     found.append(Recipe("digits", digits, "the embedded digits, worst class important; minutes on a CPU"))
     found.append(Recipe("digits.pair", digits_pair, "two digits important at once, one at half strength"))

@@ -29,13 +29,13 @@ def pets(tmp_path: Path) -> Path:
 def decodings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Every image that is decoded while the test runs (in this process: small sets are)."""
     seen: list[str] = []
-    original = decode._to_array
+    original = decode.to_array
 
     def counting(source: str, *rest: object) -> np.ndarray:
         seen.append(str(source))
         return original(source, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(decode, "_to_array", counting)
+    monkeypatch.setattr(decode, "to_array", counting)
     return iter([seen])
 
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from camri.data import load, parallel
-from camri.data.decode import _to_array
+from camri.data.decode import to_array
 
 from .pictures import picture, write_folder, write_picture
 
@@ -19,7 +19,7 @@ COLOUR = picture(2)
 def decoded(image: Image.Image, form: str, channels: int = 3, **options: object) -> np.ndarray:
     stream = io.BytesIO()
     image.save(stream, form, **options)
-    return _to_array(memoryview(stream.getvalue()), (image.height, image.width, channels), None)
+    return to_array(memoryview(stream.getvalue()), (image.height, image.width, channels), None)
 
 
 def test_grey_becomes_three_equal_channels() -> None:
@@ -77,7 +77,7 @@ def test_exif_rotation_is_applied() -> None:
     exif[0x0112] = 6  # the camera was turned: the picture's top is at the stored right
     stream = io.BytesIO()
     Image.fromarray(COLOUR).save(stream, "PNG", exif=exif)
-    upright = _to_array(memoryview(stream.getvalue()), (5, 6, 3), None)
+    upright = to_array(memoryview(stream.getvalue()), (5, 6, 3), None)
     assert np.array_equal(upright, np.rot90(COLOUR, -1))
 
 
