@@ -5,7 +5,7 @@ from pathlib import Path
 from camri.cli.fit_view import show
 
 # By number and not by time: the same figures on every machine of one kind; about a minute on two cores.
-NUM_TRIALS = 84
+NUM_TRIALS = 72
 EPOCHS = 12
 
 

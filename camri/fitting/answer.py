@@ -49,15 +49,12 @@ def verdict(fitted: Fitted) -> str:
             "No method beat cross-entropy with a shift on validation data, so that is what you get: cross-entropy and "
             "a constant added to the important scores. It needs no special loss."
         )
-    over = gain(fitted.over_shifted)
-    if fitted.gain_is_shown:
-        return (
-            f"Over cross-entropy with a shift of its own, same training: {over} of recall. The method earns its keep."
-        )
-    return (
-        f"Over cross-entropy with a shift of its own, same training: {over} of recall. That a method was needed is not "
-        "shown; the shift alone may do."
-    )
+    over = f"Over cross-entropy with a shift of its own, same training: {gain(fitted.over_shifted)} of recall. "
+    shown = "The method earns its keep."
+    if not fitted.gain_is_shown:
+        shown = "That a method was needed is not shown; the shift alone may do."
+    split = " The two halves of the seeds picked different settings, so the gain is that of choosing so, not of one."
+    return over + shown + ("" if fitted.is_unanimous else split)
 
 
 def compose(fitted: Fitted) -> str:

@@ -67,6 +67,7 @@ def hand_over(
         accuracy_gain=last.accuracy_gain,
         over_shifted=claim.over_shifted,
         gain_is_shown=claim.gain_is_shown,
+        is_unanimous=claim.is_unanimous,
         steps=claim.steps,
         paid=claim.paid,
         handed=handed,

@@ -26,13 +26,15 @@ MOST_PAID = 3
 class Claim:
     """What the finals say: steps and who paid on test images; and which model to hand over, with its accuracy floor.
 
-    `over_shifted` is what the method adds to a shift; None where cross-entropy is handed over.
+    `over_shifted` is what the method adds to a shift; None where cross-entropy is handed over. `is_unanimous`: both
+    halves of the seeds picked the setting that is handed over.
     """
 
     steps: tuple[Step, ...]
     paid: tuple[tuple[str, Interval], ...]
     over_shifted: Interval | None
     gain_is_shown: bool
+    is_unanimous: bool
     setting: Setting
     seed: int
     floor: float
@@ -93,6 +95,7 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
             paid=_paid(tables[-1], tables[0], labels, column.indices, reading.classes),
             over_shifted=None if is_baseline else Interval.of(best.gain),
             gain_is_shown=is_sure(best, p) and not is_baseline,
+            is_unanimous=is_baseline or set(best.judgement.arms["chosen"].keys) == {final.key},
             setting=Setting.from_json(row.setting),
             seed=seed,
             floor=best.choice.final.floor,

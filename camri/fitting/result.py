@@ -123,7 +123,9 @@ class Fitted:
 
     `before` is plain cross-entropy, `after` what was chosen with its shift; `over_shifted` is the recall gained over
     cross-entropy of the same training with a shift of its own, None where that is what was chosen. `paid` has the
-    classes that lost most recall, by name. `finished` is False where it was stopped before all seeds had ended.
+    classes that lost most recall, by name. `is_unanimous` is False where the halves of the seeds, each of which picks
+    for the other, did not both pick `setting`: gains are then those of the way it was chosen. `finished` is False
+    where it was stopped before all seeds had ended.
     """
 
     important: tuple[str, ...]
@@ -137,6 +139,7 @@ class Fitted:
     accuracy_gain: Interval
     over_shifted: Interval | None
     gain_is_shown: bool
+    is_unanimous: bool
     steps: tuple[Step, ...]
     paid: tuple[tuple[str, Interval], ...]
     handed: Handed

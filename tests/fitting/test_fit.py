@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 import camri
 from camri.data import DataSet, Split, hold_out, load
-from camri.fitting import Unfinished, fit
+from camri.fitting import Interval, Unfinished, answer, fit
 from camri.models import build
 from camri.report.page import render, write_page
 from camri.report.reading import Reading
@@ -122,6 +122,13 @@ def test_the_answer_and_the_card_say_the_figures(fitted):
     before, after = fitted.before, fitted.after
     assert f"{before.recall:.3f} → {after.recall:.3f}" in fitted.answer
     assert f"hits {before.hits}/{before.num} → {after.hits}/{after.num}" in fitted.answer
+    halves = "halves of the seeds picked different settings"
+    known = replace(fitted, over_shifted=Interval(0.01, -0.01, 0.03), gain_is_shown=False, is_unanimous=False)
+    assert halves in answer.verdict(known)
+    assert "+1.0 points [−1.0, +3.0] of recall. That a method was needed is not shown" in answer.verdict(known)
+    assert halves not in answer.verdict(replace(known, is_unanimous=True))
+    assert "earns its keep" in answer.verdict(replace(known, gain_is_shown=True))
+    assert "No method beat cross-entropy" in answer.verdict(replace(known, over_shifted=None))
     card = (fitted.model_path / "README.md").read_text(encoding="utf-8")
     for text in ("Limits", f"{fitted.handed.hits[0]}/{fitted.handed.num[0]}", fitted.steps[1].title, "camri predict"):
         assert text in card
