@@ -11,7 +11,7 @@ import numpy as np
 
 from camri.errors import InputError
 from camri.metrics import Array, Scores
-from camri.posthoc import trace
+from camri.posthoc import SLACK, trace
 from camri.stats import Difference, compare
 
 NUM_RECALLS = 9
@@ -62,7 +62,10 @@ def compare_curves(arm: Sequence[Scores], baseline: Sequence[Scores], *, seed: i
     grid = recall_range(baseline) if recall is None else np.asarray(recall, dtype=np.float64)
     # Of several important classes no common shift finds all images: one class takes some from another.
     reached = min(trace(one).mean_recall[-1] for one in (*arm, *baseline))
-    grid = np.linspace(min(grid[0], reached), min(grid[-1], reached), len(grid)) if recall is None else grid
+    if recall is None:
+        grid = np.linspace(min(grid[0], reached), min(grid[-1], reached), len(grid))
+    elif grid.max() > reached + SLACK:
+        raise InputError(f"recall={grid.max():g} is not reached by every model; give recalls up to {reached:.4g}")
     mine, its = (np.array([_correct_at(one, grid) for one in side]) for side in (arm, baseline))  # (S, G, N)
     at = tuple(compare(mine[:, g], its[:, g], seed=seed) for g in range(len(grid)))
     mean = compare(mine.mean(axis=1), its.mean(axis=1), seed=seed)

@@ -76,3 +76,12 @@ def test_the_range_goes_from_the_baselines_recall_to_half_its_misses():
 def test_trials_that_cannot_be_paired_are_refused():
     with pytest.raises(InputError, match="3 and 2 trials cannot be paired"):
         compare_curves(models(1.5, num=3), models(1.5, num=2), seed=0)
+
+
+def test_a_recall_that_no_common_shift_reaches_is_refused():
+    labels = np.array([0, 1, 2, 1, 2, 0])
+    logits = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    logits[3] = [0.0, 0.0, 5.0]  # an image of class 1 that class 2 takes at any common shift
+    scores = condense(logits, labels, (1, 2))
+    with pytest.raises(InputError, match="recall=1 is not reached by every model; give recalls up to"):
+        compare_curves([scores, scores], [scores, scores], seed=0, recall=np.array([0.5, 1.0]))

@@ -28,6 +28,12 @@ def fit(
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over the data. [by its size and the budget]")
     ] = None,
+    size: Annotated[int | None, typer.Option(help="Resize images to this side in pixels.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
+    path_column: Annotated[str | None, typer.Option(help="Column with the image paths of a table.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Column with the labels of a table.")] = None,
+    group_column: Annotated[str | None, typer.Option(help="Column whose equal rows belong together.")] = None,
+    split_column: Annotated[str | None, typer.Option(help="Column with train, val or test.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of everything drawn at random.")] = 0,
 ) -> None:
     """Find the best model for the classes that must not be missed, and show how sure that is.
@@ -45,10 +51,19 @@ def fit(
       camri fit signs/ --important stop --budget 10m
       camri fit signs/ --important stop --important yield:0.5 --out runs/stop --keep-accuracy 0.005
       camri fit features.parquet --important fraud --trials 200
+      camri fit scans.csv --label-column diagnosis --group-column patient --important melanoma
     """
     from camri.cli.fit_view import show
     from camri.study.narrow import parse_duration
 
+    options = {
+        "size": size,
+        "skip_bad": skip_bad or None,
+        "path_column": path_column,
+        "label_column": label_column,
+        "group_column": group_column,
+        "split_column": split_column,
+    }
     show(
         data,
         important or None,
@@ -61,4 +76,5 @@ def fit(
         device=device,
         epochs=epochs,
         seed=seed,
+        data_options={name: value for name, value in options.items() if value is not None},
     )

@@ -1,13 +1,16 @@
 """Data as a fit uses it: three splits, and features brought to one scale."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
+from camri.errors import InputError
 
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on
 SPLIT_SEED = 0
@@ -28,9 +31,11 @@ class Inputs:
     test_fraction: float
 
 
-def prepare(source: str | PathLike[str] | DataSet) -> Inputs:
-    """The data with train, val and test splits, its own where it has them."""
-    data = source if isinstance(source, DataSet) else load(source)
+def prepare(source: str | PathLike[str] | DataSet, options: Mapping[str, Any] = MappingProxyType({})) -> Inputs:
+    """The data with train, val and test splits, its own where it has them; `options` are those of `camri.data.load`."""
+    if isinstance(source, DataSet) and options:
+        raise InputError(f"{', '.join(options)} cannot be given for data that is loaded already; give them to load")
+    data = source if isinstance(source, DataSet) else load(source, **options)
     num_rows = len(data.splits["train"])
     val_fraction, test_fraction = (0.2, 0.3) if num_rows < SMALL else (0.1, 0.2)
     if "test" not in data.splits:

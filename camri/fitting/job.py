@@ -1,10 +1,11 @@
 """The whole job: data in, chosen model and report out."""
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from camri.data import DataSet
@@ -58,6 +59,7 @@ def fit(
     device: str = "auto",
     seed: int = 0,
     epochs: int | None = None,
+    data_options: Mapping[str, Any] = MappingProxyType({}),
     on_start: Callable[[Request], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Fitted:
@@ -67,7 +69,8 @@ def fit(
     strength}, or None for the class that cross-entropy recognises worst on validation data. out: a folder, new or of
     this same fit, which then goes on; runs/… unless told. Give `budget_s` or `num_trials` (ten minutes unless told).
     keep_accuracy: how much accuracy may be given up, 0.01 for a point. weights: a safetensors file with the trunk's
-    first values. `on_start` hears what was understood before anything is trained.
+    first values. data_options: those of `camri.data.load` (size, label_column, …). `on_start` hears what was
+    understood before anything is trained.
 
     Everything is chosen on validation data; test images are looked at once, at the end. With `num_trials` the same
     call gives the same result. SIGINT hands back what there is, or raises :class:`Unfinished`.
@@ -87,6 +90,7 @@ def fit(
         device=device,
         seed=seed,
         epochs=epochs,
+        data_options=data_options,
     )
     journal = Journal.open(request.out, request.to_json())
     if on_start is not None:

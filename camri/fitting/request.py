@@ -14,12 +14,12 @@ from camri.data import DataSet
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
 from camri.engine.training import pick_device
-from camri.errors import InputError
+from camri.errors import InputError, closest
 from camri.fitting.inputs import Inputs, prepare
 from camri.methods import setting
 from camri.study.grid import Column, Resolved
 from camri.study.important import resolve
-from camri.study.spec import study
+from camri.study.spec import DATA_OPTIONS, study
 
 DEFAULT_BUDGET_S = 600.0
 LEAST_TRIALS = 16  # two trainings, four candidates, and two new seeds of cross-entropy, a finalist and its control
@@ -36,6 +36,7 @@ class Request:
     """
 
     source: str
+    data_options: tuple[tuple[str, Any], ...]
     inputs: Inputs
     important: Column
     plain: Training
@@ -84,6 +85,7 @@ def make_request(
     device: str,
     seed: int,
     epochs: int | None,
+    data_options: Mapping[str, Any],
 ) -> Request:
     """The checked request; a value that cannot be meant is refused by name."""
     if budget_s is not None and num_trials is not None:
@@ -101,7 +103,10 @@ def make_request(
         raise InputError(f"seed={seed!r} is not allowed; give a whole number of at least 0")
     chosen = pick_device(device)
     source = data.name if isinstance(data, DataSet) else fspath(data)
-    inputs = prepare(data)
+    for option in data_options:
+        if option not in DATA_OPTIONS:
+            raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
+    inputs = prepare(data, data_options)
     found = inputs.data
     column = parse_important(important, found.classes)
     plain = Training(
@@ -112,7 +117,10 @@ def make_request(
     if budget_s is None and num_trials is None:
         budget_s = DEFAULT_BUDGET_S
     folder = Path(out) if out is not None else Path("runs") / _folder_name(found.name, column)
-    request = Request(source, inputs, column, plain, chosen, budget_s, num_trials, keep_accuracy, seed, epochs, folder)
+    told = tuple(sorted(data_options.items()))
+    request = Request(
+        source, told, inputs, column, plain, chosen, budget_s, num_trials, keep_accuracy, seed, epochs, folder
+    )
     resolved = request.resolved()
     indices = () if resolved is None else tuple(index for index, _ in resolved)
     Job(plain, found, indices).check([Trial(setting("ce"), 0)])

@@ -138,6 +138,7 @@ class Bench:
             [Grid.at(method, [values]) for method, values in by_method.items()],
             seeds=list(seeds),
             training=self.training,
+            data_options=self.workshop.request.data_options,
             val_fraction=inputs.val_fraction,
             test_fraction=inputs.test_fraction,
         )

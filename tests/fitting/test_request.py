@@ -25,6 +25,7 @@ GIVEN = {
     "device": "cpu",
     "seed": 0,
     "epochs": None,
+    "data_options": {},
 }
 
 
@@ -38,6 +39,7 @@ def ask(data="digits", important="9", out=None, **changes):
         ({"important": "nin"}, "important='nin' is not a class"),
         ({"important": ["9", "1O"]}, "important='1O' is not a class; did you mean"),
         ({"important": ["9", "9"]}, "none twice"),
+        ({"data_options": {"label": "x"}}, "data has no option 'label'; choices: size"),
         ({"important": ["9:0"]}, "strength 0"),
         ({"important": list("0123456789")}, "all 10 classes are important"),
         ({"model": "smal"}, "model='smal' is not allowed; did you mean 'small'"),
@@ -210,3 +212,20 @@ def test_features_are_standardised_by_the_train_rows():
     assert found.data.splits["test"].inputs[:2].tolist() == [[-1.0, 0.0], [1.0, 0.0]]
     assert found.data.fingerprint != data.fingerprint
     assert prepare(load("digits")).standardise is None
+
+
+def test_options_of_the_data_are_taken_and_kept(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = ["size,weight,kind,batch"]
+    lines += [f"{x:.3f},{y:.3f},{'ab'[n % 2]},{n // 4}" for n, (x, y) in enumerate(rng.normal(size=(240, 2)))]
+    table = tmp_path / "parts.csv"
+    table.write_text("\n".join(lines), encoding="utf-8")
+    options = {"label_column": "kind", "group_column": "batch"}
+    request = ask(str(table), "b", data_options=options)
+    assert request.data.classes == ("a", "b")
+    assert request.data.input_shape == (2,)
+    parts = [set(split.groups.tolist()) for split in request.data.splits.values()]
+    assert parts[0].isdisjoint(parts[1])
+    assert request.data_options == (("group_column", "batch"), ("label_column", "kind"))
+    with pytest.raises(InputError, match="label_column cannot be given for data that is loaded already"):
+        ask(request.data, "b", data_options={"label_column": "kind"})
