@@ -39,7 +39,7 @@ def test_a_table_in_markdown_and_csv(gain):
     assert "chosen on the test set: optimistic" in done.stdout
     assert "| control: cross-entropy, shifted |" in done.stdout
     table = camri("report", gain, "--table", 2, "--format", "csv", block=["torch", "altair"])
-    assert table.stdout.splitlines()[0] == "column,important,line,method,setting,num_trials,sd_rad"
+    assert table.stdout.splitlines()[0] == "column,important,line,method,setting,num_trials,images,sd_rad"
 
 
 def test_a_figure_by_its_suffix(gain, tmp_path):
