@@ -45,6 +45,7 @@ def main(num_epochs: int = 6) -> None:
             right = model.eval()(val.tensors[0]).argmax(dim=1) == val.tensors[1]
         recall = right[val.tensors[1] == eight].float().mean()
         print(f"accuracy {right.float().mean():.3f} recall {recall:.3f}", flush=True)
+    dist.barrier()  # nobody leaves while another still needs the connection
     dist.destroy_process_group()
 
 

@@ -75,6 +75,16 @@ def compose(fitted: Fitted) -> str:
     return "\n".join(lines)
 
 
+def note(fitted: Fitted) -> dict[str, object]:
+    """The answer as the page shows it: recall and accuracy first, the rest below."""
+    recall, accuracy, *details = compose(fitted).split("\n")
+    return {
+        "kind": "gain" if fitted.recall_gain.low > 0 else "none",
+        "sentence": f"{recall} {accuracy}",
+        "details": details,
+    }
+
+
 def who_paid(fitted: Fitted) -> str:
     if not fitted.paid:
         return "Who paid: no other class lost recall."

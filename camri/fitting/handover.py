@@ -14,9 +14,10 @@ from camri.fitting.result import Fitted, Handed
 from camri.fitting.trainings import describe
 from camri.methods import Setting
 from camri.metrics import condense
+from camri.report.answer import NOTE as ANSWER
 from camri.report.page import FILE_NAME as PAGE
 from camri.report.page import write_page
-from camri.report.steps import NOTE
+from camri.report.steps import NOTE as STEPS
 from camri.select import Rule
 from camri.study import lock
 from camri.study.facts import facts_of
@@ -87,7 +88,8 @@ def hand_over(
     if trained is not None:
         save(trained, fitted.model_path, card=answer.card(fitted, request.data))
         journal.set(handed={"of": [claim.setting.key, claim.seed, claim.num_seeds], **handed.to_json()})
-    _note(request, ended.study, **{NOTE: [step.to_json() for step in fitted.steps]})
+    told = answer.note(fitted)
+    _note(request, ended.study, **{STEPS: [step.to_json() for step in fitted.steps], ANSWER: told})
     write_page(request.out)
     if is_finished:
         finals.remove_weights(request.out / finals.FOLDER)
@@ -146,6 +148,8 @@ def command(request: Request) -> str:
         words += ["--trials", str(request.num_trials)]
     else:
         words += ["--budget", f"{request.budget_s:g}s"]
+    for name, value in request.data_options:
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     if request.tolerance:
         words += ["--keep-accuracy", f"{request.tolerance:g}"]
     words += ["--model", request.plain.model]

@@ -24,8 +24,16 @@ class Answer:
     table: Table | None = None
 
 
+NOTE = "answer"  # the store's note with an answer of its own: what a fit told its user
+
+
 def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
-    """Whether any method raised recall above what a shift of cross-entropy gives, at its accuracy."""
+    """Whether any method raised recall above what a shift of cross-entropy gives, at its accuracy.
+
+    A run that was a fit answers what the fit did: from plain cross-entropy to what was handed over.
+    """
+    if (told := reading.run.note(NOTE)) is not None:
+        return Answer(told["kind"], told["sentence"], tuple(told["details"]))
     if not verdicts:
         return Answer(
             "unknown",

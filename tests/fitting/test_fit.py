@@ -1,5 +1,6 @@
 """A whole fit: what it leaves, that its figures are right, that it repeats, resumes, stops and never peeks at test."""
 
+import html
 import json
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import camri
 from camri.data import DataSet, Split, hold_out, load
 from camri.fitting import Interval, Unfinished, answer, fit
 from camri.models import build
+from camri.report.answer import answer as answer_of
 from camri.report.page import render, write_page
 from camri.report.reading import Reading
 from camri.study.store import open_run
@@ -292,3 +294,13 @@ def test_features_with_several_important_classes_of_several_strengths(tmp_path, 
     assert found.handed.num == ((labels == 1).sum(), (labels == 3).sum())
     page = write_page(tmp_path / "out").read_text(encoding="utf-8")
     assert all(text in page for text in ("The curve: what recall costs", "Who paid", "What each step gave"))
+
+
+def test_the_page_answers_what_the_fit_told(fitted):
+    with Reading(fitted.out) as reading:
+        said = answer_of(reading, [])
+    lines = fitted.answer.split("\n")
+    assert said.sentence == f"{lines[0]} {lines[1]}"
+    assert list(said.details) == lines[2:]
+    assert said.kind == ("gain" if fitted.recall_gain.low > 0 else "none")
+    assert html.escape(lines[1], quote=False) in fitted.page_path.read_text(encoding="utf-8")
