@@ -275,7 +275,7 @@ def test_load_refuses_what_is_not_an_estimator(tmp_path):
     assert CamriClassifier.load(tmp_path / "model").random_state is None
     config = json.loads(path.read_text())
     config["preprocessing"]["estimator"]["params"]["sclae"] = 1
-    path.write_text(json.dumps(config))
+    path.write_text(json.dumps({**config, "sha256": digest(config)}))
     with pytest.raises(InputError, match=r"is damaged \(.*'sclae'.*\); copy"):
         CamriClassifier.load(tmp_path / "model")
 

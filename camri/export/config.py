@@ -1,6 +1,8 @@
 """`config.json` of a saved model: what is in it, and what is refused."""
 
+import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import pydantic
@@ -54,6 +56,7 @@ class Config(pydantic.BaseModel):
     seed: int
     class_counts: list[int]
     weights_sha256: str
+    sha256: str = ""  # of all the other fields
 
 
 def write(trained: Trained, weights_sha256: str) -> str:
@@ -75,10 +78,17 @@ def write(trained: Trained, weights_sha256: str) -> str:
         weights_sha256=weights_sha256,
     )
     try:
-        fields = (f' "{name}": {_json(value)}' for name, value in config.model_dump().items())
+        values = config.model_dump()
+        fields = (f' "{name}": {_json(value)}' for name, value in {**values, "sha256": digest(values)}.items())
         return "{\n" + ",\n".join(fields) + "\n}\n"
     except (TypeError, ValueError) as error:
         raise InputError(f"the model cannot be written as JSON ({error}); preprocessing holds plain values") from None
+
+
+def digest(values: Mapping[str, Any]) -> str:
+    """The sha256 of a config's fields but itself: a shift or a class name changed by hand is noticed."""
+    told = {name: value for name, value in values.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _portable(training: dict[str, Any]) -> dict[str, Any]:
@@ -107,13 +117,19 @@ def read(text: bytes, where: str) -> Config:
             f"{VERSION}; install the camri that wrote it ({values.get('camri')!r})"
         )
     try:
-        return Config.model_validate(values)
+        found = Config.model_validate(values)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise InputError(
             f"{where} is damaged: {place} is {_short(first.get('input'))} ({first['msg']}); copy the folder again"
         ) from None
+    if found.sha256 != digest(values):
+        raise InputError(
+            f"{where} is not the file that was saved: its sha256 does not fit what it holds; copy the model's folder "
+            "again from where you trust it"
+        )
+    return found
 
 
 def to_trained(config: Config, weights: Any, where: str) -> Trained:

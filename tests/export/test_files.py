@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 import camri
 from camri.errors import InputError
 from camri.export import Model, load, save
+from camri.export.config import digest
 from camri.export.onnx_file import example
 from camri.methods import setting
 from tests.export.conftest import made_trained
@@ -27,8 +28,20 @@ def copied(saved, tmp_path):
 
 
 def edit(folder, **changes):
+    """Other values in config.json, with the sha256 that belongs to them."""
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    values = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({**values, "sha256": digest(values)}))
+
+
+def test_a_value_changed_by_hand_is_refused(copied):
+    path = copied / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values, indent=4))  # how it is laid out does not matter
+    load(copied)
+    path.write_text(json.dumps({**values, "shift": [one + 1 for one in values["shift"]]}))
+    with pytest.raises(InputError, match=r"config\.json is not the file that was saved"):
+        load(copied)
 
 
 def put_weights(folder, weights):
