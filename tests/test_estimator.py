@@ -22,6 +22,7 @@ import camri
 from camri import CamriClassifier, InputError
 from camri.engine import Stopped
 from camri.estimator import classifier
+from camri.export.config import digest
 
 QUICK = {"epochs": 10, "random_state": 0}
 
