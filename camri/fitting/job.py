@@ -262,10 +262,10 @@ class _Job:
             stores=tuple(folder for folder in self.stores() if (folder / STORE).exists()),
         )
         self.workshop.tell("writing model and page")
-        wall_s = self.journal.get("spent_s") if self.journal.get("finished") else self.budget.passed_s()
+        wall_s = self.journal.get("told_s") if self.journal.get("finished") else round(self.budget.passed_s(), 3)
         fitted = handover.hand_over(self.request, self.journal, ended, self.rule, wall_s, is_finished=is_finished)
         if is_finished:
-            self.note(finished=True)
+            self.note(finished=True, told_s=wall_s)  # asked again, it tells the same
         return fitted
 
     def _complete_seeds(self) -> set[int]:
