@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from camri.data import Split
-from camri.engine.evaluate import Evaluation, evaluate
+from camri.engine.evaluate import Evaluation, evaluate, judged
 from camri.engine.flat import Flat, Tables
 from camri.engine.padded import PaddedConv2d
 from camri.engine.record import Record
@@ -148,7 +148,7 @@ class Replica:
                 lambda rows: self._features(model, rows),
                 model.head,
                 self.criterion.logits,
-                self.resident[split],
+                judged(self.resident, split),
                 batch_size=EVALUATED,
             )
 

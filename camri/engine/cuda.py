@@ -17,6 +17,7 @@ import torch
 from camri.data import Split
 from camri.engine import checkpoint, environment
 from camri.engine.branch import Replica, compiled, run_trunk
+from camri.engine.evaluate import judged
 from camri.engine.flat import Tables
 from camri.engine.graph import Pack
 from camri.engine.outcome import Outcome
@@ -79,8 +80,8 @@ def run(
 
 def _rows_judged(job: Job) -> int:
     """Rows of a trial that are run through its model without learning: validation every epoch, all at the end."""
-    num_val, num_test = (len(job.data.splits[name]) if name in job.data.splits else 0 for name in ("val", "test"))
-    return (job.training.epochs + 1) * num_val + num_test
+    at_the_end = {name: len(judged(job.data.splits, name)) for name in job.data.splits}
+    return job.training.epochs * at_the_end.get("val", 0) + sum(at_the_end.values())
 
 
 class _Ahead:

@@ -1,6 +1,6 @@
 """A trained model and a split -> logits, confusion counts and angles."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,20 @@ from torch import Tensor
 from camri.data import Split
 from camri.heads import unit
 from camri.metrics import confusion
+
+MOST_TRAIN_ROWS = 10_000  # of a large train split, evenly spread: enough for the spread of angles
+
+
+def judged(splits: Mapping[str, Split], name: str) -> Split:
+    """The rows of a split that a trained model is judged on: all, of the train split every k-th.
+
+    >>> split = Split(torch.zeros(25_000, 1), torch.arange(25_000))
+    >>> judged({"train": split}, "train").labels[:3].tolist(), len(judged({"val": split}, "val"))
+    ([0, 3, 6], 25000)
+    """
+    split = splits[name]
+    step = -(-len(split) // MOST_TRAIN_ROWS) if name == "train" else 1
+    return Split(split.inputs[::step], split.labels[::step], None)
 
 
 @dataclass(frozen=True, eq=False)

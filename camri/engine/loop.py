@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from camri.data import Split
 from camri.engine import checkpoint, environment, schedule
-from camri.engine.evaluate import Evaluation, evaluate
+from camri.engine.evaluate import Evaluation, evaluate, judged
 from camri.engine.outcome import Outcome
 from camri.engine.record import Record
 from camri.engine.replica import Job, draw_epoch, make, prepare
@@ -135,7 +135,7 @@ def _train(
 
     final = average.model if average is not None else model.eval()
     return record.done(
-        lambda split: _evaluate(final, criterion, job.data.splits[split]),
+        lambda split: _evaluate(final, criterion, judged(job.data.splits, split)),
         lambda: {name: tensor.numpy().copy() for name, tensor in final.state_dict().items()},
     )
 

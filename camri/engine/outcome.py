@@ -15,8 +15,8 @@ class Outcome:
 
     Arrays by split ("val", "test"): `confusion` (C, C), row = true class; `scores`, the condensed scores of the
     important classes; `logits` float16 (N, C) where they were asked for; `angle_mean` and `angle_sd` (C,), in radians,
-    between the features of a class and that class's weight vector, of the "train" split too. `curves`, by epoch:
-    "train_loss" (E,) and "val_hits" (E, C), the correctly recognised validation rows of each class.
+    between the features of a class and that class's weight vector, of at most 10,000 "train" rows too. `curves`, by
+    epoch: "train_loss" (E,) and "val_hits" (E, C), the correctly recognised validation rows of each class.
     """
 
     trial: Trial
