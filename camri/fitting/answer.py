@@ -133,7 +133,7 @@ def card(fitted: Fitted, data: DataSet) -> str:
     example = "images)  # uint8 (N, H, W, C)" if data.is_image else "rows)  # float32 (N, D)"
     return f"""# {data.name}: a classifier that must not miss {named(fitted.important)}
 
-{data.num_classes} classes; inputs are {kind}. Trained by camri on {parts} rows with {title_of(fitted.setting)};
+{data.num_classes} classes; inputs are {kind}; rows: {parts}. Trained by camri with {title_of(fitted.setting)};
 training “{fitted.training_name}” ({fitted.training.model}, {fitted.training.epochs} epochs); {shift_text(fitted)}.
 
 ## Use
