@@ -79,7 +79,10 @@ def print_fitted(fitted: Fitted) -> None:
     console.print()
     for line in fitted.answer.splitlines():
         console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
-    console.print(f"\nmodel: {fitted.model_path}\npage:  {fitted.page_path}", markup=False, highlight=False)
+    page = f"not written, altair or jinja2 is missing: pip install 'camri[report]', then camri report {fitted.out}"
+    if fitted.page_path is not None:
+        page = str(fitted.page_path)
+    console.print(f"\nmodel: {fitted.model_path}\npage:  {page}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _console() -> Console:

@@ -1,5 +1,6 @@
 """The end of a fit: the claim, the model's folder with its card, the notes in the store, the page."""
 
+import importlib.util
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +16,6 @@ from camri.fitting.trainings import describe
 from camri.methods import Setting
 from camri.metrics import condense
 from camri.report.answer import NOTE as ANSWER
-from camri.report.page import FILE_NAME as PAGE
-from camri.report.page import write_page
 from camri.report.steps import NOTE as STEPS
 from camri.select import Rule
 from camri.study import lock
@@ -25,7 +24,8 @@ from camri.study.spec import Study
 from camri.study.store import open_run
 from camri.study.writer import Store
 
-MODEL = "model"
+MODEL, PAGE = "model", "report.html"
+PAGE_NEEDS = ("altair", "vl_convert", "jinja2")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ def hand_over(
         wall_s=wall_s,
         out=request.out,
         model_path=request.out / MODEL,
-        page_path=request.out / PAGE,
+        page_path=request.out / PAGE if can_draw() else None,
         answer="",
         finished=is_finished,
     )
@@ -90,10 +90,22 @@ def hand_over(
         journal.set(handed={"of": [claim.setting.key, claim.seed, claim.num_seeds], **handed.to_json()})
     told = answer.note(fitted)
     _note(request, ended.study, **{STEPS: [step.to_json() for step in fitted.steps], ANSWER: told})
-    write_page(request.out)
+    if fitted.page_path is not None:
+        write_page(request.out)
     if is_finished:
         finals.remove_weights(request.out / finals.FOLDER)
     return fitted
+
+
+def can_draw() -> bool:
+    """Whether the page can be made here; where not, `camri report` makes it of the store, on any machine."""
+    return all(importlib.util.find_spec(name) is not None for name in PAGE_NEEDS)
+
+
+def write_page(folder: Path) -> None:
+    from camri.report.page import write_page as write
+
+    write(folder, folder / PAGE)
 
 
 def _trained(

@@ -39,7 +39,6 @@ from camri.study.store import open_run
 
 BESIDE = (JOURNAL, f"{JOURNAL}.part", TRAININGS, handover.MODEL, handover.PAGE, finals.FOLDER)
 SEEDS_APART = 1000  # between the seeds of two fits; the finals' begin in the middle
-EXTRAS = ("optuna", "altair", "vl_convert", "jinja2")
 
 
 class Unfinished(Exception):
@@ -75,9 +74,8 @@ def fit(
     Everything is chosen on validation data; test images are looked at once, at the end. With `num_trials` the same
     call gives the same result. SIGINT hands back what there is, or raises :class:`Unfinished`.
     """
-    for name in EXTRAS:
-        if importlib.util.find_spec(name) is None:
-            raise InputError(f"camri fit needs {name}, which is not installed: pip install 'camri[fit]'")
+    if importlib.util.find_spec("optuna") is None:
+        raise InputError("camri fit needs optuna, which is not installed: pip install 'camri[fit]'")
     request = make_request(
         data,
         important,

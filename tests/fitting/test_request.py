@@ -106,6 +106,18 @@ def test_a_missing_extra_says_its_install_command(monkeypatch, tmp_path):
         fit("digits", "9", tmp_path / "out", num_trials=20)
 
 
+def test_without_the_reports_extra_there_is_a_model_and_no_page(monkeypatch, tmp_path, in_this_process):
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "altair" else real(name))
+    monkeypatch.setattr("camri.export.onnx_file.is_installed", lambda: False)
+    found = fit("digits", "9", tmp_path / "out", num_trials=16, epochs=1, device="cpu")
+    assert found.page_path is None
+    assert not (tmp_path / "out" / "report.html").exists()
+    assert (found.model_path / "config.json").exists()
+
+
 def test_what_is_taken_where_nothing_is_said():
     found = ask(important=None, num_trials=None)
     assert found.important.classes == ("worst",)
