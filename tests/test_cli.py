@@ -1,5 +1,7 @@
 """The command line: what it prints and how it ends."""
 
+import itertools
+import os
 import re
 import subprocess
 import sys
@@ -33,3 +35,20 @@ def test_an_error_cannot_steer_the_terminal():
     assert done.returncode == 2
     assert "\x1b" not in done.stderr
     assert r"no-such\x1b[2Jfolder" in done.stderr
+
+
+def test_help_is_wrapped_by_the_terminal_and_not_by_the_source():
+    for words in (["fit"], ["report"], ["study", "run"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "camri", *words, "--help"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "COLUMNS": "100"},
+        )
+        assert done.returncode == 0
+        text = done.stdout.split("Examples")[0].split("╭")[0]
+        lines = [line.rstrip() for line in text.splitlines()]
+        for line, following in itertools.pairwise(lines):
+            if line.strip() and following.strip() and not line.startswith(" Usage"):
+                word = following.split()[0]
+                assert len(line) + 1 + len(word) > 96, (line, following)

@@ -1,5 +1,6 @@
 """The command line: parse, call, print. Nothing heavy is imported before a command needs it."""
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +9,7 @@ import typer
 
 import camri
 from camri.cli import audit, data, export, fit, predict, report, study
-from camri.cli.text import visible
+from camri.cli.text import unwrap, visible
 from camri.errors import InputError
 
 app = typer.Typer(
@@ -56,6 +57,18 @@ def demo(out: Annotated[Path, typer.Option(help="The folder to write.")] = Path(
     from camri.cli.demo import run
 
     run(out)
+
+
+def _unwrap_help(group: typer.Typer) -> None:
+    """Nothing; typer would keep the line breaks of docstrings, which fit the source and no terminal."""
+    for command in group.registered_commands:
+        command.help = unwrap(inspect.cleandoc(command.callback.__doc__ or "") if command.callback else "")
+    for one in group.registered_groups:
+        if one.typer_instance is not None:
+            _unwrap_help(one.typer_instance)
+
+
+_unwrap_help(app)
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ def audit(
     out: Annotated[Path | None, typer.Option(help="Write a page with the curve and the tables (.html) here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """What the important classes' recall is, what a shift of their scores would add for free, and how sure that is.
+    """What the important classes' recall is, what a shift of their scores would add, and how sure that is.
 
     Nothing is trained: the scores of any model on rows it was not trained on are enough. The shift is tuned on part of
     the rows and judged on the others. Without --split-column (or a column called split) the parts take turns.

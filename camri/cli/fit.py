@@ -8,25 +8,25 @@ import typer
 
 def fit(
     data: Annotated[
-        str, typer.Argument(metavar="[DATA]", help="A folder of images, a table, an .npz, or a data set's name.")
+        str, typer.Argument(metavar="DATA", help="A folder of images, a table, an .npz, or a data set's name.")
     ] = "digits",
     important: Annotated[
         list[str] | None,
         typer.Option(help="A class that must not be missed; several times for several, stop:0.5 at half strength."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder to write: new, or of this same fit to go on.")] = None,
-    budget: Annotated[str | None, typer.Option(help="Time to take, e.g. 90s, 10m, 2h. [10m unless told]")] = None,
+    budget: Annotated[str | None, typer.Option(help="Time to take, e.g. 90s, 10m, 2h; 10m unless told.")] = None,
     trials: Annotated[int | None, typer.Option(help="Models to train instead; the same everywhere.")] = None,
     keep_accuracy: Annotated[
         float, typer.Option(help="Accuracy that may be given up on validation data; 0.01 is a point.")
     ] = 0.0,
     model: Annotated[
-        str | None, typer.Option(help="small, paper, resnet18, features or timm:NAME. [by data and device]")
+        str | None, typer.Option(help="small, paper, resnet18, features or timm:NAME; by data and device unless told.")
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="Safetensors file the model's trunk starts from.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the data. [by its size and the budget]")
+        int | None, typer.Option(min=1, help="Passes over the data; by its size and the budget unless told.")
     ] = None,
     size: Annotated[int | None, typer.Option(help="Resize images to this side in pixels.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,

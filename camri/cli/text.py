@@ -8,6 +8,19 @@ _FORMULA = re.compile(r"\s*[=+\-@\t\r\0]")
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
+def unwrap(text: str) -> str:
+    """A docstring as help: its paragraphs on one line each, for a terminal of any width; indented ones stay.
+
+    >>> print(unwrap("One line\\nand another.\\n\\n  camri fit\\n  camri demo"))
+    One line and another.
+    <BLANKLINE>
+      camri fit
+      camri demo
+    """
+    parts = text.split("\n\n")
+    return "\n\n".join(part if part.startswith(" ") else part.replace("\n", " ") for part in parts)
+
+
 def visible(text: str) -> str:
     r"""The text with control characters, direction marks and stray bytes written out: no terminal acts on it.
 
