@@ -20,7 +20,7 @@ KNOWN_DATA = {
     "awa2": (26_157, (64, 64, 3), 50),
     "mnist": (60_000, (28, 28, 1), 10),
 }
-# Images/s of the authors' CNN, by GPU and image side, eight models side by side, within epochs: docs/engine.md.
+# Images/s of the authors' CNN, by GPU and image side, eight models side by side, end to end: docs/engine.md.
 STORED = {("NVIDIA H200", 32): 80_998.0}
 
 
