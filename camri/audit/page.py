@@ -1,6 +1,5 @@
 """An audit as one self-contained page, in the look of the report's."""
 
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +11,7 @@ import numpy as np
 from camri.audit.answer import CLASSES_SHOWN, NOTE, answer, class_table, price_table
 from camri.audit.result import Audit
 from camri.audit.verdict import SPLIT_SEED
-from camri.errors import InputError
-from camri.report.page import Section, fill
+from camri.report.page import Section, fill, put
 from camri.report.reading import quoted
 from camri.report.theme import PAGE, Figure, Look, Panel, drawing
 
@@ -24,15 +22,7 @@ BACK = 0.1  # of recall below the model's own
 
 def write_page(found: Audit, path: str | Path, source: str, command: Sequence[str] = ()) -> Path:
     """The page's path; never half a page. `source` is what the table of scores is called."""
-    file = Path(path)
-    text = render(found, source, command)
-    part = file.with_name(f"{file.name}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, file)
-    except OSError as error:
-        raise InputError(f"{file} cannot be written ({error.strerror}); choose another file with --out") from None
-    return file
+    return put(render(found, source, command), Path(path))
 
 
 def render(found: Audit, source: str, command: Sequence[str] = ()) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from camri.cli.text import examples
 from camri.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,8 +23,11 @@ CLASSES_SHOWN = 60
 
 
 @app.command(
-    epilog="[bold]Examples[/bold]\n\ncamri data get cifar10\n\ncamri data get gtsrb --to ~/datasets\n\n"
-    "Broken off? The same command goes on where it stopped."
+    epilog=examples(
+        "camri data get cifar10",
+        "camri data get gtsrb --to ~/datasets",
+        "Broken off? The same command goes on where it stopped.",
+    )
 )
 def get(
     name: Annotated[str, typer.Argument(help="cifar10, gtsrb, awa2 (13 GB) or mnist.", show_default=False)],
@@ -62,8 +66,11 @@ def get(
 
 
 @app.command(
-    epilog="[bold]Examples[/bold]\n\ncamri data show digits\n\ncamri data show photos/ --sheet photos.png\n\n"
-    "camri data show labels.csv --label-column diagnosis --path-column scan"
+    epilog=examples(
+        "camri data show digits",
+        "camri data show photos/ --sheet photos.png",
+        "camri data show labels.csv --label-column diagnosis --path-column scan",
+    )
 )
 def show(
     source: Annotated[

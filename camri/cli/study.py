@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from camri.cli.text import examples
 from camri.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,10 +19,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def _examples(*lines: str) -> str:
-    return "[bold]Examples[/bold]\n\n" + "\n\n".join(lines)
 
 
 Words = Annotated[
@@ -43,7 +40,7 @@ Important = Annotated[
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
 
 
-@app.command("list", epilog=_examples("camri study list"))
+@app.command("list", epilog=examples("camri study list"))
 def list_() -> None:
     """The studies there are, with their settings and trials."""
     from camri.cli.study_view import print_recipes
@@ -52,7 +49,7 @@ def list_() -> None:
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "camri study show paper.cifar10", "camri study show paper.cifar10 --important cat --schedule paper --no-cost"
     )
 )
@@ -84,7 +81,7 @@ def show(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "camri study run digits --out runs/digits",
         "camri study run paper.cifar10 --out runs/cat --important cat --methods ce,l2softmax,camri --trials 5 "
         "--grid m=4,8 s=8,16",
@@ -146,7 +143,7 @@ def run(
         raise typer.Exit(130)
 
 
-@app.command(epilog=_examples("camri study status runs/digits", "camri study status runs/paper --no-best"))
+@app.command(epilog=examples("camri study status runs/digits", "camri study status runs/paper --no-best"))
 def status(
     folder: RunFolder,
     best: Annotated[bool, typer.Option("--best/--no-best", help="Look for the best settings so far.")] = True,
@@ -158,7 +155,7 @@ def status(
     print_status(status_of(folder, best), folder)
 
 
-@app.command(epilog=_examples("camri study merge runs/a runs/b --out runs/all"))
+@app.command(epilog=examples("camri study merge runs/a runs/b --out runs/all"))
 def merge(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs of one study.")],
     out: Annotated[Path, typer.Option(help="Folder for the united run; it may hold one of the same study.")],
@@ -177,7 +174,7 @@ def merge(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "camri study run paper.cifar10 --out runs/screen --important cat --seeds 100-102",
         "camri study finalists runs/screen --out finals.json --seeds 0-9",
         "camri study run finals.json --out runs/finals",
@@ -217,7 +214,7 @@ def finalists(
     print_finalists(found, finals, out, status_of(folder, with_best=False))
 
 
-@app.command(epilog=_examples("camri study export runs/digits --csv digits.csv --parquet digits.parquet"))
+@app.command(epilog=examples("camri study export runs/digits --csv digits.csv --parquet digits.parquet"))
 def export(
     folder: RunFolder,
     csv: Annotated[Path | None, typer.Option(help="Write CSV here.")] = None,

@@ -8,6 +8,11 @@ _FORMULA = re.compile(r"\s*[=+\-@\t\r\0]")
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
+def examples(*lines: str) -> str:
+    """The examples below a command's help."""
+    return "[bold]Examples[/bold]\n\n" + "\n\n".join(lines)
+
+
 def unwrap(text: str) -> str:
     """A docstring as help: its paragraphs on one line each, for a terminal of any width; indented ones stay.
 

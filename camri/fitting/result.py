@@ -30,10 +30,6 @@ class Interval:
         """A share of images, with Wilson's interval."""
         return Interval(hits / num, *wilson(hits, num))
 
-    @property
-    def is_above_zero(self) -> bool:
-        return self.low > 0
-
     def to_json(self) -> dict[str, float]:
         return {"estimate": self.estimate, "low": self.low, "high": self.high}
 

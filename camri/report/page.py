@@ -53,7 +53,11 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
     """The path of the page written about a run: report.html in its folder unless told. Never half a page."""
     with Reading(folder) as reading:
         text = render(reading)
-    path = Path(out) if out is not None else Path(folder) / FILE_NAME
+    return put(text, Path(out) if out is not None else Path(folder) / FILE_NAME)
+
+
+def put(text: str, path: Path) -> Path:
+    """The path, with the text in it: whole or not at all."""
     part = path.with_name(f"{path.name}.part")
     try:
         part.write_text(text, encoding="utf-8")

@@ -5,7 +5,7 @@ from typing import Any
 
 from camri.report.reading import Reading
 from camri.report.table import BLANK, Table, cells
-from camri.report.tables import points
+from camri.report.tables import span
 
 NOTE = "steps"  # the store's note: a list of steps, the state before the first of them first
 
@@ -40,9 +40,7 @@ def steps_table(reading: Reading) -> Table | None:
 
 
 def _interval(found: Mapping[str, float] | None) -> str:
-    if found is None:
-        return BLANK
-    return f"{points(found['estimate'])} [{points(found['low'])}, {points(found['high'])}]"
+    return BLANK if found is None else span(**found)
 
 
 def _record(one: Mapping[str, Any]) -> dict[str, Any]:

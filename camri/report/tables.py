@@ -47,7 +47,15 @@ def points(value: float) -> str:
 
 def interval(found: Difference) -> str:
     """A difference in points with its 95 % interval."""
-    return f"{points(found.estimate)} [{points(found.low)}, {points(found.high)}]"
+    return span(found.estimate, found.low, found.high)
+
+
+def span(estimate: float, low: float, high: float) -> str:
+    """
+    >>> span(0.012, -0.004, 0.028)
+    '+1.2 [−0.4, +2.8]'
+    """
+    return f"{points(estimate)} [{points(low)}, {points(high)}]"
 
 
 def p_value(p: float | None) -> str:
@@ -231,7 +239,7 @@ def _honest_row(one: Record) -> tuple[Cell, ...]:
 def interval_of(record: Record, name: str) -> str:
     """A record's difference in points with its 95 % interval."""
     estimate, low, high = (record[f"{name}{end}"] for end in ("", "_low", "_high"))
-    return BLANK if estimate is None else f"{points(estimate)} [{points(low)}, {points(high)}]"
+    return BLANK if estimate is None else span(estimate, low, high)
 
 
 def picked(one: ColumnVerdict, row: Judged) -> str:

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -69,30 +70,41 @@ def find_finalists(
     for name in chosen or ():
         if name not in planned:
             raise InputError(f"method {name!r} is not in the screening; {closest(name, planned)}")
-    rows: dict[str, list[Row]] = {}
-    for row in run.rows():
-        rows.setdefault(row.key, []).append(row)
+    rows = rows_by_key(run)
     found = []
     for column in run.columns() if columns is None else columns:
-        pool = _Pool(run, column, rows)
+        pool = Pool(run, column, rows)
+        if pool.baseline is None:
+            raise InputError(f"{run.path}: no cross-entropy trial has ended well, and its accuracy is the floor")
         found += [one for name in planned if name in (chosen or planned) and (one := pool.best(name)) is not None]
     return found
 
 
-class _Pool:
-    """What a column's settings reach on validation data."""
+def rows_by_key(run: Run) -> dict[str, list[Row]]:
+    """The outcomes that ended well, by the key of their setting."""
+    rows: dict[str, list[Row]] = {}
+    for row in run.rows():
+        rows.setdefault(row.key, []).append(row)
+    return rows
 
-    def __init__(self, run: Run, column: ColumnFacts, rows: dict[str, list[Row]]):
-        self.run, self.column, self.rows = run, column, rows
+
+class Pool:
+    """What a column's settings reach on a split; `baseline` is None while no cross-entropy trial has ended well."""
+
+    def __init__(self, run: Run, column: ColumnFacts, rows: dict[str, list[Row]], split: str = "val"):
+        self.run, self.column, self.rows, self.split = run, column, rows, split
         self.tried = _tried(run, column)
         self.baseline = next((s.key for s in self.tried.get(BASELINE, {}).values() if s.key in rows), None)
-        if self.baseline is None:
-            raise InputError(f"{run.path}: no cross-entropy trial has ended well, and its accuracy is the floor")
-        self.floor = Rule().floor(self._validation(self.baseline))
 
     def _validation(self, key: str) -> Validation:
-        found = {row.seed: self.run.scores(row, "val", self.column.indices) for row in self.rows[key]}
+        found = {row.seed: self.run.scores(row, self.split, self.column.indices) for row in self.rows[key]}
         return Validation(key, found)
+
+    @cached_property
+    def floor(self) -> float:
+        """The least accuracy allowed: cross-entropy's."""
+        assert self.baseline is not None
+        return Rule().floor(self._validation(self.baseline))
 
     def best(self, method: str) -> Finalist | None:
         """The method's finalist: best recall, then accuracy, then the first; None where it has only the baseline."""
@@ -114,17 +126,16 @@ class _Pool:
             num_settings=len(reached),
             num_seeds=len(rows),
             recall=float("nan") if shift is None else shift.value,
-            accuracy=_accuracy(rows) if shift is None else shift.accuracy,
+            accuracy=self._accuracy(rows) if shift is None else shift.accuracy,
             reaches_floor=shift is not None,
             edges=_edges(method, point, list(reached)),
         )
 
     def _worth(self, setting: Setting, shift: Shift | None) -> tuple[float, float]:
-        return (-np.inf, _accuracy(self.rows[setting.key])) if shift is None else (shift.value, shift.accuracy)
+        return (-np.inf, self._accuracy(self.rows[setting.key])) if shift is None else (shift.value, shift.accuracy)
 
-
-def _accuracy(rows: Sequence[Row]) -> float:
-    return float(np.mean([row.accuracy["val"] for row in rows]))
+    def _accuracy(self, rows: Sequence[Row]) -> float:
+        return float(np.mean([row.accuracy[self.split] for row in rows]))
 
 
 def _tried(run: Run, column: ColumnFacts) -> dict[str, dict[Point, Setting]]:

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from camri.engine.spec import Training, identity
-from camri.select import Rule, Validation
 from camri.study import heartbeat, lock
+from camri.study.finalists import Pool, rows_by_key
 from camri.study.heartbeat import Report
 from camri.study.spec import Study
-from camri.study.store import ColumnFacts, Row, Run, open_run
+from camri.study.store import Run, open_run
 
 
 @dataclass(frozen=True)
@@ -89,32 +89,16 @@ def planned_identities(run: Run) -> set[str]:
 
 def best_so_far(run: Run, split: str = "val") -> list[Best]:
     """The best setting of each method in each column; nothing before a cross-entropy trial has ended."""
-    rows: dict[str, list[Row]] = {}
-    for row in run.rows():
-        rows.setdefault(row.key, []).append(row)
+    rows = rows_by_key(run)
     found: list[Best] = []
     for column in run.columns():
-        plan = [one for one in run.plan(column.number) if one.key in rows]
-        baseline = next((one.key for one in plan if one.method == "ce"), None)
-        if baseline is None:
+        pool = Pool(run, column, rows, split)
+        if pool.baseline is None:
             continue
-        floor = Rule().floor(_validation(run, rows[baseline], split, column))
-        tuned: dict[str, tuple[float, float] | None] = {}
-        best: dict[str, Best] = {}
-        for one in plan:
-            if one.key not in tuned:
-                shift = Rule().tune(_validation(run, rows[one.key], split, column), floor)
-                tuned[one.key] = None if shift is None else (shift.value, shift.accuracy)
-            reached = tuned[one.key]
-            entry = Best(column.title, one.method, None, 0, float("nan"), float("nan"))
-            if reached is not None:
-                entry = Best(column.title, one.method, one.title, len(rows[one.key]), *reached)
-            current = best.setdefault(one.method, entry)
-            if reached is not None and not reached[0] <= current.recall:
-                best[one.method] = entry
-        found += best.values()
+        for method in pool.tried:
+            one = pool.best(method)
+            if one is not None and one.reaches_floor:
+                found.append(Best(column.title, method, str(one.setting), one.num_seeds, one.recall, one.accuracy))
+            elif one is not None:
+                found.append(Best(column.title, method, None, 0, float("nan"), float("nan")))
     return found
-
-
-def _validation(run: Run, rows: list[Row], split: str, column: ColumnFacts) -> Validation:
-    return Validation(rows[0].key, {row.seed: run.scores(row, split, column.indices) for row in rows})
