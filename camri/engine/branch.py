@@ -153,9 +153,10 @@ class Replica:
             )
 
     def _features(self, model: Classifier, rows: Tensor) -> Tensor:
-        # Each size of a batch would be compiled anew, so what is left over at the end runs as it is.
+        # Each size and layout of a batch would be compiled anew: what is left over at the end runs as it is, and rows
+        # that do not lie together (every k-th of the train split) are brought together.
         forward = self.judge if len(rows) == EVALUATED else run_trunk
-        return forward(model.trunk, rows, None, None, None)
+        return forward(model.trunk, rows.contiguous(), None, None, None)
 
     @torch.no_grad()
     def hits(self, split: str) -> Tensor:
