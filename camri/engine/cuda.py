@@ -101,14 +101,17 @@ class _Ahead:
     def take(self, place: int) -> tuple[Classifier, Criterion]:
         if place in self.waiting:
             self.waiting.remove(place)
-        future = self.made.pop(place, None)
-        return make(self.trials[place], self.job) if future is None else future.result()
+        return (self.made.pop(place, None) or self._make(place)).result()
 
     def prepare(self, num: int) -> None:
         """Nothing; the next `num` models are being made."""
         for place in self.waiting[:num]:
             if place not in self.made:
-                self.made[place] = self.maker.submit(make, self.trials[place], self.job)
+                self.made[place] = self._make(place)
+
+    def _make(self, place: int) -> "Future[tuple[Classifier, Criterion]]":
+        # All in the one thread: timm's models draw from the global generator while they are made.
+        return self.maker.submit(make, self.trials[place], self.job)
 
 
 def _start(trial: Trial, job: Job) -> tuple[int, int]:
