@@ -171,6 +171,13 @@ METHODS: dict[str, Method] = {
         },
         base="ce",
     ),
+    "one_vs_rest": Method(
+        title="one-vs-rest",
+        loss=modules.OneVsRestLoss,
+        make=lambda n, counts, k, **common: modules.OneVsRestLoss(n, k["w"], **common),
+        knobs={"w": Knob((0.5, 1.0, 2.0, 4.0), neutral=0.0, per_class=True)},
+        base="ce",
+    ),
     "logit_adjusted": Method(
         title="logit adjustment",
         loss=modules.LogitAdjustedLoss,

@@ -146,6 +146,26 @@ class RealWorldWeightCrossEntropyLoss(Criterion):
         super().__init__(losses.real_world_weight_cross_entropy, costs, **common)
 
 
+class OneVsRestLoss(Criterion):
+    """Cross-entropy, plus a weight times the two-class cross-entropy of each important class against the rest.
+
+    `important` maps class indices, or names with `classes=[…]`, to weights. Both parts are proper scoring rules, so
+    their least is at the true probabilities whatever the weights: the loss says where to look, not what to answer.
+
+    >>> loss = OneVsRestLoss(2, {0: 1.0})  # of two classes both parts are the same
+    >>> loss(torch.zeros(1, 2), torch.tensor([1])).exp()
+    tensor(4.)
+    """
+
+    def __init__(self, num_classes: int, important: Important, *, classes: Sequence[str] | None = None, **common: Any):
+        weights = important_vector(_names_of(num_classes, classes), _some(important))
+        prices = {
+            "false_negative": 1 + weights,
+            "false_positive": weights.unsqueeze(1).repeat(1, num_classes).fill_diagonal_(0),
+        }
+        super().__init__(losses.real_world_weight_cross_entropy, prices, **common)
+
+
 class WassersteinLoss(Criterion):
     """Wasserstein loss, equation 4, with the paper's costs: each important class's row and column at its strength."""
 

@@ -43,6 +43,7 @@ def test_a_data_set_of_the_paper_has_834_settings_once_duplicates_are_counted_on
         (setting("camri", [3, 5], m=[0.2, 0.0], s=8), setting("camri", 3, m=0.2, s=8)),
         (setting("camri", [5, 3], m=[0.1, 0.2], s=8), setting("camri", [3, 5], m={3: 0.2, 5: 0.1}, s=8)),
         (setting("focal", 3, gamma=0.0, w=1.0), setting("ce")),
+        (setting("one_vs_rest", 3, w=0.0), setting("ce")),
         (setting("logit_adjusted", 3, d=0.0, tau=0.0), setting("ce")),
         (setting("vector_scaling", 3, delta=1.0, d=0.0), setting("ce")),
         (setting("ldam", 3, m=0.0, max_m=0.0, s=8), setting("l2softmax", s=8)),

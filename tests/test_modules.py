@@ -26,6 +26,18 @@ OBJECTS = {
             COS, LABELS, torch.tensor([1.0, 8, 1, 1]), penalties.important_matrix(4, {1: 2.0})
         ),
     ),
+    "one_vs_rest": (
+        camri.OneVsRestLoss(4, {"dog": 0.5, "cat": 2.0}, classes=NAMES),
+        losses.cross_entropy(COS, LABELS)
+        + 2.0
+        * torch.nn.functional.binary_cross_entropy(
+            COS.softmax(1)[:, NAMES.index("cat")], (LABELS == NAMES.index("cat")).float(), reduction="none"
+        )
+        + 0.5
+        * torch.nn.functional.binary_cross_entropy(
+            COS.softmax(1)[:, NAMES.index("dog")], (LABELS == NAMES.index("dog")).float(), reduction="none"
+        ),
+    ),
     "wasserstein": (
         camri.WassersteinLoss(4, {1: 2.0}, entropy=0.1),
         losses.wasserstein(COS, LABELS, penalties.important_matrix(4, {1: 2.0}), 0.1),
@@ -110,6 +122,18 @@ def test_scalings_and_adjustments_are_off_in_eval_but_weights_stay():
     torch.testing.assert_close(camri.LogitAdjustedLoss(-W).eval()(COS, LABELS), plain)
     weighted = camri.WeightedCrossEntropyLoss(4, {1: 8.0})
     torch.testing.assert_close(weighted.eval()(COS, LABELS), weighted.train()(COS, LABELS))
+
+
+def test_one_vs_rest_is_least_at_the_true_probabilities_whatever_its_weights():
+    truth = torch.tensor([0.1, 0.6, 0.25, 0.05], dtype=torch.float64)
+    for weights in ({1: 4.0}, {0: 0.5, 1: 3.0}):
+        logits = truth.log().repeat(4, 1).requires_grad_()
+        loss = camri.OneVsRestLoss(4, weights, reduction="none").double()(logits, torch.arange(4))
+        (slope,) = torch.autograd.grad((truth * loss).sum(), logits)
+        torch.testing.assert_close(slope.sum(0), torch.zeros(4, dtype=torch.float64), atol=1e-12, rtol=0)
+    weighted = camri.WeightedCrossEntropyLoss(4, {1: 4.0}, reduction="none").double()(logits, torch.arange(4))
+    (slope,) = torch.autograd.grad((truth * weighted).sum(), logits)
+    assert slope.sum(0).abs().max() > 0.1, "a weight alone does change the answer"
 
 
 def test_label_smoothing_reaches_every_loss():

@@ -78,6 +78,7 @@ def test_public_names():
         "LdamLoss",
         "LinearHead",
         "LogitAdjustedLoss",
+        "OneVsRestLoss",
         "RealWorldWeightCrossEntropyLoss",
         "VectorScalingLoss",
         "WassersteinLoss",

@@ -29,6 +29,7 @@ TITLES = {
     "cosface": "CosFace on the important class",
     "ldam": "LDAM",
     "focal": "focal loss",
+    "one_vs_rest": "one-vs-rest",
     "logit_adjusted": "logit adjustment",
     "vector_scaling": "vector scaling",
     "ce": "cross-entropy",

@@ -70,11 +70,11 @@ class Look:
         return alt.Scale(domain=domain, range=colors), alt.Scale(domain=domain, range=strokes)
 
 
-# Okabe and Ito's palette, its yellow left out, and three more for methods that seldom stand together.
+# Okabe and Ito's palette, its yellow left out, and some more for methods that seldom stand together.
 _SERIES = {
     "camri": "#D55E00", "arcface": "#CC79A7", "wasserstein": "#56B4E9", "crwwce": "#E69F00", "wce": "#0072B2",
     "l2softmax": "#009E73", "cosface": "#8C5A2B", "ldam": "#7B61A8", "focal": "#8A8D00", "logit_adjusted": "#B33A5B",
-    "vector_scaling": "#3E8C9E", "ce": "#4D4D4D",
+    "vector_scaling": "#3E8C9E", "one_vs_rest": "#5B7F2B", "ce": "#4D4D4D",
 }  # fmt: skip
 PRINT = Look("#1a1a1a", "#767676", "#e3e3e3", "#0072B2", "#D55E00", "#0072B2", _SERIES)
 PAGE = Look(
