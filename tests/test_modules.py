@@ -14,6 +14,13 @@ LABELS = torch.arange(20) % 4
 NAMES = ["cat", "dog", "owl", "ant"]
 W = torch.tensor([1.0, 2.0, 0.5, 1.0])
 
+
+def is_it(index):
+    """Torch's two-class cross-entropy of one class against the rest, a sample."""
+    h, truth = COS.softmax(dim=1)[:, index], (LABELS == index).float()
+    return torch.nn.functional.binary_cross_entropy(h, truth, reduction="none")
+
+
 OBJECTS = {
     "ce": (camri.CrossEntropyLoss(), losses.cross_entropy(COS, LABELS)),
     "wce": (
@@ -28,15 +35,7 @@ OBJECTS = {
     ),
     "one_vs_rest": (
         camri.OneVsRestLoss(4, {"dog": 0.5, "cat": 2.0}, classes=NAMES),
-        losses.cross_entropy(COS, LABELS)
-        + 2.0
-        * torch.nn.functional.binary_cross_entropy(
-            COS.softmax(1)[:, NAMES.index("cat")], (LABELS == NAMES.index("cat")).float(), reduction="none"
-        )
-        + 0.5
-        * torch.nn.functional.binary_cross_entropy(
-            COS.softmax(1)[:, NAMES.index("dog")], (LABELS == NAMES.index("dog")).float(), reduction="none"
-        ),
+        losses.cross_entropy(COS, LABELS) + 2.0 * is_it(NAMES.index("cat")) + 0.5 * is_it(NAMES.index("dog")),
     ),
     "wasserstein": (
         camri.WassersteinLoss(4, {1: 2.0}, entropy=0.1),
