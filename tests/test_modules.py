@@ -17,7 +17,7 @@ W = torch.tensor([1.0, 2.0, 0.5, 1.0])
 
 def is_it(index):
     """Torch's two-class cross-entropy of one class against the rest, a sample."""
-    h, truth = COS.softmax(dim=1)[:, index], (LABELS == index).float()
+    h, truth = COS.softmax(dim=1)[:, index], LABELS.eq(index).float()
     return torch.nn.functional.binary_cross_entropy(h, truth, reduction="none")
 
 
