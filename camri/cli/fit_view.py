@@ -13,11 +13,12 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from camri.cli.study_view import LOG_EVERY_S, duration
+from camri.cli.study_view import LOG_EVERY_S
 from camri.fitting import Fitted, Progress, Unfinished, fit
 from camri.fitting.request import Request
 from camri.report.table import BLANK
 from camri.report.tables import points
+from camri.words import duration
 
 PLAIN_WIDTH = 160  # of a table in a file, where nothing says how wide it may be
 

@@ -19,6 +19,7 @@ from camri.study.recipes import RECIPES
 from camri.study.runner import Result
 from camri.study.spec import Study
 from camri.study.status import Best, Status
+from camri.words import duration
 
 NOTES_SHOWN = 5
 LOG_EVERY_S = 30.0
@@ -208,20 +209,3 @@ def print_finalists(found: Sequence[Finalist], finals: Study, out: Path, screeni
         f"{escape(str(out))}: {trials:,} trials, {finals.training.epochs} epochs, seeds {seeds}", soft_wrap=True
     )
     console.print(f"camri study run {escape(str(out))} --out …", soft_wrap=True)
-
-
-def duration(seconds: float) -> str:
-    """A duration for people.
-
-    >>> duration(0.4), duration(75), duration(7300), duration(400_000)
-    ('0.4 s', '1 min 15 s', '2 h 01 min', '4.6 days')
-    """
-    if not seconds < float("inf"):
-        return "?"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours < 72 else f"{seconds / 86400:.1f} days"

@@ -5,6 +5,7 @@ from camri.fitting.result import Fitted, Interval
 from camri.methods import METHODS, Setting
 from camri.report.reading import quoted
 from camri.report.tables import points
+from camri.words import duration
 
 
 def gain(found: Interval) -> str:
@@ -31,15 +32,6 @@ def title_of(setting: Setting) -> str:
     """A setting for people who know its method's name: "CAMRI, m=8π/64 s=8"."""
     values = str(setting).removeprefix(setting.method).strip()
     return f"{METHODS[setting.method].title}, {values}" if values else METHODS[setting.method].title
-
-
-def seconds(value: float) -> str:
-    """
-    >>> seconds(58.2), seconds(605)
-    ('58 s', '10 min 05 s')
-    """
-    minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def verdict(fitted: Fitted) -> str:
@@ -112,7 +104,7 @@ def tried(fitted: Fitted) -> str:
     failed = f", {fitted.num_failed} of them failed" if fitted.num_failed else ""
     return (
         f"Tried: {_plural(fitted.num_trainings, 'training')} and {_plural(fitted.num_settings, 'setting')} in "
-        f"{fitted.num_trials:,} models{failed}; {seconds(fitted.wall_s)}."
+        f"{fitted.num_trials:,} models{failed}; {duration(fitted.wall_s)}."
     )
 
 

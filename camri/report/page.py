@@ -5,7 +5,6 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -28,6 +27,7 @@ from camri.report.table import Table
 from camri.report.tables import honest_table, table_one
 from camri.report.theme import PAGE, Figure, specification
 from camri.report.verdict import ColumnVerdict, judge_columns
+from camri.words import duration
 
 FILE_NAME = "report.html"
 NOBODY = "Nobody: no setting but cross-entropy was picked on validation images, or there were none to pick on."
@@ -183,7 +183,7 @@ def facts(reading: Reading) -> list[tuple[str, str]]:
         ("training", _pairs(run.training)),
         ("versions", list_environment(environment, VERSIONS)),
         ("hardware", list_environment(environment, HARDWARE)),
-        ("device time", _time(sum(row.device_s for row in rows))),
+        ("device time", duration(sum(row.device_s for row in rows))),
         (
             "first and last outcome",
             f"{min(r.created for r in rows)} – {max(r.created for r in rows)}" if rows else "none",
@@ -203,14 +203,6 @@ def facts(reading: Reading) -> list[tuple[str, str]]:
 
 def _pairs(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _time(seconds: float) -> str:
-    """
-    >>> _time(3725.4)
-    '1:02:05'
-    """
-    return str(timedelta(seconds=round(seconds)))
 
 
 def _asset(name: str) -> Markup:
