@@ -46,8 +46,10 @@ def summarise(values: ArrayLike, level: float = 0.95) -> Summary:
     return Summary(mean, sd, num, mean - half, mean + half)
 
 
-def wilson(hits: int, num: int, level: float = 0.95) -> tuple[float, float]:
+def wilson(hits: float, num: float, level: float = 0.95) -> tuple[float, float]:
     """The Wilson interval of hits/num: within [0, 1] and sensible at 0 and at all.
+
+    Of rows in groups divide both by their `design_effect`.
 
     >>> [round(end, 3) for end in wilson(8, 10)]
     [0.49, 0.943]
@@ -59,6 +61,46 @@ def wilson(hits: int, num: int, level: float = 0.95) -> tuple[float, float]:
     middle = (share + extra / 2) / (1 + extra)
     half = z * math.sqrt(share * (1 - share) / num + extra / (4 * num)) / (1 + extra)
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def design_effect(values: ArrayLike, groups: ArrayLike, parts: ArrayLike | None = None, level: float = 0.95) -> float:
+    """How many rows in groups tell as much as one independent row, at least 1; 1 where every group is one row.
+
+    values: (N,), whose mean is the figure; with parts (N,) the mean over parts of their means, as the mean recall of
+    several classes. groups: (N,), the patient or the film of each row.
+
+    It is the variance of the mean that whole groups show (between-group sandwich) over that of independent rows, with
+    one row more of variance 1 that repeats itself through its whole group: a few misses cannot show how they cluster,
+    and none cannot at all. As in Korn and Graubard (1998) Student's t enters for the number of groups, here
+    1/Σ(share of the rows)², which few large groups make small. A single group tells next to nothing.
+
+    Coverage of nominal 95 %, 600 made tables each: recalls of .6, .9 and .98, 5 to 50 groups, of six rows or of very
+    different sizes, correlations within groups of 0, .3 and .8: Wilson's interval so divided .908 to 1.0; undivided
+    .413 to .977; a percentile bootstrap of whole groups .128 to .948, for it sees no misses where there were none
+    (benchmarks/groups.py).
+
+    >>> alike = np.repeat(np.arange(200) % 4 > 0, 6)  # 200 groups of six rows that are all right or all wrong
+    >>> design_effect(alike, np.arange(1200)), round(design_effect(alike, np.arange(1200) // 6), 2)
+    (1.0, 6.09)
+    """
+    sample, marks = np.asarray(values, dtype=np.float64), np.unique(groups, return_inverse=True)[1].ravel()
+    classes = np.unique(np.zeros(len(sample)) if parts is None else parts, return_inverse=True)[1].ravel()
+    if not sample.size or not sample.shape == marks.shape == classes.shape:
+        raise InputError(f"values {sample.shape} and groups {marks.shape} do not fit; give one group for each value")
+    num, num_groups = len(sample), int(marks.max()) + 1
+    if num_groups == num:
+        return 1.0
+    sizes = np.bincount(classes)
+    weights = 1 / (len(sizes) * sizes[classes])
+    parted = weights * (sample - (np.bincount(classes, sample) / sizes)[classes])
+    alone = num / (num - 1) * np.sum(parted**2)
+    together = num_groups / max(num_groups - 1, 1) * np.sum(np.bincount(marks, parted) ** 2)
+    rows, whole = np.sum(weights**2), np.sum(np.bincount(marks, weights) ** 2)
+    unit = rows / num
+    variances = (together + unit * whole / rows) / (alone + unit)
+    # Below a quarter of a degree of freedom t is 40,000 and more, and every interval is all there is.
+    tails = [float(stats.t.ppf((1 + level) / 2, max(1 / share - 1, 0.25))) for share in (whole, rows)]
+    return max(1.0, float(variances)) * (tails[0] / tails[1]) ** 2
 
 
 @dataclass(frozen=True, eq=False)

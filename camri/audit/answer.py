@@ -3,7 +3,7 @@
 import math
 
 from camri.audit.change import Change
-from camri.audit.result import Audit, ClassResult, Rate
+from camri.audit.result import FEWEST_GROUPS, Audit, ClassResult, Rate
 from camri.audit.verdict import FEWEST_ROWS
 from camri.report.answer import Answer
 from camri.report.reading import quoted
@@ -11,15 +11,33 @@ from camri.report.table import BLANK, Cell, Table, cells
 from camri.report.tables import points
 
 CLASSES_SHOWN = 60
-NOTE = (
-    "The shift is tuned on rows other than those it is judged on. Rows count as independent: frames of one film, or "
-    "copies, are fewer than they look. Intervals hold for rows like these."
-)
 
 
 def answer(found: Audit) -> Answer:
     """The audit in one sentence, with its details."""
-    return Answer(found.kind, _sentence(found), tuple(_details(found)))
+    return Answer(found.kind, _sentence(found), (*_warnings(found), *_details(found)))
+
+
+def note(found: Audit) -> str:
+    """What the figures hold for."""
+    if found.num_groups is None:
+        return (
+            "The shift is tuned on rows other than those it is judged on. Rows count as independent: frames of one "
+            "film, or copies, are fewer than they look (then say which belong together, with --group). Intervals hold "
+            "for rows like these."
+        )
+    return (
+        "The shift is tuned on groups other than those it is judged on. Rows of one group count for as many as they "
+        "are worth, by how alike they turned out; groups count as independent. Intervals hold for groups like these."
+    )
+
+
+def _warnings(found: Audit) -> list[str]:
+    return [
+        f"Only {_groups(one.before)} with {quoted(one.name)} to judge: with fewer than {FEWEST_GROUPS} no interval is "
+        "to be trusted, wide as it may be."
+        for one in found.few_groups
+    ]
 
 
 def _sentence(found: Audit) -> str:
@@ -82,11 +100,18 @@ def _missed(one: ClassResult, how: str) -> str:
 def rate(found: Rate) -> str:
     """A share with its interval and counts.
 
-    >>> rate(Rate(8, 10))
-    '0.800 [0.490, 0.943] (8/10)'
+    >>> rate(Rate(8, 10)), rate(Rate(8, 10, num_groups=4, effect=2.0))
+    ('0.800 [0.490, 0.943] (8/10)', '0.800 [0.376, 0.964] (8/10 in 4 groups)')
     """
+    if not found.num:
+        return f"{BLANK} (0/0)"
     low, high = found.interval
-    return f"{found.value:.3f} [{low:.3f}, {high:.3f}] ({found.hits}/{found.num})" if found.num else f"{BLANK} (0/0)"
+    groups = "" if found.num_groups is None else f" in {_groups(found)}"
+    return f"{found.value:.3f} [{low:.3f}, {high:.3f}] ({found.hits}/{found.num}{groups})"
+
+
+def _groups(found: Rate) -> str:
+    return "1 group" if found.num_groups == 1 else f"{found.num_groups:,} groups"
 
 
 def change(found: Change) -> str:
@@ -97,29 +122,35 @@ def change(found: Change) -> str:
 def class_table(found: Audit, most: int | None = None) -> Table:
     """Every class's recall as it is and with the shift: the important ones first, then those that lose most."""
     order = sorted(found.by_class, key=lambda one: (not one.important, one.change.estimate if one.change else 1.0))
-    shown = 6 if found.kind != "unknown" else 4  # columns: nothing is said about a shift of too few rows
-    rows = [_row(one)[:shown] for one in order[:most]]
-    cut = (f"The {most} of {len(order)} classes that lose most are shown.",) if len(rows) < len(order) else ()
+    header = ["class", "rows", "recall", "95 %"]
+    notes = ["95 %: Wilson’s interval."]
+    if found.kind != "unknown":  # nothing is said about a shift of too few rows
+        header += ["shifted", "change (points)"]
+        notes = ["95 %: Wilson’s interval. The change is on the same rows, so its interval is narrower."]
+    if found.num_groups is not None:
+        header.insert(2, "groups")
+        notes.append("Rows in groups count for as many as they are worth.")
+    rows = [_row(one)[: len(header)] for one in order[:most]]
+    if len(rows) < len(order):
+        notes.append(f"The {most} of {len(order)} classes that lose most are shown.")
     return Table(
         caption="Recall of every class",
-        header=("class", "rows", "recall", "95 %", "shifted", "change (points)")[:shown],
+        header=tuple(header),
         groups=(tuple(rows),),
         records=tuple(found.to_json()["classes"]),
-        notes=(
-            "95 %: Wilson’s interval."
-            + (" The change is on the same rows, so its interval is narrower." if shown == 6 else ""),
-            *cut,
-        ),
+        notes=tuple(notes),
     )
 
 
 def _row(one: ClassResult) -> tuple[Cell, ...]:
+    groups = () if one.before.num_groups is None else (f"{one.before.num_groups:,}",)
     if one.change is None:
-        return cells(one.name, "0", BLANK, BLANK, BLANK, BLANK)
+        return cells(one.name, "0", *groups, BLANK, BLANK, BLANK, BLANK)
     low, high = one.before.interval
     texts = (
         one.name,
         f"{one.before.num:,}",
+        *groups,
         f"{one.before.value:.3f}",
         f"{low:.3f}–{high:.3f}",
         f"{one.after.value:.3f}",

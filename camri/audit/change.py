@@ -8,6 +8,7 @@ import numpy as np
 from scipy import stats
 
 from camri.metrics import Array
+from camri.stats import design_effect
 
 LEVEL = 0.95
 
@@ -30,18 +31,20 @@ class Change:
         return float(stats.norm.cdf((-epsilon - self.centre) / self.sd))
 
 
-def compare_rows(before: Array, after: Array, groups: Array | None = None) -> Change:
-    """after − before of bool outcomes (N,); with groups (N,) the mean over groups of their changes.
+def compare_rows(before: Array, after: Array, labels: Array | None = None, groups: Array | None = None) -> Change:
+    """after − before of bool outcomes (N,); with labels (N,) the mean over classes of their changes.
 
     Agresti and Min (2005): half a row is added to each of the four kinds of rows, then the interval is Wald's. Where
-    no row changed it is still an interval, which a bootstrap's is not.
+    no row changed it is still an interval, which a bootstrap's is not. Rows in groups (N,) count for as many as their
+    changes are worth (`camri.stats.design_effect`).
 
     >>> found = compare_rows(np.array([True] * 8 + [False] * 2), np.array([True] * 9 + [False]))
     >>> found.estimate, round(found.low, 3), round(found.high, 3), (found.gained, found.lost, found.num)
     (0.1, -0.143, 0.309, (1, 0, 10))
     """
-    marks = np.zeros(len(before), dtype=int) if groups is None else groups
-    parts = [_part(before[marks == mark], after[marks == mark]) for mark in np.unique(marks)]
+    effect = 1.0 if groups is None else design_effect(after.astype(int) - before, groups, labels, LEVEL)
+    marks = np.zeros(len(before), dtype=int) if labels is None else labels
+    parts = [_part(before[marks == mark], after[marks == mark], effect) for mark in np.unique(marks)]
     gained, lost, num = (sum(column) for column in zip(*((p[0], p[1], p[2]) for p in parts), strict=True))
     estimate = float(np.mean([(one[0] - one[1]) / one[2] for one in parts]))
     centre = float(np.mean([one[3] for one in parts]))
@@ -50,8 +53,8 @@ def compare_rows(before: Array, after: Array, groups: Array | None = None) -> Ch
     return Change(estimate, max(-1.0, centre - half), min(1.0, centre + half), gained, lost, num, centre, sd)
 
 
-def _part(before: Array, after: Array) -> Sequence[float]:
-    """(gained, lost, rows, centre, variance) of one group."""
+def _part(before: Array, after: Array, effect: float) -> Sequence[float]:
+    """(gained, lost, rows, centre, variance) of one class."""
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
-    num, up, down = len(before) + 2, gained + 0.5, lost + 0.5
+    num, up, down = len(before) / effect + 2, gained / effect + 0.5, lost / effect + 0.5
     return gained, lost, len(before), (up - down) / num, (up + down - (up - down) ** 2 / num) / num**2

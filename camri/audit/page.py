@@ -8,9 +8,9 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from camri.audit.answer import CLASSES_SHOWN, NOTE, answer, class_table, price_table
+from camri.audit.answer import CLASSES_SHOWN, answer, class_table, note, price_table
+from camri.audit.parts import SPLIT_SEED
 from camri.audit.result import Audit
-from camri.audit.verdict import SPLIT_SEED
 from camri.report.page import Section, fill, put
 from camri.report.reading import quoted
 from camri.report.theme import PAGE, Figure, Look, Panel, drawing
@@ -39,7 +39,7 @@ def render(found: Audit, source: str, command: Sequence[str] = ()) -> str:
         brand="camri audit",
         title=f"{source}: {', '.join(quoted(name) for name in found.important)}",
         answer=answer(found),
-        note=NOTE,
+        note=note(found),
         facts=facts(found, source, command),
     )
 
@@ -51,6 +51,7 @@ def facts(found: Audit, source: str, command: Sequence[str]) -> list[tuple[str, 
     return [
         ("scores", source),
         ("rows", f"{found.num_rows:,}{judged}"),
+        ("groups", "none: rows count as independent" if found.num_groups is None else f"{found.num_groups:,}"),
         ("classes", f"{len(found.classes):,}"),
         ("important classes", ", ".join(found.important)),
         ("scores are", found.scores_are),

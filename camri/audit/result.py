@@ -3,17 +3,32 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from camri.audit.change import Change
+from camri.metrics import Array
 from camri.posthoc import Curve
-from camri.stats import wilson
+from camri.stats import design_effect, wilson
+
+FEWEST_GROUPS = 10  # with an important class: nine variances of groups tell little about those of other groups
 
 
 @dataclass(frozen=True)
 class Rate:
-    """hits of num, with the Wilson interval."""
+    """hits of num, with the Wilson interval; of rows in groups, with that of as many rows as they are worth."""
 
     hits: int
     num: int
+    num_groups: int | None = None
+    effect: float = 1.0
+
+    @staticmethod
+    def of(hit: Array, groups: Array | None) -> "Rate":
+        """The rate of bool outcomes (N,), which may come in groups (N,)."""
+        hits, num = int(hit.sum()), len(hit)
+        if groups is None:
+            return Rate(hits, num)
+        return Rate(hits, num, len(np.unique(groups)), design_effect(hit, groups) if num else 1.0)
 
     @property
     def value(self) -> float:
@@ -21,11 +36,18 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        return wilson(self.hits, self.num) if self.num else (0.0, 1.0)
+        return wilson(self.hits / self.effect, self.num / self.effect) if self.num else (0.0, 1.0)
 
     def to_json(self) -> dict[str, Any]:
         low, high = self.interval
-        return {"value": self.value if self.num else None, "hits": self.hits, "num": self.num, "low": low, "high": high}
+        found = {
+            "value": self.value if self.num else None,
+            "hits": self.hits,
+            "num": self.num,
+            "low": low,
+            "high": high,
+        }
+        return found if self.num_groups is None else {**found, "groups": self.num_groups}
 
 
 @dataclass(frozen=True)
@@ -57,7 +79,8 @@ class Audit:
     shift: what to add to the important classes' scores (their logits, or the logarithms of their probabilities).
     recall, accuracy: the changes that such a shift brings on rows it was not tuned on; recall is the mean over the
     important classes. kind: "gain" where recall surely rises and accuracy is not shown to fall, "none", or "unknown"
-    where there are too few rows. tuned_on: how tuning and judging were kept apart.
+    where there are too few rows. tuned_on: how tuning and judging were kept apart. num_groups: None where rows count
+    as independent.
     """
 
     classes: tuple[str, ...]
@@ -75,6 +98,16 @@ class Audit:
     by_class: tuple[ClassResult, ...]
     prices: tuple[Price, ...]
     curve: Curve
+    num_groups: int | None = None
+
+    @property
+    def few_groups(self) -> tuple[ClassResult, ...]:
+        """The important classes whose judged rows come from fewer groups than an interval needs."""
+        return tuple(
+            one
+            for one in self.by_class
+            if one.important and one.before.num_groups is not None and one.before.num_groups < FEWEST_GROUPS
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the curve's every state, as plain JSON."""
@@ -84,6 +117,8 @@ class Audit:
             "scores_are": self.scores_are,
             "rows": self.num_rows,
             "rows_judged": self.accuracy_before.num,
+            "groups": self.num_groups,
+            "few_groups": [one.name for one in self.few_groups],
             "tuned_on": self.tuned_on,
             "keep_accuracy": self.tolerance,
             "shift": self.shift,

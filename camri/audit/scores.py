@@ -18,6 +18,7 @@ class Checked:
     """Scores that can be audited: logits float64 (N, C), labels int64 (N,), class names, important class indices.
 
     kind: what the scores were. Of probabilities the logits are the logarithms.
+    groups: int64 (N,), places in group_names, where rows come in groups.
     """
 
     logits: Array
@@ -25,6 +26,8 @@ class Checked:
     classes: tuple[str, ...]
     important: tuple[int, ...]
     kind: str
+    groups: Array | None = None
+    group_names: tuple[str, ...] = ()
 
 
 def check(
@@ -33,6 +36,7 @@ def check(
     important: str | int | Sequence[str | int],
     classes: Sequence[str] | None,
     kind: str | None,
+    groups: ArrayLike | None = None,
 ) -> Checked:
     """The scores with what belongs to them; wrong shapes, values and names are refused."""
     values = _numbers(scores)
@@ -55,7 +59,29 @@ def check(
         raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}")
     found = kind or ("probabilities" if _are_probabilities(values) else "logits")
     logits = _logarithms(values) if found == "probabilities" else values
-    return Checked(logits, codes, names, tuple(chosen), found)
+    if groups is None:
+        return Checked(logits, codes, names, tuple(chosen), found)
+    group_names, places = encode_groups(np.asarray(groups), len(values))
+    return Checked(logits, codes, names, tuple(chosen), found, places, group_names)
+
+
+def encode_groups(groups: Array, num: int) -> tuple[tuple[str, ...], Array]:
+    """The groups' names, and int64 (N,) places in them; a row without one is refused.
+
+    >>> encode_groups(np.array(["eve", "adam", "eve"]), 3)
+    (('adam', 'eve'), array([1, 0, 1]))
+    """
+    if groups.shape != (num,):
+        raise InputError(f"{num:,} rows and groups of shape {groups.shape} do not fit; give one group a row")
+    texts = [_text(group) for group in groups.tolist()]
+    missing = next((row for row, text in enumerate(texts) if not text), None)
+    if missing is not None:
+        raise InputError(
+            f"the group of row {missing} is missing ({texts.count(''):,} of {num:,} are); fill it in, with a name of "
+            "its own where the row stands alone, or remove the row"
+        )
+    names, places = np.unique(texts, return_inverse=True)
+    return tuple(names.tolist()), places.ravel()
 
 
 def encode_labels(labels: Array, classes: Sequence[str]) -> Array:

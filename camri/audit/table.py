@@ -18,6 +18,7 @@ SCORES = ("scores", "logits", "probabilities", "probs", "predictions")
 LABELS = ("labels", "label", "y", "y_true", "target", "targets")
 NAMES = ("classes", "class_names", "names")
 SPLITS = ("split", "splits", "part")
+GROUPS = ("groups", "group", "track")
 # What may stand before a class's name in the name of its column: p:stop (camri predict), logit_stop, score.stop …
 PREFIXES = tuple(
     f"{word}{sign}" for word in ("p", "prob", "probability", "logit", "logits", "score") for sign in ":_.-"
@@ -26,29 +27,36 @@ PREFIXES = tuple(
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Scores float (N, C), labels (N,) as they stand in the file, class names, and the split's name for each row."""
+    """Scores float (N, C), labels (N,) as they stand in the file, class names, the split and the group of each row."""
 
     scores: Array
     labels: Array
     classes: tuple[str, ...]
     split: tuple[str, ...] | None = None
+    groups: Array | None = None
 
 
-def read_scores(path: str | Path, label_column: str | None = None, split_column: str | None = None) -> Scored:
-    """The scores in a table: a column of labels, one of numbers for each class, perhaps one with val and test.
+def read_scores(
+    path: str | Path,
+    label_column: str | None = None,
+    split_column: str | None = None,
+    group_column: str | None = None,
+) -> Scored:
+    """The scores in a table: a column of labels, one of numbers for each class, perhaps ones with val and test, groups.
 
     A class's column has its name, alone or behind p:, prob_, logit_, score_ and the like. Other columns may stand in
     the table where these have such a beginning; otherwise every column of numbers is a class's. In an .npz the arrays
-    are called scores (or logits, probabilities), labels, and where they are there classes and split.
+    are called scores (or logits, probabilities), labels, and where they are there classes, split and groups. A column
+    of whole numbers or text called group, groups or track has the groups, unless group_column says another.
     """
     file = Path(path)
     if not file.is_file():
         raise InputError(f"{file} is not a file; give a table of scores: CSV, TSV, parquet or npz")
     if file.suffix.lower() == ".npz":
-        return _from_arrays(file)
+        return _from_arrays(file, label_column, split_column, group_column)
     if file.suffix.lower() not in columns.SUFFIXES:
         raise InputError(f"{file} ends in {file.suffix!r}; give a table of scores: CSV, TSV, parquet or npz")
-    table = columns.read_table(file, {label_column, split_column})
+    table = columns.read_table(file, {label_column, split_column, group_column})
     label = columns.role(table, "label", label_column, str(file))
     if label is None:
         raise InputError(
@@ -58,15 +66,24 @@ def read_scores(path: str | Path, label_column: str | None = None, split_column:
     labels = columns.to_numpy(table.column(label))
     part = columns.role(table, "split", split_column, str(file), columns.is_text_type)
     split = None if part is None else _known_splits(table.column(part).to_pylist(), f"{file}, column {part!r}")
-    rest = [name for name in table.column_names if name not in (label, part)]
+    grouped = columns.role(table, "group", group_column, str(file), _can_name)
+    groups = None if grouped is None else columns.to_numpy(table.column(grouped))
+    rest = [name for name in table.column_names if name not in (label, part, grouped)]
     matrix = [name for name in rest if hasattr(table.schema.field(name).type, "value_type") and name.lower() in SCORES]
     if matrix:
         scores = _from_lists(table.column(matrix[0]), f"{file}, column {matrix[0]!r}")
         found = columns.class_label_names(table, label)
-        return Scored(scores, labels, _names(found, scores.shape[1], str(file)), split)
+        return Scored(scores, labels, _names(found, scores.shape[1], str(file)), split, groups)
     used, classes = _class_columns(table, rest, labels, str(file))
     scores = np.stack([columns.to_numpy(table.column(name)).astype(np.float64) for name in used], axis=1)
-    return Scored(scores, labels, classes, split)
+    return Scored(scores, labels, classes, split, groups)
+
+
+def _can_name(kind: Any) -> bool:
+    """True for whole numbers and text; a column of other numbers called track is a class's."""
+    import pyarrow as pa
+
+    return columns.is_text_type(kind) or pa.types.is_integer(kind)
 
 
 def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -> tuple[list[str], tuple[str, ...]]:
@@ -111,23 +128,32 @@ def _from_lists(column: Any, where: str) -> Array:
     return np.array(rows, dtype=np.float64)
 
 
-def _from_arrays(file: Path) -> Scored:
+def _from_arrays(file: Path, *told: str | None) -> Scored:
+    """The scores in an .npz; the arrays of labels, splits and groups may be told by name."""
     try:
         with np.load(file, allow_pickle=False) as stored:
-            arrays = {name.lower(): stored[name] for name in stored.files}
+            arrays = {name: stored[name] for name in stored.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{file} cannot be read as plain arrays: {error}; save it with numpy.savez") from None
-    scores, labels, names, split = (_first(arrays, words) for words in (SCORES, LABELS, NAMES, SPLITS))
+    for name in told:
+        if name is not None and name not in arrays:
+            raise InputError(f"{file} has no array {name!r}; {closest(name, arrays)}")
+    scores, names = (_first(arrays, words) for words in (SCORES, NAMES))
+    labels, split, groups = (
+        _first(arrays, words) if name is None else arrays[name]
+        for name, words in zip(told, (LABELS, SPLITS, GROUPS), strict=True)
+    )
     if scores is None or labels is None or scores.ndim != 2:
         shown = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "nothing"
         raise InputError(f"{file} holds {shown}; call the arrays scores (N, C) and labels (N,)")
     found = None if names is None else names.astype(str).tolist()
     words = None if split is None else _known_splits(split.astype(str).tolist(), f"{file}, split")
-    return Scored(scores, labels, _names(found, scores.shape[1], str(file)), words)
+    return Scored(scores, labels, _names(found, scores.shape[1], str(file)), words, groups)
 
 
 def _first(arrays: dict[str, Array], words: Sequence[str]) -> Array | None:
-    return next((arrays[word] for word in words if word in arrays), None)
+    by_lower = {name.lower(): array for name, array in arrays.items()}
+    return next((by_lower[word] for word in words if word in by_lower), None)
 
 
 def _names(found: Sequence[str] | None, num: int, where: str) -> tuple[str, ...]:

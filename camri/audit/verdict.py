@@ -6,17 +6,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from camri.audit.change import compare_rows
+from camri.audit.parts import tune_and_judge
 from camri.audit.result import Audit, ClassResult, Price, Rate
 from camri.audit.scores import Checked, check, exact, rows_of
-from camri.data.labels import SPLIT_ALIASES
-from camri.errors import InputError, closest
+from camri.errors import InputError
 from camri.metrics import Array, Scores
 from camri.posthoc import Curve, choose_shift, trace
 
-NUM_FOLDS = 10
 FEWEST_ROWS = 20  # of an important class: with fewer an interval of its recall is wider than .4
 TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 1.0)  # recalls whose price is told
-SPLIT_SEED = 0
 
 
 def audit(
@@ -26,6 +24,7 @@ def audit(
     *,
     classes: Sequence[str] | None = None,
     split: Sequence[str] | None = None,
+    groups: ArrayLike | None = None,
     kind: str | None = None,
     tolerance: float = 0.0,
 ) -> Audit:
@@ -34,12 +33,14 @@ def audit(
     scores: (N, C), logits or probabilities (told apart unless `kind` says which); labels: names or indices (N,).
     split: "val" or "test" for each row: the shift is then tuned on val and judged on test. Without it each tenth of
     the rows is judged with the shift that the other nine tenths tuned; what is recommended is tuned on all of them.
+    groups: the patient, film or track of each row (N,), names or numbers. Groups are then tuned on or judged whole, and
+    intervals count rows for as many as they are worth. Without it rows count as independent.
     tolerance: accuracy that may be given up, 0.01 for a point.
 
     Of 200 made tables each (300 to 4,000 rows, a tenth of them important, with and without something to gain) the
     recommended shift's true change lay within the 95 % intervals for .85 to .995 and below them for up to .045. Halves
     that tune for each other: .77 to .995 and up to .115, for a half chooses another shift than the whole
-    (benchmarks/audit.py). Rows count as independent: frames of one film are fewer than they look.
+    (benchmarks/audit.py).
 
     >>> drawn = np.random.default_rng(0)
     >>> labels = drawn.integers(0, 3, 600)
@@ -50,9 +51,9 @@ def audit(
     """
     if not 0 <= tolerance < 1:
         raise InputError(f"tolerance={tolerance!r} (--keep-accuracy) is not allowed; give 0 to 1, 0.01 for a point")
-    checked = check(scores, labels, important, classes, kind)
+    checked = check(scores, labels, important, classes, kind, groups)
     every = exact(checked.logits, checked.labels, checked.important)
-    parts, tuned_on = _parts(checked, split)
+    parts, tuned_on = tune_and_judge(checked, split)
     judged = np.sort(np.concatenate([rows for _, rows in parts]))
     _refuse_empty(checked, every, judged, parts)
     after = np.zeros(len(every), dtype=bool)
@@ -62,8 +63,9 @@ def audit(
     before = every.correct()[judged]
     after, here = after[judged], rows_of(every, judged)
     own = np.isin(here.labels, every.important)
-    recall = compare_rows(before[own], after[own], here.labels[own])
-    accuracy = compare_rows(before, after)
+    marks = None if checked.groups is None else checked.groups[judged]
+    recall = compare_rows(before[own], after[own], here.labels[own], None if marks is None else marks[own])
+    accuracy = compare_rows(before, after, groups=marks)
     enough = min(int(here.num.min()), int(rows_of(every, whole).num.min())) >= FEWEST_ROWS
     shift = _tune(rows_of(every, whole), tolerance)
     is_gain = shift > 0 and recall.low > 0 and accuracy.high >= -tolerance
@@ -79,11 +81,12 @@ def audit(
         shift=shift,
         recall=recall,
         accuracy=accuracy,
-        accuracy_before=Rate(int(before.sum()), len(before)),
-        accuracy_after=Rate(int(after.sum()), len(after)),
+        accuracy_before=Rate.of(before, marks),
+        accuracy_after=Rate.of(after, marks),
         by_class=tuple(_by_class(checked, judged, before, after)),
         prices=tuple(_prices(curve)),
         curve=curve,
+        num_groups=None if checked.groups is None else len(checked.group_names),
     )
 
 
@@ -94,49 +97,17 @@ def _tune(scores: Scores, tolerance: float) -> float:
     return found.shift[0]
 
 
-def _parts(checked: Checked, split: Sequence[str] | None) -> tuple[list[tuple[Array, Array]], str]:
-    """Pairs of rows to tune on and rows to judge, and how they came about."""
-    rows = np.arange(len(checked.labels))
-    if split is not None:
-        if len(split) != len(rows):
-            raise InputError(f"{len(rows):,} rows and {len(split):,} split names do not fit; give one a row")
-        words = np.array([SPLIT_ALIASES.get(str(word).strip().lower(), "") for word in split])
-        if unknown := [str(word) for word, known in zip(split, words.tolist(), strict=True) if not known]:
-            raise InputError(f"{unknown[0]!r} is no split; {closest(unknown[0], ('val', 'test'))}")
-        if {"val", "test"} <= set(words.tolist()):
-            return [(rows[words == "val"], rows[words == "test"])], "the val rows; judged on the test rows"
-        rows = rows[words != "train"]
-        if not len(rows):
-            raise InputError(
-                "every row is of the train split, on which a model says nothing true; give val or test rows"
-            )
-    fold = _folds(checked.labels[rows])
-    return [
-        (rows[fold != number], rows[fold == number]) for number in np.unique(fold).tolist()
-    ], f"nine tenths of the rows, judged on the tenth left out, {NUM_FOLDS} times"
-
-
-def _folds(labels: Array) -> Array:
-    """A fold for every row, the same on every machine; each class is spread over all of them."""
-    drawn = np.random.default_rng(SPLIT_SEED)
-    fold = np.zeros(len(labels), dtype=int)
-    start = 0
-    for index in np.unique(labels):
-        rows = drawn.permutation(np.flatnonzero(labels == index))
-        fold[rows] = (start + np.arange(len(rows))) % NUM_FOLDS
-        start += len(rows)
-    return fold
-
-
 def _refuse_empty(checked: Checked, every: Scores, judged: Array, parts: Sequence[tuple[Array, Array]]) -> None:
     for index in checked.important:
         for where, rows in (("judge", judged), *(("tune on", tuning) for tuning, _ in parts)):
             num = int((every.labels[rows] == index).sum())
             if num == 0:
                 name = checked.classes[index]
-                total = int((every.labels == index).sum())
+                own = every.labels == index
+                apart = "" if checked.groups is None else f", in {len(np.unique(checked.groups[own]))} groups,"
                 raise InputError(
-                    f"important class {name!r} has {total} rows in all and none to {where}; give at least {FEWEST_ROWS}"
+                    f"important class {name!r} has {own.sum()} rows in all{apart} and none to {where}; give at least "
+                    f"{FEWEST_ROWS}{' in several groups' if apart else ''}"
                 )
 
 
@@ -144,15 +115,15 @@ def _by_class(checked: Checked, judged: Array, before: Array, after: Array) -> I
     labels, predicted = checked.labels[judged], checked.logits[judged].argmax(axis=1)
     for index, name in enumerate(checked.classes):
         own = labels == index
-        num = int(own.sum())
+        marks = None if checked.groups is None else checked.groups[judged][own]
         wrong = np.bincount(predicted[own & ~before], minlength=len(checked.classes))
         order = [place for place in np.argsort(-wrong, kind="stable").tolist() if wrong[place]]
         yield ClassResult(
             name,
             index in checked.important,
-            Rate(int(before[own].sum()), num),
-            Rate(int(after[own].sum()), num),
-            compare_rows(before[own], after[own]) if num else None,
+            Rate.of(before[own], marks),
+            Rate.of(after[own], marks),
+            compare_rows(before[own], after[own], groups=marks) if own.any() else None,
             tuple((checked.classes[place], int(wrong[place])) for place in order[:5]),
         )
 

@@ -23,6 +23,10 @@ def audit(
     split_column: Annotated[
         str | None, typer.Option(help="Column with val and test: tune on one, judge on the other.")
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "--group-column", help="Column with what rows belong together: patient, film, track."),
+    ] = None,
     scores_are: Annotated[str | None, typer.Option(help="logits or probabilities; found out unless told.")] = None,
     keep_accuracy: Annotated[float, typer.Option(help="Accuracy that may be given up: 0.01 for a point.")] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Write a page with the curve and the tables (.html) here.")] = None,
@@ -31,12 +35,15 @@ def audit(
     """What the important classes' recall is, what a shift of their scores would add, and how sure that is.
 
     Nothing is trained: the scores of any model on rows it was not trained on are enough. The shift is tuned on part of
-    the rows and judged on the others. Without --split-column (or a column called split) the parts take turns.
+    the rows and judged on the others. Without --split-column (or a column called split) the parts take turns. With
+    --group (or a column called group) rows of one patient, film or track stay together, and intervals count them for
+    what they are worth.
 
     [bold]Examples[/bold]
 
       camri audit scores.csv --important stop
       camri audit scores.parquet --important stop --important yield --out audit.html
+      camri audit scores.csv --important melanoma --group patient
       camri audit scores.npz --important melanoma --keep-accuracy 0.005 --json
     """
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
@@ -52,13 +59,14 @@ def audit(
     from camri.audit import audit as judge
     from camri.audit import read_scores
 
-    table = read_scores(scores, label_column, split_column)
+    table = read_scores(scores, label_column, split_column, group)
     found = judge(
         table.scores,
         table.labels,
         important,
         classes=table.classes,
         split=table.split,
+        groups=table.groups,
         kind=scores_are,
         tolerance=keep_accuracy,
     )
