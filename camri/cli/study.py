@@ -214,6 +214,27 @@ def finalists(
     print_finalists(found, finals, out, status_of(folder, with_best=False))
 
 
+@app.command(
+    epilog=examples(
+        "camri study ensembles runs/finals --size 5 --out runs/ensembles", "camri report runs/ensembles --table 1"
+    )
+)
+def ensembles(
+    folder: RunFolder,
+    size: Annotated[int, typer.Option(min=2, help="Trials in an ensemble.")],
+    out: Annotated[Path, typer.Option(help="A new folder, for the run of ensembles.")],
+) -> None:
+    """Unite trials of a setting into ensembles: their mean probabilities, as a run that `camri report` takes.
+
+    The trials must have kept their logits (`logits = true` under [keep] of the study's TOML).
+    """
+    from camri.study.ensembles import make_ensembles
+
+    made = make_ensembles(folder, out, size)
+    left = f"; seeds left over: {', '.join(map(str, made.left_over))}" if made.left_over else ""
+    typer.echo(f"{out}: {made.num_each} ensembles of {size} trials for each of {made.num_settings} settings{left}")
+
+
 @app.command(epilog=examples("camri study export runs/digits --csv digits.csv --parquet digits.parquet"))
 def export(
     folder: RunFolder,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from camri.errors import InputError
 from camri.metrics import Array, Scores
 from camri.select import Candidate, Measured, Rule, Trial, Validation
 from camri.study import lock
@@ -175,6 +176,8 @@ class Reading:
         """Mean and sd of the angles of each class, averaged over trials, in radians: (C,), (C,)."""
         split = self.angles_of
         arrays = [self.run.arrays(row) for row in setting.rows]
+        if not all(f"angle_sd.{split}" in one for one in arrays):
+            raise InputError(f"{setting.title} has no angles: an ensemble has several weight vectors for a class")
         return tuple(np.mean([one[f"{name}.{split}"] for one in arrays], axis=0) for name in ("angle_mean", "angle_sd"))
 
     def environment(self) -> dict[str, list[str]]:
