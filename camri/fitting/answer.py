@@ -1,6 +1,7 @@
 """A fit's result in sentences, and the card that goes with its model."""
 
 from camri.data import DataSet
+from camri.fitting import ramps
 from camri.fitting.result import Fitted, Interval
 from camri.methods import METHODS, Setting
 from camri.report.reading import quoted
@@ -62,6 +63,8 @@ def compose(fitted: Fitted) -> str:
         f"test images: {own_figures(fitted)}.",
         tried(fitted),
     ]
+    if len(fitted.ramps) > 1:
+        lines.append(ramp_text(fitted))
     if not fitted.finished:
         lines.append("Stopped before all seeds had ended: the same command goes on and makes the intervals narrower.")
     return "\n".join(lines)
@@ -100,6 +103,14 @@ def own_figures(fitted: Fitted) -> str:
     return ", ".join([*recalls, f"accuracy {share(one.accuracy, one.num_right, one.num_images)}"])
 
 
+def ramp_text(fitted: Fitted) -> str:
+    """Which ramps were compared and what came of it, in one sentence."""
+    compared = "Ramps of the penalties, compared on validation data: " + ", ".join(map(ramps.describe, fitted.ramps))
+    if fitted.ramp_name == ramps.EARLY:
+        return f"{compared}; none was better than {ramps.EARLY}."
+    return f"{compared}; {fitted.ramp_name} was better, and the finals have it."
+
+
 def tried(fitted: Fitted) -> str:
     failed = f", {fitted.num_failed} of them failed" if fitted.num_failed else ""
     return (
@@ -122,11 +133,13 @@ def card(fitted: Fitted, data: DataSet) -> str:
     )
     parts = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
     kind = "x".join(map(str, data.input_shape)) + (" images, uint8" if data.is_image else " features, float32")
+    ramp = f", penalties in {ramps.describe(fitted.ramp_name)}" if ramps.depends_on_ramp(fitted.setting, data) else ""
     example = "images)  # uint8 (N, H, W, C)" if data.is_image else "rows)  # float32 (N, D)"
     return f"""# {data.name}: a classifier that must not miss {named(fitted.important)}
 
 {data.num_classes} classes; inputs are {kind}; rows: {parts}. Trained by camri with {title_of(fitted.setting)};
-training “{fitted.training_name}” ({fitted.training.model}, {fitted.training.epochs} epochs); {shift_text(fitted)}.
+training “{fitted.training_name}” ({fitted.training.model}, {fitted.training.epochs} epochs{ramp});
+{shift_text(fitted)}.
 
 ## Use
 

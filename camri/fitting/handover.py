@@ -10,6 +10,7 @@ from camri.export import Model, Trained, save
 from camri.fitting import answer, finals
 from camri.fitting.journal import Journal
 from camri.fitting.judging import Claim, claim_of, measure, tune
+from camri.fitting.ramps import EARLY
 from camri.fitting.request import Request
 from camri.fitting.result import Fitted, Handed
 from camri.fitting.trainings import describe
@@ -62,6 +63,8 @@ def hand_over(
         shift=handed.shift,
         training_name=ended.training_name,
         training=ended.training,
+        ramp_name=journal.get("ramp") or EARLY,
+        ramps=tuple(journal.get("ramps") or (EARLY,)),
         before=first.figures,
         after=last.figures,
         recall_gain=last.recall_gain,

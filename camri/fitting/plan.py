@@ -7,6 +7,8 @@ SEARCH_SHARE = 0.4  # of what is left after the trainings; the finals have the r
 MOST_TRAINING_SEEDS = 5
 MOST_FINAL_SEEDS = 20
 LEAST_FINAL_SEEDS = 2  # one to choose by, one to judge by
+ENOUGH_FINAL_SEEDS = 10  # what the finals keep before other ramps are tried: intervals are worth more than a ramp
+LEAST_RAMP_SEEDS = 2  # one would speak of single models
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,18 @@ def plan_race(num_left: int, num_known_seeds: int) -> Race:
     while cost(bigger := Race(found.num_candidates + 1, num_finalists)) <= share:
         found = bigger
     return found
+
+
+def plan_ramps(num_left: int, num_ramps: int, num_finalists: int, num_seeds: int, num_arms: int) -> int:
+    """How many of the other ramps are tried, with these finalists and seeds: what the finals can spare.
+
+    >>> plan_ramps(60, 2, 2, 3, 5), plan_ramps(56, 2, 2, 3, 5), plan_ramps(55, 2, 2, 3, 5), plan_ramps(500, 2, 2, 1, 5)
+    (1, 1, 0, 0)
+    """
+    cost = num_finalists * num_seeds
+    if not cost or num_seeds < LEAST_RAMP_SEEDS:
+        return 0
+    return max(0, min(num_ramps, (num_left - ENOUGH_FINAL_SEEDS * num_arms) // cost))
 
 
 def plan_finals(num_left: int, num_arms: int) -> int:

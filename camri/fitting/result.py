@@ -118,7 +118,8 @@ class Fitted:
     """The result of a fit. Gains are over seeds that nothing was chosen by, on test images.
 
     `before` is plain cross-entropy, `after` what was chosen with its shift; `over_shifted` is the recall gained over
-    cross-entropy of the same training with a shift of its own, None where that is what was chosen. `paid` has the
+    cross-entropy of the same training with a shift of its own, None where that is what was chosen. `training` has the
+    chosen ramp, `ramps` the names of those that were compared, the early one first. `paid` has the
     classes that lost most recall, by name. `is_unanimous` is False where the halves of the seeds, each of which picks
     for the other, did not both pick `setting`: gains are then those of the way it was chosen. `finished` is False
     where it was stopped before all seeds had ended.
@@ -129,6 +130,8 @@ class Fitted:
     shift: tuple[float, ...]
     training_name: str
     training: Training
+    ramp_name: str
+    ramps: tuple[str, ...]
     before: Figures
     after: Figures
     recall_gain: Interval

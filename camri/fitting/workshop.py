@@ -121,13 +121,21 @@ class Workshop:
 class Bench:
     """The store of one training: settings × seeds go in, validation scores come out. Test scores are not read here."""
 
-    def __init__(self, workshop: Workshop, name: str, training: Training, folder: Path, important: Column):
+    def __init__(
+        self,
+        workshop: Workshop,
+        name: str,
+        training: Training,
+        folder: Path,
+        important: Column,
+        has_baseline: bool = True,
+    ):
         self.workshop, self.name, self.training, self.folder = workshop, name, training, folder
-        self.important = important
+        self.important, self.has_baseline = important, has_baseline
 
     def asked(self, points: Sequence[Point], seeds: Sequence[int]) -> Study:
-        """The study of cross-entropy and these points with these seeds."""
-        by_method: dict[str, list[tuple[float, ...]]] = {"ce": [()]}
+        """The study of these points with these seeds, and of cross-entropy unless another bench has it."""
+        by_method: dict[str, list[tuple[float, ...]]] = {"ce": [()]} if self.has_baseline else {}
         for method, values in points:
             by_method.setdefault(method, []).append(values)
         inputs = self.workshop.request.inputs
