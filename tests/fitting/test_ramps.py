@@ -246,19 +246,16 @@ def test_a_fit_whose_finals_have_another_ramp(
 
     # Broken off among the ramps, it goes on to the same end and trains nothing twice; stopped there, it says where.
     ended, trained.calls, trained.ended = list(trained.ended), [], []
-    late = next(number for number, key in enumerate(ended) if key[0] == found_key(found, "late"))
-    trained.after = {late + 1: interrupt}
-    with pytest.raises(Unfinished, match=f"stopped while ramps were compared.*; {late + 1} trials are stored"):
+    at_once = found.training.with_(ramp=RAMPS["at once"]).key
+    first = next(number for number, key in enumerate(ended, start=1) if key[0] == at_once)
+    trained.after = {first: interrupt}
+    with pytest.raises(Unfinished, match=f"stopped while ramps were compared.*; {first} trials are stored"):
         fit("digits", IMPORTANT, tmp_path / "again", **ASKED)
     assert not (tmp_path / "again" / "model").exists()
     again = fit("digits", IMPORTANT, tmp_path / "again", **ASKED)
     assert len(trained.ended) == len(set(trained.ended)) == found.num_trials
     assert told(again) == told(found)
     assert weights_of(again) == weights_of(found)
-
-
-def found_key(found, name):
-    return found.training.with_(ramp=RAMPS[name]).key
 
 
 def test_a_fit_of_few_trials_tries_no_other_ramp(fitted):
