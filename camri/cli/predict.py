@@ -33,6 +33,9 @@ def predict(
     out: Annotated[
         str | None, typer.Option("--csv", help="Write every class's probability to this file; '-' is standard output.")
     ] = None,
+    cropped: Annotated[
+        bool, typer.Option("--cropped", help="The images show the object alone already: no warning that they must.")
+    ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs that the model takes at once.")] = 256,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "cpu",
 ) -> None:
@@ -50,12 +53,18 @@ def predict(
     from camri.engine.training import pick_device
     from camri.export import load
     from camri.export.predictions import predict as predict_all
-    from camri.export.sources import find_inputs
+    from camri.export.sources import BOX, count_whole, find_inputs
 
     loaded = load(model)
     loaded.module.to(pick_device(device))
     groups, left_out = find_inputs(files, loaded.trained)
     total = sum(map(len, groups))
+    if loaded.trained.is_cropped and not cropped and (num_whole := count_whole(groups)):
+        typer.echo(
+            f"warning: the model was trained on images cropped to the object, and {num_whole:,} of {total:,} are taken "
+            f"whole; crop them, or give a table with {', '.join(BOX)}; if they are crops already, say --cropped",
+            err=True,
+        )
     problems: list[Prediction] = []
     counts: dict[str, int] = {}
 

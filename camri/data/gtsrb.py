@@ -1,7 +1,7 @@
 """GTSRB: the official folders, the Kaggle folders, and parquet. The track is the group."""
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,15 +148,20 @@ def _list(rows: dict[str, list[Row]], path: Path, roi: bool) -> Listing:
         if len(labels) and (labels.min() < 0 or labels.max() >= len(CLASSES)):
             raise InputError(f"{path} has class {labels.max()}; GTSRB has 0 to {len(CLASSES) - 1}")
         images = EncodedImages(
-            [row[0] for row in ordered], [row[1] for row in ordered], _boxes(ordered) if roi else None
+            [row[0] for row in ordered],
+            [row[1] for row in ordered],
+            to_boxes([row[3] for row in ordered]) if roi else None,
         )
         parts[part] = Part(images, labels, _tracks(ordered) if part == "train" else None)
     return Listing(CLASSES, parts, size=SIZE, facts={"roi": roi})
 
 
-def _boxes(rows: list[Row]) -> np.ndarray:
-    """The regions of interest as fractions of the image; their right and bottom pixels belong to them."""
-    x1, y1, x2, y2, width, height = np.array([row[3] for row in rows], dtype=np.float64).reshape(-1, 6).T
+def to_boxes(regions: Sequence[Sequence[float]]) -> np.ndarray:
+    """Regions of interest (x1, y1, x2, y2, width, height) as fractions of the image, (N, 4).
+
+    Their right and bottom pixels belong to them.
+    """
+    x1, y1, x2, y2, width, height = np.array(regions, dtype=np.float64).reshape(-1, 6).T
     boxes = np.stack([x1 / width, y1 / height, (x2 + 1) / width, (y2 + 1) / height], axis=1)
     return np.clip(boxes, 0, 1)
 

@@ -22,11 +22,19 @@ from camri.models import MODELS
 
 WEIGHTS, CONFIG, CARD, ONNX = "model.safetensors", "config.json", "README.md", "model.onnx"
 FILES = (WEIGHTS, CONFIG, CARD, ONNX)
+CROPPED = """
+## Cropped images
+
+The training images were cropped to the box of the object, so give the model crops. `camri predict` takes files whole
+and says so; it crops the rows of a table with the columns roi_x1, roi_y1, roi_x2, roi_y2, width and height.
+"""
 CLUTTER = ("thumbs.db", "desktop.ini")
 
 
 def save(trained: Trained, folder: str | Path, *, card: str, onnx: bool = True) -> Path:
     """The folder with model.safetensors, config.json, README.md (the card) and, with the onnx extra, model.onnx.
+
+    The card of a model that was trained on cropped images is ended by a word on that.
 
     It is written whole or not at all. A model that stands there is replaced; anything else is left and refused.
     """
@@ -40,7 +48,7 @@ def save(trained: Trained, folder: str | Path, *, card: str, onnx: bool = True) 
             (part / WEIGHTS).write_bytes(weights)
             text = config.write(trained, hashlib.sha256(weights).hexdigest())
             (part / CONFIG).write_text(text, encoding="utf-8")
-            (part / CARD).write_text(card, encoding="utf-8")
+            (part / CARD).write_text(card + CROPPED if trained.is_cropped else card, encoding="utf-8")
             if onnx:
                 _add_onnx(model, part / ONNX)
             _move(part, path)

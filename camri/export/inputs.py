@@ -28,11 +28,12 @@ class Chunk:
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Encoded images: files of their own, or the rows of a table."""
+    """Encoded images: files of their own, or the rows of a table; boxes (N, 4) to crop to, as fractions, or None."""
 
     files: Sequence[str]
     rows: Sequence[int | None]
     sources: Sequence[str | memoryview]
+    boxes: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -41,11 +42,19 @@ class Images:
         height, width, channels = trained.input_shape
         for start in range(0, len(self), CHUNK_ROWS):
             part = slice(start, start + CHUNK_ROWS)
-            sources = self.sources[part]
+            sources, boxes = self.sources[part], None if self.boxes is None else self.boxes[part]
             out = shared_array((len(sources), height, width, channels), np.uint8)
 
-            def read(row: int, sources: Sequence[str | memoryview] = sources, out: np.ndarray = out) -> None:
-                out[row] = decode_image(sources[row], (height, width, channels), None)
+            def read(
+                row: int,
+                sources: Sequence[str | memoryview] = sources,
+                boxes: np.ndarray | None = boxes,
+                out: np.ndarray = out,
+            ) -> None:
+                box = None if boxes is None else boxes[row]
+                if box is not None and not (box[:2] < box[2:]).all():
+                    raise ValueError("its box to crop to is missing or empty")
+                out[row] = decode_image(sources[row], (height, width, channels), box)
 
             def tell(done: int, total: int, start: int = start) -> None:
                 told(start + done)

@@ -15,12 +15,14 @@ import numpy as np
 from camri.data import columns
 from camri.data.arrays import INPUTS
 from camri.data.folder import files_below
+from camri.data.gtsrb import to_boxes
 from camri.errors import InputError
 from camri.export.inputs import Group, Images, Problem, Ready
 from camri.export.trained import Trained
 
 ARRAYS = (".npy", ".npz")
 TABLES = (*ARRAYS, *columns.SUFFIXES)
+BOX = ("roi_x1", "roi_y1", "roi_x2", "roi_y2", "width", "height")  # or Roi.X1 …, as GTSRB's own tables have it
 
 
 def find_inputs(words: Sequence[str], trained: Trained) -> tuple[list[Group], int]:
@@ -93,7 +95,7 @@ def _table(path: Path, trained: Trained) -> Group:
             return Problem(str(path), f"this model takes features, from a table: {', '.join(TABLES)}")
         table = columns.read_table(path)
         if trained.is_image:
-            return _image_rows(path, table)
+            return _image_rows(path, table, _boxes(table) if trained.is_cropped else None)
         return _checked(Ready(str(path), _matrix(table, _feature_columns(table, path, trained))), trained)
     except (InputError, OSError) as error:
         return Problem(str(path), str(error))
@@ -129,18 +131,31 @@ def _array(path: Path) -> np.ndarray:
         raise InputError(f"it cannot be read as plain arrays: {error}") from None
 
 
-def _image_rows(path: Path, table: Any) -> Group:
+def count_whole(groups: Sequence[Group]) -> int:
+    """How many images are taken as they are, not cropped to a box."""
+    return sum(len(one) for one in groups if isinstance(one, Ready) or (isinstance(one, Images) and one.boxes is None))
+
+
+def _boxes(table: Any) -> np.ndarray | None:
+    """The boxes of a table's images (N, 4), as fractions; None where it has none."""
+    names = {name.lower().replace(".", "_"): name for name in table.column_names}
+    if not names.keys() >= set(BOX):
+        return None
+    return to_boxes(_matrix(table, [names[column] for column in BOX]).tolist())
+
+
+def _image_rows(path: Path, table: Any, boxes: np.ndarray | None) -> Group:
     """Images as bytes in a column, or as paths relative to the table."""
     file, where = str(path), str(path)
     image = columns.role(table, "image", None, where, columns.is_image_type)
     if image:
         sources, _ = columns.image_sources(table.column(image), path.parent)
-        return Images([file] * len(sources), range(len(sources)), sources)
+        return Images([file] * len(sources), range(len(sources)), sources, boxes)
     pointed = columns.role(table, "path", None, where, columns.is_text_type)
     if pointed is None:
         return Problem(file, f"it has no column with images or their paths among {', '.join(table.column_names[:12])}")
     paths = [str(path.parent / str(name or "")) for name in columns.to_numpy(table.column(pointed)).tolist()]
-    return Images([file] * len(paths), range(len(paths)), paths)
+    return Images([file] * len(paths), range(len(paths)), paths, boxes)
 
 
 def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:

@@ -62,6 +62,11 @@ class Trained:
             whole = len(mean) == len(sd) == self.input_shape[0]
             need(whole and finite, "standardise", "give (mean, sd), finite, one number a feature, every sd above 0")
 
+    @property
+    def is_cropped(self) -> bool:
+        """True where the training images were cropped to the object's box, so that whole ones are strange to it."""
+        return bool(self.preprocessing.get("roi"))
+
     @staticmethod
     def of(
         outcome: Outcome,
@@ -101,6 +106,6 @@ def preprocessing_of(data: DataSet) -> dict[str, Any]:
         return {name: told[name] for name in names if name in told}
     height, width, channels = data.input_shape
     found: dict[str, Any] = {"size": [height, width], "mode": "L" if channels == 1 else "RGB", "resize": "lanczos"}
-    if told.get("options", {}).get("roi"):
-        found["roi"] = True  # the training images were cropped to the sign
+    if told.get("roi"):  # of the source, not of the options: only GTSRB has boxes to crop to
+        found["roi"] = True
     return found
