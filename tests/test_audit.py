@@ -18,13 +18,14 @@ from typer.testing import CliRunner
 
 from camri.audit import audit, read_scores
 from camri.audit import verdict as auditing
-from camri.audit.answer import answer, class_table, how_to_use, price_table
+from camri.audit.answer import answer, class_table, how_to_use, note, price_table
 from camri.audit.change import compare_rows
-from camri.audit.page import curve_records, render, write_page
+from camri.audit.page import curve_records, facts, render, write_page
+from camri.audit.parts import draw_folds
 from camri.audit.scores import encode_labels, exact
 from camri.cli import app
 from camri.errors import InputError
-from camri.stats import wilson
+from camri.stats import design_effect, wilson
 
 CLASSES = ("limit", "stop", "yield", "entry")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -272,6 +273,156 @@ def test_labels_are_names_first_and_numbers_from_zero_else():
     assert encode_labels(np.array([2.0, 0.0]), ["a", "b", "c"]).tolist() == [2, 0]
 
 
+# ---- rows that come in groups
+
+
+def made_groups(num_groups=120, rows=6, seed=0, bias=-1.2):
+    """Logits, labels and groups: rows of a group have one label and share half of their noise."""
+    drawn = np.random.default_rng(seed)
+    labels = np.repeat(drawn.choice(4, p=[0.4, 0.15, 0.3, 0.15], size=num_groups), rows)
+    shared = drawn.normal(size=(num_groups, 4)).repeat(rows, axis=0)
+    logits = math.sqrt(0.5) * (shared + drawn.normal(size=shared.shape)) + 2.5 * np.eye(4)[labels]
+    logits[:, 1] += bias
+    return logits, labels, np.repeat(np.arange(num_groups), rows)
+
+
+def test_groups_of_one_row_change_no_number(found):
+    logits, labels = made()
+    same = audit(logits, labels, "stop", classes=CLASSES, groups=[f"patient {row}" for row in range(800)])
+    assert same.num_groups == 800
+    assert found.num_groups is None
+    assert same.shift == found.shift
+    assert (same.recall, same.accuracy) == (found.recall, found.accuracy)
+    for one, other in zip(same.by_class, found.by_class, strict=True):
+        assert one.change == other.change
+        assert one.before.interval == other.before.interval
+        assert one.after.hits == other.after.hits
+        assert one.before.num_groups == one.before.num
+
+
+def test_intervals_of_groups_are_those_of_what_their_rows_are_worth():
+    logits, labels, groups = made_groups()
+    found, alone = audit(logits, labels, 1, groups=groups), audit(logits, labels, 1)
+    own = labels == 1
+    before = (logits.argmax(axis=1) == labels)[own]
+    effect = design_effect(before, groups[own])
+    one = found.by_class[1]
+    assert effect > 2
+    assert one.before.interval == wilson(before.sum() / effect, own.sum() / effect)
+    assert (one.before.hits, one.before.num, one.before.num_groups) == (before.sum(), own.sum(), own.sum() // 6)
+    assert found.accuracy_before.num_groups == 120
+    assert found.accuracy.high - found.accuracy.low > 1.2 * (alone.accuracy.high - alone.accuracy.low)
+    # Agresti and Min's of rows divided: 10 gained, 3 lost, 40 rows in 20 pairs.
+    first, then = np.arange(40) < 20, (np.arange(40) < 30) & (np.arange(40) >= 3)
+    pairs = np.arange(40) // 2
+    by = design_effect(then.astype(int) - first, pairs)
+    change = compare_rows(first, then, groups=pairs)
+    assert by > 1.5
+    up, down, num = 10 / by + 0.5, 3 / by + 0.5, 40 / by + 2
+    centre, sd = (up - down) / num, math.sqrt(up + down - (up - down) ** 2 / num) / num
+    assert (change.low, change.high) == pytest.approx((centre - 1.959964 * sd, centre + 1.959964 * sd), abs=1e-6)
+    assert change.estimate == pytest.approx(7 / 40)
+    assert (change.gained, change.lost, change.num) == (10, 3, 40)
+
+
+def test_intervals_hold_the_truth_for_groups_and_not_where_they_are_ignored():
+    """Of recall and accuracy as they are: a hundred thousand groups are the truth."""
+    logits, labels, _ = made_groups(100_000, 1, 999)
+    right = logits.argmax(axis=1) == labels
+    truth = (right[labels == 1].mean(), right.mean())
+    inside = {True: 0, False: 0}
+    for seed in range(60):
+        logits, labels, groups = made_groups(100, 8, seed)
+        for told in inside:
+            found = audit(logits, labels, 1, groups=groups if told else None)
+            for true, rate in zip(truth, (found.by_class[1].before, found.accuracy_before), strict=True):
+                inside[told] += rate.interval[0] <= true <= rate.interval[1]
+    assert inside[True] >= 112, f"{inside[True]} of 120 intervals"
+    assert inside[False] <= 100, f"{inside[False]} of 120 intervals"
+
+
+def test_a_group_is_tuned_on_or_judged_and_never_both(monkeypatch):
+    logits, labels, groups = made_groups(150, 5)
+    labels[::5] = 2  # groups of two classes
+    seen = []
+    tune = auditing._tune
+    monkeypatch.setattr(auditing, "_tune", lambda scores, tolerance: seen.append(scores) or tune(scores, tolerance))
+    found = audit(logits, labels, 1, groups=groups)
+    every = exact(logits, labels, (1,))
+    *folds, whole = seen
+    assert len(whole) == 750
+    assert len(folds) == 10
+    for scores in folds:
+        tuning = np.isin(every.lead[:, 0], scores.lead[:, 0])
+        assert not set(groups[tuning]) & set(groups[~tuning])
+        assert 60 <= (~tuning).sum() <= 90
+        assert (labels[~tuning] == 1).any()
+    assert "groups outside of a tenth" in found.tuned_on
+
+
+def test_folds_are_even_in_rows_of_the_important_class_however_large_groups_are():
+    drawn = np.random.default_rng(0)
+    sizes = np.maximum(1, drawn.lognormal(1.2, 0.8, 300)).astype(int)
+    groups = np.repeat(np.arange(300), sizes)
+    labels = np.where(drawn.random(len(groups)) < 0.1, 1, 0)
+    fold = draw_folds(labels, groups, (1,))
+    assert all(len(set(fold[groups == group])) == 1 for group in range(300))
+    own = np.bincount(fold[labels == 1], minlength=10)
+    assert own.max() - own.min() <= 2
+    few = draw_folds(np.array([0, 1] * 20), np.arange(40) // 10, (1,))
+    assert sorted(set(few.tolist())) == [0, 1, 2, 3]
+
+
+def test_few_groups_are_warned_of(found):
+    logits, labels, groups = made_groups(150, 8)
+    kept = np.isin(groups, [*np.unique(groups[labels == 1])[:9], *np.unique(groups[labels != 1])])
+    few = audit(logits[kept], labels[kept], "stop", classes=CLASSES, groups=groups[kept])
+    said = answer(few).details[0]
+    assert said.startswith("Only 9 groups with “stop” to judge: with fewer than 10 no interval is to be trusted")
+    assert few.to_json()["few_groups"] == ["stop"]
+    assert "/72 in 9 groups)" in " ".join(answer(few).details)
+    kept = np.isin(groups, [*np.unique(groups[labels == 1])[:10], *np.unique(groups[labels != 1])])
+    enough = audit(logits[kept], labels[kept], "stop", classes=CLASSES, groups=groups[kept])
+    assert not enough.few_groups
+    assert "Only" not in " ".join(answer(enough).details)
+    assert not found.few_groups
+    only = np.isin(groups, [np.unique(groups[labels == 1])[0], *np.unique(groups[labels != 1])])
+    with pytest.raises(InputError, match=r"'stop' has 8 rows in all, in 1 groups, and none to tune on; .* in several"):
+        audit(logits[only], labels[only], "stop", classes=CLASSES, groups=groups[only])
+
+
+def test_a_class_of_one_group_says_next_to_nothing():
+    logits, labels, groups = made_groups(60, 8)
+    groups[labels == 3] = 1000
+    low, high = audit(logits, labels, 1, groups=groups).by_class[3].before.interval
+    assert low < 0.01
+    assert high > 0.99
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        (["a", None] * 400, r"the group of row 1 is missing \(400 of 800 are\); fill it in"),
+        ([1.0] * 7 + [float("nan")] + [2.0] * 792, r"the group of row 7 is missing \(1 of 800 are\)"),
+        ([" "] * 800, "the group of row 0 is missing"),
+        (["a"] * 3, r"800 rows and groups of shape \(3,\) do not fit"),
+    ],
+)
+def test_groups_that_are_missing_are_refused(groups, said):
+    with pytest.raises(InputError, match=said):
+        audit(*made(), 1, groups=groups)
+
+
+def test_a_group_in_two_splits_is_refused():
+    logits, labels, groups = made_groups(60, 5)
+    split = np.where(groups % 2, "val", "test").astype(object)
+    assert audit(logits, labels, 1, split=split, groups=groups).accuracy_before.num == 150
+    names = np.array([f"patient {group}" for group in groups])
+    split[groups == 7] = ["val", "val", "train", "val", "val"]
+    with pytest.raises(InputError, match="group 'patient 7' has rows in val and in train"):
+        audit(logits, labels, 1, split=split, groups=names)
+
+
 # ---- tables
 
 
@@ -355,6 +506,35 @@ def test_tables_that_cannot_be_read_are_refused(tmp_path, text, said):
         read_scores(tmp_path / "s.csv")
 
 
+def test_a_column_of_groups_is_found_or_told(tmp_path):
+    logits, labels, groups = made_groups(60, 5)
+    rows = [[CLASSES[k], f"{g:04d}", g, *row] for k, g, row in zip(labels, groups, logits, strict=True)]
+    file = write_csv(tmp_path / "s.csv", ["label", "patient", "track", *CLASSES], rows)
+    told = read_scores(file, group_column="patient")
+    assert told.groups.tolist() == [f"{group:04d}" for group in groups], "01 is not 1"
+    file = write_csv(tmp_path / "u.csv", ["label", "track", *CLASSES], [[row[0], *row[2:]] for row in rows])
+    found = read_scores(file)
+    assert found.groups.tolist() == [str(group) for group in groups]
+    assert found.classes == CLASSES
+    assert same_as(found, logits, labels)
+    with pytest.raises(InputError, match="has no column 'patien'; did you mean 'patient'"):
+        read_scores(tmp_path / "s.csv", group_column="patien")
+    columns = {name: logits[:, k] for k, name in enumerate(CLASSES)}
+    numbers = pa.table({"label": [CLASSES[k] for k in labels], "patient": groups, **columns})
+    pq.write_table(numbers, tmp_path / "a.parquet")
+    told = read_scores(tmp_path / "a.parquet", group_column="patient")
+    assert told.groups.tolist() == groups.tolist()
+    assert told.classes == CLASSES, "the patient's number is no class's score"
+    track = pa.table({"label": ["track", "limit"], "track": [0.9, 0.2], "limit": [0.1, 0.8]})
+    pq.write_table(track, tmp_path / "b.parquet")
+    assert read_scores(tmp_path / "b.parquet").groups is None, "track is a class here"
+    np.savez(tmp_path / "c.npz", scores=logits, labels=labels, Groups=groups, patient=-groups)
+    assert read_scores(tmp_path / "c.npz").groups.tolist() == groups.tolist()
+    assert read_scores(tmp_path / "c.npz", group_column="patient").groups.tolist() == (-groups).tolist()
+    with pytest.raises(InputError, match="has no array 'patients'; did you mean 'patient'"):
+        read_scores(tmp_path / "c.npz", group_column="patients")
+
+
 def test_files_that_are_no_tables_are_refused(tmp_path):
     with pytest.raises(InputError, match="is not a file; give a table of scores"):
         read_scores(tmp_path / "no.csv")
@@ -405,6 +585,38 @@ def test_json_has_every_number_and_no_nan(table, found):
     assert told["classes"][1]["before"]["hits"] == found.by_class[1].before.hits
     assert told["accuracy"]["change"]["gained"] == found.accuracy.gained
     assert 0 < told["accuracy"]["chance_of_fall"] < 1
+
+
+def test_the_terminal_and_the_page_say_the_groups(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    logits, labels, groups = made_groups()
+    rows = [[CLASSES[k], f"p{g}", *row] for k, g, row in zip(labels, groups, logits, strict=True)]
+    file = write_csv(tmp_path / "s.csv", ["label", "patient", *CLASSES], rows)
+    done = run(file, "--important", "stop", "--group", "patient", "--out", tmp_path / "a.html")
+    assert done.exit_code == 0, done.output
+    found = audit(logits, labels, "stop", classes=CLASSES, groups=groups)
+    one = found.by_class[1]
+    text = " ".join(done.output.split())
+    low, high = one.before.interval
+    assert f"[{low:.3f}, {high:.3f}] ({one.before.hits}/{one.before.num} in {one.before.num_groups} groups) as" in text
+    assert f"/720 in {found.num_groups} groups) as it is" in text
+    assert max(map(len, done.output.splitlines())) <= 80
+    assert class_table(found).header == ("class", "rows", "groups", "recall", "95 %", "shifted", "change (points)")
+    assert [cell.text for cell in class_table(found).groups[0][0]][:3] == [
+        "stop",
+        f"{one.before.num}",
+        f"{one.before.num_groups}",
+    ]
+    page = html.unescape((tmp_path / "a.html").read_text(encoding="utf-8"))
+    assert note(found) in page
+    assert "groups count as independent" in note(found)
+    assert dict(facts(found, "s.csv", []))["groups"] == "120"
+    assert f"in {one.before.num_groups} groups)" in page
+    told = json.loads(run(file, "--important", "stop", "--group", "patient", "--json").stdout)
+    assert (told["groups"], told["few_groups"]) == (120, [])
+    assert told["classes"][1]["before"]["groups"] == one.before.num_groups
+    done = run(file, "--important", "stop", "--group", "patent")
+    assert "has no column 'patent'; did you mean 'patient'" in str(done.exception)
 
 
 def test_bad_options_are_refused(table):

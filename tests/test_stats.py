@@ -8,7 +8,7 @@ import pytest
 from scipy import stats as reference
 
 from camri.errors import InputError
-from camri.stats import compare, debias_choice, flip_signs, holm, mcnemar, paired_t, summarise, wilson
+from camri.stats import compare, debias_choice, design_effect, flip_signs, holm, mcnemar, paired_t, summarise, wilson
 
 
 def made_outcomes(rng, num_seeds, num_images, *, seed_sd, image_sd, own_sd, means=(0.8, 0.6), shared=0.0):
@@ -50,6 +50,66 @@ def test_wilson_against_scipy(hits, num):
 def test_wilson_refuses_what_cannot_be(hits, num):
     with pytest.raises(InputError, match=f"hits={hits} of num={num}"):
         wilson(hits, num)
+
+
+def test_design_effect_by_hand():
+    """Groups of 2 and 3 and 3 rows with 2, 1 and 3 hits; p = 6/8."""
+    hit, groups = [1, 1, 1, 0, 0, 1, 1, 1], ["a", "a", "b", "b", "b", "c", "c", "c"]
+    together = 3 / 2 * ((2 - 1.5) ** 2 + (1 - 2.25) ** 2 + (3 - 2.25) ** 2)
+    alone = 8 / 7 * 8 * 0.75 * 0.25
+    whole = (4 + 9 + 9) / 8  # rows that repeat themselves within their group
+    t = [reference.t.ppf(0.975, num - 1) for num in (64 / 22, 8)]
+    expected = (together + whole) / (alone + 1) * (t[0] / t[1]) ** 2
+    assert design_effect(hit, groups) == pytest.approx(expected)
+    # Nothing differs, so nothing shows how alike rows are: they may be copies.
+    assert design_effect([1] * 8, groups) == pytest.approx(whole * (t[0] / t[1]) ** 2)
+
+
+def test_design_effect_of_a_mean_over_parts():
+    """Classes of 2 and 4 rows; the first has a weight of 1/4 a row, the second of 1/8."""
+    values, parts, groups = [1, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1], [1, 2, 1, 1, 2, 2]
+    weighed = np.array([0.5 / 4, -0.5 / 4, 0.25 / 8, 0.25 / 8, -0.75 / 8, 0.25 / 8])
+    together = 2 * (weighed[[0, 2, 3]].sum() ** 2 + weighed[[1, 4, 5]].sum() ** 2)
+    alone = 6 / 5 * (weighed**2).sum()
+    rows, whole = 2 / 16 + 4 / 64, 0.5**2 + 0.5**2
+    t = [reference.t.ppf(0.975, 1 / share - 1) for share in (whole, rows)]
+    expected = (together + whole / 6) / (alone + rows / 6) * (t[0] / t[1]) ** 2
+    assert design_effect(values, groups, parts) == pytest.approx(expected)
+
+
+def test_design_effect_at_its_ends():
+    rng = np.random.default_rng(0)
+    hit = rng.random(1200) < 0.7
+    assert design_effect(hit, rng.permutation(1200)) == 1.0, "rows on their own are rows on their own"
+    assert 1 <= design_effect(hit, np.arange(1200) // 4) < 1.3, "rows of a group that are not alike count in full"
+    copies = np.repeat(rng.random(300) < 0.7, 4)
+    assert design_effect(copies, np.arange(1200) // 4) == pytest.approx(4, rel=0.05), "four copies are one row"
+    balanced = [True, False] * 600
+    assert design_effect(balanced, np.arange(1200) // 2) == pytest.approx(1, abs=0.01), "never more than the rows"
+    single = design_effect([1, 0, 1, 1], ["a"] * 4)
+    low, high = wilson(3 / single, 4 / single)
+    assert low < 1e-3
+    assert high > 1 - 1e-3, "one group tells nothing"
+    with pytest.raises(InputError, match=r"values \(3,\) and groups \(2,\) do not fit"):
+        design_effect([1, 0, 1], [1, 2])
+
+
+@pytest.mark.parametrize("recall", [0.75, 0.95])
+def test_rows_in_groups_need_the_design_effect(recall):
+    """Beta-distributed recalls of 25 groups of 8: Wilson's interval is far too narrow, and the divided one holds."""
+    rng = np.random.default_rng(3)
+    plain = divided = 0
+    for _ in range(300):
+        own = rng.beta(recall, 1 - recall, 25)  # a correlation of one half
+        groups = np.repeat(np.arange(25), 8)
+        hit = rng.random(200) < own[groups]
+        effect = design_effect(hit, groups)
+        for is_divided, by in ((False, 1.0), (True, effect)):
+            low, high = wilson(hit.sum() / by, 200 / by)
+            divided += is_divided and low <= recall <= high
+            plain += not is_divided and low <= recall <= high
+    assert plain < 0.75 * 300
+    assert divided > 0.93 * 300
 
 
 COVERAGE = {

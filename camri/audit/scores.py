@@ -66,10 +66,10 @@ def check(
 
 
 def encode_groups(groups: Array, num: int) -> tuple[tuple[str, ...], Array]:
-    """The groups' names, and int64 (N,) places in them; a row without one is refused.
+    """The groups' names as they first appear, and int64 (N,) places in them; a row without one is refused.
 
     >>> encode_groups(np.array(["eve", "adam", "eve"]), 3)
-    (('adam', 'eve'), array([1, 0, 1]))
+    (('eve', 'adam'), array([0, 1, 0]))
     """
     if groups.shape != (num,):
         raise InputError(f"{num:,} rows and groups of shape {groups.shape} do not fit; give one group a row")
@@ -80,8 +80,8 @@ def encode_groups(groups: Array, num: int) -> tuple[tuple[str, ...], Array]:
             f"the group of row {missing} is missing ({texts.count(''):,} of {num:,} are); fill it in, with a name of "
             "its own where the row stands alone, or remove the row"
         )
-    names, places = np.unique(texts, return_inverse=True)
-    return tuple(names.tolist()), places.ravel()
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    return tuple(places), np.array([places[text] for text in texts], dtype=np.int64)
 
 
 def encode_labels(labels: Array, classes: Sequence[str]) -> Array:
