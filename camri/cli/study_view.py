@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from camri.engine.spec import Training
 from camri.methods import MARGIN_UNIT
 from camri.study.finalists import Finalist
 from camri.study.grid import ANGULAR
@@ -51,8 +52,8 @@ def print_study(study: Study) -> None:
     console.print(f"data: {escape(study.data)}, validation {study.val_fraction:g} of the train split")
     console.print(f"important: {escape(named)}{found}")
     console.print(
-        f"training: {training.model}, {training.epochs} epochs of batch {training.batch_size}, {training.optimizer} "
-        f"{training.learning_rate:g}"
+        f"training: model {training.model}, {training.epochs} epochs of batch {training.batch_size}, {training.optimizer} "
+        f"{training.learning_rate:g}{_unusual(training)}"
     )
     table = Table("method", "settings", "values", box=None, pad_edge=False)
     for grid in study.methods:
@@ -72,6 +73,16 @@ def _shown(method: str, knob: str, values: tuple[float, ...]) -> str:
     if method in ANGULAR and knob == "m":
         return f"{', '.join(f'{value / MARGIN_UNIT:.4g}' for value in values)} (π/64)"
     return ", ".join(f"{value:.4g}" for value in values)
+
+
+def _unusual(training: Training) -> str:
+    """Every other field of the training that is not the usual one, by the name that a TOML has for it."""
+    told = ("model", "epochs", "batch_size", "optimizer", "learning_rate")
+    usual = type(training)().to_json()
+    found = [
+        f"{name} {value}" for name, value in training.to_json().items() if name not in told and value != usual[name]
+    ]
+    return "".join(f", {escape(one)}" for one in found)
 
 
 def print_cost(study: Study, device: str) -> None:

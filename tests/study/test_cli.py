@@ -46,7 +46,7 @@ def test_show():
     assert [line.rstrip() for line in out.splitlines()[1:]] == [
         "data: cifar10, validation 0.1 of the train split",
         "important: cat",
-        "training: paper, 300 epochs of batch 64, adam 0.001",
+        "training: model paper, 300 epochs of batch 64, adam 0.001, hold 1.0, ramp [0.0, 0.0], beyond_pi paper",
         "method   settings  values",
         "ce       1",
         "arcface  63        m 0, 1, 2, 3, 4, 5, 6, 7, 8 (π/64); s 1, 2, 4, 8, 16, 32, 64",
