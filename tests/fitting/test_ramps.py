@@ -30,11 +30,15 @@ def digits():
     return hold_out(load("digits"), "val", 0.2, 0)
 
 
-def made(seed, sharpness=0.0, important=(1,), bias=0.0):
-    """Scores of four classes; `sharpness` tells the important ones better apart, in a way that no shift does."""
+def made(seed, sharpness=0.0, important=(1,), bias=0.0, hopeless=0.0):
+    """Scores of four classes; `sharpness` tells the important ones better apart, in a way that no shift does.
+
+    One image of each important class is taken so much for the others that finding it costs all of them.
+    """
     logits = 1.5 * np.eye(4)[LABELS] + np.random.default_rng(seed).normal(size=(len(LABELS), 4))
     for index in important:
         logits[:, index] += bias + sharpness * (index == LABELS)
+        logits[index, index] -= hopeless
     return condense(logits, LABELS, important)
 
 
@@ -84,9 +88,11 @@ def test_a_shift_alone_is_no_reason():
 
 
 def test_they_are_compared_where_cross_entropy_is_and_not_where_a_finalist_overshot():
-    """A huge bias finds every image of the class; there both ramps are equally bad, and here the late one is better."""
-    early, late = finalists(0.0, 0.0, bias=20.0), finalists(1.6, 1.6, stream=1, bias=20.0)
-    assert {scores.recall()[0] for one in early for scores in one.scores.values()} == {1.0}
+    """Where every image of the class is found, all of the others are lost under both ramps."""
+    overshot = {"bias": 30.0, "hopeless": 20.0}
+    early, late = finalists(0.0, 0.0, **overshot), finalists(1.6, 1.6, stream=1, **overshot)
+    found = [scores for one in (*early, *late) for scores in one.scores.values()]
+    assert {(scores.recall()[0], scores.accuracy()) for scores in found} == {(1.0, 0.25)}
     assert choose_ramp(CE, {EARLY: early, "late": late}) == "late"
 
 
