@@ -47,7 +47,8 @@ def cifar(tmp_path_factory):
     write_results(run, root / "results" / "cifar10", commit="1a2b3c4")
     path = root / "results" / "cifar10" / "verdict.json"
     verdict = json.loads(path.read_text())
-    path.write_text(json.dumps({**verdict, "data": "cifar10"}))
+    training = {**verdict["training"], "model": "paper"}
+    path.write_text(json.dumps({**verdict, "data": "cifar10", "training": training}))
     return root
 
 
@@ -139,6 +140,12 @@ def test_our_numbers_stand_beside_the_papers(cifar):
 def test_a_column_is_found_by_its_class_alone(cifar):
     (site,) = open_site(cifar / "results").results
     site.verdict["columns"] = [{"important": "cat + dog", "indices": [3, 5], "strengths": [1, 1]}]
+    assert [row[2].text for row in compare_table_one([site]).rows[:2]] == ["not run yet"] * 2
+
+
+def test_another_model_is_not_shown_beside_the_papers(cifar):
+    (site,) = open_site(cifar / "results").results
+    site.verdict["training"]["model"] = "small"
     assert [row[2].text for row in compare_table_one([site]).rows[:2]] == ["not run yet"] * 2
 
 

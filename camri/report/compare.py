@@ -38,10 +38,10 @@ def hardware(one: Results) -> str:
 
 
 def matching(results: Sequence[Results], place: int) -> Iterator[tuple[Results, int]]:
-    """Results with the number of their column that is the one of that place in Table I."""
+    """Results of the authors' CNN with the number of their column that is the one of that place in Table I."""
     data, name, index = printed.COLUMNS[place]
     for one in results:
-        if one.verdict["data"] == data:
+        if one.verdict["data"] == data and one.verdict["training"]["model"] == "paper":
             for number, column in enumerate(one.verdict["columns"]):
                 if column["indices"] == [index] or column["important"] == name:
                     yield one, number
