@@ -300,6 +300,10 @@ def test_groups_of_one_row_change_no_number(found):
         assert one.before.num_groups == one.before.num
 
 
+def _ends(change):
+    return change.low, change.high
+
+
 def test_intervals_of_groups_are_those_of_what_their_rows_are_worth():
     logits, labels, groups = made_groups()
     found, alone = audit(logits, labels, 1, groups=groups), audit(logits, labels, 1)
@@ -311,6 +315,9 @@ def test_intervals_of_groups_are_those_of_what_their_rows_are_worth():
     assert one.before.interval == wilson(before.sum() / effect, own.sum() / effect)
     assert (one.before.hits, one.before.num, one.before.num_groups) == (before.sum(), own.sum(), own.sum() // 6)
     assert found.accuracy_before.num_groups == 120
+    assert found.recall == one.change
+    both = audit(logits, labels, [1, 3], groups=groups)
+    assert both.recall.high - both.recall.low > 1.2 * np.diff(_ends(audit(logits, labels, [1, 3]).recall))
     assert found.accuracy.high - found.accuracy.low > 1.2 * (alone.accuracy.high - alone.accuracy.low)
     # Agresti and Min's of rows divided: 10 gained, 3 lost, 40 rows in 20 pairs.
     first, then = np.arange(40) < 20, (np.arange(40) < 30) & (np.arange(40) >= 3)
