@@ -39,8 +39,9 @@ def test_the_curve_of_six_images_by_hand():
     assert curve.precision[curve.reach(1.0)].tolist() == [3 / 5]
     assert curve.recall_at(4 / 6) == 1.0
     assert np.isnan(curve.recall_at(5 / 6))
-    with pytest.raises(InputError, match=r"recall=1\.5 is not allowed"):
-        curve.reach(1.5)
+    for wrong in (1.5, [0.5, 1.5], [-0.1, 0.5]):
+        with pytest.raises(InputError, match=r"recall=.* is not allowed"):
+            curve.reach(wrong)
 
 
 @pytest.mark.parametrize("important", [(2,), (1, 4), (0, 3, 5)])
@@ -106,6 +107,24 @@ def test_a_shift_is_negative_only_where_allowed():
     assert choose_shift(scores_of(leads, labels), accuracy_floor=0.1).shift == (0.0,)
 
 
+def test_of_equal_recalls_no_shift_wins_over_one_up_and_one_down():
+    found = choose_shift(scores_of([1.0, -2.0], [1, 0]), accuracy_floor=0.4)  # at 3 all is found too
+    assert (found.shift, found.accuracy) == ((0.0,), 1.0)
+    found = choose_shift(scores_of([3.0, 1.0, -1.0], [1, 0, 0]), accuracy_floor=0.5, negative=True)  # and at −2
+    assert (found.shift, found.recall, found.accuracy) == ((0.0,), (1.0,), 2 / 3)
+
+
+def test_each_class_pays_its_own_way_by_hand():
+    # Class 1 may go up to 1.5 and needs more than 1; class 2 may go up to 3 and needs more than 2.
+    leads = np.array([[-1.0, -9.0], [-9.0, -2.0], [-1.5, -9.0], [-9.0, -3.0], [-9.0, -9.0]])
+    scores = condense(np.column_stack([np.zeros(5), leads]), [1, 2, 0, 0, 0], (1, 2))
+    assert choose_shift(scores, accuracy_floor=1.0) is None
+    found = choose_shift(scores, accuracy_floor=1.0, each=True)
+    assert (found.shift, found.value, found.recall, found.accuracy) == ((1.25, 2.5), 1.0, (1.0, 1.0), 1.0)
+    floors = choose_shift(scores, accuracy_floor=0.0, objective={1: 1.0, 2: 0.5}, each=True)
+    assert (floors.shift, floors.value) == ((1.25, 2.5), 0.0)
+
+
 def test_models_that_share_a_shift_are_counted_together():
     one, other = scores_of([-1.0, -5.0], [1, 0]), scores_of([-3.0, -5.0], [1, 0])
     assert choose_shift(one, accuracy_floor=1.0).shift == (3.0,)
@@ -168,8 +187,11 @@ def test_unknown_objectives_are_refused(objective, message):
 def test_a_class_without_held_out_images_is_refused():
     with pytest.raises(InputError, match=r"important classes \[1\] have no held-out images"):
         choose_shift(scores_of([0.5, 0.3], [0, 0]), accuracy_floor=0.0)
+    with pytest.raises(InputError, match=r"important classes \[2\] have no held-out images"):
+        choose_shift(condense(np.eye(3), [0, 1, 1], (1, 2)), accuracy_floor=0.0)
 
 
+@pytest.mark.filterwarnings("error")
 def test_the_band_over_trials_by_hand():
     curves = [trace(scores_of([-1.0, x, -4.0], [1, 0, 0])) for x in (-0.5, -2.0, -3.0)]
     band = average(curves, np.array([0.0, 1.0]))
