@@ -82,7 +82,7 @@ def real_world_weight_cross_entropy(
         zero_diagonal={"false_positive": false_positive},
     )
     correct = _at_label(false_negative * torch.log_softmax(logits, dim=-1), labels, label_smoothing)
-    prices = false_positive.T[labels] * (1 - label_smoothing) + false_positive.mean(dim=1) * label_smoothing
+    prices = false_positive.T[labels.long()] * (1 - label_smoothing) + false_positive.mean(dim=1) * label_smoothing
     return -(correct + (prices * _log_one_minus_softmax(logits)).sum(dim=-1))
 
 
@@ -116,7 +116,7 @@ def wasserstein(
     if not targets.is_floating_point():
         check(logits, targets, validate=validate, at_least_zero=at_least_zero)
         log_h = torch.log_softmax(logits, dim=-1)
-        return (log_h.exp() * (cost.T[targets] + entropy * (log_h - 1))).sum(dim=-1)
+        return (log_h.exp() * (cost.T[targets.long()] + entropy * (log_h - 1))).sum(dim=-1)
 
     if targets.shape != logits.shape:
         raise InputError(
@@ -332,7 +332,7 @@ def vector_scaling(
 
 def _at_label(values: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
     """The entry of each row at its label; smoothed, Σₖ yₖ valuesₖ with y = (1 − ε) one-hot + ε / C."""
-    hard = values.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    hard = values.gather(-1, labels.long().unsqueeze(-1)).squeeze(-1)
     return hard if label_smoothing == 0 else (1 - label_smoothing) * hard + label_smoothing * values.mean(dim=-1)
 
 
@@ -391,4 +391,4 @@ def _label_weights(weights: Tensor, outputs: Tensor, labels: Tensor, validate: b
     outputs = as_float(outputs)
     weights = per_class(weights, outputs, "weights")
     check(outputs, None, validate=validate, at_least_zero={"weights": weights})
-    return weights[labels]
+    return weights[labels.long()]  # uint8 would be taken for a mask

@@ -132,6 +132,59 @@ def test_extreme_outputs_have_finite_loss_and_gradient(case, dtype):
 
 
 @every_loss
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_leading_dimensions_and_small_integer_labels(case, dtype):
+    smoothing = {"label_smoothing": 0.1} if case.smooths else {}
+    got = case.loss(
+        case.outputs().view(3, 4, NUM_CLASSES), labels().view(3, 4).to(dtype), **case.parameters, **smoothing
+    )
+    torch.testing.assert_close(got, case.loss(case.outputs(), labels(), **case.parameters, **smoothing).view(3, 4))
+
+
+@every_loss
+def test_as_many_small_labels_as_classes_are_no_mask(case):
+    where = torch.tensor([1, 2, 4, 3, 1])
+    got = case.loss(case.outputs(NUM_CLASSES), where.to(torch.uint8), **case.parameters)
+    torch.testing.assert_close(got, case.loss(case.outputs(NUM_CLASSES), where, **case.parameters))
+
+
+@every_loss
+def test_every_loss_refuses_the_same(case):
+    outputs, where = case.outputs(), labels()
+    with pytest.raises(InputError, match="label 5 is out of range; there are 5 classes, 0 to 4"):
+        case.loss(outputs, where + 1, **case.parameters)
+    broken = outputs.clone()
+    broken[3, 2] = math.nan
+    with pytest.raises(InputError, match=r"outputs at \(3, 2\) is nan"):
+        case.loss(broken, where, **case.parameters, validate=True)
+    if case.smooths:
+        for smoothing in (-0.1, 1.0):
+            with pytest.raises(
+                InputError, match=rf"label_smoothing={smoothing} is not allowed; it must be in \[0, 1\)"
+            ):
+                case.loss(outputs, where, **case.parameters, label_smoothing=smoothing)
+    if case.takes == "cos":
+        with pytest.raises(InputError, match=r"scale=0\.0 is not allowed"):
+            case.loss(outputs, where, **{**case.parameters, "scale": 0.0})
+        with pytest.raises(InputError, match="allowed: cosines in"):
+            case.loss(1.02 * outputs.sign(), where, **case.parameters, validate=True)
+        case.loss(1.01 * outputs.sign(), where, **case.parameters, validate=True)  # rounding is let pass
+    for name in set(case.parameters) & {
+        "weights",
+        "margins",
+        "false_negative",
+        "false_positive",
+        "cost",
+        "gamma",
+        "scales",
+    }:
+        negative = case.parameters[name].clone()
+        negative.view(-1)[1] = -1.0
+        with pytest.raises(InputError, match=rf"{name} at \(.*1,?\) is -1"):
+            case.loss(outputs, where, **{**case.parameters, name: negative})
+
+
+@every_loss
 def test_an_empty_batch_is_an_empty_loss(case):
     assert case.loss(case.outputs(0), labels(0), **case.parameters).shape == (0,)
 
@@ -266,13 +319,6 @@ def test_vmap_over_margins_or_scales_alone(loss):
     torch.testing.assert_close(got, torch.stack([loss(cos, where, k * MARGINS, 8.0) for k in strengths]))
     got = torch.func.vmap(lambda k: loss(cos, where, MARGINS, 1 + k))(strengths)
     torch.testing.assert_close(got, torch.stack([loss(cos, where, MARGINS, 1 + k) for k in strengths]))
-
-
-@pytest.mark.parametrize("loss", [losses.margin_softmax, losses.cosine_margin_softmax])
-def test_leading_dimensions_and_small_integer_labels(loss):
-    cos, where = CASES[4].outputs(), labels()
-    got = loss(cos.view(3, 4, NUM_CLASSES), where.view(3, 4).to(torch.int32), MARGINS, 8.0, label_smoothing=0.1)
-    assert got.equal(loss(cos, where, MARGINS, 8.0, label_smoothing=0.1).view(3, 4))
 
 
 # --- the others' edges ---------------------------------------------------------------------------------------
