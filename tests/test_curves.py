@@ -78,10 +78,18 @@ def test_trials_that_cannot_be_paired_are_refused():
         compare_curves(models(1.5, num=3), models(1.5, num=2), seed=0)
 
 
-def test_a_recall_that_no_common_shift_reaches_is_refused():
-    labels = np.array([0, 1, 2, 1, 2, 0])
-    logits = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    logits[3] = [0.0, 0.0, 5.0]  # an image of class 1 that class 2 takes at any common shift
-    scores = condense(logits, labels, (1, 2))
-    with pytest.raises(InputError, match="recall=1 is not reached by every model; give recalls up to"):
-        compare_curves([scores, scores], [scores, scores], seed=0, recall=np.array([0.5, 1.0]))
+def test_a_recall_that_no_common_shift_reaches_is_refused_and_not_in_the_range():
+    # Important: 1 and 2. The second image comes last, above a shift of 3; `blocked` has the third taken by class 2.
+    leads = np.array([[1.0, -9.0], [-9.0, -3.0], [5.0, -1.0], [-9.0, 1.0], [-9.0, -2.0]])
+    labels = [1, 2, 1, 2, 0]
+    full = condense(np.column_stack([np.zeros(5), leads]), labels, (1, 2))
+    leads[2] = -1.0, 5.0
+    blocked = condense(np.column_stack([np.zeros(5), leads]), labels, (1, 2))
+    assert (trace(full).mean_recall[-1], trace(blocked).mean_recall[-1]) == (1.0, 0.75)
+    for arm, baseline in ((full, blocked), (blocked, full)):
+        with pytest.raises(InputError, match=r"recall=1 is not reached by every model; give recalls up to 0\.75$"):
+            compare_curves([arm, arm], [baseline, baseline], seed=0, recall=np.array([0.5, 1.0]))
+        found = compare_curves([arm, arm], [baseline, baseline], seed=0, recall=np.array([0.75]))
+        assert abs(found.mean.estimate) == pytest.approx(0.2)  # 4 of 5 at no shift, 3 of 5 at the last
+    assert compare_curves([blocked], [full], seed=0).recall.tolist() == [0.75] * 9  # else .75 to .875
+    assert compare_curves([full], [blocked], seed=0).recall.tolist() == np.linspace(0.5, 0.75, 9).tolist()

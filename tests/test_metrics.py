@@ -134,6 +134,9 @@ def test_equal_logits_go_to_the_lower_index():
     assert condense(np.zeros((1, 3), np.float32), [0], (2, 1)).predict().tolist() == [-1]
     assert condense(np.array([[0.0, 1.0, 1.0]]), [0], (2, 1)).predict().tolist() == [1]
     assert condense(np.array([[0.0, 1.0, 1.0001]]), [0], (2, 1)).predict().tolist() == [2]
+    # What a tie leaves is the smallest lead there is, or none.
+    assert condense(np.zeros((1, 3)), [0], (0, 2)).lead.tolist() == [[2.0**-24, 0.0]]
+    assert condense(np.zeros((1, 3)), [0], (0, 1)).lead.tolist() == [[2.0**-23, 2.0**-24]]
 
 
 @pytest.mark.parametrize("coarse", [False, True])
@@ -163,6 +166,7 @@ def test_only_refuses_classes_that_were_not_kept():
         (LOGITS, LABELS[:2], (1,), r"logits \(5, 3\) and labels \(2,\) do not fit"),
         (LOGITS, LABELS, (3,), r"important=\(3,\) is not allowed; give at least one and not all of 0 … 2"),
         (LOGITS, LABELS, (), r"important=\(\) is not allowed"),
+        (LOGITS, LABELS, (-1, 1), r"important=\(-1, 1\) is not allowed"),
         (LOGITS, LABELS, (1, 1), r"important=\(1, 1\) is not allowed"),
         (LOGITS, LABELS, (0, 1, 2), "not all of 0 … 2"),
         (LOGITS, LABELS + 1, (1,), "labels are whole numbers from 0 to 2, not 3"),
