@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from camri.errors import InputError
 from camri.metrics import Scores, condense
 from camri.select import (
     OPTIMISTIC,
     Candidate,
+    Judgement,
     Measured,
+    PaperChoice,
     Rule,
     Trial,
     choose,
@@ -20,7 +23,7 @@ from camri.select import (
     mark_best,
     measure,
 )
-from camri.stats import summarise
+from camri.stats import compare, summarise
 
 # Table I: recall and accuracy; for CIFAR-10 the poster's four decimals, on which the rule is a knife-edge.
 CE = {
@@ -94,8 +97,11 @@ def test_the_paper_rule_is_labelled_wherever_it_goes():
     assert (found.key, found.optimistic, found.note) == ("a", True, "chosen on the test set: optimistic")
     assert OPTIMISTIC in repr(found)
     assert choose_as_paper(means("ce", 0.5, 0.9), []) is None
+    for label in ({"optimistic": False}, {"note": "honest"}):
+        with pytest.raises(TypeError):
+            PaperChoice("a", 0.6, 0.9, **label)
     with pytest.raises(TypeError):
-        type(found)("a", 0.6, 0.9, optimistic=False)
+        Judgement((0,), (1,), {}, {}, True, optimistic=True)
 
 
 def test_the_paper_rule_compares_means_over_seeds():
@@ -154,8 +160,8 @@ def test_choose_refuses_whatever_holds_test_scores():
     ce = candidate("ce", PLAIN)
     with pytest.raises(InputError, match=r"choose sees validation scores only, not a Candidate; give \.validation\(\)"):
         choose(ce.validation(), [ce])
-    with pytest.raises(InputError, match="given twice: ce"):
-        choose(ce.validation(), [ce.validation()])
+    with pytest.raises(InputError, match=r"given twice: ce$"):
+        choose(ce.validation(), [candidate("other", PLAIN).validation(), ce.validation()])
     with pytest.raises(InputError, match="the baseline 'ce' has no trials"):
         choose(Candidate("ce", []).validation(), [])
 
@@ -290,6 +296,23 @@ def made_study(seed, num_settings, num_seeds=6, num_images=150, better=0.0):
             trials.append(Trial(number, *(made_scores(rng, *split, bias, quality) for split in splits)))
         settings.append(Candidate("ce" if index == 0 else f"setting {index}", trials))
     return settings[0], settings[1:]
+
+
+def test_a_gain_is_what_the_statistics_say_of_its_arms():
+    ce, others = made_study(0, num_settings=2, better=0.8)
+    choice = choose(ce.validation(), [one.validation() for one in others])
+    found = judge(choice, ce, others, seed=3, epsilon=0.02, num_draws=300)
+    chosen, labels = found.arms["chosen"], ce.trials[0].test.labels
+    for name, gain in found.gains.items():
+        other = found.arms[name]
+        assert gain.p == pytest.approx(stats.ttest_rel(chosen.recall[:, 0], other.recall[:, 0]).pvalue)
+        assert gain.chance_of_fall == np.mean(gain.accuracy.draws < -0.02)
+        assert len(gain.accuracy.draws) == 300
+        by_hand = compare(chosen.correct[:, labels == 1], other.correct[:, labels == 1], seed=3, num_draws=300)
+        assert (gain.recall.low, gain.recall.high) == (by_hand.low, by_hand.high)
+    assert 0 < found.gains["baseline"].chance_of_fall < 1
+    usual = judge(choice, ce, others, seed=3).gains["baseline"]
+    assert usual.chance_of_fall == np.mean(usual.accuracy.draws < -0.005)
 
 
 def run_both_rules(seed, **study):
