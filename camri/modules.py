@@ -91,7 +91,8 @@ class Criterion(nn.Module):
             return 0.0
         if end == 0:
             return 1.0
-        return ((self.step - start) / max(end - start, 1)).clamp(0, 1)
+        width = max(end - start, 1)
+        return ((self.step - (end - width)) / width).clamp(0, 1)
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         per_sample = self.loss(outputs, labels, **self._parameters_at(self.strength()))

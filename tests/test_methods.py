@@ -125,6 +125,23 @@ def test_ldam_and_logit_adjustment_use_the_class_counts():
     torch.testing.assert_close(loss.exp(), torch.tensor([4.0, 4 / 3]))
 
 
+def test_the_first_and_the_last_class_may_be_important_and_each_gets_its_own():
+    def made(name, **knobs):
+        return setting(name, [0, 2], **knobs).criterion(3, [256, 16, 256])
+
+    torch.testing.assert_close(made("camri", m={0: 0.2, 2: 0.3}, s=8).margins, torch.tensor([0.2, 0.0, 0.3]))
+    margins = made("ldam", m={0: 0.1, 2: 0.0}, max_m=0.5, s=8).margins
+    torch.testing.assert_close(margins, torch.tensor([0.35, 0.5, 0.25]))
+    adjustments = made("logit_adjusted", d={0: 1.0, 2: 2.0}, tau=0.5).adjustments
+    priors = torch.tensor([256.0, 16, 256]) / 528
+    torch.testing.assert_close(adjustments, 0.5 * priors.log() - torch.tensor([1.0, 0, 2]))
+    scaled = made("vector_scaling", delta={0: 0.6, 2: 0.9}, d={0: 1.0, 2: 2.0})
+    torch.testing.assert_close(scaled.scales, torch.tensor([0.6, 1.0, 0.9]))
+    torch.testing.assert_close(scaled.shifts, torch.tensor([-1.0, 0.0, -2.0]))
+    focal = made("focal", gamma=2.0, w={0: 3.0, 2: 4.0})
+    torch.testing.assert_close(focal.weights, torch.tensor([3.0, 1.0, 4.0]))
+
+
 def test_common_options_reach_the_loss():
     loss = setting("camri", 1, m=0.3, s=8).criterion(4, ramp=10, label_smoothing=0.1, beyond_pi="paper")
     assert (loss.ramp, loss.label_smoothing, loss.options["beyond_pi"]) == ((0, 10), 0.1, "paper")
@@ -144,6 +161,9 @@ def test_common_options_reach_the_loss():
         (lambda: setting("camri", 3, m=math.nan, s=8), "m=nan"),
         (lambda: list(grid("camri", 3, q=[1])), "no knob 'q'"),
         (lambda: setting("camri", 12, m=0.1, s=8).criterion(10), "12 is not a class; there are 10"),
+        (lambda: setting("camri", 10, m=0.1, s=8).criterion(10), "10 is not a class; there are 10, 0 to 9"),
+        (lambda: setting("camri", -1, m=0.1, s=8).criterion(10), "-1 is not a class"),
+        (lambda: setting("camri", 3, m=True, s=8), "m=True is not a finite number"),
         (lambda: methods.method("CE"), "unknown"),
     ],
 )

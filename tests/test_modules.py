@@ -80,6 +80,26 @@ def test_object_compiles_without_a_graph_break_and_counts_its_steps(name):
     assert loss.step.item() == before + 1
 
 
+@pytest.mark.parametrize("name", OBJECTS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_leading_dimensions_change_nothing(name, smoothing):
+    loss, _ = OBJECTS[name]
+    loss.label_smoothing = smoothing
+    torch.testing.assert_close(loss(COS.view(4, 5, 4), LABELS.view(4, 5)), loss(COS, LABELS))
+    loss.label_smoothing = 0.0
+
+
+def test_what_is_not_said_is_as_in_the_articles():
+    assert camri.CamriLoss(4, {1: 0.2}).options == {"scale": 8.0, "beyond_pi": "monotone"}
+    assert camri.CosFaceLoss(4, {1: 0.2}).options == {"scale": 8.0}
+    assert camri.LdamLoss(W).options == {"scale": 30.0}
+    assert camri.FocalLoss().gamma.item() == 2.0
+    cost = penalties.important_matrix(4, {1: 2.0})
+    torch.testing.assert_close(
+        camri.WassersteinLoss(4, {1: 2.0})(COS, LABELS), losses.wasserstein(COS, LABELS, cost, 0.0).mean()
+    )
+
+
 def margin_of(loss):
     """The margin in force, read back from the loss of one image at 90°."""
     scale = loss.options["scale"]
@@ -99,6 +119,17 @@ def test_ramp_grows_from_nothing_to_the_full_margin_and_is_off_in_eval():
     assert loss.step.item() == 8
     loss(torch.zeros(1, 2), torch.tensor([0]))
     assert loss.step.item() == 8  # evaluation is not a step
+
+
+@pytest.mark.parametrize(
+    ("ramp", "wanted"), [(1, [0, 1, 1, 1]), (2, [0, 0.5, 1, 1]), ((1, 2), [0, 0, 1, 1]), ((2, 2), [0, 0, 1, 1])]
+)
+def test_a_short_ramp_is_full_from_its_end_on(ramp, wanted):
+    loss, strengths = camri.CamriLoss(2, {0: 0.4}, ramp=ramp), []
+    for _ in wanted:
+        strengths.append(float(loss.strength()))
+        loss(torch.zeros(1, 2), torch.tensor([0]))
+    assert strengths == wanted
 
 
 def test_without_a_ramp_the_first_step_has_the_full_margin():
@@ -174,6 +205,12 @@ def test_parameters_follow_the_module_to_another_dtype_and_nothing_is_trained():
         (lambda: camri.CamriLoss(4, {1: 0.3}, beyond_pi="linear"), "beyond_pi='linear'"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, reduction="avg"), "reduction='avg'"),
         (lambda: camri.CrossEntropyLoss(label_smoothing=1.5), "label_smoothing=1.5"),
+        (lambda: camri.WassersteinLoss(4, {1: 2.0}, entropy=0.1, label_smoothing=1.0), r"label_smoothing=1\.0"),
+        (lambda: camri.WassersteinLoss(4, {1: 2.0}, entropy=0.1, label_smoothing=-0.1), r"label_smoothing=-0\.1"),
+        (
+            lambda: camri.WassersteinLoss(4, {1: 2.0}, entropy=1e-3, label_smoothing=0.2),
+            "Sinkhorn misses its marginals",
+        ),
         (lambda: camri.FocalLoss(-1.0), "gamma"),
         (lambda: camri.VectorScalingLoss(torch.ones(3), torch.ones(2)), "shifts of shape"),
     ],
