@@ -82,7 +82,8 @@ def table_of_angles(records: Sequence[Mapping[str, Any]]) -> Table:
         records=tuple(records),
         notes=(
             f"Mean over trials, {IMAGES[records[0]['images']]}; bold: the smallest of a method’s three. CAMRI and "
-            "ArcFace at their Table I settings (by validation where that cell is blank), L2-softmax at CAMRI’s scale.",
+            "ArcFace at their Table I settings (by validation where that cell is blank), L2-softmax at CAMRI’s scale; "
+            f"{BLANK} where it was not trained.",
         ),
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from camri.report.reading import Reading, measure, quoted
+from camri.report.reading import BASELINE, Reading, measure, quoted
 from camri.report.table import BLANK, Cell, Table, cells
 from camri.report.tables import interval, p_value, picked, points
 from camri.report.verdict import ColumnVerdict, Judged, correct_for_columns
@@ -39,8 +39,8 @@ def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
             "unknown",
             "No answer yet: the important classes are found from cross-entropy trials, which are still to end.",
         )
-    if any(one.baseline is None for one in verdicts):
-        return Answer("unknown", "No answer: this run has no cross-entropy trials to compare with.")
+    if (missing := _what_is_missing(reading, verdicts)) is not None:
+        return Answer("unknown", missing)
     if any(one.best is None for one in verdicts):
         return _on_the_test_set(verdicts)
     corrected = correct_for_columns(verdicts)
@@ -49,21 +49,38 @@ def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
     if len(verdicts) == 1:
         best = verdicts[0].best
         assert best is not None
-        return Answer("gain" if sure else "none", _one_column(verdicts[0], best, bool(sure)), details)
+        return Answer("gain" if sure else "none", _one_column(verdicts[0], best, bool(sure), corrected[0]), details)
     table = _table(verdicts, corrected)
     every = "; ".join(_figures(one) for one in (sure or verdicts))
+    classes = "important classes" if all(len(one.column.indices) == 1 for one in verdicts) else "sets of classes"
     if sure:
-        names = ", ".join(quoted(one.column.title) for one in sure)
         sentence = (
-            f"In {len(sure)} of {len(verdicts)} columns ({names}) the chosen setting finds more of the important class "
-            f"than cross-entropy shifted to the same accuracy: {every}."
+            f"For {len(sure)} of {len(verdicts)} {classes} the chosen setting finds more of the images than "
+            f"cross-entropy shifted to the same accuracy. Recall: {every}."
         )
         return Answer("gain", sentence, details, table)
     sentence = (
-        f"No improvement is shown: in none of {len(verdicts)} columns does the chosen setting find more of the "
-        f"important class than cross-entropy shifted to the same accuracy: {every}."
+        f"No improvement is shown: for none of {len(verdicts)} {classes} is the chosen setting sure to find more of "
+        f"the images than cross-entropy shifted to the same accuracy. Recall: {every}."
     )
     return Answer("none", sentence, details, table)
+
+
+def _what_is_missing(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> str | None:
+    """Why there is no answer; None where there may be one."""
+    if not any(one.settings for one in verdicts):
+        how = "has ended well; the failed ones are listed below" if reading.rows else "has ended"
+        return f"No answer yet: no trial {how}."
+    planned = reading.methods()
+    if any(one.baseline is None for one in verdicts):
+        if BASELINE in planned:
+            return "No answer yet: no cross-entropy trial has ended well, and others are compared with it."
+        return "No answer: this run has no cross-entropy trials to compare with."
+    if all(setting.method == BASELINE for one in verdicts for setting in one.settings):
+        if planned == [BASELINE]:
+            return "No answer: only cross-entropy was trained, and there is nothing to compare with it."
+        return "No answer yet: only cross-entropy trials have ended well, and there is nothing to compare with them."
+    return None
 
 
 def is_sure(best: Judged | None, p: float) -> bool:
@@ -78,9 +95,11 @@ def _figures(one: ColumnVerdict) -> str:
     return f"{quoted(one.column.title)} {interval(one.best.gain)} points"
 
 
-def _one_column(one: ColumnVerdict, best: Judged, is_sure: bool) -> str:
+def _one_column(one: ColumnVerdict, best: Judged, is_sure: bool, p: float) -> str:
     arms, title, gain = best.judgement.arms, one.column.title, best.gain
-    hits = f"{arms['chosen'].hits.sum()} of {arms['chosen'].num.sum()} against {arms['baseline shifted'].hits.sum()}"
+    before, after = (f"{arms[arm].hits.sum()}/{arms[arm].num.sum()}" for arm in ("baseline shifted", "chosen"))
+    models = f", {best.num_seeds} models each" if best.num_seeds > 1 else ""
+    hits = f"hits {before} → {after}{models}"
     by = f"{points(gain.estimate)} points of recall (95 %: {points(gain.low)} to {points(gain.high)}; {hits})"
     costs = f"accuracy against cross-entropy {interval(best.accuracy)} points"
     if best.keeps_baseline:
@@ -90,12 +109,16 @@ def _one_column(one: ColumnVerdict, best: Judged, is_sure: bool) -> str:
             f"alone gives {alone} points over cross-entropy as trained; {costs}."
         )
     if is_sure:
-        setting = picked(one, best)
+        setting = picked(one, best, " seeds")
         return (
             f"{setting} finds more of {quoted(title)} than cross-entropy shifted to the same accuracy: {by}, {costs}."
         )
-    fell = "; its accuracy fell" if best.accuracy.high < 0 else ""
-    return f"No improvement is shown for {quoted(title)}: over the shifted cross-entropy {by}, {costs}{fell}."
+    doubt = ""
+    if best.accuracy.high < 0:
+        doubt = " Its accuracy fell."
+    elif gain.low > 0:
+        doubt = f" The interval lies above 0, but by the test over seeds it may be luck (p = {p_value(p)})."
+    return f"No improvement is shown for {quoted(title)}: over the shifted cross-entropy {by}, {costs}.{doubt}"
 
 
 def _detail(one: ColumnVerdict, p: float) -> str:
@@ -113,7 +136,7 @@ def _detail(one: ColumnVerdict, p: float) -> str:
             f"alone gives {plain} points of recall over cross-entropy as trained, accuracy {interval(best.accuracy)}."
         )
     return (
-        f"{quoted(one.column.title)}: picked {picked(one, best)}; recall over shifted cross-entropy "
+        f"{quoted(one.column.title)}: picked {picked(one, best, ' seeds')}; recall over shifted cross-entropy "
         f"{interval(best.gain)} points, {tested}{seeds}; over cross-entropy as trained {plain}; accuracy "
         f"{interval(best.accuracy)}; chance that accuracy is more than half a point below shifted cross-entropy’s: "
         f"{gain.chance_of_fall:.0%}."

@@ -30,7 +30,7 @@ def who_paid(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = P
             continue
         found = _paid_records(reading, one, row)
         records += found
-        title = f"{quoted(one.column.title)}: {picked(one, row)}"
+        title = f"{quoted(one.column.title)}: {picked(one, row, ' seeds')}"
         panels.append(Panel(title, _paid_chart(found, look), 60 + 26 * len({record["class"] for record in found})))
     if not panels:
         return None
@@ -38,8 +38,8 @@ def who_paid(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = P
         "who-paid",
         "Who paid",
         "Recall of every class, gained or lost, in points, with 95 % intervals over seeds and images: the important "
-        "class first, then those that lost most. An interval that crosses 0 may be chance. Against the shifted "
-        "cross-entropy, what is left is what the method itself changes."
+        "class first (diamond), then those that lost most. An interval that crosses 0 may be chance. Against the "
+        "shifted cross-entropy, what is left is what the method itself changes."
         + (f" Of {len(reading.classes)} classes those {MOST_CLASSES} that changed most." if _is_cut(reading) else ""),
         tuple(panels),
         tuple(records),
@@ -90,7 +90,7 @@ def _paid_chart(records: Sequence[dict[str, Any]], look: Look) -> Any:
         tooltip=[
             "class:N",
             "against:N",
-            *(alt.Tooltip(f"{name}:Q", format="+.1f") for name in ("gain", "low", "high")),
+            *(alt.Tooltip(f"{name}:Q", title=f"{name} (points)", format="+.1f") for name in ("gain", "low", "high")),
         ],
     )
     axis = alt.X("low:Q", title="recall gained or lost (points)")
@@ -166,7 +166,9 @@ def cost(reading: Reading, look: Look = PRINT) -> Figure:
         y=alt.Y("method:N", sort=[record["method"] for record in records], title=None),
         tooltip=["method:N", "trials:Q", "mean:Q", "least:Q", "most:Q"],
     )
-    bars = base.mark_bar(color=look.muted, opacity=0.6).encode(x=alt.X("mean:Q", title="device seconds a trial"))
+    bars = base.mark_bar(color=look.muted, opacity=0.6).encode(
+        x=alt.X("mean:Q", title="device time of a trial (seconds)")
+    )
     ends = base.mark_rule(color=look.ink).encode(x="least:Q", x2="most:Q")
     return Figure(
         "cost",

@@ -12,7 +12,7 @@ from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing
 from camri.report.verdict import ColumnVerdict
 
 DEPTH = 0.03  # of accuracy below the baseline's: further down nobody wants to be
-MOST_BANDS = 5  # methods; the bands of more are mud, so then only two have one
+MOST_BANDS = 3  # methods; the bands of more are mud, so then only two have one
 BANDED = ("camri", BASELINE)
 BACK = 0.15  # of recall below the least of the models as trained: the curve's other end is of no use
 
@@ -97,7 +97,9 @@ def _at(recall: float, accuracy: float) -> dict[str, float]:
 def _curve_chart(
     lines: Any, bands: Any, starts: Any, colors: alt.Scale, dashes: alt.Scale, number: int, look: Look
 ) -> Any:
-    most = max([one["high"] for one in bands] + [one["accuracy"] for one in (*lines, *starts)], default=1.0)
+    # Of the bands what stands above the floor: at a recall of 1 one model's luck would take half of the height.
+    upper = [one["high"] for one in bands if one["accuracy"] >= starts[0]["floor"]]
+    most = max(upper + [one["accuracy"] for one in (*lines, *starts)], default=1.0)
     shared = alt.Scale(zero=False, nice=False, domain=[starts[0]["floor"] - DEPTH, min(1.0, most)])
     x = alt.X("recall:Q", title="recall of the important class", scale=alt.Scale(zero=False, nice=False))
     y = alt.Y("accuracy:Q", title="accuracy")

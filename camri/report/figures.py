@@ -9,7 +9,7 @@ import numpy as np
 from camri.errors import InputError
 from camri.metrics import Array
 from camri.report.reading import TITLES, Planned, Reading, measure, quoted
-from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing
+from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, labels
 from camri.report.verdict import ColumnVerdict
 
 MOST_CLASSES = 20
@@ -119,13 +119,15 @@ def _heat(records: Sequence[dict[str, Any]], names: Sequence[str], look: Look, i
             "predicted:N",
             scale=alt.Scale(domain=list(names)),
             title="predicted",
-            axis=alt.Axis(labelAngle=-90, labelLimit=90),
+            axis=alt.Axis(labelAngle=-90, labelLimit=110, labelExpr=labels(names)),
         ),
-        y=alt.Y("true:N", scale=alt.Scale(domain=list(names)), title="true", axis=alt.Axis(labelLimit=90)),
+        y=alt.Y("true:N", scale=alt.Scale(domain=list(names)), title="true",
+                axis=alt.Axis(labelLimit=110, labelExpr=labels(names))),
         tooltip=["true:N", "predicted:N", alt.Tooltip("percent:Q", format="+.1f" if is_change else ".1f")],
     )  # fmt: skip
-    # Opacity over the page's own background, and not a scale between two colours: it reads the same in the dark.
-    strength = alt.Opacity("size:Q", scale=alt.Scale(domain=[0, most], range=[0.06, 0.8]), legend=None)
+    # Opacity over the page’s own background, and not a scale between two colours: it reads the same in the dark; no
+    # stronger than 0.6, so that the numbers on it have contrast in both.
+    strength = alt.Opacity("size:Q", scale=alt.Scale(domain=[0, most], range=[0.06, 0.6]), legend=None)
     color = alt.condition("datum.percent >= 0", alt.value(look.up), alt.value(look.down))
     cells = base.transform_calculate(size="abs(datum.percent)").mark_rect().encode(opacity=strength, color=color)
     if len(names) > FEW_CLASSES:

@@ -21,6 +21,7 @@ from camri.report.angles import table_two
 from camri.report.answer import answer
 from camri.report.calibration import calibration_table
 from camri.report.gaps import gap_table
+from camri.report.glossary import explain
 from camri.report.reading import HARDWARE, VERSIONS, Reading, list_environment, quoted
 from camri.report.steps import steps_table
 from camri.report.table import Table
@@ -78,6 +79,7 @@ def render(reading: Reading) -> str:
         progress=reading.progress(),
         failed=reading.failed,
         num_outcomes=len(reading.rows),
+        words=explain(reading.methods()),
         facts=facts(reading),
         studies=[json.dumps(study, indent=1, ensure_ascii=False) for study in reading.run.studies],
     )
@@ -127,7 +129,7 @@ def sections(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[Sectio
     if steps is not None:
         made.insert(0, ("steps", "Steps", lambda: Section("", "", "What each step gave", tables=(steps,))))
     if not any(one.settings for one in verdicts):
-        return [Section(name, label, label, text="Nothing to show yet: no trial has ended.") for name, label, _ in made]
+        return []
     found = []
     for name, label, make in made:
         try:
@@ -152,8 +154,14 @@ def _curve(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:
 def _tables(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:
     honest = honest_table(reading, verdicts)
     paper = table_one([(reading, verdicts)])
-    text = "" if honest else "The study held out no validation images, so there is no honest choice to show."
-    return Section("", "", "The table", tables=(honest, paper) if honest else (paper,), text=text)
+    why_not = (
+        "No method but cross-entropy has ended yet, so there is nothing to choose."
+        if reading.has_validation
+        else "The study held out no validation images, so there is no honest choice to show."
+    )
+    text = "" if honest else why_not
+    shown = (honest, paper) if honest else (paper,)
+    return Section("", "", "The table: every method and its controls", tables=shown, text=text)
 
 
 def _calibration(verdicts: Sequence[ColumnVerdict]) -> Section:
@@ -172,22 +180,20 @@ def facts(reading: Reading) -> list[tuple[str, str]]:
     run = reading.run
     studies, rows = run.studies, reading.rows
     seeds = sorted({seed for study in studies for seed in study["seeds"]})
+    times = sorted(row.created[:19].replace("T", " ") for row in rows)
     environment = reading.environment()
     found = [
         ("data", reading.name),
         ("fingerprint of data and splits", run.fingerprint),
         ("provenance", _pairs(run.data.get("provenance", {}))),
-        ("images", _pairs(run.data["rows"])),
+        ("images", ", ".join(f"{name} {num:,}" for name, num in run.data["rows"].items())),
         ("important classes", ", ".join(column.title for column in reading.columns) or "not known yet"),
         ("seeds", ", ".join(map(str, seeds))),
         ("training", _pairs(run.training)),
         ("versions", list_environment(environment, VERSIONS)),
         ("hardware", list_environment(environment, HARDWARE)),
         ("device time", duration(sum(row.device_s for row in rows))),
-        (
-            "first and last outcome",
-            f"{min(r.created for r in rows)} – {max(r.created for r in rows)}" if rows else "none",
-        ),
+        ("first and last outcome", f"{times[0]} – {times[-1]} UTC" if times else "none"),
     ]
     for study in studies:
         split = {name: study[name] for name in ("val_fraction", "test_fraction", "split_seed", "important_from")}
@@ -195,14 +201,33 @@ def facts(reading: Reading) -> list[tuple[str, str]]:
     if command := run.note("command"):
         found.append(("to repeat it", command))
     else:  # exact however the study was narrowed, which a recipe's name would not be
-        found.append(("to repeat it", "camri study run study.json --out runs/again"))
+        is_done = reading.progress().is_finished
+        again = "runs/again" if is_done else shlex.quote(str(reading.folder))
+        found.append(("to repeat it" if is_done else "to go on with it", f"camri study run study.json --out {again}"))
         found.append(("where study.json is", "the study’s JSON at the foot of this page"))
     found.append(("this page", f"camri report {shlex.quote(str(reading.folder))}"))
     return found
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+    """Names and values on one line, in words; what is empty is left out.
+
+    >>> _pairs({"flip": False, "options": {}, "ramp": [0.0, 0.3], "sizes": {"least": 32}, "sha256": "0123456789" * 6})
+    'flip no, ramp 0.0 to 0.3, sizes (least 32), sha256 0123456789…'
+    """
+    return ", ".join(f"{name} {_plain(value)}" for name, value in values.items() if value not in ({}, [], (), "", None))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return f"({_pairs(value)})"
+    if isinstance(value, (list, tuple)):
+        is_range = len(value) == 2 and all(isinstance(one, float) for one in value)
+        return (" to " if is_range else ", ").join(map(_plain, value))
+    text = str(value)
+    return f"{text[:10]}…" if len(text) >= 40 and text.isalnum() else text  # a hash: the store has it whole
 
 
 def _asset(name: str) -> Markup:

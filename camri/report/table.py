@@ -170,7 +170,8 @@ def to_terminal(table: Table) -> "RichTable":
     caption = Text("\n".join(table.notes), style="dim") if table.notes else None
     shown = RichTable(title=Text(table.caption), caption=caption, caption_justify="left")
     for place, text in enumerate(table.header):
-        shown.add_column(Text(text), justify="left" if place == 0 else "right")
+        # A number that does not fit goes on in the next line: cut, it would be another number.
+        shown.add_column(Text(text), justify="left" if place == 0 else "right", overflow="fold")
     for title, group in table.titled():
         if title:
             shown.add_row(Text(title, style="italic"))

@@ -219,7 +219,8 @@ def table_of_honest(records: Sequence[Record]) -> Table:
             "Every row but “cross-entropy” has its important scores shifted, each model by what its own validation "
             "scores allow at cross-entropy’s accuracy. A method’s row takes cross-entropy (“ce”) where no setting of "
             "the method was better on validation data. Mean ± sd over trials; differences in points of a hundred with "
-            "95 % intervals over seeds and images; p of a paired t test over seeds, corrected for all rows.",
+            "95 % intervals over seeds and images; p of a paired t test over seeds, corrected for all rows. "
+            "CE: cross-entropy. A number in brackets: the seeds that were given that setting.",
         ),
     )  # fmt: skip
 
@@ -242,12 +243,12 @@ def interval_of(record: Record, name: str) -> str:
     return BLANK if estimate is None else span(estimate, low, high)
 
 
-def picked(one: ColumnVerdict, row: Judged) -> str:
-    """The settings that the judged seeds were given, the most frequent first."""
+def picked(one: ColumnVerdict, row: Judged, unit: str = "") -> str:
+    """The settings that the judged seeds were given, the most frequent first; of several, each with its seeds."""
     keys = row.judgement.arms["chosen"].keys
     names = {key: one.find(key, row.final.method).title for key in keys}
     counted = sorted(((keys.count(key), name) for key, name in names.items()), key=lambda pair: -pair[0])
-    return counted[0][1] if len(counted) == 1 else ", ".join(f"{name} ({count})" for count, name in counted)
+    return counted[0][1] if len(counted) == 1 else ", ".join(f"{name} ({count}{unit})" for count, name in counted)
 
 
 def _one_for_each_control(one: ColumnVerdict) -> list[Judged]:

@@ -1,5 +1,6 @@
 """One look for every chart: colours that colour-blind readers tell apart, and what a figure is made of."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +11,17 @@ from camri.errors import InputError, closest
 from camri.report.reading import TITLES
 
 FORMATS = ("png", "svg", "pdf")
+# Methods that share a dash differ in colour for every kind of sight: tests/report/test_theme.py measures it.
+_DASHES = {
+    "camri": (1, 0), "ce": (1, 0), "wce": (1, 0), "arcface": (5, 3), "one_vs_rest": (5, 3), "wasserstein": (2, 2),
+    "focal": (2, 2), "logit_adjusted": (2, 2), "crwwce": (8, 3, 2, 3), "l2softmax": (8, 3, 2, 3),
+    "ldam": (8, 3, 2, 3), "cosface": (14, 4), "vector_scaling": (14, 4),
+}  # fmt: skip
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
 # A legend of lines: colour and dash as they are drawn. As dots, dashed outlines look like blots.
-LINES = alt.Legend(symbolType="stroke", symbolStrokeWidth=2.5, symbolSize=300, symbolOpacity=1)
+LINES = alt.Legend(symbolType="stroke", symbolStrokeWidth=2.5, symbolSize=600, symbolOpacity=1)
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,16 @@ class Look:
                 "labelFontSize": 11,
                 "titleFontSize": 12,
                 "titleFontWeight": "normal",
-                "labelLimit": 165,
+                "labelLimit": 190,  # the longest title of a method; the page takes less on a phone
             },
-            "legend": {**text, "orient": "bottom", "columns": 2, "labelLimit": 220, "titleFontWeight": "normal"},
+            "legend": {
+                **text,
+                "orient": "bottom",
+                "columns": 2,
+                "labelLimit": 220,
+                "labelFontSize": 11,
+                "titleFontWeight": "normal",
+            },
             "title": {
                 "color": self.ink,
                 "font": FONT,
@@ -55,18 +69,16 @@ class Look:
                 "anchor": "start",
                 "limit": 320,
             },
-            "axisQuantitative": {"tickCount": 6, "labelOverlap": True},
+            "axisQuantitative": {"tickCount": 6, "labelOverlap": True, "labelSeparation": 6},
             "text": {"color": self.ink, "font": FONT},
             "rule": {"color": self.muted},
         }
 
     def methods(self, used: Sequence[str]) -> tuple[alt.Scale, alt.Scale]:
         """Scales of colour and dash for the methods used, the same in every chart."""
-        every = list(TITLES)
-        dashes = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
         domain = [TITLES.get(name, name) for name in used]
         colors = [self.series.get(name, self.muted) for name in used]
-        strokes = [dashes[every.index(name) % 4] if name in every else [4, 4] for name in used]
+        strokes = [list(_DASHES.get(name, (4, 4))) for name in used]
         return alt.Scale(domain=domain, range=colors), alt.Scale(domain=domain, range=strokes)
 
 
@@ -111,6 +123,23 @@ class Figure:
 def drawing(records: Sequence[Mapping[str, Any]]) -> alt.Chart:
     """An empty chart of plain records."""
     return alt.Chart(alt.Data(values=[dict(one) for one in records]))
+
+
+def shorten(names: Sequence[str], most: int = 16) -> dict[str, str]:
+    """Name -> a label of at most so many letters, cut in its middle: long names often differ at their ends only.
+
+    >>> shorten(["Stop", "Speed limit (80km/h)", "Speed limit (20km/h)"])
+    {'Stop': 'Stop', 'Speed limit (80km/h)': 'Speed…t (80km/h)', 'Speed limit (20km/h)': 'Speed…t (20km/h)'}
+    """
+    head = most // 3
+    short = [name if len(name) <= most else f"{name[:head]}…{name[head + 1 - most :]}" for name in names]
+    numbered = [f"{place}: {one[: most - 4]}" if short.count(one) > 1 else one for place, one in enumerate(short)]
+    return dict(zip(names, numbered, strict=True))
+
+
+def labels(names: Sequence[str]) -> str:
+    """A Vega expression that shortens an axis's labels, which are full names."""
+    return f"{json.dumps(shorten(names))}[datum.label] || datum.label"
 
 
 def specification(panel: Panel, look: Look, width: int | str = "container") -> dict[str, Any]:

@@ -23,6 +23,7 @@ HOSTILE = (
     "🛑" * 40,
     "a very long name " * 12 + "x" * 120,
 )
+CE = {("ce", seed) for seed in range(2)}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -38,7 +39,7 @@ def lead(page):
 def test_a_true_gain_is_told_with_its_uncertainty(gain_page):
     page = gain_page.read_text(encoding="utf-8")
     assert re.match(
-        r"In 2 of 2 columns \(“column”, “ring”\) the chosen setting finds more .*“column” \+\d+\.\d \[\+\d", lead(page)
+        r"For 2 of 2 important classes the chosen setting finds more .*“column” \+\d+\.\d \[\+\d", lead(page)
     )
     assert "Holm" in page
     assert "Still running" not in page
@@ -104,7 +105,11 @@ def test_how_it_was_made(gain_page):
         "test 400",
     ):
         assert said in page, said
-    assert "camri study run study.json --out" in page
+    assert "<code>camri study run study.json --out runs/again</code>" in page
+    assert "<dd><bdi>camri 0.1.0, torch 2.13.0</bdi></dd>" in page, "versions are no command"
+    assert re.search(r"<dd><bdi>2\d{3}-\d\d-\d\d \d\d:\d\d:\d\d – 2\d{3}-.* UTC</bdi>", page)
+    assert "ramp 0.0 to 0.3, " in page
+    assert "flip no" in page
     shown = html.unescape(re.search(r'<pre tabindex="0">(.*?)</pre>', page, flags=re.S).group(1))
     assert json.loads(shown)["name"] == "made by hand"  # what the command asks for is there
 
@@ -129,7 +134,30 @@ def test_a_run_that_has_just_begun_has_a_page(tmp_path):
     make_run(tmp_path, leave_out={(method, seed) for method in METHODS for seed in range(4)})
     page = text_of(tmp_path)
     assert "0 of 24 trials have ended" in page
-    assert "no trial has ended" in page
+    assert lead(page) == "No answer yet: no trial has ended."
+    assert "<p>No trial has ended yet.</p>" in page
+    assert f"<dt><bdi>to go on with it</bdi></dt><dd><code>camri study run study.json --out {tmp_path}</code>" in page
+
+
+def test_with_cross_entropy_alone_nothing_is_claimed(tmp_path):
+    make_run(tmp_path / "early", seeds=2, leave_out={(method, seed) for method in METHODS for seed in range(2)} - CE)
+    page = text_of(tmp_path / "early")
+    assert lead(page).startswith("No answer yet: only cross-entropy trials have ended well")
+    assert "held out no validation images" not in page
+    assert "No method but cross-entropy has ended yet" in page
+    make_run(tmp_path / "only", seeds=2, methods={"ce": {}})
+    assert lead(text_of(tmp_path / "only")).startswith("No answer: only cross-entropy was trained")
+    make_run(tmp_path / "failed", seeds=2, failing={(method, seed) for method in METHODS for seed in range(2)})
+    assert lead(text_of(tmp_path / "failed")).startswith("No answer yet: no trial has ended well")
+    make_run(tmp_path / "late", seeds=2, failing=CE)
+    assert lead(text_of(tmp_path / "late")).startswith("No answer yet: no cross-entropy trial has ended well")
+
+
+def test_an_interval_above_zero_that_is_not_claimed_says_why(tmp_path):
+    make_run(tmp_path, sharpness={"camri": 0.6})
+    page = text_of(tmp_path)
+    assert re.search(r"\(95 %: \+\d+\.\d to \+\d+\.\d; hits \d+/400 → \d+/400, 4 models each\)", lead(page))
+    assert re.search(r"above 0, but by the test over seeds it may be luck \(p = 0\.\d+\)", lead(page))
 
 
 def test_names_are_escaped_in_html_and_json(tmp_path):
@@ -208,6 +236,31 @@ def test_in_a_browser_all_charts_are_drawn_and_nothing_is_asked_of_the_network(l
     counts = "[...document.querySelectorAll('.chart svg')].map(one => one.querySelectorAll('path, line, text').length)"
     assert min(page.evaluate(counts)) >= 8
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_on_a_small_phone_no_text_of_a_chart_is_cut(look, hostile_page):
+    page, _, _ = look(hostile_page, width=320)
+    beyond = """[...document.querySelectorAll('.chart')].flatMap(chart => {
+        const ends = chart.getBoundingClientRect();
+        return [...chart.querySelectorAll('svg text')].filter(text => {
+            const own = text.getBoundingClientRect();
+            return text.textContent && (own.right > ends.right + 1 || own.left < ends.left - 1);
+        }).map(text => `${chart.id}: ${text.textContent}`);
+    })"""
+    assert page.evaluate(beyond) == []
+
+
+def test_a_table_that_scrolls_keeps_its_first_column_in_sight(look, gain_page):
+    page, _, _ = look(gain_page, width=390)
+    place = page.locator("#table .scroll").first
+    assert place.evaluate("one => one.scrollWidth > one.clientWidth")
+    assert "linear-gradient" in place.evaluate("one => getComputedStyle(one).backgroundImage"), "a shadow says so"
+    place.evaluate("one => { one.scrollLeft = one.scrollWidth; }")
+    first = place.locator("tbody tr:not(.group) th").first
+    assert first.bounding_box()["x"] == pytest.approx(place.bounding_box()["x"], abs=1)
+    page, _, _ = look(gain_page, width=1400)
+    wide = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth + 1).length"
+    assert page.evaluate(wide) == 0, "on a desk nothing needs scrolling"
 
 
 def test_hostile_names_stay_text(look, hostile_page):

@@ -5,6 +5,10 @@
   const drawn = [];
   for (const [name, specification] of Object.entries(specifications)) {
     const place = document.getElementById(`chart-${name}`);
+    // On a phone labels take a third at most and legends one column: the rest is for the drawing.
+    const { axis, legend } = specification.config;
+    axis.labelLimit = Math.min(axis.labelLimit, Math.max(60, 0.36 * place.clientWidth));
+    if (place.clientWidth < 440) legend.columns = 1;
     try {
       const options = {
         renderer: "svg",
