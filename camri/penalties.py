@@ -4,6 +4,7 @@
 """
 
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 
@@ -26,6 +27,8 @@ def class_index(key: ClassKey, classes: Classes) -> int:
     if isinstance(key, str):
         if isinstance(classes, int):
             raise InputError(f"important class {key!r} is a name, but no class names are known; give classes=[…]")
+        if key not in classes:
+            key = unicodedata.normalize("NFC", key)  # as names of own data are; macOS writes accents as signs apart
         if list(classes).count(key) != 1:
             many = "names more than one class" if key in classes else "is not a class"
             raise InputError(f"important class {key!r} {many}; {closest(key, classes)}")

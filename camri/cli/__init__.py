@@ -2,8 +2,9 @@
 
 import inspect
 import sys
+import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -71,8 +72,19 @@ def _unwrap_help(group: typer.Typer) -> None:
 _unwrap_help(app)
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    if issubclass(category, UserWarning):
+        typer.echo(f"warning: {visible(str(message))}", err=True)  # where in the code is nothing to the user
+    else:
+        _show_with_place(message, category, *place, **more)
+
+
+_show_with_place = warnings.showwarning
+
+
 def main() -> None:
     """Run the command line; bad input ends with one sentence on stderr and exit code 2."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except InputError as error:

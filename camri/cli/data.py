@@ -100,14 +100,15 @@ def show(
 
     from camri.data import load
     from camri.data.describe import contact_sheet, describe
+    from camri.data.listing import DataWarning
 
     if sheet and sheet.suffix.lower() != ".png":
         raise InputError(f"--sheet {sheet} must end in .png")
     console = Console(stderr=True)
     bars = Progress(console=console, transient=True, disable=not console.is_terminal)
     with warnings.catch_warnings(), bars as progress:
-        bar = progress.add_task("decoding", total=None, visible=False)
-        warnings.filterwarnings("ignore", message=".*(resized to|left out)")  # both are in the summary
+        bar = progress.add_task("reading", total=None, visible=False)
+        warnings.simplefilter("ignore", DataWarning)  # the summary has them
         dataset = load(
             source,
             size=size,
@@ -160,17 +161,22 @@ def _remarks(told: dict[str, Any]) -> list[str]:
         (low_height, low_width), (high_height, high_width) = sizes["smallest"], sizes["largest"]
         if (low_height, low_width) != (high_height, high_width) or told["shape"][:2] != [low_height, low_width]:
             lines.append(f"files are {low_height} x {low_width} to {high_height} x {high_width} pixels")
-    if told["size_note"]:
-        lines.append(told["size_note"])
+    if columns := told["columns"]:
+        lines.append(", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in columns.items()))
     if told["verified"] is not None:
         lines.append(f"official content verified: {'yes' if told['verified'] else 'no'}")
     for part, count in told["groups"].items():
         lines.append(f"{count:,} groups in {part}; splits keep a group together")
     for step in told["splits"]:
         lines.append(f"{step['part']}: {step['rows']:,} rows held out of train by {step['by']}, seed {step['seed']}")
-    for found in told["duplicates"]:
+    for found in told["duplicates"] if told["kind"] == "features" else ():  # of images the notes tell
         one, other = found["splits"]
         lines.append(f"duplicates: {found['count']:,} rows of {other} are also in {one} (exactly)")
+    if told["copies_in_train"]:
+        lines.append(
+            f"copies: {told['copies_in_train']:,} rows of train are the same as another; splits keep them together"
+        )
+    lines += [f"note: {note}" for note in told["notes"]]
     if told["skipped"]:
         lines.append(f"left out as unreadable: {len(told['skipped'])}")
         lines += [f"  {entry['file']}: {entry['why']}" for entry in told["skipped"][:20]]

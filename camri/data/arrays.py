@@ -7,7 +7,7 @@ import numpy as np
 
 from camri.data.labels import encode
 from camri.data.listing import Found, Listing, Part
-from camri.data.table import finite
+from camri.data.table import to_features
 from camri.errors import InputError
 
 INPUTS = ("inputs", "images", "features", "x", "data")
@@ -41,12 +41,13 @@ def _read(path: Path) -> Listing:
     parts = {}
     for part, values in inputs.items():
         where = f"{path}, {part} part"
+        values = _as_inputs(values, where)
         if len(values) != len(codes[part]):
             raise InputError(f"{where}: {len(values)} inputs and {len(codes[part])} labels; they must be as many")
         group = groups.get(part)
         if group is not None and (group.dtype.kind not in "iu" or group.shape != codes[part].shape):
             raise InputError(f"{where}: groups are {group.dtype} {group.shape}; give one whole number a row")
-        parts[part] = Part(_as_inputs(values, where), codes[part], None if group is None else group.astype(np.int64))
+        parts[part] = Part(values, codes[part], None if group is None else group.astype(np.int64))
     return Listing(classes, parts)
 
 
@@ -65,7 +66,7 @@ def _by_part(arrays: dict[str, np.ndarray], spellings: tuple[str, ...]) -> dict[
 def _as_inputs(values: np.ndarray, where: str) -> np.ndarray:
     """uint8 (N, H, W, C) images or float32 (N, D) features."""
     if values.ndim == 2 and values.dtype.kind in "fiub":
-        return finite(values.astype(np.float32), where)
+        return to_features(values, where)
     if values.dtype == np.uint8 and values.ndim == 3:
         return values[..., None]
     if values.dtype == np.uint8 and values.ndim == 4:

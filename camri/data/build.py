@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -13,14 +14,15 @@ import torch
 from camri.data import cache, cifar10
 from camri.data.dataset import DataSet, Split, assemble, hash_json
 from camri.data.decode import decode_parts, resize_arrays
-from camri.data.duplicates import across_splits
+from camri.data.duplicates import across_splits, count_copies, remarks
 from camri.data.identity import content_hash
-from camri.data.labels import check_classes
+from camri.data.labels import check_classes, doubtful_names
 from camri.data.listing import EncodedImages, Found, Options, Part
 from camri.data.parallel import Progress
 from camri.data.splits import make_test
+from camri.errors import InputError
 
-CACHE_VERSION = 1  # to be raised when the same files and options would decode to something else
+CACHE_VERSION = 2  # to be raised when the same files and options would decode to something else
 OFFICIAL_SHA256 = {"cifar10": cifar10.OFFICIAL_SHA256}  # of the decoded pixels, for layouts without file checksums
 
 
@@ -33,7 +35,7 @@ def build(
     progress: Progress | None,
 ) -> DataSet:
     """The data set that was found, from the cache where it is there, and then kept there."""
-    file = _cache_file(path, found, options, kept_in)
+    file = _cache_file(path, found, options, kept_in, progress)
     kept = cache.read(file) if file else None
     if kept is not None:
         return _from_cache(*kept)
@@ -44,12 +46,18 @@ def build(
     return dataset
 
 
-def _cache_file(path: Path, found: Found, options: Options, kept_in: str | PathLike[str] | bool | None) -> Path | None:
+def _cache_file(
+    path: Path,
+    found: Found,
+    options: Options,
+    kept_in: str | PathLike[str] | bool | None,
+    progress: Progress | None,
+) -> Path | None:
     """The file for this content and these options; None where nothing is to be kept."""
     if kept_in is False or not found.files:
         return None
     root = Path(kept_in) if isinstance(kept_in, (str, PathLike)) else cache.cache_folder()
-    content = content_hash(found.files, str(path if path.is_dir() else path.parent), root)
+    content = content_hash(found.files, str(path if path.is_dir() else path.parent), root, progress)
     key = hash_json([CACHE_VERSION, content, sorted(found.also), vars(options), found.layout, path.name])
     return root / f"{key}.data"
 
@@ -66,6 +74,7 @@ def _decode(name: str, path: Path, found: Found, options: Options, scratch: str,
             notes["skipped_note"] = f"{len(notes['skipped'])} unreadable images were left out"
     else:
         parts = resize_arrays(parts, options.size)
+    _refuse_unlike_shapes(str(path), parts)
     provenance = {
         "source": name,
         "layout": listing.facts.get("layout", found.layout),
@@ -81,8 +90,27 @@ def _decode(name: str, path: Path, found: Found, options: Options, scratch: str,
     if official and "verified" not in provenance:
         digests = dataset.provenance["sha256"]
         provenance["verified"] = all(digests[part]["inputs"] == official.get(part) for part in digests)
-    told = {**dataset.provenance, **provenance, "duplicates": across_splits(dataset)}
+    duplicates = across_splits(dataset)
+    told = {**dataset.provenance, **provenance, "duplicates": duplicates}
+    told["notes"] = doubtful_names(listing.classes)
+    if dataset.is_image:  # rows of features may well be equal by chance
+        told["copies_in_train"] = count_copies(dataset.splits["train"])
+        names = {} if listing.test_rows else {part: rows.names for part, rows in parts.items() if rows.names}
+        told["notes"] += remarks(dataset, duplicates, names)
     return replace(dataset, provenance=json.loads(json.dumps(told)))  # the same as it will come from the cache
+
+
+def _refuse_unlike_shapes(source: str, parts: Mapping[str, Part]) -> None:
+    shapes = {part: rows.inputs.shape[1:] for part, rows in parts.items() if isinstance(rows.inputs, np.ndarray)}
+    kinds = {part: rows.inputs.dtype for part, rows in parts.items() if isinstance(rows.inputs, np.ndarray)}
+    if 0 in shapes["train"]:
+        raise InputError(f"{source}: the inputs are empty, of shape {shapes['train']}; give at least a number a row")
+    for part in shapes:
+        if shapes[part] != shapes["train"] or kinds[part] != kinds["train"]:
+            raise InputError(
+                f"{source}: inputs of {part} are {kinds[part]} {shapes[part]}, those of train {kinds['train']} "
+                f"{shapes['train']}; all splits need the same"
+            )
 
 
 def _as_split(rows: Part) -> Split:

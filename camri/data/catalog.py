@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from camri.data import archive, arrays, awa2, cifar10, digits, folder, gtsrb, mnist, table
 from camri.data.build import build
 from camri.data.dataset import DataSet
-from camri.data.listing import Found, Listing, Options
+from camri.data.listing import DataWarning, Found, Listing, Options
 from camri.data.parallel import Progress
 from camri.errors import InputError, closest
 
@@ -60,10 +61,15 @@ def load(
         dataset = build(name, path, found, options, cache, progress)
     except PermissionError as error:
         raise InputError(f"{error.filename} may not be read by this user; change its permissions") from None
-    for note in ("size_note", "skipped_note"):
-        if note in dataset.provenance:
-            warnings.warn(f"{dataset.name}: {dataset.provenance[note]}", stacklevel=2)
+    for note in notes(dataset.provenance):
+        warnings.warn(f"{dataset.name}: {note}", DataWarning, stacklevel=2)
     return dataset
+
+
+def notes(provenance: Mapping[str, Any]) -> list[str]:
+    """What the owner of a data set should know, a sentence each."""
+    single = [provenance[key] for key in ("size_note", "depth_note", "skipped_note") if key in provenance]
+    return [*single, *provenance.get("notes", [])]
 
 
 def _as_size(size: Any) -> tuple[int, int] | None:
@@ -137,9 +143,12 @@ def _find_single_file(path: Path, options: Options) -> Found | None:
 def _read_archive(path: Path, scratch: Path, options: Options) -> Listing:
     archive.unpack(path, scratch)
     inside = scratch
-    while len(list(inside.iterdir())) == 1 and len(folder.subfolders(inside)) == 1:
-        inside = inside / folder.subfolders(inside)[0]
-    found = recognise(inside, options)
-    listing = found.read(str(scratch))
+    try:
+        while len(folder.subfolders(inside)) == 1 and len(folder.visible(inside)) == 1:
+            inside = inside / folder.subfolders(inside)[0]
+        found = recognise(inside, options)
+        listing = found.read(str(scratch))
+    except InputError as error:  # nobody knows the temporary folder
+        raise InputError(str(error).replace(str(scratch), str(path))) from None
     listing.facts["layout"] = f"{found.layout}, in an archive"
     return listing

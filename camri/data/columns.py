@@ -65,7 +65,7 @@ def _read_text(file: Path, named: Container[str | None]) -> Any:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    header, delimiter = _header(file)
+    header, delimiter, num_lines = _header(file)
     header = [name.strip() for name in header]
     if len(set(header)) < len(header):
         twice = next(name for position, name in enumerate(header) if name in header[:position])
@@ -77,25 +77,30 @@ def _read_text(file: Path, named: Container[str | None]) -> Any:
     }
     return arrow_csv.read_csv(
         file,
-        read_options=arrow_csv.ReadOptions(column_names=header, skip_rows=1),
+        read_options=arrow_csv.ReadOptions(column_names=header, skip_rows=num_lines),
         parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=arrow_csv.ConvertOptions(column_types=as_text),
     )
 
 
-def _header(file: Path) -> tuple[list[str], str]:
-    """The column names and the delimiter of a text table."""
+def _header(file: Path) -> tuple[list[str], str, int]:
+    """The column names of a text table, the delimiter, and the number of lines that the names take."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             first = stream.readline()
+            usual = "\t" if file.suffix.lower() == ".tsv" and "\t" in first else max(",;\t|", key=first.count)
+            stream.seek(0)
+            reader = csv.reader(stream, delimiter=usual)
+            names, num_lines = next(reader, []), reader.line_num
             for _ in stream:  # the whole file must be UTF-8, and the user wants to know where it is not
                 pass
     except UnicodeDecodeError as error:
         raise InputError(
             f"{file} is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
         ) from None
-    delimiter = "\t" if file.suffix.lower() == ".tsv" else max(",;\t", key=first.count)
-    return next(csv.reader([first], delimiter=delimiter), []), delimiter
+    except csv.Error as error:
+        raise InputError(f"{file} cannot be read as a table: {error}; save it again") from None
+    return names, usual, num_lines
 
 
 def role(
@@ -138,7 +143,7 @@ def to_numpy(column: Any) -> np.ndarray:
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    return column.to_numpy()
+    return column.to_numpy(zero_copy_only=False)
 
 
 def class_label_names(table: Any, column: str) -> Sequence[str] | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from camri.data.labels import clean_name
 from camri.errors import InputError, closest
 
 SPLIT_NAMES = ("train", "val", "test")
@@ -83,7 +84,7 @@ class DataSet:
     def class_index(self, name: str) -> int:
         """The index of the class with this name."""
         try:
-            return self.classes.index(str(name))
+            return self.classes.index(clean_name(str(name)))
         except ValueError:
             hint = closest(name, self.classes)
             raise InputError(f"class {name!r} is not in {self.name}; {hint}") from None

@@ -1,6 +1,8 @@
 """Image files of any kind -> one uint8 array: 8 bits, upright, RGB (or grey where all are), one size."""
 
 import io
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +16,7 @@ from camri.errors import InputError
 
 MAX_PIXELS = 89_478_485  # a quarter of a gigabyte of RGB, where Pillow begins to warn
 DEFAULT_SIDE_PX = 64  # the largest size that is chosen unasked: the paper's largest
+DARK = 64  # 8-bit values below which images of 16 bits are said to use too few of them
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 ALPHA_MODES = ("RGBA", "LA", "PA", "La", "RGBa")
 
@@ -33,12 +36,12 @@ def decode_parts(
     names = [name for group in images for name in group.names]
     boxes = [box for group in images for box in (group.boxes if group.boxes is not None else [None] * len(group))]
 
-    probed = shared_array((len(sources), 3), np.int32)
+    probed = shared_array((len(sources), 4), np.int32)
 
     def look(row: int) -> None:
         probed[row] = _probe(sources[row])
 
-    bad = for_each(len(sources), look)
+    bad = for_each(len(sources), look, progress)
     _refuse_bad(bad, names, skip_bad)
     good = np.setdiff1d(np.arange(len(sources)), list(bad))
     if not len(good):
@@ -56,6 +59,12 @@ def decode_parts(
     _refuse_bad(bad, names, skip_bad)
     if bad:
         notes["skipped"] = [{"file": names[row], "why": why} for row, why in sorted(bad.items())]
+    deep = [row for row in np.flatnonzero(probed[:, 3]).tolist() if row not in bad]
+    if deep and (brightest := int(out[deep].max())) < DARK:
+        notes["depth_note"] = (
+            f"no 16-bit image goes beyond {brightest} of 255 after scaling (do they hold 12 bits?); "
+            "stretch them to the full 16 bits for finer steps of grey"
+        )
     return _divide(parts, out, bad), notes
 
 
@@ -79,6 +88,7 @@ def _divide(parts: Mapping[str, Part], pixels: np.ndarray, bad: Mapping[int, str
     """The parts with their stretch of the pixels, bad rows left out."""
     divided, start = {}, 0
     for name, part in parts.items():
+        assert isinstance(part.inputs, EncodedImages)
         rows = np.arange(len(part.labels))
         good = rows[~np.isin(rows + start, list(bad))] if bad else slice(None)
         divided[name] = replace(
@@ -86,6 +96,7 @@ def _divide(parts: Mapping[str, Part], pixels: np.ndarray, bad: Mapping[int, str
             inputs=pixels[start : start + len(rows)][good],
             labels=part.labels[good],
             groups=None if part.groups is None else part.groups[good],
+            names=[name for row, name in enumerate(part.inputs.names) if row + start not in bad],
         )
         start += len(rows)
     return divided
@@ -123,6 +134,8 @@ def _choose_shape(
 
 
 def _open(source: str | memoryview) -> Image.Image:
+    if isinstance(source, str) and os.path.exists(source) and not stat.S_ISREG(os.stat(source).st_mode):
+        raise ValueError("it is not a file but a folder, pipe or device")  # to open a pipe would be to wait for ever
     try:
         image = Image.open(source if isinstance(source, str) else io.BytesIO(source))
     except UnidentifiedImageError:
@@ -134,13 +147,13 @@ def _open(source: str | memoryview) -> Image.Image:
     return image
 
 
-def _probe(source: str | memoryview) -> tuple[int, int, bool]:
-    """(height, width, is grey) from the file's header, as the image will stand upright."""
+def _probe(source: str | memoryview) -> tuple[int, int, bool, bool]:
+    """(height, width, is grey, has 16 bits) from the file's header, as the image will stand upright."""
     with _open(source) as image:
         width, height = image.size
         if _orientation(image) in (5, 6, 7, 8):
             width, height = height, width
-        return height, width, image.mode in GREY_MODES
+        return height, width, image.mode in GREY_MODES, image.mode == "I" or image.mode.startswith("I;16")
 
 
 def _orientation(image: Image.Image) -> int:

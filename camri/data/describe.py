@@ -5,9 +5,11 @@ from typing import Any
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
+from camri.data.catalog import notes
 from camri.data.dataset import DataSet
 from camri.errors import InputError
 
+COLUMNS = ("label_column", "image_column", "path_column", "num_feature_columns")
 SHEET_CLASSES = 50
 SHEET_COLUMNS = 12
 TILE_PX = 64
@@ -25,7 +27,8 @@ def describe(dataset: DataSet) -> dict[str, Any]:
         "kind": "images" if dataset.is_image else "features",
         "shape": list(dataset.input_shape),
         "original_sizes": told.get("original_sizes"),
-        "size_note": told.get("size_note"),
+        "notes": [note for note in notes(told) if note != told.get("skipped_note")],
+        "columns": {key: told[key] for key in COLUMNS if key in told},
         "verified": told.get("verified"),
         "fingerprint": dataset.fingerprint,
         "num_classes": dataset.num_classes,
@@ -44,6 +47,7 @@ def describe(dataset: DataSet) -> dict[str, Any]:
             {"splits": found["splits"], "count": len(found["rows"]), "rows": found["rows"][:20]}
             for found in told.get("duplicates", [])
         ],
+        "copies_in_train": told.get("copies_in_train", 0),
         "skipped": told.get("skipped", []),
     }
 

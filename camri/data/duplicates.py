@@ -1,35 +1,70 @@
-"""Rows that stand in two splits at once, found by hash."""
+"""Rows that are there twice, found by hash: in two splits, in two classes, or just copied."""
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
+
+import numpy as np
 
 from camri.data.dataset import DataSet, Split
 
 
-def across_splits(dataset: DataSet) -> list[dict[str, object]]:
+def across_splits(dataset: DataSet) -> list[dict[str, Any]]:
     """Exact duplicates between splits: for each pair of splits that shares rows, which rows of both.
 
     [{"splits": ["train", "test"], "rows": [[train row, test row], …]}]; a test row that equals several train
     rows is listed with the first of them.
     """
-    first_row = {name: _rows_by_hash(split) for name, split in dataset.splits.items()}
-    found: list[dict[str, object]] = []
+    hashes = {name: _hashes(split) for name, split in dataset.splits.items()}
+    found: list[dict[str, Any]] = []
     for one, other in combinations(dataset.splits, 2):
-        pairs = [
-            [first_row[one][key], row]
-            for row, key in enumerate(_hashes(dataset.splits[other]))
-            if key in first_row[one]
-        ]
+        first_row = {key: row for row, key in reversed(list(enumerate(hashes[one])))}
+        pairs = [[first_row[key], row] for row, key in enumerate(hashes[other]) if key in first_row]
         if pairs:
             found.append({"splits": [one, other], "rows": pairs})
     return found
 
 
-def _rows_by_hash(split: Split) -> dict[bytes, int]:
-    rows: dict[bytes, int] = {}
-    for row, key in enumerate(_hashes(split)):
-        rows.setdefault(key, row)
-    return rows
+def first_copies(split: Split) -> np.ndarray:
+    """For each row the first one with the same content, most often itself: int64 (N,)."""
+    first_row: dict[bytes, int] = {}
+    return np.array([first_row.setdefault(key, row) for row, key in enumerate(_hashes(split))], dtype=np.int64)
+
+
+def remarks(dataset: DataSet, duplicates: Sequence[Mapping[str, Any]], names: Mapping[str, Sequence[str]]) -> list[str]:
+    """A sentence for each way in which copies spoil a data set: rows both trained and judged on, or in two classes.
+
+    `duplicates` is what `across_splits` found; `names` has what the rows are called, by split, where that is known.
+    """
+
+    def called(part: str, row: int) -> str:
+        return names[part][row] if part in names else f"row {row} of {part}"
+
+    told = []
+    for found in duplicates:
+        (one, other), (first, second) = found["splits"], found["rows"][0]
+        told.append(
+            f"{len(found['rows']):,} of {len(dataset.splits[other]):,} {other} images are exact copies of {one} images "
+            f"({called(other, second)} of {called(one, first)}), and results on them look better than they are; "
+            "remove them from one of the two"
+        )
+    for part, split in dataset.splits.items():
+        labels, first_of = split.labels.numpy(), first_copies(split)
+        torn = np.flatnonzero(labels != labels[first_of]).tolist()
+        if torn:
+            row, first = torn[0], int(first_of[torn[0]])
+            told.append(
+                f"{len(torn):,} images of {part} stand in another class too: {called(part, row)} is "
+                f"{dataset.classes[labels[row]]!r}, and its copy {called(part, first)} is "
+                f"{dataset.classes[labels[first]]!r}; remove the wrong ones"
+            )
+    return told
+
+
+def count_copies(split: Split) -> int:
+    """How many rows are the same as one before them."""
+    return int(np.count_nonzero(first_copies(split) != np.arange(len(split))))
 
 
 def _hashes(split: Split) -> list[bytes]:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from camri.data.labels import SPLIT_ALIASES, natural_order
+from camri.data.labels import SPLIT_ALIASES, clean_name, natural_order
 from camri.data.listing import EncodedImages, Found, Listing, Part
 from camri.errors import InputError
 
 CLUTTER = ("thumbs.db", "desktop.ini")
+CLUTTER_FOLDERS = ("__macosx", "@eadir", "__pycache__")  # of macOS's zips, Synology's previews, Python
 
 
 def find(path: Path) -> Found | None:
@@ -23,29 +24,45 @@ def find(path: Path) -> Found | None:
         if stray := [name for name in top if name.lower() not in SPLIT_ALIASES]:
             raise InputError(
                 f"{path} has {split_folders['train']}/ and beside it {stray[0]}/, which is neither train, val nor "
-                "test; move it away"
+                "test; move it away, or, where these are classes, put all of them into one folder called train"
             )
         if len(split_folders) < len(top):
             raise InputError(f"{path} has two folders for one split: {', '.join(top)}; keep one of each")
         roots = {part: path / name for part, name in split_folders.items()}
     else:
+        if len(top) == 1 and (inner := subfolders(path / top[0])):
+            raise InputError(
+                f"{path} has one class only ({top[0]!r}); if {', '.join(inner[:3])} in it are the classes, give "
+                f"{path / top[0]}"
+            )
         roots = {"train": path}
-    tree = {part: {name: list(files_below(root / name)) for name in subfolders(root)} for part, root in roots.items()}
+    tree = {part: _class_files(root) for part, root in roots.items()}
     _refuse_loose_images(roots)
     files = [file for classes in tree.values() for found in classes.values() for file in found]
     also = [f"{part}/{name}" for part, classes in tree.items() for name in classes]
     return Found("image folder", files, lambda scratch: _list(path, tree), also)
 
 
+def _class_files(root: Path) -> dict[str, list[str]]:
+    """The files of each class, by its name."""
+    folders: dict[str, str] = {}
+    for name in subfolders(root):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{root}: the class folder {os.fsencode(name)!r} is not named in UTF-8; rename it"
+            ) from None
+        other = folders.setdefault(clean_name(name), name)
+        if other != name:
+            raise InputError(
+                f"{root} has two folders for class {clean_name(name)!r}, {other!a} and {name!a}; unite them or rename "
+                "one"
+            )
+    return {clean_name(name): list(files_below(root / folder)) for name, folder in folders.items()}
+
+
 def _list(path: Path, tree: dict[str, dict[str, list[str]]]) -> Listing:
-    for classes in tree.values():
-        for name in classes:
-            try:
-                name.encode()
-            except UnicodeEncodeError:
-                raise InputError(
-                    f"{path}: the class folder {os.fsencode(name)!r} is not named in UTF-8; rename it"
-                ) from None
     names = natural_order(list({name for classes in tree.values() for name in classes}))
     index = {name: position for position, name in enumerate(names)}
     parts = {}
@@ -62,9 +79,18 @@ def shown(file: str, root: Path) -> str:
 
 
 def subfolders(path: Path) -> list[str]:
-    """Names of the visible folders in a folder, sorted."""
+    """Names of the visible folders in a folder, sorted; a link that leads nowhere is refused: it may be a class."""
     with os.scandir(path) as entries:
-        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+        ours = [entry for entry in entries if not _is_clutter(entry.name)]
+    for entry in ours:
+        if entry.is_symlink() and not _is_folder(entry) and not os.path.exists(entry.path):
+            raise InputError(f"{entry.path} is a link that leads nowhere; repair or remove it")
+    return sorted(entry.name for entry in ours if _is_folder(entry))
+
+
+def visible(path: Path) -> list[str]:
+    """Names of what a folder holds, less the clutter of operating systems, sorted."""
+    return sorted(name for name in os.listdir(path) if not _is_clutter(name))
 
 
 def files_below(folder: Path) -> Iterator[str]:
@@ -80,12 +106,16 @@ def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
     for entry in ordered:
-        if entry.name.startswith(".") or entry.name.lower() in CLUTTER:
+        if _is_clutter(entry.name):
             continue
         if _is_folder(entry):
             yield from _walk(entry.path, (*above, here))
         else:
             yield entry.path
+
+
+def _is_clutter(name: str) -> bool:
+    return name.startswith(".") or name.lower() in (*CLUTTER, *CLUTTER_FOLDERS)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

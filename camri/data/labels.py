@@ -1,6 +1,7 @@
 """Label columns -> class names and indices, and the checks that every data set must pass."""
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,18 @@ SPLIT_ALIASES = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 MANY_CLASSES = 1000
+REMARKS_SHOWN = 5
+MISSING = ("", "nan", "NaN")
+PERHAPS_MISSING = ("NA", "N/A", "#N/A", "null", "NULL", "None", "<NA>", "?")  # as R, Excel, SQL and pandas write it
+
+
+def clean_name(name: str) -> str:
+    r"""A class name as it is used everywhere: accents in one encoding (NFC), one space for any stretch of white space.
+
+    >>> clean_name(" stop\u00a0sign "), clean_name("cafe\u0301") == "caf\u00e9"
+    ('stop sign', True)
+    """
+    return " ".join(unicodedata.normalize("NFC", name).split())
 
 
 def natural_order(names: Sequence[str]) -> list[str]:
@@ -35,6 +48,7 @@ def encode(
     `where` names the column in messages.
     """
     texts = {part: _checked(column, f"{where}, {part} part") for part, column in values.items()}
+    names = None if names is None else [clean_name(name) for name in names]
     if names is not None and all(column.dtype.kind in "iu" for column in texts.values()):
         for part, column in texts.items():
             outside = column[(column < 0) | (column >= len(names))]
@@ -66,21 +80,39 @@ def _checked(column: np.ndarray, where: str) -> np.ndarray:
             f"{where}: labels have shape {column.shape}; give one class a row (for one-hot rows: argmax(axis=1))"
         )
     if column.dtype.kind == "f":
-        row = int(np.flatnonzero(~np.isfinite(column))[0]) if not np.isfinite(column).all() else None
-        if row is not None:
-            raise InputError(f"{where}: the label of row {row} is missing; fill it in or remove the row")
+        _refuse_missing(~np.isfinite(column), where)
         raise InputError(f"{where}: labels are floats (row 0 is {column[0]!s}); give class names or whole numbers")
     if column.dtype.kind in "iu":
         return column
     if column.dtype.kind == "b":
         return column.astype(str)
-    if column.dtype.kind in "OUT":
-        texts = ["" if value is None else str(value).strip() for value in column.tolist()]
-        for row, text in enumerate(texts):
-            if text in ("", "nan", "NaN"):
-                raise InputError(f"{where}: the label of row {row} is missing; fill it in or remove the row")
+    if column.dtype.kind in "OUST":
+        texts = [_as_text(value, row, where) for row, value in enumerate(column.tolist())]
+        _refuse_missing(np.array([text in MISSING for text in texts], dtype=bool), where)
         return np.array(texts, dtype=object)
     raise InputError(f"{where}: labels are of type {column.dtype}; give class names or whole numbers")
+
+
+def _as_text(value: object, row: int, where: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        try:
+            return clean_name(value.decode())
+        except UnicodeDecodeError:
+            raise InputError(
+                f"{where}: the label of row {row}, {value!r}, is not UTF-8 text; save it as text"
+            ) from None
+    if isinstance(value, (list, tuple, dict, np.ndarray)):
+        raise InputError(f"{where}: the label of row {row} is {value!s:.60}; give one class a row, as text or number")
+    return clean_name(str(value))
+
+
+def _refuse_missing(is_missing: np.ndarray, where: str) -> None:
+    rows = np.flatnonzero(is_missing)
+    if len(rows):
+        others = f" (and of {len(rows) - 1:,} more of {len(is_missing):,})" if len(rows) > 1 else ""
+        raise InputError(f"{where}: the label of row {rows[0]}{others} is missing; fill it in or remove the row")
 
 
 def _refuse_floats(found: np.ndarray, where: str) -> None:
@@ -106,6 +138,30 @@ def _is_float(name: str) -> bool:
         return math.isfinite(float(name))
     except ValueError:
         return False
+
+
+def doubtful_names(classes: Sequence[str]) -> list[str]:
+    """A remark for each class name that is perhaps a slip: like another one, or the word for a missing label.
+
+    >>> doubtful_names(["Cat", "cat", "01", "1", "NA"])[0]
+    "classes 'Cat' and 'cat' differ in upper and lower case only; if they are one class, call them alike"
+    """
+    first: dict[str, str] = {}
+    remarks = []
+    for name in classes:
+        key = str(int(name)) if _is_whole(name) else name.casefold()
+        other = first.setdefault(key, name)
+        if other != name:
+            how = "are the same number" if _is_whole(name) else "differ in upper and lower case only"
+            remarks.append(f"classes {other!r} and {name!r} {how}; if they are one class, call them alike")
+        if name in PERHAPS_MISSING:
+            remarks.append(f"{name!r} is taken as a class; if it stands for a missing label, remove its rows")
+    if len(remarks) > REMARKS_SHOWN:
+        remarks = [
+            *remarks[:REMARKS_SHOWN],
+            f"{len(remarks) - REMARKS_SHOWN:,} more class names are doubtful like these",
+        ]
+    return remarks
 
 
 def check_classes(source: str, classes: Sequence[str], labels: Mapping[str, np.ndarray]) -> None:

@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 
 
+class DataWarning(UserWarning):
+    """Something about a data set that its owner should know; `camri data show` has it in its summary."""
+
+
 @dataclass(frozen=True)
 class Options:
     """How a data set is to be read; part of the cache's key."""
@@ -43,6 +47,7 @@ class Part:
     inputs: EncodedImages | np.ndarray
     labels: np.ndarray
     groups: np.ndarray | None = None
+    names: Sequence[str] | None = None  # what messages call the rows of decoded images
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,14 @@ so a split survives new versions of numpy, torch and scikit-learn.
 
 import hashlib
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from camri.data.dataset import DataSet, Split, hash_json
+from camri.data.duplicates import count_copies, first_copies
 from camri.errors import InputError
 
 
@@ -55,11 +58,14 @@ def _take(dataset: DataSet, part: str, num_rows: int, seed: int) -> DataSet:
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed={seed!r} must be a whole number")
     train = dataset.splits["train"]
-    taken = choose_rows(train, dataset.num_classes, num_rows, salt=f"{seed}/{part}")
+    has_copies = train.groups is None and dataset.provenance.get("copies_in_train", 0) > 0
+    # A copied image would else be trained on in one copy and judged in the other.
+    units = torch.from_numpy(first_copies(train)) if has_copies else train.groups
+    taken = choose_rows(replace(train, groups=units), dataset.num_classes, num_rows, salt=f"{seed}/{part}")
     if not taken.any():
         raise InputError(
             f"{dataset.name} is too small to hold out a {part} split: no class can spare one of its "
-            f"{'groups' if train.groups is not None else 'rows'}"
+            f"{'rows' if units is None else 'groups'}"
         )
     step: dict[str, Any] = {
         "part": part,
@@ -67,13 +73,13 @@ def _take(dataset: DataSet, part: str, num_rows: int, seed: int) -> DataSet:
         "asked_rows": num_rows,
         "rows": int(taken.sum()),
         "seed": seed,
-        "by": "class and group" if train.groups is not None else "class",
+        "by": "class" if units is None else "class, copies together" if has_copies else "class and group",
         "sha256": hashlib.sha256(np.flatnonzero(taken).astype("<i8").tobytes()).hexdigest(),
     }
     labels = train.labels.numpy()
     kept_only = np.setdiff1d(labels, labels[taken])
     if len(kept_only):
-        what = "group" if train.groups is not None else "row"
+        what = "row" if train.groups is None else "group"
         warnings.warn(
             f"{len(kept_only)} classes of {dataset.name} have no rows in {part}: a class keeps its last {what} in "
             f"train; the first is {dataset.classes[int(kept_only[0])]!r}",
@@ -82,12 +88,15 @@ def _take(dataset: DataSet, part: str, num_rows: int, seed: int) -> DataSet:
     splits = {**dataset.splits, "train": train.rows(np.flatnonzero(~taken))}
     splits[part] = train.rows(np.flatnonzero(taken))
     order = [name for name in ("train", "val", "test") if name in splits]
+    told = {**dataset.provenance, "splits": [*dataset.provenance.get("splits", []), step]}
+    if has_copies:
+        told["copies_in_train"] = count_copies(splits["train"])
     return DataSet(
         dataset.name,
         dataset.classes,
         {name: splits[name] for name in order},
         hash_json([dataset.fingerprint, step]),
-        {**dataset.provenance, "splits": [*dataset.provenance.get("splits", []), step]},
+        told,
     )
 
 

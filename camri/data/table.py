@@ -1,19 +1,22 @@
 """Tables: CSV, TSV or parquet with image bytes, image paths, or ready-made features; and a label column."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from camri.data import columns
-from camri.data.folder import shown
+from camri.data.folder import shown, subfolders
 from camri.data.labels import SPLIT_ALIASES, encode
 from camri.data.listing import EncodedImages, Found, Listing, Options, Part
 from camri.errors import InputError, closest
 
+ROW_NUMBERS = ("", "id", "index", "idx", "row", "unnamed: 0", "__index_level_0__")  # if every row has its own
+
 
 def find(path: Path, options: Options) -> Found | None:
-    """The table at path, or the tables in a folder (train*.parquet, data/*.parquet, train.csv …)."""
+    """The table at path, or the tables in a folder (train*.parquet, data/*.parquet, train.csv …, or its only one)."""
     if path.is_file():
         files = {"": [path]} if path.suffix.lower() in columns.SUFFIXES else {}
     else:
@@ -41,6 +44,8 @@ def _files_of_folder(path: Path) -> dict[str, list[Path]]:
     parquet = parquet_files(path)
     text = [file for suffix in columns.TEXT_SUFFIXES for file in sorted(path.glob(f"*{suffix}"))]
     candidates = parquet or [file for file in text if columns.part_of_file(file)]
+    if len(text) == 1 and len(subfolders(path)) < 2:  # with class folders in it, the images' folders say more
+        candidates = candidates or text
     files: dict[str, list[Path]] = {}
     for file in candidates:
         files.setdefault(columns.part_of_file(file) or "", []).append(file)
@@ -67,7 +72,8 @@ def load_tables(files: dict[str, list[Path]], options: Options) -> dict[str, Any
     if list(tables) != [""]:
         return tables
     whole, where = tables[""], str(files[""][0])
-    column = columns.role(whole, "split", options.split_column, where, columns.is_text_type)
+    told = options.split_column or next((name for name in whole.column_names if name.lower() == "split"), None)
+    column = columns.role(whole, "split", told, where, columns.is_text_type)
     if column is None:
         return {"train": whole}
     words = [str(word).strip().lower() for word in whole.column(column).to_pylist()]
@@ -92,7 +98,7 @@ def _list(path: Path, files: dict[str, list[Path]], options: Options) -> Listing
     for part, table in tables.items():
         if label not in table.column_names:
             raise InputError(f"{where}: the {part} table has no column {label!r}; {closest(label, table.column_names)}")
-    named = columns.class_label_names(first, label)
+    named = next(filter(None, (columns.class_label_names(table, label) for table in tables.values())), None)
     texts = {part: columns.to_numpy(table.column(label)) for part, table in tables.items()}
     classes, labels = encode(texts, f"{where}, column {label!r}", named)
     inputs, facts = _inputs(tables, folder, label, options, where)
@@ -125,8 +131,19 @@ def _paths(column: Any, folder: Path, where: str) -> EncodedImages:
     for row, name in enumerate(columns.to_numpy(column)):
         if name is None or not str(name).strip():
             raise InputError(f"{where}: the path of row {row} is missing; fill it in or remove the row")
-        files.append(str(folder / str(name)))
+        if "://" in str(name):
+            raise InputError(f"{where}: {name} in row {row} is an address; fetch the images and give their paths")
+        files.append(_file(folder, str(name)))
     return EncodedImages(files, [shown(file, folder) for file in files])
+
+
+def _file(folder: Path, name: str) -> str:
+    """The file that a table names; written with spaces around it or, on Windows, with backslashes, it is found too."""
+    exact = str(folder / name)
+    plain = name.strip().replace("\\", "/")
+    if plain != name and not os.path.exists(exact) and os.path.exists(folder / plain):
+        return str(folder / plain)
+    return exact
 
 
 def _feature_columns(table: Any, label: str, options: Options, where: str) -> list[str]:
@@ -146,6 +163,10 @@ def _feature_columns(table: Any, label: str, options: Options, where: str) -> li
     rest = [name for name in table.column_names if name not in roles]
     for name in rest:
         kind = table.schema.field(name).type
+        if name.lower() in ROW_NUMBERS and pa.types.is_integer(kind) and _are_distinct(table.column(name)):
+            raise InputError(
+                f"{where}: column {name!r} numbers the rows; a model would learn their order from it: drop the column"
+            )
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             raise InputError(
                 f"{where}: column {name!r} holds {kind}, neither an image path (path_column=, --path-column) nor a "
@@ -156,28 +177,44 @@ def _feature_columns(table: Any, label: str, options: Options, where: str) -> li
     return rest
 
 
+def _are_distinct(column: Any) -> bool:
+    import pyarrow.compute as pc
+
+    return len(column) > 1 and pc.count_distinct(column).as_py() == len(column)
+
+
 def _matrix(table: Any, used: list[str], where: str) -> np.ndarray:
     """float32 (N, D); a value that is missing or infinite is refused with its place."""
+    import pyarrow as pa
+
     if missing := [name for name in used if name not in table.column_names]:
         raise InputError(f"{where} has no column {missing[0]!r}; {closest(missing[0], table.column_names)}")
     if len(used) == 1 and hasattr(table.schema.field(used[0]).type, "value_type"):
         rows = table.column(used[0]).combine_chunks()
-        lengths = np.array([-1 if row is None else len(row) for row in rows.to_pylist()])
+        kind = rows.type.value_type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            raise InputError(f"{where}: column {used[0]!r} holds lists of {kind}; features are lists of numbers")
+        if rows.null_count:
+            row = rows.is_valid().to_pylist().index(False)
+            raise InputError(f"{where}: the features of row {row} are missing; fill them in or remove the row")
+        lengths = np.array([len(row) for row in rows.to_pylist()])
         if (lengths != lengths[0]).any():
             row = int(np.flatnonzero(lengths != lengths[0])[0])
             raise InputError(
                 f"{where}: row {row} of column {used[0]!r} has {lengths[row]} values, row 0 has {lengths[0]}; "
                 "all need the same number"
             )
-        values = columns.to_numpy(rows.flatten()).astype(np.float32).reshape(len(lengths), -1)
-    else:
-        values = np.stack([columns.to_numpy(table.column(name)).astype(np.float32) for name in used], axis=1)
-    return finite(values, where, used)
+        values = columns.to_numpy(rows.flatten()).reshape(len(lengths), int(lengths[0]))
+        return to_features(values, where)
+    values = np.stack([columns.to_numpy(table.column(name)) for name in used], axis=1)
+    return to_features(values, where, used)
 
 
-def finite(values: np.ndarray, where: str, names: list[str] | None = None) -> np.ndarray:
-    """The features, when every one of them is a number."""
-    wrong = np.argwhere(~np.isfinite(values))
+def to_features(values: np.ndarray, where: str, names: list[str] | None = None) -> np.ndarray:
+    """The numbers (N, D) as float32; refused where one is missing, infinite, or too large for that."""
+    with np.errstate(over="ignore"):
+        features = values.astype(np.float32)
+    wrong = np.argwhere(~np.isfinite(features))
     if len(wrong):
         row, column = wrong[0]
         name = names[column] if names and column < len(names) else column
@@ -185,7 +222,7 @@ def finite(values: np.ndarray, where: str, names: list[str] | None = None) -> np
             f"{where}: the feature in row {row}, column {name} is {values[row, column]}; "
             f"{len(wrong)} such values must be filled in or removed"
         )
-    return values
+    return features
 
 
 def _groups(tables: dict[str, Any], told: str | None, where: str) -> dict[str, np.ndarray]:

@@ -32,7 +32,9 @@ def test_show_prints_what_was_recognised(tmp_path: Path) -> None:
     assert run("show", tmp_path / "d").splitlines() == [
         "d  image folder; 2 classes; 5 train, 2 test",
         "images of 6 x 5 x 3 (height x width x channels)",
-        "duplicates: 2 rows of test are also in train (exactly)",
+        "note: 2 of 2 test images are exact copies of train images (test/cat/000.png of train/dog [old]/000.png), and "
+        "results on ",
+        "them look better than they are; remove them from one of the two",
         "class      train  test",
         "cat            3     1",
         "dog [old]      2     1",
@@ -52,6 +54,29 @@ def test_show_tells_sizes_groups_splits_and_left_out_files(tmp_path: Path) -> No
     assert "3 groups in train; splits keep a group together" in lines
     assert "left out as unreadable: 1   5.png: it is not an image of a known kind" in lines
     assert "test: 539 rows held out of train by class, seed 0" in run("show", "digits")
+
+
+def test_show_tells_copies_columns_and_what_is_doubtful(tmp_path: Path) -> None:
+    for k in range(4):
+        write_picture(tmp_path / f"{k}.png", picture(k % 3))
+    (tmp_path / "t.csv").write_text("file,class,label\n0.png,x,Cat\n1.png,x,cat\n2.png,x,dog\n3.png,x,Cat\n")
+    assert run("show", tmp_path / "t.csv").splitlines()[2:5] == [
+        "label column: label, path column: file",
+        "copies: 1 rows of train are the same as another; splits keep them together",
+        "note: classes 'Cat' and 'cat' differ in upper and lower case only; if they are one class, call them alike",
+    ]
+
+
+def test_warnings_are_one_line_without_a_place_in_the_code(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("f,label\n1.5,NA\n2.5,b\n")
+    script = (
+        "import sys, camri.cli\n"
+        "camri.cli.data.app.command('load')(lambda source: __import__('camri.data').data.load(source) and None)\n"
+        "sys.argv = ['camri', 'data', 'load', sys.argv[1]]\ncamri.cli.main()\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "t.csv")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == "warning: t: 'NA' is taken as a class; if it stands for a missing label, remove its rows\n"
 
 
 def test_show_as_json(tmp_path: Path) -> None:
