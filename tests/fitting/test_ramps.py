@@ -184,7 +184,7 @@ def rows_of(folder, **which):
 
 
 def test_a_fit_whose_finals_have_another_ramp(
-    preferring_late, digits, tmp_path, trained, without_files, in_this_process
+    preferring_late, digits, tmp_path, trained, monkeypatch, without_files, in_this_process
 ):
     found = fit("digits", IMPORTANT, tmp_path / "out", **ASKED)
     decided = json.loads((found.out / "fit.json").read_text())
@@ -258,6 +258,7 @@ def test_a_fit_whose_finals_have_another_ramp(
     with pytest.raises(Unfinished, match=f"stopped while ramps were compared.*; {first} trials are stored"):
         fit("digits", IMPORTANT, tmp_path / "again", **ASKED)
     assert not (tmp_path / "again" / "model").exists()
+    monkeypatch.setattr(plan, "plan_ramps", lambda *counts: 0)  # it was planned, and is not planned anew
     again = fit("digits", IMPORTANT, tmp_path / "again", **ASKED)
     assert len(trained.ended) == len(set(trained.ended)) == found.num_trials
     assert told(again) == told(found)
