@@ -3,16 +3,18 @@
 import csv
 import io
 import json
+import re
 import sqlite3
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from camri.methods import METHODS
 from camri.report import printed
 from camri.report.angles import table_two
 from camri.report.reading import TITLES
-from camri.report.table import BLANK, FORMATS, Cell, Table, cells, write
+from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
 from camri.report.tables import honest_table, paper_table, records_of_columns, table_one
 from camri.report.verdict import choose_paper
 from camri.select import Measured
@@ -170,3 +172,11 @@ def test_progress_counts_what_is_left(opened, tmp_path):
     assert not found.is_finished
     with sqlite3.connect(tmp_path / "outcomes.sqlite") as store:
         assert len(json.loads(store.execute("SELECT value FROM meta WHERE name = 'classes'").fetchone()[0])) == 4
+
+
+def test_a_narrow_terminal_loses_no_digit():
+    table = Table("Recall", ("class", "95 %"), ((cells("stop", "0.561–0.673"), cells("yield", "0.883–0.943")),), ())
+    console = Console(width=18, file=io.StringIO())
+    console.print(to_terminal(table))
+    shown = "".join(re.findall(r"[\d.–]", console.file.getvalue().split("┩")[1]))
+    assert shown == "0.561–0.6730.883–0.943"
