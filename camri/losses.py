@@ -178,7 +178,7 @@ def add_angular_margin(
     smallest = torch.finfo(known_dtype(cos).dtype).eps
     cos = as_float(cos)
     margins = per_class(margins, cos, "margins")
-    check(cos, labels, margins=margins, validate=validate)
+    check(cos, labels, margins=margins, validate=validate, bound=1.01)
     return _add_widening(cos, labels, margins, beyond_pi, smallest)
 
 

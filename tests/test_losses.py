@@ -157,6 +157,7 @@ def test_every_loss_refuses_the_same(case):
     broken[3, 2] = math.nan
     with pytest.raises(InputError, match=r"outputs at \(3, 2\) is nan"):
         case.loss(broken, where, **case.parameters, validate=True)
+    assert case.loss(broken, where, **case.parameters)[3].isnan()  # not looked at unless asked: that would take time
     if case.smooths:
         for smoothing in (-0.1, 1.0):
             with pytest.raises(
@@ -371,6 +372,9 @@ def test_sinkhorn_that_has_not_arrived_is_refused_under_validate():
     logits, targets = CASES[0].outputs(4), torch.softmax(CASES[0].outputs(4, seed=1), dim=-1)
     with pytest.raises(InputError, match="num_iterations=1"):
         losses.wasserstein(logits, targets, COST, 0.01, num_iterations=1, validate=True)
+    arrived = losses.wasserstein(logits, targets, COST, 0.5, validate=True)
+    folded = losses.wasserstein(logits.view(2, 2, 5), targets.view(2, 2, 5), COST, 0.5, validate=True)
+    torch.testing.assert_close(folded.flatten(), arrived)
 
 
 # --- other people's packages ---------------------------------------------------------------------------------
@@ -476,6 +480,9 @@ ZEROS = torch.zeros(3)
         (lambda: losses.margin_softmax(COSINES, TRUTH, ZEROS, torch.tensor(-1.0)), "scale=-1.0"),
         (lambda: losses.margin_softmax(COSINES, TRUTH, ZEROS, 8.0, "monotonic"), "did you mean 'monotone'"),
         (lambda: losses.margin_softmax(COSINES * 9, TRUTH, ZEROS, 8.0, validate=True), "cosines in"),
+        (lambda: losses.add_angular_margin(COSINES * 9, TRUTH, ZEROS, validate=True), "cosines in"),
+        (lambda: losses.add_angular_margin(COSINES, TRUTH + 3, ZEROS), "label 3 is out of range"),
+        (lambda: losses.add_angular_margin(COSINES, TRUTH, ZEROS + 4), r"margins at \(0,\) is 4; allowed: 0 to π"),
         (
             lambda: losses.real_world_weight_cross_entropy(COSINES, TRUTH, ZEROS, torch.ones(3, 3)),
             "diagonal of false_pos",
@@ -483,6 +490,7 @@ ZEROS = torch.zeros(3)
         (lambda: losses.real_world_weight_cross_entropy(COSINES, TRUTH, ZEROS, torch.ones(3)), r"give \(3, 3\)"),
         (lambda: losses.wasserstein(COSINES, TRUTH, -torch.ones(3, 3)), "cost at"),
         (lambda: losses.wasserstein(COSINES, TRUTH, torch.ones(3, 3), entropy=-1.0), "entropy=-1.0"),
+        (lambda: losses.wasserstein(COSINES, TRUTH, torch.ones(3, 3), entropy=math.inf), "entropy=inf"),
         (lambda: losses.wasserstein(COSINES, COSINES, torch.ones(3, 3)), "entropy=0 needs class indices"),
         (lambda: losses.wasserstein(COSINES, COSINES[:, :2], torch.ones(3, 3), 1.0), "targets of shape"),
         (lambda: losses.focal(COSINES, TRUTH, gamma=-1.0), "gamma at"),
