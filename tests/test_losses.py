@@ -493,6 +493,11 @@ ZEROS = torch.zeros(3)
         (lambda: losses.wasserstein(COSINES, TRUTH, torch.ones(3, 3), entropy=math.inf), "entropy=inf"),
         (lambda: losses.wasserstein(COSINES, COSINES, torch.ones(3, 3)), "entropy=0 needs class indices"),
         (lambda: losses.wasserstein(COSINES, COSINES[:, :2], torch.ones(3, 3), 1.0), "targets of shape"),
+        (lambda: losses.wasserstein(COSINES, -COSINES, torch.ones(3, 3), 1.0), r"targets at \(0, 0\) is -0\.5"),
+        (
+            lambda: losses.wasserstein(COSINES * math.nan, COSINES, torch.ones(3, 3), 1.0, validate=True),
+            r"outputs at \(0, 0\) is nan",
+        ),
         (lambda: losses.focal(COSINES, TRUTH, gamma=-1.0), "gamma at"),
         (lambda: losses.focal(COSINES, TRUTH, gamma=torch.ones(2)), r"gamma of shape \(2,\) does not fit 3 classes"),
         (lambda: losses.weighted_cross_entropy(COSINES, TRUTH, torch.tensor(1.0)), r"weights of shape \(\)"),
