@@ -29,6 +29,7 @@ def fit(
         int | None, typer.Option(min=1, help="Passes over the data; by its size and the budget unless told.")
     ] = None,
     size: Annotated[int | None, typer.Option(help="Resize images to this side in pixels.")] = None,
+    roi: Annotated[bool, typer.Option("--roi", help="Crop GTSRB's images to the sign.")] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
     path_column: Annotated[str | None, typer.Option(help="Column with the image paths of a table.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Column with the labels of a table.")] = None,
@@ -58,6 +59,7 @@ def fit(
 
     options = {
         "size": size,
+        "roi": roi or None,
         "skip_bad": skip_bad or None,
         "path_column": path_column,
         "label_column": label_column,

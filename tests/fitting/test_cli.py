@@ -36,12 +36,12 @@ def test_words_reach_the_fit(asked, tmp_path):
         "--budget",
         "10m",
     ]
-    words += ["--label-column", "kind", "--skip-bad"]
+    words += ["--label-column", "kind", "--skip-bad", "--roi"]
     done = CliRunner().invoke(app, [*words, "--keep-accuracy", "0.01", "--model", "paper", "--seed", "3"])
     assert done.exit_code == 0, done.output
     assert asked["arguments"] == ("signs", ["stop", "yield:0.5"], tmp_path)
     options = {name: value for name, value in asked["options"].items() if value is not None}
-    assert options.pop("data_options") == {"label_column": "kind", "skip_bad": True}
+    assert options.pop("data_options") == {"label_column": "kind", "roi": True, "skip_bad": True}
     assert options == {"budget_s": 600.0, "keep_accuracy": 0.01, "model": "paper", "seed": 3, "device": "auto"}
     assert CliRunner().invoke(app, ["fit"]).exit_code == 0
     assert (asked["arguments"], asked["options"]["num_trials"]) == (("digits", None, None), None)
