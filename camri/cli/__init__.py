@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Nothing heavy is imported before a command needs it."""
 
 import inspect
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -85,6 +86,7 @@ _show_with_place = warnings.showwarning
 def main() -> None:
     """Run the command line; bad input ends with one sentence on stderr and exit code 2."""
     warnings.showwarning = _show_warning
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # temporary files go, as after Ctrl-C
     try:
         app()
     except InputError as error:

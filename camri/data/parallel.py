@@ -8,6 +8,7 @@ two processes 75 us.
 import mmap
 import multiprocessing
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -84,12 +85,21 @@ def _in_threads(num_rows: int, work: Callable[[int], None], workers: int, report
 def _in_processes(num_rows: int, work: Callable[[int], None], workers: int, report: Progress) -> dict[int, str]:
     fork = multiprocessing.get_context("fork")
     done = shared_array((workers,), np.int64)
+    parent = os.getpid()
 
     def run(worker: int, answer: Connection) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends this one, without a word
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
         def tell(rows: int) -> None:
             done[worker] = rows
 
-        answer.send(_run_blocks(_blocks(num_rows, worker, workers), work, tell))
+        def work_for_parent(row: int) -> None:
+            if os.getppid() != parent:
+                os._exit(1)  # it was killed: nobody waits for the rest
+            work(row)
+
+        answer.send(_run_blocks(_blocks(num_rows, worker, workers), work_for_parent, tell))
 
     complaints: dict[int, str] = {}
     running: dict[Any, Any] = {}
@@ -118,5 +128,5 @@ def _in_processes(num_rows: int, work: Callable[[int], None], workers: int, repo
             report(int(done.sum()), num_rows)
     finally:
         for process in running.values():
-            process.terminate()
+            process.kill()
     return complaints

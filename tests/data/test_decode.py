@@ -1,6 +1,11 @@
 """Images of every mode come out upright, 8-bit and alike; sizes by the documented rule; all cores alike."""
 
 import io
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -185,3 +190,49 @@ def test_a_killed_process_is_an_error_not_a_hole(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(RuntimeError, match="a decoding process died with exit code -9"):
         parallel.for_each(1000, work)
+
+
+STOPPED = """
+import os, sys, time
+from pathlib import Path
+from camri.data import parallel
+
+parallel.num_cores = lambda: 2
+def work(row):
+    Path(sys.argv[1], str(os.getpid())).touch()
+    time.sleep(0.02)
+parallel.for_each(2_000, work)
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads decode")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_decoding_processes_end_with_the_one_that_started_them(tmp_path: Path, number: signal.Signals) -> None:
+    pids, told = tmp_path / "pids", tmp_path / "stderr"
+    pids.mkdir()
+    with told.open("w") as stderr:
+        parent = subprocess.Popen([sys.executable, "-c", STOPPED, str(pids)], stderr=stderr, start_new_session=True)
+    while len(list(pids.iterdir())) < 2:
+        time.sleep(0.02)
+        assert parent.poll() is None
+    time.sleep(0.3)  # an interrupt that comes within the fork itself is lost by Python
+    if number == signal.SIGINT:
+        os.killpg(parent.pid, number)  # as a terminal does it
+    else:
+        parent.send_signal(number)
+    parent.wait()
+    for child in pids.iterdir():
+        for _ in range(250):
+            if not is_running(int(child.name)):
+                break
+            time.sleep(0.02)
+        else:
+            pytest.fail(f"process {child.name} goes on")
+    assert "Process" not in told.read_text()  # of the children's ends nothing is printed
