@@ -109,7 +109,7 @@ def _one_column(one: ColumnVerdict, best: Judged, is_sure: bool, p: float) -> st
             f"alone gives {alone} points over cross-entropy as trained; {costs}."
         )
     if is_sure:
-        setting = picked(one, best, " seeds")
+        setting = picked(one, best, in_words=True)
         return (
             f"{setting} finds more of {quoted(title)} than cross-entropy shifted to the same accuracy: {by}, {costs}."
         )
@@ -136,7 +136,7 @@ def _detail(one: ColumnVerdict, p: float) -> str:
             f"alone gives {plain} points of recall over cross-entropy as trained, accuracy {interval(best.accuracy)}."
         )
     return (
-        f"{quoted(one.column.title)}: picked {picked(one, best, ' seeds')}; recall over shifted cross-entropy "
+        f"{quoted(one.column.title)}: picked {picked(one, best, in_words=True)}; recall over shifted cross-entropy "
         f"{interval(best.gain)} points, {tested}{seeds}; over cross-entropy as trained {plain}; accuracy "
         f"{interval(best.accuracy)}; chance that accuracy is more than half a point below shifted cross-entropy’s: "
         f"{gain.chance_of_fall:.0%}."

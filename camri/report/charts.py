@@ -30,7 +30,7 @@ def who_paid(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = P
             continue
         found = _paid_records(reading, one, row)
         records += found
-        title = f"{quoted(one.column.title)}: {picked(one, row, ' seeds')}"
+        title = f"{quoted(one.column.title)}: {picked(one, row, in_words=True)}"
         panels.append(Panel(title, _paid_chart(found, look), 60 + 26 * len({record["class"] for record in found})))
     if not panels:
         return None

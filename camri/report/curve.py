@@ -48,7 +48,13 @@ def _trace(reading: Reading, one: ColumnVerdict) -> dict[str, Any]:
         kept = band.mean >= floor - DEPTH
         for name in ("recall", "mean", "sd"):
             line[name] = np.nan_to_num(getattr(band, name))[kept].round(5).tolist()
-    return {"column": one.column.number, "important": one.column.title, "floor": floor, "lines": lines}
+    return {
+        "column": one.column.number,
+        "important": one.column.title,
+        "num_important": len(one.column.indices),
+        "floor": floor,
+        "lines": lines,
+    }
 
 
 def draw_curves(columns: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Figure:
@@ -63,7 +69,9 @@ def draw_curves(columns: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Fig
         records += [{"column": column["column"], **point} for point in lines]
         colors, dashes = look.methods([line["method"] for line in column["lines"]])
         bands = [point for point in lines if point["method"] in banded]
-        chart = _curve_chart(lines, bands, starts, colors, dashes, column["column"], look)
+        is_several = column.get("num_important", 1) > 1
+        recall = "mean recall of the important classes" if is_several else "recall of the important class"
+        chart = _curve_chart(lines, bands, starts, colors, dashes, column["column"], recall, look)
         panels.append(Panel(quoted(column["important"]), chart, 340))
     return Figure(
         "curve",
@@ -95,13 +103,13 @@ def _at(recall: float, accuracy: float) -> dict[str, float]:
 
 
 def _curve_chart(
-    lines: Any, bands: Any, starts: Any, colors: alt.Scale, dashes: alt.Scale, number: int, look: Look
+    lines: Any, bands: Any, starts: Any, colors: alt.Scale, dashes: alt.Scale, number: int, recall: str, look: Look
 ) -> Any:
     # Of the bands what stands above the floor: at a recall of 1 one model's luck would take half of the height.
     upper = [one["high"] for one in bands if one["accuracy"] >= starts[0]["floor"]]
     most = max(upper + [one["accuracy"] for one in (*lines, *starts)], default=1.0)
     shared = alt.Scale(zero=False, nice=False, domain=[starts[0]["floor"] - DEPTH, min(1.0, most)])
-    x = alt.X("recall:Q", title="recall of the important class", scale=alt.Scale(zero=False, nice=False))
+    x = alt.X("recall:Q", title=recall, scale=alt.Scale(zero=False, nice=False))
     y = alt.Y("accuracy:Q", title="accuracy")
     color = alt.Color("method:N", scale=colors, title=None, legend=LINES)
     picked = alt.selection_point(fields=["method"], bind="legend", name=f"picked{number}")

@@ -72,7 +72,11 @@ def draw_confusion(found: Mapping[str, Any], look: Look = PRINT) -> Figure:
         "(a): of the images of a class (row), the percentage that is taken for each class (column). The others: "
         "percentage points more (blue, plus) or fewer (orange, minus) than that. Along the important class’s row, what "
         "was found again; down its column, what it now takes from others. Models as trained, mean over trials."
-        + (f" Of {num_classes} classes the {len(names)} with the most confusion." if len(names) < num_classes else ""),
+        + (
+            f" Of {num_classes} classes the {len(names)} with the most confusion; columns are in the order of rows."
+            if len(names) < num_classes
+            else ""
+        ),
         tuple(
             Panel(one["title"], _heat(one["cells"], names, look, is_change=one["is_change"]), _side(names))
             for one in found["panels"]
@@ -119,7 +123,7 @@ def _heat(records: Sequence[dict[str, Any]], names: Sequence[str], look: Look, i
             "predicted:N",
             scale=alt.Scale(domain=list(names)),
             title="predicted",
-            axis=alt.Axis(labelAngle=-90, labelLimit=110, labelExpr=labels(names)),
+            axis=alt.Axis(labelAngle=-90, labelLimit=110, labelExpr=labels(names), labelOverlap=True),
         ),
         y=alt.Y("true:N", scale=alt.Scale(domain=list(names)), title="true",
                 axis=alt.Axis(labelLimit=110, labelExpr=labels(names))),

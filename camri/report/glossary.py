@@ -5,12 +5,15 @@ from collections.abc import Iterable
 from camri.report.reading import TITLES
 
 WORDS = (
-    ("recall", "of the images that are of the important class, the share that is found"),
+    ("recall", "of the images of the important class, the share that is found; of several such classes the mean"),
     ("accuracy", "of all images, the share that gets its right class"),
     ("point", "one of a hundred: from 0.70 to 0.71 is one point"),
     ("hits / n", "important images that were found, of how many; summed over trials, which see the same images"),
     ("trial, seed", "a trial is one trained model; its seed is the number that its random draws start from"),
-    ("setting", "a method with values for its knobs, such as a margin of 4π/64 and a scale of 8"),
+    (
+        "setting",
+        "a method with values for its knobs, such as a margin of 4π/64 and a scale of 8; with commas, one a class",
+    ),
     ("shift", "a constant added to the important class’s score before the largest score wins; it needs no training"),
     ("validation, test", "images that choices are made on, and images that judge them: no choice has seen these"),
     ("[low, high]", "a 95 % interval: 95 of 100 such intervals hold the true value. With 0 in it, it may be chance"),

@@ -243,12 +243,20 @@ def interval_of(record: Record, name: str) -> str:
     return BLANK if estimate is None else span(estimate, low, high)
 
 
-def picked(one: ColumnVerdict, row: Judged, unit: str = "") -> str:
+def picked(one: ColumnVerdict, row: Judged, in_words: bool = False) -> str:
     """The settings that the judged seeds were given, the most frequent first; of several, each with its seeds."""
     keys = row.judgement.arms["chosen"].keys
     names = {key: one.find(key, row.final.method).title for key in keys}
     counted = sorted(((keys.count(key), name) for key, name in names.items()), key=lambda pair: -pair[0])
-    return counted[0][1] if len(counted) == 1 else ", ".join(f"{name} ({count}{unit})" for count, name in counted)
+    return (
+        counted[0][1]
+        if len(counted) == 1
+        else ", ".join(f"{name} ({_seeds(count) if in_words else count})" for count, name in counted)
+    )
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def _one_for_each_control(one: ColumnVerdict) -> list[Judged]:

@@ -54,6 +54,21 @@ def test_of_many_methods_only_two_have_a_band(opened, gain, monkeypatch):
     assert banded(curves(reading, verdicts)) == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
 
 
+def test_the_curve_says_whose_recall_it_is(opened, gain):
+    traced = curve.trace_curves(*opened(gain))
+    assert [one["num_important"] for one in traced] == [1, 1]
+    texts = []
+    for several in (
+        traced[:1],
+        [{**traced[0], "num_important": 2}],
+        [{k: traced[0][k] for k in traced[0] if k != "num_important"}],
+    ):
+        drawn = curve.draw_curves(several).panels[0].chart.to_dict(validate=False)
+        texts += {one["encoding"]["x"]["title"] for one in drawn["layer"] if "x" in one["encoding"]}
+    one, both = "recall of the important class", "mean recall of the important classes"
+    assert texts == [one, both, one], "results of earlier versions do not say, and have one class"
+
+
 def test_a_better_method_lies_above_and_a_biased_one_does_not(opened, gain, no_gain):
     def height(folder, method):
         reading, verdicts = opened(folder)

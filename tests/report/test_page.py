@@ -13,6 +13,7 @@ import pytest
 from camri.report.answer import is_sure
 from camri.report.page import render, write_page
 from camri.report.reading import Reading
+from camri.report.tables import picked
 from camri.stats import Difference
 from tests.report.conftest import METHODS, make_run
 
@@ -151,6 +152,14 @@ def test_with_cross_entropy_alone_nothing_is_claimed(tmp_path):
     assert lead(text_of(tmp_path / "failed")).startswith("No answer yet: no trial has ended well")
     make_run(tmp_path / "late", seeds=2, failing=CE)
     assert lead(text_of(tmp_path / "late")).startswith("No answer yet: no cross-entropy trial has ended well")
+
+
+def test_settings_that_seeds_were_given_are_counted_in_words():
+    arms = {"chosen": SimpleNamespace(keys=["a", "b", "a"])}
+    row = SimpleNamespace(judgement=SimpleNamespace(arms=arms), final=SimpleNamespace(method="camri"))
+    column = SimpleNamespace(find=lambda key, method: SimpleNamespace(title=f"camri {key}"))
+    assert picked(column, row, in_words=True) == "camri a (2 seeds), camri b (1 seed)"
+    assert picked(column, row) == "camri a (2), camri b (1)"
 
 
 def test_an_interval_above_zero_that_is_not_claimed_says_why(tmp_path):
