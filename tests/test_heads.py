@@ -373,6 +373,11 @@ STYLES = {
     "wrapped": (lambda: Net(backbone=nn.Sequential(two_layers())), "backbone.0.3", 4),
     "there and back": (lambda: Net(a=nn.Linear(5, 9), b=nn.Linear(9, 5), c=nn.Linear(5, 1000)), "c", 5),
     "gated": (lambda: nn.Sequential(nn.Linear(6, 10), nn.GLU(), nn.Linear(5, 10)), "2", 5),
+    "gated, wrapped": (
+        lambda: Net(classifier=nn.Sequential(nn.Linear(5, 14), nn.GLU(), nn.Linear(7, 14))),
+        "classifier.2",
+        7,
+    ),
     "dropout behind": (lambda: Net(fc=nn.Sequential(nn.Linear(5, 1000), nn.Dropout())), "fc.0", 5),
     "attention inside": (
         lambda: Net(fc2=nn.Linear(5, 1000), unused=nn.MultiheadAttention(8, 2)),
@@ -397,7 +402,7 @@ def scores(model, x):
     return getattr(out, "logits", out)
 
 
-@pytest.mark.parametrize("neck", [None, 8])
+@pytest.mark.parametrize("neck", [None, 1, 8])
 @pytest.mark.parametrize("style", STYLES)
 def test_the_classifier_of_every_style_is_replaced(style, neck):
     _, path, width = STYLES[style]
@@ -524,6 +529,10 @@ REFUSALS = {
     "distilled, timm": (distilled, "several classifiers: head, head_dist.*layer='head'"),
     "distilled": (lambda: Net(head=nn.Linear(5, 9), head_dist=nn.Linear(5, 9)), "several .*head, head_dist"),
     "one head a task": (lambda: Net(age=nn.Linear(5, 9), sex=nn.Linear(5, 2)), "several .* sex, age"),
+    "one head a task, wrapped": (
+        lambda: Net(heads=nn.ModuleDict({"age": nn.Linear(5, 9), "sex": nn.Linear(5, 2)})),
+        "several .* heads.sex, heads.age",
+    ),
     "auxiliary": (inception, "several .* fc, AuxLogits.fc"),
     "tied": (tied, "shares its weight .*embed.weight, lm_head.weight"),
     "registered twice": (registered_twice, "shares its weight .*fc.weight, also.weight"),
