@@ -10,7 +10,7 @@ from torch import nn
 
 from camri.data import Split
 from camri.engine import FAST, PAPER, Training, Trial, checkpoint, schedule
-from camri.engine.evaluate import angles, evaluate
+from camri.engine.evaluate import angles, evaluate, judged
 from camri.engine.packs import in_packs
 from camri.engine.padded import PaddedConv2d
 from camri.engine.spec import generator, identity
@@ -104,6 +104,17 @@ def test_evaluation_counts_and_measures_what_a_float64_computation_does(kind):
         assert result.angle_mean[index] == pytest.approx(theta[labels == index].mean().item(), abs=1e-6)
         assert result.angle_sd[index] == pytest.approx(theta[labels == index].std(correction=0).item(), abs=1e-6)
     assert np.isnan(result.angle_mean[3])
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_judged"), [(10_000, 10_000), (10_001, 5001), (20_000, 10_000), (20_001, 6667)]
+)
+def test_of_a_large_train_split_ten_thousand_rows_at_most_are_judged(num_rows, num_judged):
+    split = Split(torch.arange(num_rows)[:, None], torch.arange(num_rows), None)
+    found = judged({"train": split, "test": split}, "train")
+    assert len(found) == num_judged
+    assert found.inputs[:, 0].equal(found.labels)
+    assert len(judged({"train": split, "test": split}, "test")) == num_rows
 
 
 def test_a_checkpoint_is_whole_or_not_there(tmp_path):
