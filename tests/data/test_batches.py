@@ -73,6 +73,9 @@ def test_random_functions_apply_their_draws(images: torch.Tensor) -> None:
     assert batches.random_flip(images, seeded(3)).equal(batches.flip(images, batches.draw_flips(4, seeded(3), "cpu")))
     dx, dy = batches.draw_shifts(4, 1, seeded(3), "cpu")
     assert batches.random_translate(images, 1, seeded(3)).equal(batches.translate(images, dx, dy))
+    at_the_edge = batches.random_translate(images, 1, seeded(3), pad="edge")
+    assert at_the_edge.equal(batches.translate(images, dx, dy, pad="edge"))
+    assert not at_the_edge.equal(batches.translate(images, dx, dy))
 
 
 def test_epoch_order_is_a_permutation_that_changes() -> None:

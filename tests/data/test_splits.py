@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from camri.data import Split, hold_out, load, make_test
 from camri.data.dataset import DataSet, assemble
-from camri.data.splits import choose_rows
+from camri.data.splits import _apportion, choose_rows
 from camri.errors import InputError
 
 
@@ -66,7 +66,7 @@ PINNED = [2, 5, 9, 12, 17, 23]
 
 def test_another_seed_draws_other_rows_and_another_fingerprint() -> None:
     data = rows_of([0] * 50 + [1] * 50)
-    first, again, other = hold_out(data, seed=0), hold_out(data, seed=0), hold_out(data, seed=1)
+    first, again, other = hold_out(data, seed=0), hold_out(data), hold_out(data, seed=1)
     assert numbers(first.splits["val"]) == numbers(again.splits["val"])
     assert first.fingerprint == again.fingerprint
     assert numbers(first.splits["val"]) != numbers(other.splits["val"])
@@ -92,6 +92,13 @@ def test_groups_stay_whole() -> None:
 def test_a_group_larger_than_the_share_is_still_taken_once() -> None:
     data = hold_out(rows_of([0] * 30 + [1] * 300, [0] * 15 + [1] * 15 + list(range(2, 302))), fraction=0.1)
     assert data.class_counts("val").tolist() == [15, 30]
+
+
+@pytest.mark.parametrize(("fraction", "counts"), [(0.14, [10, 14]), (0.16, [20, 16])])
+def test_a_group_is_taken_where_that_comes_nearer_to_the_share(fraction: float, counts: list[int]) -> None:
+    groups = [k // 10 for k in range(100)] + list(range(10, 110))  # of ten rows in class 0, of one row in class 1
+    data = hold_out(rows_of([0] * 100 + [1] * 100, groups), fraction=fraction)
+    assert data.class_counts("val").tolist() == counts
 
 
 def test_a_class_with_one_row_keeps_it_in_train() -> None:
@@ -125,6 +132,20 @@ def test_exact_sizes(class_sizes: list[int], fraction: float, seed: int) -> None
     exact = np.array(class_sizes) * wanted / len(labels)
     floor_at_one = np.clip(exact, 1, np.array(class_sizes) - 1)
     assert (np.abs(counts - floor_at_one) <= 1 + len(class_sizes) / 2).all()
+
+
+@pytest.mark.parametrize(
+    ("class_rows", "num_rows", "shares"),
+    [
+        ([50, 30, 20], 7, [4, 2, 1]),  # 3.5, 2.1 and 1.4
+        ([1, 10, 11, 12, 13], 25, [0, 5, 6, 6, 8]),  # the first cannot give its 0.53; the largest does
+        ([1000, 2, 2], 3, [1, 1, 1]),  # every class gives one
+        ([1000, 2, 2], 2, [2, 0, 0]),  # unless there are more classes than rows to give
+        ([2, 2, 0], 4, [1, 1, 0]),  # a class keeps one
+    ],
+)
+def test_shares_by_hand(class_rows: list[int], num_rows: int, shares: list[int]) -> None:
+    assert _apportion(np.array(class_rows), num_rows).tolist() == shares
 
 
 def test_a_group_over_two_classes_counts_for_its_larger_one() -> None:
