@@ -8,7 +8,20 @@ import pytest
 from scipy import stats as reference
 
 from camri.errors import InputError
-from camri.stats import compare, debias_choice, design_effect, flip_signs, holm, mcnemar, paired_t, summarise, wilson
+from camri.stats import (
+    _draw_images,
+    _draw_mean,
+    _draw_seeds,
+    compare,
+    debias_choice,
+    design_effect,
+    flip_signs,
+    holm,
+    mcnemar,
+    paired_t,
+    summarise,
+    wilson,
+)
 
 
 def made_outcomes(rng, num_seeds, num_images, *, seed_sd, image_sd, own_sd, means=(0.8, 0.6), shared=0.0):
@@ -164,6 +177,35 @@ def test_difference_by_hand_and_by_group():
     assert compare(other, arm, seed=0).estimate == -3 / 8
     same = compare(arm, arm, seed=0)
     assert (same.estimate, same.low, same.high, same.chance_of_fall()) == (0, 0, 0, 0)
+
+
+def test_seeds_that_are_not_shared_by_hand():
+    arm, other = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]]), np.array([[1, 0, 1, 0], [0, 0, 0, 0]])
+    found = compare(arm, other, seed=0, shared_seeds=False)
+    assert found.estimate == pytest.approx(9 / 12 - 2 / 8)
+    assert (found.num_seeds, found.num_images) == (3, 4)
+
+
+def test_the_image_part_is_shrunk_by_its_share_and_the_seed_part_spread_as_students_t():
+    rng = np.random.default_rng(8)
+    tables = [rng.random((3, 40)), rng.random((5, 40))]
+    shrunk = _draw_images(tables, np.random.default_rng(0), 20_000)
+    image_means = sum(table.mean(axis=0) for table in tables)
+    plain = _draw_mean(image_means, np.random.default_rng(0), 20_000)
+    noise = 0.0
+    for table in tables:
+        num_seeds = len(table)
+        rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
+        noise += (rest**2).sum() / (num_seeds - 1) / 39 / num_seeds
+    share = 1 - noise / image_means.var(ddof=1)
+    assert 0 < share < 1
+    np.testing.assert_allclose(shrunk, math.sqrt(share) * plain)
+    assert plain.std() == pytest.approx(image_means.std() / math.sqrt(40), rel=0.02)
+    # A bootstrap's variance of a mean of ten is var/10; over χ²₉/10 its expectation is var/10 · 10/(9 − 2).
+    row_means = rng.normal(size=10)
+    drawn = _draw_seeds(row_means, np.random.default_rng(1), 400_000)
+    assert drawn.std() == pytest.approx(row_means.std() / math.sqrt(7), rel=0.01)
+    assert drawn.mean() == pytest.approx(0, abs=0.005)
 
 
 def test_one_seed_is_the_plain_paired_bootstrap_over_images():
