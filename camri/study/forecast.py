@@ -51,7 +51,7 @@ def makespan_s(num_trials: int, trial_s: float, measured: Measured, gpus: int) -
     99.0
     """
     packs = cut(num_trials, measured.pack_size, gpus)
-    shares = [packs[first::gpus] for first in range(min(gpus, len(packs)))]
+    shares = [packs[first::gpus] for first in range(gpus)]
     return max(measured.start_s + sum(measured.set_up_s + len(pack) * trial_s for pack in share) for share in shares)
 
 
@@ -60,7 +60,7 @@ def paper_s(measured: Measured, gpus: int, schedule: str) -> dict[str, float]:
     training = paper.find_schedule(schedule)
     found = {}
     for name in paper.COLUMNS:
-        study = getattr(paper, name)(schedule=schedule, rule="paper")
+        study = getattr(paper, name)(rule="paper")
         rows, shape, _ = KNOWN_DATA[name]
         images = training.epochs * steps_per_epoch(training, rows) * batch_size(training, rows)
         num_trials = len(study.trials(study.placeholders()))
