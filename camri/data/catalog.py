@@ -107,6 +107,8 @@ def locate(source: str | PathLike[str]) -> Path:
         raise InputError(f"{text!r} cannot be opened: {error}") from None
     if not exists:
         raise InputError(f"{text!r} is neither a path nor a known data set; {closest(text, NAMES)}")
+    if not os.access(path, os.R_OK):
+        raise InputError(f"{text} may not be read by this user; change its permissions")
     return path
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,15 @@ def holds_images(file: Path) -> bool:
     content = [chunk for chunk in chunks if chunk.path_in_schema in (*images, *(f"{name}.bytes" for name in images))]
     # Files written without statistics count as complete: to look would be to read them whole.
     return bool(content) and all(not chunk.is_stats_set or chunk.statistics.null_count == 0 for chunk in content)
+
+
+def pointed_file(folder: Path, name: str) -> str:
+    """The file that a table names; written with spaces around it or, on Windows, with backslashes, it is found too."""
+    exact = str(folder / name)
+    plain = name.strip().replace("\\", "/")
+    if plain != name and not os.path.exists(exact) and os.path.exists(folder / plain):
+        return str(folder / plain)
+    return exact
 
 
 def image_sources(column: Any, folder: Path) -> tuple[list[str | memoryview], list[str]]:

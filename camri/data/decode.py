@@ -142,6 +142,8 @@ def _open(source: str | memoryview) -> Image.Image:
         raise ValueError("it is not an image of a known kind") from None
     except FileNotFoundError:
         raise ValueError("there is no such file") from None
+    except PermissionError:
+        raise ValueError("this user may not read it") from None
     if image.width * image.height > MAX_PIXELS:
         raise ValueError(f"{image.width}x{image.height} pixels are more than {MAX_PIXELS:,} (a decompression bomb?)")
     return image

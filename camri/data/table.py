@@ -1,6 +1,5 @@
 """Tables: CSV, TSV or parquet with image bytes, image paths, or ready-made features; and a label column."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -133,17 +132,8 @@ def _paths(column: Any, folder: Path, where: str) -> EncodedImages:
             raise InputError(f"{where}: the path of row {row} is missing; fill it in or remove the row")
         if "://" in str(name):
             raise InputError(f"{where}: {name} in row {row} is an address; fetch the images and give their paths")
-        files.append(_file(folder, str(name)))
+        files.append(columns.pointed_file(folder, str(name)))
     return EncodedImages(files, [shown(file, folder) for file in files])
-
-
-def _file(folder: Path, name: str) -> str:
-    """The file that a table names; written with spaces around it or, on Windows, with backslashes, it is found too."""
-    exact = str(folder / name)
-    plain = name.strip().replace("\\", "/")
-    if plain != name and not os.path.exists(exact) and os.path.exists(folder / plain):
-        return str(folder / plain)
-    return exact
 
 
 def _feature_columns(table: Any, label: str, options: Options, where: str) -> list[str]:

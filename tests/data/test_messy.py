@@ -120,6 +120,19 @@ def test_a_table_among_its_images(tmp_path: Path) -> None:
     assert load(tmp_path / "pets").classes == ("cat", "dog")
 
 
+def test_what_may_not_be_read_is_not_said_to_be_broken(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Image, "open", forbidden)
+    with pytest.raises(InputError, match=r"image cat/000\.png .* cannot be read: this user may not read it"):
+        load(pets)
+    (pets.parent / "a.zip").write_bytes(b"")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(InputError, match=r"a\.zip may not be read by this user; change its permissions$"):
+        load(pets.parent / "a.zip")
+
+
 # Class names
 
 
