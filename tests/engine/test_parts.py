@@ -1,5 +1,6 @@
 """The engine's parts: schedules, specs, evaluation, checkpoints, packs."""
 
+import dataclasses
 import json
 import math
 
@@ -8,12 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from camri.data import Split
+from camri.data import DataSet, Split, batches
 from camri.engine import FAST, PAPER, Training, Trial, checkpoint, schedule
 from camri.engine.evaluate import angles, evaluate, judged
 from camri.engine.packs import in_packs
 from camri.engine.padded import PaddedConv2d
+from camri.engine.replica import Job, draw_epoch, prepare
 from camri.engine.spec import generator, identity
+from camri.errors import InputError
 from camri.heads import CosineHead, LinearHead
 from camri.methods import setting
 
@@ -115,6 +118,66 @@ def test_of_a_large_train_split_ten_thousand_rows_at_most_are_judged(num_rows, n
     assert len(found) == num_judged
     assert found.inputs[:, 0].equal(found.labels)
     assert len(judged({"train": split, "test": split}, "test")) == num_rows
+
+
+def test_rows_are_mirrored_and_moved_as_the_trials_own_seed_draws(data, trials):
+    job = Job(Training(model="small", batch_size=32, flip=True, translate_px=2), data)
+    trial = trials[2]
+    epoch = draw_epoch(trial, job, 4)
+    assert epoch.order.shape == epoch.mirrored.shape == epoch.dx.shape == epoch.dy.shape == (6, 32)
+    order = batches.epoch_order(200, generator(trial.seed, "order", 4), "cpu")
+    flips = batches.draw_flips(192, generator(trial.seed, "flip", 4), "cpu")
+    dx, dy = batches.draw_shifts(192, 2, generator(trial.seed, "translate", 4), "cpu")
+    assert epoch.order.flatten().equal(order[:192])
+    for step in (0, 5):
+        rows = data.splits["train"].inputs[epoch.order[step]]
+        x = prepare(rows, epoch.mirrored[step], epoch.dx[step], epoch.dy[step], torch.float32)
+        for place in range(32):
+            at = 32 * step + place
+            image = data.splits["train"].inputs[order[at], :, :, 0].float() / 255
+            image = image.flip(1) if flips[at] else image
+            moved = torch.zeros(12, 12)  # two pixels around it
+            moved[2 + dy[at] : 10 + dy[at], 2 + dx[at] : 10 + dx[at]] = image
+            assert x[place, 0].equal(moved[2:10, 2:10])
+
+
+def test_what_is_not_asked_for_is_not_drawn(data, trials):
+    plain = draw_epoch(trials[0], Job(Training(model="small", flip=False), data), 0)
+    assert (plain.mirrored, plain.dx, plain.dy) == (None, None, None)
+    assert plain.order.shape == (3, 64)
+    moved = draw_epoch(trials[0], Job(Training(model="small", flip=False, translate_px=1), data), 0)
+    assert moved.mirrored is None
+    assert set(moved.dx.unique().tolist()) == {-1, 0, 1}
+    rows = data.splits["train"].inputs[:2]
+    assert prepare(rows, None, None, None, torch.bfloat16).dtype == torch.bfloat16
+    assert prepare(rows, None, None, None, torch.float32).equal(rows.permute(0, 3, 1, 2) / 255)
+
+
+def test_a_job_refuses_what_it_cannot_train_on(data):
+    def features(num_rows, **training):
+        split = Split(torch.zeros(num_rows, 4), torch.arange(num_rows) % 2, None)
+        Job(Training(model="mlp", **training), DataSet("few", ("a", "b"), {"train": split}, "", {})).check()
+
+    features(2)
+    with pytest.raises(InputError, match="few has 1 rows to train on; batch norm needs at least 2"):
+        features(1)
+    for augmented in ({"flip": True}, {"translate_px": 1}):
+        with pytest.raises(InputError, match="for images, but the data set holds ready-made features"):
+            features(8, **{"flip": False, **augmented})
+    with pytest.raises(InputError, match="made has no train split; its splits: val, test"):
+        Job(FAST, dataclasses.replace(data, splits={name: data.splits[name] for name in ("val", "test")})).check()
+    for important in ((-1,), (3,)):
+        with pytest.raises(InputError, match=f"important class {important[0]} is not a class; made has 3"):
+            Job(FAST, data, important).check()
+    Job(FAST, data, (0, 2)).check()
+
+
+def test_a_job_keeps_what_it_is_told_and_checkpoints_by_identity(data, trials, tmp_path):
+    job = Job(FAST, data)
+    assert (job.keep_logits, job.keep_weights, job.checkpoint_of(trials[0])) == (False, False, None)
+    path = Job(FAST, data, checkpoints=tmp_path).checkpoint_of(trials[0])
+    assert path == tmp_path / f"{identity(trials[0], FAST, 'made-fingerprint')}.safetensors"
+    assert (job.steps_per_epoch, job.num_steps, job.batch_size) == (3, 3 * FAST.epochs, 64)
 
 
 def test_a_checkpoint_is_whole_or_not_there(tmp_path):
