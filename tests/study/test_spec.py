@@ -10,6 +10,7 @@ import pytest
 from camri.engine import FAST, PAPER
 from camri.errors import InputError
 from camri.methods import MARGIN_UNIT, setting
+from camri.study.grid import Column, Grid
 from camri.study.recipes import RECIPES, digits, find_study, paper
 from camri.study.spec import Study, study
 
@@ -138,6 +139,33 @@ def test_several_important_classes_have_their_own_strength():
 def test_bad_studies_are_refused_with_a_sentence(changes, said):
     with pytest.raises(InputError, match=said):
         digits("8").with_(**changes)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([], r"important=\[\] must name at least one class and none twice"),
+        (["cat", "cat"], r"important=\['cat', 'cat'\] must name at least one class and none twice"),
+        ([True], "important=True is neither a class name nor an index"),
+        ([1.5], r"important=1\.5 is neither a class name nor an index"),
+        *(({"cat": strength}, f"important='cat' has strength {strength}; give a number above 0")
+          for strength in (0.0, -1.0, math.inf, math.nan, True)),
+    ],
+)  # fmt: skip
+def test_columns_of_no_class_and_of_no_strength_are_refused(value, said):
+    with pytest.raises(InputError, match=said):
+        Column.of(value)
+
+
+def test_points_belong_to_their_column():
+    grid = Grid.at("camri", [[(0.1, 8)], [(0.2, 16), (0.3, 8)]])
+    column = ((0, 1.0), (2, 0.5))
+    assert list(grid.settings(column)) == [setting("camri", [0, 2], m=[0.1, 0.05], s=8)]
+    assert list(grid.settings(column, 1)) == [
+        setting("camri", [0, 2], m=[0.2, 0.1], s=16),
+        setting("camri", [0, 2], m=[0.3, 0.15], s=8),
+    ]
+    assert Grid.from_json(json.loads(json.dumps(grid.to_json()))) == grid
 
 
 def test_margin_units():
