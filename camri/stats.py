@@ -165,6 +165,8 @@ def compare(
     for columns in members:
         draws += _draw_images([table[:, columns] for table in tables], rng, num_draws) / len(members)
     draws += estimate
+    if min(one.min(), two.min()) >= 0 and max(one.max(), two.max()) <= 1:
+        draws = draws.clip(-1, 1)  # shares cannot differ by more, whatever two or three wild seeds make of t
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return Difference(estimate, float(low), float(high), draws, len(one), one.shape[1])
 

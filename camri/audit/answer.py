@@ -166,7 +166,7 @@ def price_table(found: Audit) -> Table | None:
     now = found.accuracy_before.value
     return Table(
         caption="What more recall costs",
-        header=("recall", "shift", "accuracy", "change (points)", "precision"),
+        header=("recall", "shift", "accuracy", "its change (points)", "precision"),
         groups=(
             tuple(
                 cells(

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from camri.engine.spec import Training
 from camri.methods import MARGIN_UNIT
@@ -27,7 +27,8 @@ LOG_EVERY_S = 30.0
 
 
 def print_recipes() -> None:
-    table = Table("name", "settings", "trials", "about", box=None, pad_edge=False)
+    # A name must be there to the last letter: it is typed.
+    table = Table(Column("name", no_wrap=True), "settings", "trials", "about", box=None, pad_edge=False)
     for recipe in RECIPES.values():
         study = recipe()
         columns = study.placeholders()
@@ -176,7 +177,8 @@ def _print_best(console: Console, status: Status) -> None:
     for best in status.best:
         table.add_row(*([escape(best.column)] if many else []), best.method, *_cells(best))
     what = "validation" if status.split == "val" else "test images, so optimistic:"
-    console.print(f"best so far, {what} recall at no less than cross-entropy's accuracy, each after its best shift:")
+    so_far = " so far" if status.pending else ""
+    console.print(f"best{so_far}, {what} recall at no less than cross-entropy's accuracy, each after its best shift:")
     console.print(table)
 
 
