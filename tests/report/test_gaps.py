@@ -1,10 +1,13 @@
 """Accuracy at equal recall: a curve that is higher is shown to be, one that is only moved along is not."""
 
+import dataclasses
+
 import pytest
 
 from camri.curves import compare_curves
-from camri.report.gaps import gap_of, gap_records, gap_table
+from camri.report.gaps import gap_of, gap_records, gap_table, table_of_gaps
 from camri.report.verdict import SEED
+from tests.report.conftest import make_run
 
 
 def test_a_sharper_method_has_the_higher_curve(opened, gain):
@@ -40,3 +43,40 @@ def test_without_validation_data_no_setting_can_be_picked(opened, no_validation)
 
 def test_what_is_missing_is_blank():
     assert gap_of(None, "mean") == "–"
+
+
+def record(column, num_trials, low):
+    ends = {f"{name}{end}": low for name in ("mean", "first", "last") for end in ("", "_low", "_high")}
+    numbers = {"recall_mean": 0.7, "recall_sd": 0.01, "accuracy_mean": 0.9, "accuracy_sd": 0.02}
+    about = {"column": column, "important": f"class {column}", "method": "camri", "setting": "m=1", **numbers}
+    return {**about, **ends, "recall_from": 0.7, "recall_to": 0.85, "num_trials": num_trials}
+
+
+def test_bold_is_above_0_by_more_than_one_trial_and_columns_stand_apart():
+    table = table_of_gaps([record(0, 2, 0.004), record(0, 1, 0.004), record(1, 2, 0.0), record(1, 2, -0.001)])
+    assert table.titles == ("important: class 0", "important: class 1")
+    assert [[row[4].bold for row in group] for group in table.groups] == [[True, False], [False, False]]
+    assert [cell.text for cell in table.groups[0][0]] == [
+        "CAMRI",
+        "m=1",
+        "0.700 ± 0.010",
+        "0.900 ± 0.020",
+        "+0.40 [+0.40, +0.40]",
+        "+0.40 [+0.40, +0.40]",
+        "+0.40 [+0.40, +0.40]",
+        "0.700 – 0.850",
+        "2",
+    ]
+
+
+def test_settings_without_a_seed_in_common_are_not_compared(opened, tmp_path):
+    left_out = {("camri", 0), ("camri", 1), ("ce", 2), ("ce", 3)}
+    reading, verdicts = opened(make_run(tmp_path, methods={"ce": {}, "camri": {"m": [0.2], "s": [8]}}))
+    (one,) = verdicts
+    halves = {
+        name: dataclasses.replace(planned, rows=[row for row in planned.rows if (name, row.seed) not in left_out])
+        for name, planned in (("ce", one.baseline), ("camri", one.own["camri"]))
+    }
+    apart = dataclasses.replace(one, baseline=halves["ce"], own={"camri": halves["camri"]})
+    assert gap_records(reading, [apart]) == []
+    assert len(gap_records(reading, verdicts)) == 1

@@ -1,10 +1,12 @@
 """Tables: the paper's own numbers come out as printed, hand-made runs as known; every format shows text as text."""
 
 import csv
+import dataclasses
 import io
 import json
 import re
 import sqlite3
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +18,8 @@ from camri.report.angles import table_two
 from camri.report.reading import TITLES
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
 from camri.report.tables import honest_table, paper_table, records_of_columns, table_one
-from camri.report.verdict import choose_paper
-from camri.select import Measured
+from camri.report.verdict import _same_scale, choose_paper, correct_for_columns
+from camri.select import Measured, PaperChoice
 from tests.report.conftest import make_run
 
 COLUMNS = [name for _, name, _ in printed.COLUMNS]
@@ -124,6 +126,51 @@ def test_without_validation_data_there_is_no_honest_table(opened, no_validation)
     assert honest_table(reading, verdicts) is None
     assert verdicts[0].best is None
     assert len(table_one([(reading, verdicts)]).groups) == 3
+
+
+def test_the_control_has_no_margin_the_same_scale_and_all_the_seeds():
+    def planned(key, method, m, s, seeds=(0, 1)):
+        knobs = {"m": m, "s": s}
+        return SimpleNamespace(key=key, method=method, knobs=knobs, value=knobs.get, seeds=seeds)
+
+    final = planned("final", "camri", 0.2, 8)
+    others = [
+        final,
+        planned("margin", "camri", 0.1, 8),
+        planned("scale", "camri", 0, 16),
+        planned("seeds", "l2softmax", None, 8, seeds=(0,)),
+        planned("other", "cosface", 0, 8),
+    ]
+    for method in ("camri", "arcface", "l2softmax"):
+        control = planned("control", method, None if method == "l2softmax" else 0, 8, seeds=(0, 1, 2))
+        assert _same_scale(final, [*others, control]) is control
+    assert _same_scale(final, others) is None
+    plain = planned("plain", "camri", 0, 8)
+    assert _same_scale(plain, [plain]) is None
+    assert _same_scale(SimpleNamespace(knobs={"w": 4}), others) is None
+
+
+def test_p_values_are_corrected_for_the_columns_and_unknown_ones_stay_so():
+    def column(p):
+        return SimpleNamespace(best=None if p is None else SimpleNamespace(p=p))
+
+    assert correct_for_columns([column(p) for p in (0.01, None, 0.04)]) == pytest.approx([0.03, 1.0, 0.08])
+    found = correct_for_columns([column(p) for p in (0.01, float("nan"), 0.02)])
+    assert found == pytest.approx([0.03, float("nan"), 0.04], nan_ok=True)
+
+
+def test_charts_show_the_papers_setting_or_the_first_where_nothing_was_held_out(opened, no_validation, gain):
+    for one in opened(no_validation)[1]:
+        assert one.own == {}
+        assert one.shown("camri") == (one.in_table_one("camri") or one.of("camri")[0])
+        blank = dataclasses.replace(one, paper={})
+        assert blank.shown("camri") == one.of("camri")[0]
+        last = one.of("camri")[-1]
+        printed_last = dataclasses.replace(one, paper={"camri": PaperChoice(last.key, 0.5, 0.5)})
+        assert printed_last.shown("camri") == last
+        assert one.shown("focal") is None
+    for one in opened(gain)[1]:
+        assert one.shown("camri") == one.own["camri"]
 
 
 def test_table_two_has_the_important_class_and_the_others(opened, gain):

@@ -54,4 +54,7 @@ def test_a_trial_too_many_costs_a_round_of_smaller_packs():
 def test_the_docs_show_this_table(measured):
     page = (ROOT / "docs/cluster.md").read_text("utf-8")
     assert table(measured) in page
+    assert [line.split(" | ")[:2] for line in table(measured).splitlines()[2:]] == [
+        [f"| {schedule}", gpus] for schedule in paper.SCHEDULES for gpus in ("1", "8", "64")
+    ]
     assert "--figures results/benchmarks/engine-h200.json" in page
