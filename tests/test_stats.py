@@ -340,3 +340,13 @@ def test_the_correction_of_staying_with_the_baseline_is_nothing():
     recalls = luck[:, 0, :9].mean(axis=1)
     np.testing.assert_allclose(single.apparent, recalls[2] - recalls[0])
     assert single.corrected == pytest.approx(single.apparent, abs=0.06)  # no choice, no luck of having chosen
+
+
+def test_shares_do_not_differ_by_more_than_all_of_it():
+    arm, other = np.zeros((3, 40)), np.zeros((3, 40))
+    arm[0], other[2, :10] = 1, 1  # seed means 1, 0, −1/4: Student's t of two degrees would go far beyond 1
+    found = compare(arm, other, seed=0)
+    assert (found.low, found.high) == (-1, 1)
+    assert np.abs(found.draws).max() == 1
+    wild = compare(10 * arm, 10 * other, seed=0)  # no shares: nothing is known of their limits
+    assert wild.high > 10

@@ -96,18 +96,15 @@ def show(
     import warnings
 
     from rich.console import Console
-    from rich.progress import Progress
 
+    from camri.cli.reading import reading
     from camri.data import load
     from camri.data.describe import contact_sheet, describe
     from camri.data.listing import DataWarning
 
     if sheet and sheet.suffix.lower() != ".png":
         raise InputError(f"--sheet {sheet} must end in .png")
-    console = Console(stderr=True)
-    bars = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with warnings.catch_warnings(), bars as progress:
-        bar = progress.add_task("reading", total=None, visible=False)
+    with warnings.catch_warnings(), reading() as progress:
         warnings.simplefilter("ignore", DataWarning)  # the summary has them
         dataset = load(
             source,
@@ -119,7 +116,7 @@ def show(
             label_column=label_column,
             group_column=group_column,
             split_column=split_column,
-            progress=lambda done, total: progress.update(bar, completed=done, total=total, visible=True),
+            progress=progress,
         )
     told = describe(dataset)
     if as_json:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from camri.cli.study_view import LOG_EVERY_S
+from camri.cli.reading import LOG_EVERY_S
 from camri.fitting import Fitted, Progress, Unfinished, fit
 from camri.fitting.request import Request
 from camri.report.table import BLANK
@@ -118,4 +118,4 @@ def _watching() -> Iterator[Callable[[Progress], None]]:
 
 def _rest(progress: Progress) -> str:
     left = "" if progress.left_s is None else f", about {duration(progress.left_s)} left"
-    return f"{progress.done:,}/{progress.total:,} models{left}"
+    return f"{progress.done:,}/{progress.total:,} {progress.unit}{left}"

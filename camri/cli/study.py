@@ -115,6 +115,7 @@ def run(
     """Train what is not yet trained of a study; every outcome is stored as its trial ends."""
     began = time.monotonic()  # the imports below take seconds, which a time limit counts
 
+    from camri.cli.reading import reading
     from camri.cli.study_view import print_result, watching
     from camri.study.executor import find_executor
     from camri.study.facts import load_data
@@ -125,7 +126,8 @@ def run(
     study = _find(words, methods, trials, seeds, schedule, rule, grid, important)
     wall_s = None if max_wall is None else parse_duration(max_wall)
     executor = find_executor(on, device, workers, pack_size)
-    data = load_data(study)
+    with reading() as progress:
+        data = load_data(study, progress)
     limit_s = None if wall_s is None else wall_s - (time.monotonic() - began)
     with watching() as on_report:
         result = run_study(

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
 
+from camri.cli.reading import LOG_EVERY_S
 from camri.engine.spec import Training
 from camri.methods import MARGIN_UNIT
 from camri.study.finalists import Finalist
@@ -23,7 +24,6 @@ from camri.study.status import Best, Status
 from camri.words import duration
 
 NOTES_SHOWN = 5
-LOG_EVERY_S = 30.0
 
 
 def print_recipes() -> None:
@@ -53,8 +53,8 @@ def print_study(study: Study) -> None:
     console.print(f"data: {escape(study.data)}, validation {study.val_fraction:g} of the train split")
     console.print(f"important: {escape(named)}{found}")
     console.print(
-        f"training: model {training.model}, {training.epochs} epochs of batch {training.batch_size}, {training.optimizer} "
-        f"{training.learning_rate:g}{_unusual(training)}"
+        f"training: model {training.model}, {training.epochs} epochs of batch {training.batch_size}, "
+        f"{training.optimizer} {training.learning_rate:g}{_unusual(training)}"
     )
     table = Table("method", "settings", "values", box=None, pad_edge=False)
     for grid in study.methods:

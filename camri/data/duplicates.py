@@ -47,7 +47,7 @@ def remarks(dataset: DataSet, duplicates: Sequence[Mapping[str, Any]], names: Ma
         told.append(
             f"{len(found['rows']):,} of {len(dataset.splits[other]):,} {other} images are exact copies of {one} images "
             f"({called(other, second)} of {called(one, first)}), and results on them look better than they are; "
-            "remove them from one of the two"
+            "where the data are yours, remove them from one of the two"
         )
     for part, split in dataset.splits.items():
         labels, first_of = split.labels.numpy(), first_copies(split)

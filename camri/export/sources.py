@@ -98,7 +98,7 @@ def _table(path: Path, trained: Trained) -> Group:
             return _image_rows(path, table, _boxes(table) if trained.is_cropped else None)
         return _checked(Ready(str(path), _matrix(table, _feature_columns(table, path, trained))), trained)
     except (InputError, OSError) as error:
-        return Problem(str(path), str(error))
+        return Problem(str(path), str(error).removeprefix(f"{path}").lstrip(": "))
 
 
 def _checked(found: Ready, trained: Trained) -> Group:
@@ -154,7 +154,8 @@ def _image_rows(path: Path, table: Any, boxes: np.ndarray | None) -> Group:
     pointed = columns.role(table, "path", None, where, columns.is_text_type)
     if pointed is None:
         return Problem(file, f"it has no column with images or their paths among {', '.join(table.column_names[:12])}")
-    paths = [str(path.parent / str(name or "")) for name in columns.to_numpy(table.column(pointed)).tolist()]
+    names = columns.to_numpy(table.column(pointed)).tolist()
+    paths = [columns.pointed_file(path.parent, str(name or "")) for name in names]
     return Images([file] * len(paths), range(len(paths)), paths, boxes)
 
 

@@ -1,6 +1,7 @@
 """A fit's result in sentences, and the card that goes with its model."""
 
 from camri.data import DataSet
+from camri.data.catalog import notes as data_notes
 from camri.fitting import ramps
 from camri.fitting.result import Fitted, Interval
 from camri.methods import METHODS, Setting
@@ -134,6 +135,7 @@ def card(fitted: Fitted, data: DataSet) -> str:
     parts = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
     kind = "x".join(map(str, data.input_shape)) + (" images, uint8" if data.is_image else " features, float32")
     ramp = f", penalties in {ramps.describe(fitted.ramp_name)}" if ramps.depends_on_ramp(fitted.setting, data) else ""
+    cautions = "".join(f"\n- About the data: {one}." for one in data_notes(data.provenance))
     example = "images)  # uint8 (N, H, W, C)" if data.is_image else "rows)  # float32 (N, D)"
     return f"""# {data.name}: a classifier that must not miss {named(fitted.important)}
 
@@ -180,5 +182,5 @@ intervals over seeds and rows:
   the picked model's.
 - Accuracy was allowed to be as low as that of cross-entropy under the same training, on validation rows, and no lower
   than asked; on test rows it can be.
-- A higher recall of some classes is paid by others: see who paid, and the report.
+- A higher recall of some classes is paid by others: see who paid, and the report.{cautions}
 """

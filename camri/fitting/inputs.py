@@ -1,6 +1,6 @@
 """Data as a fit uses it: three splits, and features brought to one scale."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from types import MappingProxyType
@@ -31,11 +31,15 @@ class Inputs:
     test_fraction: float
 
 
-def prepare(source: str | PathLike[str] | DataSet, options: Mapping[str, Any] = MappingProxyType({})) -> Inputs:
+def prepare(
+    source: str | PathLike[str] | DataSet,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    on_read: Callable[[int, int], None] | None = None,
+) -> Inputs:
     """The data with train, val and test splits, its own where it has them; `options` are those of `camri.data.load`."""
     if isinstance(source, DataSet) and options:
         raise InputError(f"{', '.join(options)} cannot be given for data that is loaded already; give them to load")
-    data = source if isinstance(source, DataSet) else load(source, **options)
+    data = source if isinstance(source, DataSet) else load(source, **options, progress=on_read)
     num_rows = len(data.splits["train"])
     val_fraction, test_fraction = (0.2, 0.3) if num_rows < SMALL else (0.1, 0.2)
     if "test" not in data.splits:

@@ -67,6 +67,7 @@ def fit(
         seed=seed,
         epochs=epochs,
         data_options=data_options,
+        on_read=None if on_progress is None else lambda done, num: on_progress(_reading(done, num)),
     )
     journal = Journal.open(request.out, request.to_json())
     if on_start is not None:
@@ -88,3 +89,7 @@ def fit(
                 raise Unfinished(stages.missing()) from None
         finally:
             stages.note()
+
+
+def _reading(done: int, num: int) -> Progress:
+    return Progress("reading the data", done, num, None, unit="rows")

@@ -1,5 +1,6 @@
 """What a fit has decided so far, in one JSON file: the same command goes on with the same decisions."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -55,4 +56,6 @@ class Journal:
             part.write_text(json.dumps(self.values, indent=1) + "\n", encoding="utf-8")
             os.replace(part, self.path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
             raise InputError(f"{self.path} cannot be written ({error.strerror}); choose another folder") from None

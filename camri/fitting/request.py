@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -86,8 +86,9 @@ def make_request(
     seed: int,
     epochs: int | None,
     data_options: Mapping[str, Any],
+    on_read: Callable[[int, int], None] | None = None,
 ) -> Request:
-    """The checked request; a value that cannot be meant is refused by name."""
+    """The checked request; a value that cannot be meant is refused by name. `on_read` hears how far data are read."""
     if budget_s is not None and num_trials is not None:
         raise InputError(f"give a budget ({budget_s:g} s) or a number of trials ({num_trials}), not both")
     if budget_s is not None and not 0 < budget_s < float("inf"):
@@ -106,7 +107,7 @@ def make_request(
     for option in data_options:
         if option not in DATA_OPTIONS:
             raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
-    inputs = prepare(data, data_options)
+    inputs = prepare(data, data_options, on_read)
     found = inputs.data
     column = parse_important(important, found.classes)
     plain = Training(

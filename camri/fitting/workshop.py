@@ -29,7 +29,10 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a fit is: the step it is at, trials ended and planned in all, seconds left as far as can be told."""
+    """How far a fit is: the step it is at, trials ended and planned in all, seconds left as far as can be told.
+
+    While data are read, `unit` is "rows" and these are counted.
+    """
 
     step: str
     done: int
@@ -37,6 +40,7 @@ class Progress:
     left_s: float | None
     accuracy: float | None = None  # mean validation accuracy of the running trials
     recall: float | None = None
+    unit: str = "models"
 
     @property
     def part(self) -> float:

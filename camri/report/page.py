@@ -76,6 +76,7 @@ def render(reading: Reading) -> str:
         sections(reading, verdicts),
         title=f"{reading.name}: {', '.join(quoted(column.title) for column in reading.columns) or 'important classes'}",
         answer=answer(reading, verdicts),
+        cautions=reading.cautions(),
         progress=reading.progress(),
         failed=reading.failed,
         num_outcomes=len(reading.rows),

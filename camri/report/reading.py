@@ -180,6 +180,11 @@ class Reading:
             raise InputError(f"{setting.title} has no angles: an ensemble has several weight vectors for a class")
         return tuple(np.mean([one[f"{name}.{split}"] for one in arrays], axis=0) for name in ("angle_mean", "angle_sd"))
 
+    def cautions(self) -> list[str]:
+        """What is the matter with the data, a sentence each: copies in two splits, images left out, doubtful names."""
+        told = self.run.data.get("provenance", {})
+        return [*told.get("notes", []), *([told["skipped_note"]] if "skipped_note" in told else [])]
+
     def environment(self) -> dict[str, list[str]]:
         """Versions and hardware by name, each with its different values: a run may go on on another machine."""
         names = dict.fromkeys(name for row in self.rows for name in row.environment)

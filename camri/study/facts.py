@@ -1,15 +1,17 @@
 """A study's data set, and what all its outcomes share."""
 
+from collections.abc import Callable
+
 from camri.data import DataSet, hold_out, make_test
 from camri.study.records import SPLITS, RunFacts
 from camri.study.spec import Study
 
 
-def load_data(study: Study) -> DataSet:
+def load_data(study: Study, progress: Callable[[int, int], None] | None = None) -> DataSet:
     """The study's data with its splits: the data set's own where it has them, otherwise drawn by the study's seed."""
     from camri.data import load  # the readers need Pillow, which who brings a data set along need not have
 
-    data = load(study.data, **dict(study.data_options))
+    data = load(study.data, **dict(study.data_options), progress=progress)
     if "test" not in data.splits:
         data = make_test(data, fraction=study.test_fraction, seed=study.split_seed)
     if "val" not in data.splits and study.val_fraction:

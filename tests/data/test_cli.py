@@ -34,7 +34,7 @@ def test_show_prints_what_was_recognised(tmp_path: Path) -> None:
         "images of 6 x 5 x 3 (height x width x channels)",
         "note: 2 of 2 test images are exact copies of train images (test/cat/000.png of train/dog [old]/000.png), and "
         "results on ",
-        "them look better than they are; remove them from one of the two",
+        "them look better than they are; where the data are yours, remove them from one of the two",
         "class      train  test",
         "cat            3     1",
         "dog [old]      2     1",

@@ -367,3 +367,20 @@ def test_the_whole_of_awa2_is_split_as_in_the_paper() -> None:
     assert {part: len(split) for part, split in data.splits.items()} == {"train": 26_157, "test": 11_165}
     shares = data.class_counts("test").numpy() / np.array(counts)
     assert np.abs(shares - 11_165 / 37_322).max() < 0.01
+
+
+def test_copies_in_a_benchmark_are_noted_but_no_warning(tmp_path: Path) -> None:
+    import warnings
+
+    root = tmp_path / "Animals_with_Attributes2"
+    for number in range(20):
+        write_picture(root / "JPEGImages" / ("bat", "cow")[number % 2] / f"{number}.png", picture(number % 4))
+    (root / "classes.txt").write_text("1\tbat\n2\tcow\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = load(root)
+    assert data.provenance["copies_in_train"] > 0
+    write_picture(root / "JPEGImages" / "cow" / "copy.png", picture(0))  # also a bat: worth a note
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "stand in another class too" in load(root).provenance["notes"][-1]

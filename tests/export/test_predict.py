@@ -169,6 +169,18 @@ def test_arrays_and_tables_of_images(saved, photos, rows):
     np.testing.assert_allclose([first.probabilities, last.probabilities], expected[[0, 2]], atol=1e-6)
 
 
+def test_paths_are_found_as_in_training_and_a_bad_table_is_named_once(saved, photos, rows):
+    model = load(saved)
+    shutil.copy(photos / "a0.png", photos / "more" / "a0.png")
+    (photos / "odd.csv").write_text("path\n  a0.png \nmore\\a0.png\n")
+    found = list(predict(model, find_inputs([str(photos / "odd.csv")], model.trained)[0]))
+    assert [one.problem for one in found] == [None, None]
+    np.testing.assert_allclose([one.probabilities for one in found], model.predict_proba(rows[[0, 0]]), atol=1e-6)
+    (photos / "latin.csv").write_bytes(b"path\n\xe9.png\n")
+    ((only,), _) = find_inputs([str(photos / "latin.csv")], model.trained)
+    assert only.why == "is not UTF-8 text (byte 0xe9); save it as UTF-8"
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [

@@ -134,6 +134,13 @@ def test_the_answer_and_the_card_say_the_figures(fitted):
     card = (fitted.model_path / "README.md").read_text(encoding="utf-8")
     for text in ("Limits", f"{fitted.handed.hits[0]}/{fitted.handed.num[0]}", fitted.steps[1].title, "camri predict"):
         assert text in card
+    assert "About the data" not in card
+
+
+def test_the_card_says_what_is_the_matter_with_the_data(fitted):
+    digits = load("digits")
+    told = replace(digits, provenance={**digits.provenance, "notes": ["3 test images are copies"]})
+    assert "\n- About the data: 3 test images are copies.\n" in answer.card(fitted, told)
 
 
 def test_the_same_call_gives_the_same_result(fitted, tmp_path, without_files):

@@ -6,12 +6,14 @@ import types
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.numpy import save_file
 
 from camri.data import load
 from camri.errors import InputError
 from camri.fitting import budget, fit
 from camri.fitting.inputs import prepare
+from camri.fitting.journal import Journal
 from camri.fitting.request import make_request
 from camri.fitting.trainings import trainings_for
 from camri.models import build
@@ -241,3 +243,26 @@ def test_options_of_the_data_are_taken_and_kept(tmp_path):
     assert request.data_options == (("group_column", "batch"), ("label_column", "kind"))
     with pytest.raises(InputError, match="label_column cannot be given for data that is loaded already"):
         ask(request.data, "b", data_options={"label_column": "kind"})
+
+
+def test_a_journal_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    journal = Journal.open(tmp_path, {"data": "digits"})
+
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("camri.fitting.journal.os.replace", full)
+    with pytest.raises(InputError, match=r"fit.json cannot be written \(No space left on device\)"):
+        journal.set(epochs=3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_is_heard(tmp_path):
+    drawn = np.random.default_rng(0)
+    for name in ("row", "column"):
+        (tmp_path / name).mkdir()
+        for number in range(30):
+            Image.fromarray(drawn.integers(0, 256, (8, 8), dtype=np.uint8)).save(tmp_path / name / f"{number}.png")
+    heard = []
+    prepare(tmp_path, {"cache": False}, lambda *told: heard.append(told))
+    assert heard[-1] == (60, 60)

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import shutil
+import sqlite3
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from camri.report.page import render, write_page
 from camri.report.reading import Reading
 from camri.report.tables import picked
 from camri.stats import Difference
+from camri.study.store import FILE_NAME
 from tests.report.conftest import METHODS, make_run
 
 HOSTILE = (
@@ -324,3 +326,17 @@ def test_dark_mode_and_print_change_the_colours_of_the_charts(look, gain_page):
     page.emulate_media(media="print")
     printed = page.evaluate(ink)
     assert (dark, printed) == ("rgb(236, 236, 236)", "rgb(27, 27, 27)")
+
+
+def test_what_is_the_matter_with_the_data_stands_above_the_answer(tmp_path):
+    make_run(tmp_path, seeds=2)
+    assert "About the data" not in text_of(tmp_path)
+    told = {"notes": ["3 of 9 test images are <copies>"], "skipped_note": "2 unreadable images were left out"}
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        ((data,),) = connection.execute("SELECT value FROM meta WHERE name = 'data'").fetchall()
+        known = json.loads(data)
+        changed = json.dumps({**known, "provenance": {**known["provenance"], **told}})
+        connection.execute("UPDATE meta SET value = ? WHERE name = 'data'", (changed,))
+    before = text_of(tmp_path).split('id="answer"')[0]
+    assert "About the data:</strong> <bdi>3 of 9 test images are &lt;copies&gt;</bdi>." in before
+    assert "About the data:</strong> <bdi>2 unreadable images were left out</bdi>." in before
