@@ -62,7 +62,7 @@ def load(
     except PermissionError as error:
         raise InputError(f"{error.filename} may not be read by this user; change its permissions") from None
     is_benchmark = str(dataset.provenance["layout"]).split(maxsplit=1)[0] in NAMES
-    # A benchmark's copies are known, and who compares results must leave them: `camri data show` and pages tell of them.
+    # A benchmark's copies are known, and who compares results must leave them; `camri data show` and pages tell
     for note in notes({**dataset.provenance, "notes": []} if is_benchmark else dataset.provenance):
         warnings.warn(f"{dataset.name}: {note}", DataWarning, stacklevel=2)
     return dataset
