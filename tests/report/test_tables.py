@@ -17,7 +17,7 @@ from camri.report import printed
 from camri.report.angles import table_two
 from camri.report.reading import TITLES
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
-from camri.report.tables import honest_table, paper_table, records_of_columns, table_one
+from camri.report.tables import honest_table, paper_table, picked, records_of_columns, table_one
 from camri.report.verdict import _same_scale, choose_paper, correct_for_columns
 from camri.select import Measured, PaperChoice
 from tests.report.conftest import make_run
@@ -157,6 +157,20 @@ def test_p_values_are_corrected_for_the_columns_and_unknown_ones_stay_so():
     assert correct_for_columns([column(p) for p in (0.01, None, 0.04)]) == pytest.approx([0.03, 1.0, 0.08])
     found = correct_for_columns([column(p) for p in (0.01, float("nan"), 0.02)])
     assert found == pytest.approx([0.03, float("nan"), 0.04], nan_ok=True)
+
+
+def test_the_settings_picked_stand_with_their_seeds_the_most_frequent_first():
+    def named(*keys, **how):
+        row = SimpleNamespace(
+            judgement=SimpleNamespace(arms={"chosen": SimpleNamespace(keys=keys)}),
+            final=SimpleNamespace(method="camri"),
+        )
+        verdict = SimpleNamespace(find=lambda key, method: SimpleNamespace(title=f"{method} {key}"))
+        return picked(verdict, row, **how)
+
+    assert named("a", "a") == "camri a"
+    assert named("b", "a", "a") == "camri a (2), camri b (1)"
+    assert named("b", "a", "a", in_words=True) == "camri a (2 seeds), camri b (1 seed)"
 
 
 def test_charts_show_the_papers_setting_or_the_first_where_nothing_was_held_out(opened, no_validation, gain):
