@@ -57,6 +57,10 @@ def test_a_training_all_of_whose_trials_failed_is_passed_over():
     assert choose_training({**baselines(), "averaged": Validation("ce", {})}) == "plain"
 
 
+def test_more_finalists_where_there_are_more_trials():
+    assert [plan_race(num, 3).num_finalists for num in (49, 50, 159, 160)] == [2, 3, 3, 4]
+
+
 def test_the_better_candidate_weighs_more_and_one_below_the_floor_least():
     ce, rule = baselines()["plain"], Rule()
     equal, sharp, poor = (
