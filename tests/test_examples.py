@@ -126,7 +126,7 @@ def test_ddp():
     weights = dict(re.findall(r"rank (\d): weights (\w{64})", done.stdout))
     assert set(weights) == {"0", "1"}
     assert weights["0"] == weights["1"]
-    accuracy, recall = map(float, re.search(r"accuracy (\S+) recall (\S+)", done.stdout).groups())
+    accuracy, recall = map(float, re.search(r"accuracy ([\d.]+) recall ([\d.]+)", done.stdout).groups())
     assert accuracy > 0.93
     assert recall > 0.75
 
