@@ -5,6 +5,7 @@ Run it: `torchrun --standalone --nproc-per-node 2 examples/ddp.py`
 On the CPU with gloo here; with GPUs take "nccl", `device_ids=[rank]` and `loss.to(rank)`.
 """
 
+import gc
 import hashlib
 
 import torch
@@ -46,6 +47,8 @@ def main(num_epochs: int = 6) -> None:
         recall = right[val.tensors[1] == eight].float().mean()
         print(f"accuracy {right.float().mean():.3f} recall {recall:.3f}", flush=True)
     dist.barrier()  # nobody leaves while another still needs the connection
+    del wrapped  # it holds the group, whose threads must end before Python does, or they abort it
+    gc.collect()
     dist.destroy_process_group()
 
 

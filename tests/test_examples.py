@@ -121,7 +121,10 @@ def test_timm_model(real, monkeypatch):
 
 def test_ddp():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run([*command, ROOT / "examples" / "ddp.py"], capture_output=True, text=True, timeout=300)
+    for _ in range(3):  # PyTorch's own threads abort a process that has ended well, now and then under load
+        done = subprocess.run([*command, ROOT / "examples" / "ddp.py"], capture_output=True, text=True, timeout=300)
+        if "terminate called without an active exception" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     weights = dict(re.findall(r"rank (\d): weights (\w{64})", done.stdout))
     assert set(weights) == {"0", "1"}
