@@ -15,6 +15,7 @@ from camri.engine.spec import Training, Trial
 from camri.errors import InputError
 from camri.methods import Setting
 from camri.metrics import Array, condense, confusion
+from camri.study.finalists import rows_by_key
 from camri.study.records import Row
 from camri.study.spec import Study
 from camri.study.store import Run, open_run
@@ -84,9 +85,7 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
 
 
 def _by_setting(run: Run) -> dict[str, dict[int, Row]]:
-    found: dict[str, dict[int, Row]] = {}
-    for row in run.rows():
-        found.setdefault(row.key, {})[row.seed] = row
+    found = {key: {row.seed: row for row in rows} for key, rows in rows_by_key(run).items()}
     if not found:
         raise InputError(f"{run.path} has no trial that ended well")
     if not run.columns():
