@@ -156,7 +156,7 @@ def choose_shift(
     if not pooled.num.all():
         empty = [index for index, num in zip(pooled.important, pooled.num, strict=True) if not num]
         raise InputError(f"important classes {empty} have no held-out images: their shift cannot be chosen")
-    value = _value_of(objective, pooled.important)
+    value = value_of(objective, pooled.important)
 
     def feasible(recall: Array, accuracy: Array) -> Array:
         return np.where(accuracy >= accuracy_floor - SLACK, value(recall), -np.inf)
@@ -180,7 +180,12 @@ def choose_shift(
     return Shift(tuple(best.tolist()), worth, tuple(pooled.recall(best).tolist()), pooled.accuracy(best))
 
 
-def _value_of(objective: Objective, important: tuple[int, ...]) -> Callable[[Array], Array]:
+def value_of(objective: Objective, important: tuple[int, ...]) -> Callable[[Array], Array]:
+    """What an objective makes of recalls: (K, I) -> (K,), the higher the better.
+
+    >>> value_of("min", (3, 5))(np.array([[0.5, 0.9], [0.8, 0.7]])).tolist()
+    [0.5, 0.7]
+    """
     if isinstance(objective, Mapping):
         if set(objective) != set(important) or not all(0 <= floor <= 1 for floor in objective.values()):
             raise InputError(f"recall floors {dict(objective)} are not allowed; give 0 … 1 for each of {important}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from camri.errors import InputError, closest
 from camri.metrics import Array, Reliability, Scores, pool, reliability
-from camri.posthoc import SLACK, Objective, Shift, choose_shift
+from camri.posthoc import SLACK, Objective, Shift, choose_shift, value_of
 from camri.stats import Debiased, Difference, compare, debias_choice, paired_t
 
 OPTIMISTIC = "chosen on the test set: optimistic"
@@ -140,6 +140,10 @@ class Rule:
         return choose_shift(
             scores, accuracy_floor=floor, objective=self.objective, each=self.each, negative=self.negative
         )
+
+    def value(self, scores: Scores, shift: Sequence[float]) -> float:
+        """What the rule maximises: a model's recall with a shift, as the objective weighs it."""
+        return float(value_of(self.objective, scores.important)(scores.recall(shift)[None])[0])
 
 
 @dataclass(frozen=True)

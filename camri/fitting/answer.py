@@ -178,8 +178,8 @@ intervals over seeds and rows:
 
 - The figures hold for data like the test rows. Of {named(fitted.important)} there are
   {" and ".join(map(str, fitted.handed.num))} of them; a recall is known no better than its interval says.
-- The model was picked among {fitted.num_seeds} on validation rows; over new trainings expect the table's figures, not
-  the picked model's.
+- The model was picked among {fitted.num_seeds} on validation rows, with a shift tuned to all of them together, which
+  is steadier; in the table each has its own. Over new trainings expect the table's figures, not the picked model's.
 - Accuracy was allowed to be as low as that of cross-entropy under the same training, on validation rows, and no lower
   than asked; on test rows it can be.
 - A higher recall of some classes is paid by others: see who paid, and the report.{cautions}

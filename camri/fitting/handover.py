@@ -9,7 +9,7 @@ from camri.engine import Training, Trial
 from camri.export import Model, Trained, save
 from camri.fitting import answer, finals
 from camri.fitting.journal import Journal
-from camri.fitting.judging import Claim, claim_of, measure, tune
+from camri.fitting.judging import Claim, claim_of, measure
 from camri.fitting.ramps import EARLY
 from camri.fitting.request import Request
 from camri.fitting.result import Fitted, Handed
@@ -52,7 +52,7 @@ def hand_over(
     title = describe(ended.training_name, ended.training)
     num_trainings = len(journal.get("trainings"))
     claim = claim_of(request.out, ended.plain, title, num_trainings)
-    trained, handed = _trained(request, journal, ended, claim, rule)
+    trained, handed = _trained(request, journal, ended, claim)
     num_trials, num_failed = _count(ended.stores)
     first, last = claim.steps[0], claim.steps[-1]
     assert last.recall_gain is not None
@@ -111,12 +111,10 @@ def write_page(folder: Path) -> None:
     write(folder, folder / PAGE)
 
 
-def _trained(
-    request: Request, journal: Journal, ended: Finals, claim: Claim, rule: Rule
-) -> tuple[Trained | None, Handed]:
+def _trained(request: Request, journal: Journal, ended: Finals, claim: Claim) -> tuple[Trained | None, Handed]:
     """The model to hand over with its shift, and its figures; no model where an earlier call saved the same.
 
-    Shift and figures are those of the model as it is saved, in full precision: a GPU trains and counts in half.
+    The figures are those of the model as it is saved, in full precision: a GPU trains and counts in half.
     """
     said = journal.get("handed")
     of = [claim.setting.key, claim.seed, claim.num_seeds]
@@ -130,13 +128,10 @@ def _trained(
     outcome = replace(outcome, training=ended.training.with_(model_options=kept))
     model = Model.of(Trained.of(outcome, data, ended.important))  # it takes the features as they are in `data`: scaled
     model.module.to(request.device)
-    val, test = (
-        condense(model.logits(data.splits[part].inputs), data.splits[part].labels.numpy(), ended.important)
-        for part in ("val", "test")
-    )
-    shift = tune(val, claim.floor, rule)
-    trained = Trained.of(outcome, data, ended.important, shift, request.inputs.standardise)
-    return trained, measure(claim.setting, claim.seed, shift, test)
+    split = data.splits["test"]
+    test = condense(model.logits(split.inputs), split.labels.numpy(), ended.important)
+    trained = Trained.of(outcome, data, ended.important, claim.shift, request.inputs.standardise)
+    return trained, measure(claim.setting, claim.seed, claim.shift, test)
 
 
 def _note(request: Request, study: Study, **notes: object) -> None:

@@ -10,7 +10,7 @@ from camri.errors import InputError
 from camri.fitting.result import Figures, Handed, Interval, Step
 from camri.methods import Setting
 from camri.metrics import Array, Scores
-from camri.posthoc import Shift
+from camri.posthoc import SLACK
 from camri.report.answer import is_sure
 from camri.report.reading import BASELINE, Reading
 from camri.report.tables import picked
@@ -24,7 +24,7 @@ MOST_PAID = 3
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """What the finals say: steps and who paid on test images; and which model to hand over, with its accuracy floor.
+    """What the finals say: steps and who paid on test images; and which model to hand over, with its shift.
 
     `over_shifted` is what the method adds to a shift; None where cross-entropy is handed over. `is_unanimous`: both
     halves of the seeds picked the setting that is handed over.
@@ -37,30 +37,28 @@ class Claim:
     is_unanimous: bool
     setting: Setting
     seed: int
-    floor: float
+    shift: tuple[float, ...]
     num_seeds: int
 
 
-def pick_seed(setting: Validation, floor: float, rule: Rule) -> int:
-    """The seed of the setting's best model on validation data, each with the shift tuned to it.
+def pick_model(setting: Validation, floor: float, rule: Rule) -> tuple[int, tuple[float, ...]]:
+    """The seed of the setting's best model on validation data, and its shift, one number for each important class.
 
-    Best: the highest recall at or above the accuracy floor; where no model reaches it, the most accurate.
+    The shift is tuned to all the setting's models together, and is 0 where none reaches the floor. Best: the highest
+    recall of those that are at or above the floor with it; where no model is, the most accurate. Why together: the
+    model that its own validation rows flatter most is given the most shift and wins. Of five cross-entropy models of
+    CIFAR-10's cat, each with its own shift, the winner was 0.73 points less accurate on test images than
+    cross-entropy; with the common shift it is 0.21 (60 draws of five from the ten finals of results/cifar10-cat).
     """
-    tuned = {seed: rule.tune(setting.of({seed}), floor) for seed in sorted(setting.scores)}
-    reached = {seed: shift for seed, shift in tuned.items() if shift is not None}
+    tuned = rule.tune(setting, floor)
+    shift = (0.0,) * len(next(iter(setting.scores.values())).important) if tuned is None else tuned.shift
 
-    def worth(shift: Shift) -> tuple[float, float, float]:
-        return shift.value, shift.accuracy, -float(np.abs(shift.shift).sum())
+    def worth(seed: int) -> tuple[float, float]:
+        scores = setting.scores[seed]
+        accuracy = scores.accuracy(shift)
+        return (rule.value(scores, shift) if accuracy >= floor - SLACK else -np.inf), accuracy
 
-    if reached:
-        return max(reached, key=lambda seed: worth(reached[seed]))
-    return max(tuned, key=lambda seed: setting.scores[seed].accuracy())
-
-
-def tune(val: Scores, floor: float, rule: Rule) -> tuple[float, ...]:
-    """One model's shift, one number for each important class; none where no shift reaches the floor."""
-    found = rule.tune(Validation("", {0: val}), floor)
-    return (0.0,) * len(val.important) if found is None else found.shift
+    return max(sorted(setting.scores), key=worth), shift
 
 
 def measure(setting: Setting, seed: int, shift: tuple[float, ...], test: Scores) -> Handed:
@@ -72,7 +70,7 @@ def measure(setting: Setting, seed: int, shift: tuple[float, ...], test: Scores)
 def claim_of(folder: Path, plain: Path | None, training_title: str, num_trainings: int) -> Claim:
     """What the run in the folder says; `plain` is the run with plain cross-entropy, where another training was chosen.
 
-    The setting, the seed and the floor come from validation scores alone.
+    The setting, the seed and the shift come from validation scores alone.
     """
     with Reading(folder) as reading:
         (column,) = reading.columns
@@ -83,7 +81,7 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
         # Each half of the seeds picks for the other. Where both keep cross-entropy, a method that only both halves
         # together prefer stands on too little, and the claim would not be about it.
         final = verdict.baseline if best.keeps_baseline else best.final
-        seed = pick_seed(reading.validation(final, column), best.choice.final.floor, reading.rule)
+        seed, shift = pick_model(reading.validation(final, column), best.choice.final.floor, reading.rule)
         row = next(one for one in final.rows if one.seed == seed)
         labels, seeds = reading.run.labels("test"), best.judgement.seeds
         before = _plain(plain, seeds, column.indices)
@@ -98,7 +96,7 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
             is_unanimous=is_baseline or set(best.judgement.arms["chosen"].keys) == {final.key},
             setting=Setting.from_json(row.setting),
             seed=seed,
-            floor=best.choice.final.floor,
+            shift=shift,
             num_seeds=len(seeds),
         )
 
