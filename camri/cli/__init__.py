@@ -11,6 +11,7 @@ import typer
 
 import camri
 from camri.cli import audit, data, export, fit, predict, report, study
+from camri.cli.options import naming_options
 from camri.cli.text import unwrap, visible
 from camri.errors import InputError
 
@@ -61,16 +62,18 @@ def demo(out: Annotated[Path, typer.Option(help="The folder to write.")] = Path(
     run(out)
 
 
-def _unwrap_help(group: typer.Typer) -> None:
-    """Nothing; typer would keep the line breaks of docstrings, which fit the source and no terminal."""
+def _finish(group: typer.Typer) -> None:
+    """Nothing; every command's help is wrapped by the terminal and not by the source, and its errors name options."""
     for command in group.registered_commands:
-        command.help = unwrap(inspect.cleandoc(command.callback.__doc__ or "") if command.callback else "")
+        assert command.callback is not None
+        command.help = unwrap(inspect.cleandoc(command.callback.__doc__ or ""))
+        command.callback = naming_options(command.callback)
     for one in group.registered_groups:
         if one.typer_instance is not None:
-            _unwrap_help(one.typer_instance)
+            _finish(one.typer_instance)
 
 
-_unwrap_help(app)
+_finish(app)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:

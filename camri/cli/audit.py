@@ -27,8 +27,12 @@ def audit(
         str | None,
         typer.Option("--group", "--group-column", help="Column with what rows belong together: patient, film, track."),
     ] = None,
-    scores_are: Annotated[str | None, typer.Option(help="logits or probabilities; found out unless told.")] = None,
-    keep_accuracy: Annotated[float, typer.Option(help="Accuracy that may be given up: 0.01 for a point.")] = 0.0,
+    kind: Annotated[
+        str | None, typer.Option("--scores-are", help="logits or probabilities; found out unless told.")
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option("--keep-accuracy", help="Accuracy that may be given up: 0.01 for a point.")
+    ] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Write a page with the curve and the tables (.html) here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -67,8 +71,8 @@ def audit(
         classes=table.classes,
         split=table.split,
         groups=table.groups,
-        kind=scores_are,
-        tolerance=keep_accuracy,
+        kind=kind,
+        tolerance=tolerance,
     )
     page = None
     if out is not None:

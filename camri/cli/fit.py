@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from camri.errors import InputError
+
 
 def fit(
     data: Annotated[
@@ -16,7 +18,9 @@ def fit(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder to write: new, or of this same fit to go on.")] = None,
     budget: Annotated[str | None, typer.Option(help="Time to take, e.g. 90s, 10m, 2h; 10m unless told.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Models to train instead; the same everywhere.")] = None,
+    num_trials: Annotated[
+        int | None, typer.Option("--trials", help="Models to train instead, 16 or more; ends the same everywhere.")
+    ] = None,
     keep_accuracy: Annotated[
         float, typer.Option(help="Accuracy that may be given up on validation data; 0.01 is a point.")
     ] = 0.0,
@@ -54,6 +58,9 @@ def fit(
       camri fit features.parquet --important fraud --trials 200
       camri fit scans.csv --label-column diagnosis --group-column patient --important melanoma
     """
+    if budget is not None and num_trials is not None:
+        raise InputError(f"give --budget {budget} or --trials {num_trials}, not both")
+
     from camri.cli.fit_view import show
     from camri.study.narrow import parse_duration
 
@@ -71,7 +78,7 @@ def fit(
         important or None,
         out,
         budget_s=None if budget is None else parse_duration(budget, "--budget"),
-        num_trials=trials,
+        num_trials=num_trials,
         keep_accuracy=keep_accuracy,
         model=model,
         weights=weights,

@@ -24,9 +24,13 @@ def report(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="Run or results folders; several only for --table 1.")
     ],
-    table: str | None = typer.Option(None, help="Print one of the paper's tables: 1 or 2."),
-    figure: str | None = typer.Option(None, help="Write one of the paper's figures, 2, 3, 5 or 6, or the curve."),
-    form: str | None = typer.Option(None, "--format", help="md, latex or csv of a table; png, svg or pdf of a figure."),
+    table: Annotated[str | None, typer.Option(help="Print one of the paper's tables: 1 or 2.")] = None,
+    figure: Annotated[
+        str | None, typer.Option(help="Write one of the paper's figures, 2, 3, 5 or 6, or the curve.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(help="md, latex or csv of a table; png, svg or pdf of a figure.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; '-' is standard output.")] = None,
     results: Annotated[
         Path | None, typer.Option(help="Write the run's numbers here: small files that tables are made of.")
@@ -62,12 +66,12 @@ def report(
     if results is None and (commit is not None or screening is not None):
         raise InputError("--commit and --screening are noted in results; give --results FOLDER with them")
     if table is not None:
-        _write_tables(_tables(runs, _known("--table", table, TABLES)), form, out)
+        _write_tables(_tables(runs, _known("--table", table, TABLES)), format, out)
     elif figure is not None:
         drawn = _figure(runs[0], _known("--figure", figure, FIGURES))
-        _write_figure(drawn, figure, form or (out.suffix[1:] if out and out.suffix else "png"), out)
-    elif form is not None:
-        raise InputError(f"--format {form} needs --table or --figure; the page is HTML")
+        _write_figure(drawn, figure, format or (out.suffix[1:] if out and out.suffix else "png"), out)
+    elif format is not None:
+        raise InputError(f"--format {format} needs --table or --figure; the page is HTML")
     elif results is not None:
         _extra("altair")
         from camri.report.results import write_results

@@ -56,7 +56,7 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
         seeds = sorted(set.intersection(*(set(rows) for rows in by_setting.values())))
         if size < 2 or len(seeds) < size:
             raise InputError(
-                f"ensembles of {size} cannot be made: {run.path} has {len(seeds)} seeds of every setting; "
+                f"ensembles of size={size} cannot be made: {run.path} has {len(seeds)} seeds of every setting; "
                 f"give a size from 2 to {len(seeds)}"
             )
         if folder.exists() and any(folder.iterdir()):

@@ -58,7 +58,7 @@ class Recipe:
         takes = [name for name in inspect.signature(self.make).parameters if name not in _fixed(self.make)]
         for name in given:
             if name not in takes:
-                raise InputError(f"{self.name} does not take {name}; {closest(name, takes)}")
+                raise InputError(f"{self.name} does not take {name}={given[name]!r}; {closest(name, takes)}")
         return self.make(**given)
 
 
@@ -101,7 +101,8 @@ def find_study(name: str, **given: Any) -> Study:
         return RECIPES[name](**given)
     if Path(name).suffix == ".json":
         if given:
-            raise InputError(f"{name} holds a whole study, so {', '.join(given)} cannot be given beside it")
+            told = ", ".join(f"{key}={value!r}" for key, value in given.items())
+            raise InputError(f"{name} holds a whole study, so {told} cannot be given beside it")
         return read_json(name)
     if Path(name).suffix == ".toml" or Path(name).is_file():
         return read_study(name, **given)

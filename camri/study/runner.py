@@ -107,7 +107,10 @@ def check(study: Study, data: DataSet) -> None:
     make(Trial(settings[0], study.seeds[0]), job)
     counts = data.class_counts("train").tolist()
     for setting in settings:
-        setting.criterion(max(data.num_classes, 2 + max(setting.important, default=0)), counts)
+        try:
+            setting.criterion(max(data.num_classes, 2 + max(setting.important, default=0)), counts)
+        except InputError as error:
+            raise InputError(f"{setting}: {error}") from error
 
 
 def _refuse_strange_folder(folder: Path, beside: Collection[str]) -> None:

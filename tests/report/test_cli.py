@@ -57,7 +57,7 @@ def test_a_figure_by_its_suffix(gain, tmp_path):
         (["--figure", "4"], "--figure 4 is unknown; choices: 2, 3, 5, 6, curve"),
         (["--table", "1", "--figure", "5"], "cannot be given together"),
         (["--format", "png"], "--format png needs --table or --figure"),
-        (["--table", "1", "--format", "png"], "format 'png' is not for a table; choices: md, latex, csv"),
+        (["--table", "1", "--format", "png"], "--format png is not for a table; choices: md, latex, csv"),
         (["--figure", "6"], "Fig. 6 needs features"),
         (["--table", "2", "--out", "/no/such/folder/x.md"], "cannot be written (No such file or directory)"),
     ],

@@ -205,7 +205,7 @@ def test_a_studys_json_file_is_the_study(tmp_path):
     path = tmp_path / "study.json"
     path.write_text(json.dumps(narrowed.to_json()))
     assert find_study(str(path)) == narrowed
-    with pytest.raises(InputError, match="trials cannot be given beside it"):
+    with pytest.raises(InputError, match="trials=5 cannot be given beside it"):
         find_study(str(path), trials=5)
     path.write_text('{"name": "half"}')
     with pytest.raises(InputError, match="does not hold a study's JSON"):

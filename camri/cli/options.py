@@ -1,0 +1,111 @@
+"""Errors in the words of the command line: what Python calls an argument is named by the option that was typed."""
+
+import functools
+import inspect
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, get_origin, get_type_hints
+
+from typer.models import OptionInfo
+
+from camri.errors import InputError
+
+_VALUE = r"(\[[^\]]*\]|\([^)]*\)|'[^']*'|\"[^\"]*\"|[^\s;,)]+)"
+
+
+def naming_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command, with its InputErrors in the words of the command line.
+
+    A parameter of a command has the name that the argument has in Python: that is how an error is told to be of it.
+    """
+    defaults = {name: parameter.default for name, parameter in inspect.signature(command).parameters.items()}
+    options = _options(command)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> Any:
+        try:
+            return command(**given)
+        except InputError as error:
+            typed = {
+                name: (option, _words(given[name]))
+                for name, option in options.items()
+                if given.get(name) not in (defaults[name], None, [])
+            }
+            raise InputError(name_options(str(error), typed)) from error
+
+    return run
+
+
+def _options(command: Callable[..., Any]) -> dict[str, str]:
+    """Parameter -> option, of those that are options and not arguments."""
+    found = {}
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        told = getattr(hint, "__metadata__", ()) if get_origin(hint) is Annotated else ()
+        for one in told:
+            if isinstance(one, OptionInfo):
+                names = map(str, (one.default, *(one.param_decls or ())))  # typer takes the first name for a default
+                named = [word for word in names if word.startswith("--")]
+                found[name] = named[0].split("/")[0] if named else f"--{name.replace('_', '-')}"
+    return found
+
+
+def _words(value: Any) -> list[str]:
+    """The values as they were typed; a flag has none."""
+    several = value if isinstance(value, list) else [] if isinstance(value, bool) else [value]
+    return [f"{one:g}" if isinstance(one, float) else str(one) for one in several]
+
+
+def name_options(message: str, typed: Mapping[str, tuple[str, list[str]]]) -> str:
+    """The message with the options that were typed for what Python calls them: parameter -> (option, its values).
+
+    >>> name_options("num_trials=12 is not allowed; give 16", {"num_trials": ("--trials", ["12"])})
+    '--trials 12 is not allowed; give 16'
+    >>> name_options("a.csv has no column 'x'; choices: y", {"label_column": ("--label-column", ["x"])})
+    "a.csv has no column 'x' (--label-column); choices: y"
+    >>> name_options("runs/a holds other files", {"out": ("--out", ["runs/a"])})
+    '--out runs/a holds other files'
+    >>> name_options("name it with label_column= (--label-column)", {})
+    'name it with --label-column'
+    """
+    message = re.sub(rf"(\w+)=(?:{_VALUE})? \((--[^)]+)\)", lambda found: _told_twice(found, typed), message)
+    for name, (option, values) in typed.items():
+
+        def as_typed(found: re.Match[str], option: str = option, values: list[str] = values) -> str:
+            return _typed(option, values, found[1].strip("'\""))
+
+        message = re.sub(rf"(?<![\w./-])(?:training |study )?{name}={_VALUE}", as_typed, message)
+    for name, (option, values) in typed.items():
+        for value in values:
+            if not re.search(rf"{option}\b", message):
+                message = _mark(message, name, option, value)
+    return message
+
+
+def _told_twice(found: re.Match[str], typed: Mapping[str, tuple[str, list[str]]]) -> str:
+    """What to type, of an error that says it for both: `kind='logits' (--scores-are logits)`."""
+    name, _, option = found.groups()
+    return found[0].removesuffix(f" ({option})") if typed.get(name, ("",))[0] == option else option
+
+
+def _typed(option: str, values: list[str], told: str) -> str:
+    """The option with the value that is meant: the one told of, or all where none is."""
+    meant = [one for one in values if one == told] or [one for one in values if told in one][:1] or values
+    return " ".join(f"{option} {shlex.quote(one)}" for one in meant) or option
+
+
+def _mark(message: str, name: str, option: str, value: str) -> str:
+    """The message with the option beside the value, where it begins with it, has it as `name value`, quoted or k=v."""
+    bare = re.escape(value)
+    typed = f"{option} {shlex.quote(value)}"
+    parts = sorted({value, *value.split(",")}, key=len, reverse=True)
+    quoted = "|".join(re.escape(part) + r"(?![\w.])" if "=" in part else re.escape(repr(part)) for part in parts)
+    for told, instead in (
+        (rf"^{bare}(?=[\s:/])", typed),
+        (rf"\b{name} {re.escape(repr(value))}", typed),
+        (rf"\b{name} (?=\S*{bare}\s)", f"{option} "),
+        (quoted, None),
+    ):
+        if found := re.search(told, message):
+            return message[: found.start()] + (instead or f"{found[0]} ({option})") + message[found.end() :]
+    return message

@@ -1,0 +1,214 @@
+"""Errors on the command line name the option that was typed; in Python they name the argument."""
+
+import csv
+import sys
+import warnings
+from typing import Annotated
+
+import numpy as np
+import pytest
+import typer
+
+import camri
+from camri.cli import main
+from camri.cli.options import name_options, naming_options
+from camri.errors import InputError
+from camri.export import save
+from camri.methods import setting
+from camri.study.executor import LocalExecutor
+from camri.study.recipes import find_study
+from camri.study.runner import run
+from tests.export.conftest import made_trained
+
+STUDY = """
+name = "small"
+data = "{table}"
+important = "stop"
+seeds = 2
+[split]
+val_fraction = 0.2
+[training]
+model = "features"
+epochs = 1
+[methods]
+ce = {{}}
+camri = {{m = [4], s = [8]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a table of features, which are scores too, a small run of them and a model."""
+    folder = tmp_path_factory.mktemp("options")
+    names = ("go", "stop", "yield")
+    drawn = np.random.default_rng(0)
+    labels = drawn.integers(0, 3, 90)
+    scores = drawn.normal(size=(90, 3)) + 2 * np.eye(3)[labels]
+    with open(folder / "table.csv", "w", newline="", encoding="utf-8") as file:
+        rows = ([names[label], *row] for label, row in zip(labels, scores, strict=True))
+        csv.writer(file).writerows([["label", *names], *rows])
+    (folder / "study.toml").write_text(STUDY.format(table=folder / "table.csv"), encoding="utf-8")
+    save(made_trained("features", setting("ce"), (3,)), folder / "model", card="# The card\n", onnx=False)
+    (folder / "taken").mkdir()
+    (folder / "taken" / "letter.txt").write_text("", encoding="utf-8")
+    study = find_study(str(folder / "study.toml"))
+    run(study, folder / "run", LocalExecutor("cpu", workers=1))
+    return folder
+
+
+@pytest.fixture
+def camri_says(folder, monkeypatch, capsys):
+    def say(line):
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("COLUMNS", "300")
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main sets it
+        monkeypatch.setattr(sys, "argv", ["camri", *line.split()])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        assert end.value.code == 2, said
+        return said.err
+
+    return say
+
+
+FIT = "fit table.csv --important stop --out new"
+RUN = "study run study.toml --out new"
+FINALISTS = "study finalists run --out finals.json"
+AUDIT = "audit table.csv --important stop"
+
+# (command, what is typed wrong, how the sentence names it)
+WRONG = [
+    (FIT, "--trials 12", "--trials 12 is not allowed; give a whole number of at least 16"),
+    (FIT, "--trials 20 --budget 1m", "give --budget 1m or --trials 20, not both"),
+    (FIT, "--budget soon", "--budget 'soon' is not a duration"),
+    (FIT, "--keep-accuracy 0.9", "--keep-accuracy 0.9 is not allowed"),
+    (FIT, "--keep-accuracy nan", "--keep-accuracy nan is not allowed"),
+    (FIT, "--model resnet", "--model resnet is not allowed; did you mean 'resnet18'?"),
+    (FIT, "--model small", "--model small takes images"),
+    (FIT, "--weights no.safetensors", "--weights no.safetensors cannot be read"),
+    (FIT, "--weights table.csv", "table.csv is not a safetensors file"),
+    (FIT, "--device tpu", "--device tpu is not known"),
+    (FIT, "--device mps", "--device mps cannot train here"),
+    (FIT, "--epochs 0", "'--epochs'"),
+    (FIT, "--size 0", "--size 0 must be a side"),
+    (FIT, "--seed -1", "'--seed'"),
+    (FIT, "--path-column nope", "has no column 'nope' (--path-column);"),
+    (FIT, "--label-column nope", "has no column 'nope' (--label-column);"),
+    (FIT, "--group-column nope", "has no column 'nope' (--group-column);"),
+    (FIT, "--split-column label", "in column 'label' (--split-column) is no split"),
+    ("fit table.csv --trials 20 --out new", "--important stpo", "--important stpo is not a class; did you mean 'stop'"),
+    (
+        "fit table.csv --trials 20 --out new --important go",
+        "--important stop:-1",
+        "--important stop:-1 has strength -1.0",
+    ),
+    (FIT, "--important stop", "--important stop --important stop must name"),
+    ("fit table.csv --trials 20 --important stop", "--out taken", "--out taken holds other files (letter.txt, …)"),
+    ("fit table.csv --trials 20 --important stop", "--out table.csv", "choose another folder for --out"),
+    ("demo", "--out taken", "--out taken holds other files (letter.txt, …)"),
+    (RUN, "--methods ce,cee", "method 'cee' (--methods) is unknown"),
+    (RUN, "--methods ,", "--methods , is not allowed"),
+    (RUN, "--trials 0", "'--trials'"),
+    (RUN, "--seeds x", "--seeds 'x' is not a list of seeds"),
+    (RUN, "--seeds 5-3", "--seeds 5-3 is not allowed"),
+    (RUN, "--schedule slow", "--schedule slow is unknown"),
+    ("study show digits", "--rule fair", "digits does not take --rule fair;"),
+    ("study show paper.cifar10", "--rule fair", "--rule fair is unknown; choices: honest, paper"),
+    ("study show digits", "--device tpu", "--device tpu is not known"),
+    (RUN, "--grid q=4", "--grid q: no method"),
+    (RUN, "--grid s=-8", "camri m=4π/64 s=-8 (--grid): scale=-8.0 is not allowed"),
+    (RUN, "--grid s=nan", "camri s=nan (--grid) is not a finite number"),
+    (RUN, "--important stpo", "--important stpo is not a class"),
+    (RUN, "--important go+stop:0", "--important go+stop:0 has strength 0.0"),
+    (RUN, "--device tpu", "--device tpu is not known"),
+    (RUN, "--pack-size 0", "'--pack-size'"),
+    (RUN, "--workers 0", "'--workers'"),
+    (RUN, "--on moon", "--on moon is unknown"),
+    (RUN, "--on ray://", "--on ray:// has no host or no port"),
+    (RUN, "--track wandb", "--track wandb is unknown"),
+    (RUN, "--max-wall soon", "--max-wall 'soon' is not a duration"),
+    ("study run study.toml", "--out taken", "--out taken holds other files"),
+    (FINALISTS, "--methods cee", "method 'cee' (--methods) is not in the screening"),
+    (FINALISTS, "--column nope", "--column nope is not a column of the run"),
+    (FINALISTS, "--seeds 0-1", "leave --seeds out"),
+    (FINALISTS, "--schedule slow", "--schedule slow is unknown"),
+    (FINALISTS, "--epochs 0", "'--epochs'"),
+    (
+        "study finalists run",
+        "--out no/finals.json",
+        "no/finals.json cannot be written (No such file or directory); choose another file with --out",
+    ),
+    ("study ensembles run --out new", "--size 99", "ensembles of --size 99 cannot be made"),
+    ("study ensembles run --size 2", "--out taken", "taken is not empty; choose a new folder with --out"),
+    ("study export run", "--csv no/table.csv", "--csv no/table.csv cannot be written"),
+    ("study export run", "--parquet no/table.parquet", "--parquet no/table.parquet cannot be written"),
+    ("data get mnist", "--to table.csv/x", "choose another folder with --to"),
+    ("data show digits", "--size -1", "--size -1 must be a side"),
+    ("data show digits", "--sheet a.jpg", "--sheet a.jpg must end in .png"),
+    ("data show digits", "--sheet no/a.png", "--sheet no/a.png cannot be written"),
+    ("data show table.csv", "--label-column nope", "has no column 'nope' (--label-column);"),
+    ("audit table.csv", "--important stpo", "important class 'stpo' (--important) is not a class"),
+    (AUDIT, "--keep-accuracy 2", "--keep-accuracy 2 is not allowed"),
+    (AUDIT, "--scores-are prob", "--scores-are prob is unknown"),
+    (AUDIT, "--scores-are probabilities", "say --scores-are logits"),
+    (AUDIT, "--label-column nope", "has no column 'nope' (--label-column);"),
+    (AUDIT, "--split-column nope", "has no column 'nope' (--split-column);"),
+    (AUDIT, "--group nope", "has no column 'nope' (--group);"),
+    (AUDIT, "--out a.pdf", "--out a.pdf must end in .html"),
+    (
+        AUDIT,
+        "--out no/a.html",
+        "no/a.html cannot be written (No such file or directory); choose another file with --out",
+    ),
+    ("predict model table.csv", "--device tpu", "--device tpu is not known"),
+    ("predict model table.csv", "--batch-size 0", "'--batch-size'"),
+    ("predict model table.csv", "--csv no/a.csv", "choose another file with --csv"),
+    ("export model", "--torch-export no/a.pt2", "--torch-export no/a.pt2 cannot be written"),
+    ("report run", "--table 3", "--table 3 is unknown"),
+    ("report run", "--figure 4", "--figure 4 is unknown"),
+    ("report run --table 1", "--format png", "--format png is not for a table"),
+    ("report run --figure 3", "--format csv", "--format csv is not for a figure"),
+    (
+        "report run",
+        "--out no/a.html",
+        "no/a.html cannot be written (No such file or directory); choose another file with --out",
+    ),
+    ("report run --results new", "--screening taken", "--screening taken holds no run"),
+]
+
+
+@pytest.mark.parametrize(("command", "typed", "words"), WRONG, ids=[f"{c.split(' --')[0]} {t}" for c, t, _ in WRONG])
+def test_an_error_names_the_option_as_typed(camri_says, folder, command, typed, words):
+    before = sorted(folder.iterdir())
+    said = camri_says(f"{command} {typed}")
+    assert (f"camri: {words}" if words.startswith("--") else words) in said
+    assert typed.split()[0] in said
+    assert [path for path in sorted(folder.iterdir()) if path not in before] == []
+
+
+def test_in_python_the_argument_is_named(folder):
+    with pytest.raises(InputError, match=r"^num_trials=12 is not allowed; give a whole number of at least 16"):
+        camri.fit(folder / "table.csv", "stop", folder / "new", num_trials=12)
+
+
+def test_a_default_was_not_typed():
+    def command(device: Annotated[str, typer.Option()] = "auto") -> None:
+        raise InputError(f"device={device!r} has no GPU")
+
+    with pytest.raises(InputError, match=r"^device='auto' has no GPU$"):
+        naming_options(command)(device="auto")
+    with pytest.raises(InputError, match=r"^--device cpu has no GPU$"):
+        naming_options(command)(device="cpu")
+
+
+def test_only_what_was_typed_is_taken_for_an_option():
+    said = "runs/seed=3 has no seed=4; see 'stop'"
+    assert name_options(said, {"out": ("--out", ["new"])}) == said
+    assert name_options(said, {"seed": ("--seed", ["4"])}) == "runs/seed=3 has no --seed 4; see 'stop'"
+    assert name_options("class 'a b' is gone", {"important": ("--important", ["a b"])}) == (
+        "class 'a b' (--important) is gone"
+    )
+    assert name_options("important='a b' is gone", {"important": ("--important", ["c", "a b"])}) == (
+        "--important 'a b' is gone"
+    )
