@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from camri.data.dataset import Split as Split
     from camri.data.splits import hold_out as hold_out
     from camri.data.splits import make_test as make_test
+    from camri.data.splits import thin_out as thin_out
 
 _HOME = {
     "load": "catalog",
@@ -19,8 +20,9 @@ _HOME = {
     "Split": "dataset",
     "hold_out": "splits",
     "make_test": "splits",
+    "thin_out": "splits",
 }
-__all__ = ["DataSet", "Split", "hold_out", "load", "make_test"]
+__all__ = ["DataSet", "Split", "hold_out", "load", "make_test", "thin_out"]
 
 
 def __getattr__(name: str) -> Any:

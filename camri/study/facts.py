@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from camri.data import DataSet, hold_out, make_test
+from camri.data import DataSet, hold_out, make_test, thin_out
 from camri.study.records import SPLITS, RunFacts
 from camri.study.spec import Study
 
@@ -16,7 +16,7 @@ def load_data(study: Study, progress: Callable[[int, int], None] | None = None) 
         data = make_test(data, fraction=study.test_fraction, seed=study.split_seed)
     if "val" not in data.splits and study.val_fraction:
         data = hold_out(data, "val", study.val_fraction, study.split_seed)
-    return data
+    return thin_out(data, dict(study.thin), study.split_seed) if study.thin else data
 
 
 def facts_of(study: Study, data: DataSet) -> RunFacts:

@@ -16,7 +16,7 @@ from camri.study.paper import find_schedule
 from camri.study.spec import Study, study
 
 _TABLES = ("name", "important", "important_from", "seeds", "data", "split", "training", "methods", "keep")
-_SPLIT = {"val_fraction": "val_fraction", "test_fraction": "test_fraction", "seed": "split_seed"}
+_SPLIT = {"val_fraction": "val_fraction", "test_fraction": "test_fraction", "seed": "split_seed", "thin": "thin"}
 _KEEP = {"logits": "keep_logits", "weights": "keep_weights"}
 
 

@@ -25,7 +25,8 @@ class Study:
     """Settings × seeds on one data set under one training. Made by :func:`study`, which takes plainer values.
 
     `val_fraction` of the train split is held out unless the data set has a validation split of its own (0: none);
-    `test_fraction` likewise where it has no test split. `important_from` is the split on which "worst", "second" and
+    `test_fraction` likewise where it has no test split. `thin` makes classes rare in training: the part of their train
+    rows that is kept. `important_from` is the split on which "worst", "second" and
     "median" are found: "val", or "test" as the paper did.
     """
 
@@ -39,6 +40,7 @@ class Study:
     val_fraction: float = 0.1
     test_fraction: float = 0.3
     split_seed: int = 0
+    thin: tuple[tuple[str, float], ...] = ()
     important_from: str = "val"
     keep_logits: bool = False
     keep_weights: bool = False
@@ -65,6 +67,8 @@ class Study:
         need(_is_part(self.val_fraction, least=0.0), "val_fraction", "give a part of the train split from 0 to below 1")
         need(_is_part(self.test_fraction) and self.test_fraction > 0, "test_fraction", "give a part between 0 and 1")
         need(type(self.split_seed) is int, "split_seed", "give a whole number")
+        parts = all(_is_part(part) and part > 0 for _, part in self.thin)
+        need(parts, "thin", "give a part between 0 and 1 for each class, for example {cat = 0.1}")
         wanted = "give different whole numbers of at least 0"
         need(bool(self.seeds) and all(type(seed) is int and seed >= 0 for seed in self.seeds), "seeds", wanted)
         need(len(set(self.seeds)) == len(self.seeds), "seeds", wanted)
@@ -121,12 +125,14 @@ class Study:
 
     def to_json(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        thin = values.pop("thin")  # left out where there is none: studies from before it was there keep their key
         return values | {
             "important": [[list(pair) for pair in zip(c.classes, c.strengths, strict=True)] for c in self.important],
             "methods": [grid.to_json() for grid in self.methods],
             "training": self.training.to_json(),
             "seeds": list(self.seeds),
             "data_options": dict(self.data_options),
+            **({"thin": dict(thin)} if thin else {}),
         }
 
     @staticmethod
@@ -156,13 +162,14 @@ def study(
     seeds: int | Sequence[int] = 10,
     training: Training = FAST,
     data_options: Mapping[str, Any] | Sequence[tuple[str, Any]] = (),
+    thin: Mapping[str, float] | Sequence[tuple[str, float]] = (),
     **rest: Any,
 ) -> Study:
     """A checked study from plain values.
 
     `important` is a class, or a list of columns; a column is a class, a list of classes that are important at once,
     or {class: strength}. `methods` are names, or {name: {knob: values}} with margins in radians. `seeds` is how many,
-    or which.
+    or which. `thin` is {class: the part of its train rows to keep}.
 
     >>> study("mine", "digits", "8", ["ce", "camri"], seeds=3).seeds
     (0, 1, 2)
@@ -186,8 +193,15 @@ def study(
         training=training,
         seeds=tuple(range(seeds)) if type(seeds) is int else tuple(seeds) if isinstance(seeds, (list, tuple)) else (),
         data_options=tuple(sorted((option, _frozen(value)) for option, value in options.items())),
+        thin=_parts(thin),
         **rest,
     )
+
+
+def _parts(thin: Any) -> tuple[tuple[str, float], ...]:
+    if not isinstance(thin, (Mapping, list, tuple)):
+        raise InputError(f"thin={thin!r} is not a table of classes and parts, for example {{cat = 0.1}}")
+    return tuple(sorted((str(name), part) for name, part in dict(thin).items()))
 
 
 def _frozen(value: Any) -> Any:

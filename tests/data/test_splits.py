@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camri.data import Split, hold_out, load, make_test
+from camri.data import Split, hold_out, load, make_test, thin_out
 from camri.data.dataset import DataSet, assemble
 from camri.data.splits import _apportion, choose_rows
 from camri.errors import InputError
@@ -186,3 +186,41 @@ def test_make_test_refuses_impossible_sizes() -> None:
         make_test(rows_of([0, 0, 1, 1]), num_rows=1, fraction=0.1)
     with pytest.raises(InputError, match="no class can spare one of its rows"):
         make_test(rows_of([0, 1]), num_rows=1)
+
+
+def test_thinning_keeps_a_part_of_the_named_classes_and_all_else() -> None:
+    data = rows_of([0] * 100 + [1] * 40 + [2] * 10, test=[0, 1, 1])
+    rare = thin_out(data, {"class 1": 0.1, "class 2": 0.5}, seed=3)
+    assert rare.class_counts("train").tolist() == [100, 4, 5]
+    kept = numbers(rare.splits["train"])
+    assert kept == sorted(kept)
+    assert kept[:100] == list(range(100))
+    assert rare.splits["test"] is data.splits["test"]
+    assert thin_out(data, {"class 2": 0.5, "class 1": 0.1}, seed=3).fingerprint != data.fingerprint
+    again, other = (thin_out(data, {"class 1": 0.1, "class 2": 0.5}, seed=seed) for seed in (3, 4))
+    assert (again.fingerprint, numbers(again.splits["train"])) == (rare.fingerprint, kept)
+    assert numbers(other.splits["train"]) != kept
+    assert rare.provenance["thinned"]["parts"] == {"class 1": 0.1, "class 2": 0.5}
+    assert rare.provenance["thinned"]["rows"] == 109
+
+
+def test_thinning_keeps_whole_groups() -> None:
+    data = rows_of([0] * 6 + [1] * 30, groups=[0] * 6 + [1 + n // 5 for n in range(30)])
+    kept = thin_out(data, {"class 1": 0.3}).splits["train"]
+    groups = kept.groups[kept.labels == 1]
+    assert torch.unique(groups, return_counts=True)[1].tolist() == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        ({"class 1": 0}, "thin class 1=0 is not allowed; give a part of its rows between 0 and 1"),
+        ({"class 1": 1.0}, "thin class 1=1.0 is not allowed"),
+        ({"class 1": True}, "thin class 1=True is not allowed"),
+        ({"class 1": 0.1}, "thin class 1=0.1 leaves none of its 4 train rows; give a larger part"),
+        ({"clas 1": 0.5}, "class 'clas 1' is not in rows; did you mean 'class 1'"),
+    ],
+)
+def test_impossible_thinning_is_refused(parts: dict, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        thin_out(rows_of([0] * 8 + [1] * 4), parts)

@@ -55,6 +55,7 @@ def test_everything_a_study_can_say(tmp_path):
         val_fraction = 0
         test_fraction = 0.2
         seed = 7
+        thin = { cat = 0.25 }
         [training]
         schedule = "paper"
         ramp = [0.0, 0.5]
@@ -70,6 +71,7 @@ def test_everything_a_study_can_say(tmp_path):
     made = read_study(path)
     assert made.data_options == (("label_column", "kind"), ("size", (32, 48)))
     assert (made.val_fraction, made.test_fraction, made.split_seed) == (0.0, 0.2, 7)
+    assert made.thin == (("cat", 0.25),)
     assert made.training == PAPER.with_(ramp=(0.0, 0.5), model="mlp", model_options=(("hidden", (32, 16)),))
     assert dict(made.methods[1].axes)["m"] == (0.1,)  # not an angular method: no π/64
     assert (made.keep_logits, made.important_from, made.seeds) == (True, "test", (3, 5))

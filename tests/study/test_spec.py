@@ -10,6 +10,7 @@ import pytest
 from camri.engine import FAST, PAPER
 from camri.errors import InputError
 from camri.methods import MARGIN_UNIT, setting
+from camri.study.facts import load_data
 from camri.study.grid import Column, Grid
 from camri.study.recipes import RECIPES, digits, find_study, paper
 from camri.study.spec import Study, study
@@ -63,11 +64,30 @@ def test_a_hash_changes_with_everything_but_the_name():
         "keep_logits": True,
         "data_options": {"size": 8},
         "data": "mnist",
+        "thin": {"8": 0.5},
     }
     keys = {base.with_(**{name: value}).key for name, value in changed.items()}
     assert len(keys | {base.key}) == len(changed) + 1
     assert base.with_(name="other").key == base.key
     assert base.with_(val_fraction=0).key == base.with_(val_fraction=0.0).key
+
+
+def test_classes_can_be_made_rare_in_training():
+    made = digits("8").with_(thin={"8": 0.1, "3": 0.5})
+    assert Study.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert made.with_(seeds=2).thin == (("3", 0.5), ("8", 0.1))
+    data, usual = load_data(made), load_data(digits("8"))
+    assert data.class_counts("val").tolist() == usual.class_counts("val").tolist()
+    counts = [
+        round(0.1 * n) if k == 8 else round(0.5 * n) if k == 3 else n
+        for k, n in enumerate(usual.class_counts("train").tolist())
+    ]
+    assert data.class_counts("train").tolist() == counts
+    for thin in ({"8": 1.0}, {"8": 0}, {"8": "much"}):
+        with pytest.raises(InputError, match="is not allowed; give a part between 0 and 1 for each class"):
+            made.with_(thin=thin)
+    with pytest.raises(InputError, match=r"thin=0.1 is not a table of classes and parts"):
+        made.with_(thin=0.1)
 
 
 @pytest.mark.parametrize("name", RECIPES)
