@@ -11,6 +11,15 @@ class InputError(ValueError):
     """
 
 
+def last_line(error: str | None) -> str:
+    """The last line of a stored error: of a traceback, what went wrong.
+
+    >>> last_line("Traceback (most recent call last):\\n  File …\\nRuntimeError: out of memory")
+    'RuntimeError: out of memory'
+    """
+    return (error or "").strip().rpartition("\n")[2].strip()
+
+
 def closest(name: object, choices: Iterable[object], shown: int = 12) -> str:
     """A hint for a name that is not among the choices: the closest ones, then what there is.
 

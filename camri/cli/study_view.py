@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
 
 from camri.cli.reading import LOG_EVERY_S
+from camri.cli.text import visible
 from camri.engine.spec import Training
 from camri.methods import MARGIN_UNIT
 from camri.study.finalists import Finalist
@@ -50,7 +51,8 @@ def print_study(study: Study) -> None:
     )
     found = f", found on {study.important_from}" if study.is_symbolic else ""
     console.print(f"[bold]{escape(study.name)}[/bold]  {study.key}")
-    console.print(f"data: {escape(study.data)}, validation {study.val_fraction:g} of the train split")
+    rare = "".join(f", {name} thinned to {100 * part:g} % of its train rows" for name, part in study.thin)
+    console.print(f"data: {escape(study.data)}, validation {study.val_fraction:g} of the train split{escape(rare)}")
     console.print(f"important: {escape(named)}{found}")
     console.print(
         f"training: model {training.model}, {training.epochs} epochs of batch {training.batch_size}, "
@@ -142,6 +144,8 @@ def print_result(result: Result, out: Path) -> None:
     console = Console()
     failed = f", {result.failed:,} failed (--retry-failed trains them again)" if result.failed else ""
     console.print(f"{escape(str(out))}: {result.done:,} done, {result.new:,} of them now{failed}", soft_wrap=True)
+    if result.first_error is not None:
+        console.print(f"the first that failed: {escape(visible(result.first_error))}", soft_wrap=True, highlight=False)
     if not result.finished:
         console.print(f"stopped in good order, {result.pending:,} to go: the same command goes on")
 
@@ -161,9 +165,9 @@ def print_status(status: Status, folder: Path) -> None:
     if status.retried:
         console.print(f"tried more than once: {status.retried}")
     for line in status.errors[:NOTES_SHOWN]:
-        console.print(f"failed: {escape(line)}")
+        console.print(f"failed: {escape(visible(line))}", soft_wrap=True, highlight=False)
     if len(status.errors) > NOTES_SHOWN:
-        console.print(f"… and {len(status.errors) - NOTES_SHOWN} more")
+        console.print(f"… and {len(status.errors) - NOTES_SHOWN:,} more; camri report lists them, with all they said")
     if not status.columns:
         console.print("important classes: to be found from the cross-entropy trials")
     if status.best:
@@ -171,15 +175,33 @@ def print_status(status: Status, folder: Path) -> None:
 
 
 def _print_best(console: Console, status: Status) -> None:
-    many = len(status.columns) > 1
-    heads = [*(["important"] if many else []), "method", "best setting", "seeds", "recall", "accuracy"]
-    table = Table(*heads, box=None, pad_edge=False)
-    for best in status.best:
-        table.add_row(*([escape(best.column)] if many else []), best.method, *_cells(best))
     what = "validation" if status.split == "val" else "test images, so optimistic:"
     so_far = " so far" if status.pending else ""
     console.print(f"best{so_far}, {what} recall at no less than cross-entropy's accuracy, each after its best shift:")
-    console.print(table)
+    rows = [(best.column, [best.method, *_cells(best)]) for best in status.best]
+    _print_by_column(console, ["method", "best setting", "seeds", "recall", "accuracy"], rows)
+
+
+def _print_by_column(console: Console, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Nothing; prints (important classes, cells) as a table, or as one below each of several columns' classes.
+
+    Names of classes may be long, and there they have a line of their own. The tables have columns of one width, where
+    the terminal is as wide.
+    """
+    widths = [max(map(len, texts)) for texts in zip(heads, *(cells for _, cells in rows), strict=True)]
+    is_wide = sum(widths) + 2 * len(widths) <= console.width
+    titles = list(dict.fromkeys(title for title, _ in rows))
+    for title in titles:
+        if len(titles) > 1:
+            console.print(f"\n[bold]{escape(title)}[/bold]", highlight=False)
+        columns = [
+            Column(head, min_width=width if is_wide else None) for head, width in zip(heads, widths, strict=True)
+        ]
+        table = Table(*columns, box=None, pad_edge=False)
+        for column, cells in rows:
+            if column == title:
+                table.add_row(*map(escape, cells))
+        console.print(table)
 
 
 def _cells(best: Best) -> list[str]:
@@ -196,17 +218,17 @@ def print_finalists(found: Sequence[Finalist], finals: Study, out: Path, screeni
             f"{screening.failed:,} failed; settings without an outcome were not looked at"
         )
     many = len({one.column.number for one in found}) > 1
-    heads = [*(["important"] if many else []), "method", "finalist", "recall", "accuracy", "seeds", "chosen from"]
-    table = Table(*heads, "edge", box=None, pad_edge=False)
+    rows = []
     for one in found:
         recall = f"{one.recall:.4f}" if one.reaches_floor else "– none is as accurate as ce –"
         same = one.setting.canonical().method
         title = f"{one.setting}" + (f" (trains as {same})" if same != one.method else "")
         edges = ", ".join(edge.knob for edge in one.edges)
         cells = [one.method, title, recall, f"{one.accuracy:.4f}", str(one.num_seeds), str(one.num_settings), edges]
-        table.add_row(*([escape(one.column.title)] if many else []), *cells)
+        rows.append((one.column.title, cells))
     console.print("validation recall at no less than cross-entropy's accuracy, each after its best shift:")
-    console.print(table)
+    heads = ["method", "finalist", "recall", "accuracy", "seeds", "chosen from", "edge"]
+    _print_by_column(console, heads, rows)
     for one in found:
         for edge in one.edges:
             value, beyond = (_shown(one.method, edge.knob, (number,)) for number in (edge.value, edge.beyond))

@@ -6,7 +6,6 @@ from typing import Any
 
 from camri.engine import Training
 from camri.engine.packs import PACK_SIZE
-from camri.errors import InputError
 from camri.fitting import finals, handover, plan
 from camri.fitting.budget import Budget
 from camri.fitting.journal import FILE_NAME as JOURNAL
@@ -92,9 +91,8 @@ class Stages:
             bench.train([], seeds, f"trainings: {name}")
             rows += bench.rows(CE, status=None)
             baselines[name] = bench.validation(CE, [index for index, _ in bench.column()]).of(seeds)
-        refuse_failures(rows, "cross-entropy")
-        if not baselines["plain"].scores:
-            raise InputError(f"every trial of plain cross-entropy failed; the first: {rows[0].error}")
+        refuse_failures(rows, "cross-entropy", self.request.out)
+        refuse_failures(self.bench("plain").rows(CE, status=None), "plain cross-entropy", self.request.out)
         chosen = choose_training(baselines)
         column = self.bench(chosen).column()
         check_rows(self.request.data, [index for index, _ in column])
@@ -187,6 +185,7 @@ class Stages:
         if journal.get("training") != "plain":
             before = self.named_bench("finals", self.trainings["plain"], self.before)
             before.train([], seeds, "finals: plain cross-entropy")
+            refuse_failures(before.rows(CE, status=None), "plain cross-entropy in the finals", self.request.out)
         weights = self.request.out / finals.FOLDER
         self.workshop.train(
             self.named_bench("finals", self.final_training, self.request.out).asked(self.points(), seeds),
@@ -195,6 +194,8 @@ class Stages:
             lambda executor: finals.Keeping(executor, weights),
             BESIDE,
         )
+        with open_run(self.request.out) as run:
+            refuse_failures(run.rows(method="ce", status=None), "cross-entropy in the finals", self.request.out)
 
     def hand_over(self, is_finished: bool) -> Fitted:
         """What is chosen of the finals, in files; raises :class:`Interrupted` where they are not far enough."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from camri.engine import Outcome, Training
-from camri.errors import InputError
+from camri.errors import InputError, last_line
 from camri.fitting.request import Request
 from camri.methods import Setting
 from camri.select import Validation
@@ -15,7 +15,7 @@ from camri.study.executor import Executor, LocalExecutor
 from camri.study.grid import Column, Grid, Resolved
 from camri.study.heartbeat import Report
 from camri.study.records import Row
-from camri.study.runner import run
+from camri.study.runner import NoBaseline, run
 from camri.study.spec import Study, study
 from camri.study.store import FILE_NAME, open_run
 
@@ -96,7 +96,12 @@ class Workshop:
             self.tell(step, report)
 
         # A failed trial stays failed: the same command must come to the same end.
-        result = run(asked, folder, executor, data=self.request.data, listeners=[count], on_report=tell, beside=beside)
+        try:
+            result = run(
+                asked, folder, executor, data=self.request.data, listeners=[count], on_report=tell, beside=beside
+            )
+        except NoBaseline as end:
+            raise all_failed("cross-entropy", end.reason, self.request.out) from end
         if result.new:
             self.calls += 1
             self.train_s += time.monotonic() - began
@@ -196,7 +201,15 @@ def count_trials(folders: Sequence[Path]) -> int:
     return num
 
 
-def refuse_failures(rows: Sequence[Row], what: str) -> None:
-    """Refuse to go on where every trial failed, with the first error."""
+def refuse_failures(rows: Sequence[Row], what: str, out: Path) -> None:
+    """Refuse to go on where every trial failed, with what the first one said at last."""
     if rows and all(row.status != "done" for row in rows):
-        raise InputError(f"every trial of {what} failed; the first: {rows[0].error}")
+        raise all_failed(what, last_line(rows[0].error), out)
+
+
+def all_failed(what: str, reason: str, out: Path) -> InputError:
+    """The error of a fit that cannot go on; failed trials stay failed in its folder, so that it ends as it ended."""
+    return InputError(
+        f"every trial of {what} failed; the first: {reason}; mend that, and fit into another folder (--out): {out} "
+        "keeps its failed trials"
+    )

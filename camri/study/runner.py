@@ -15,7 +15,7 @@ from camri.data import DataSet
 from camri.engine import Outcome, Progress, Trial
 from camri.engine.replica import Job, make
 from camri.engine.spec import identity
-from camri.errors import InputError
+from camri.errors import InputError, last_line
 from camri.study import heartbeat, lock
 from camri.study.executor import Executor, Hooks, LocalExecutor, Work
 from camri.study.facts import facts_of, load_data
@@ -42,6 +42,18 @@ class Result:
     failed: int
     pending: int
     new: int  # ended in this call
+    first_error: str | None = None  # of the first trial that failed: which it was, and what it said at last
+
+
+class NoBaseline(InputError):
+    """Every cross-entropy trial failed, and the important classes are to be found from them."""
+
+    def __init__(self, folder: Path, sought: str, reason: str):
+        super().__init__(
+            f"{folder}: every cross-entropy trial failed, so {sought} cannot be found; the first: {reason}; mend that, "
+            "and train them again with retry_failed=True (--retry-failed)"
+        )
+        self.reason = reason
 
 
 def run(
@@ -169,10 +181,8 @@ class _Run:
     def _find_symbols(self) -> dict[str, int]:
         rows = self.store.rows(method="ce")
         if not rows:
-            raise InputError(
-                f"{self.folder}: no cross-entropy trial ended well, so {', '.join(sorted(self.study.symbols))} cannot "
-                "be found; see `camri study status`, and run again with --retry-failed"
-            )
+            reason = last_line(self.store.rows(method="ce", status="failed")[0].error)
+            raise NoBaseline(self.folder, ", ".join(sorted(self.study.symbols)), reason)
         return rank_classes([row.recall[self.study.important_from] for row in rows])
 
     def _plan(self, trials: Sequence[Trial]) -> None:
@@ -219,4 +229,10 @@ class _Run:
 
     def _result(self, finished: bool) -> Result:
         done, failed = self.counts["done"], self.counts["failed"]
-        return Result(finished, done, failed, len(self.names) - done - failed, len(self.ended_here))
+        errors = (
+            f"{row.title} seed {row.seed}: {last_line(row.error)}"
+            for row in self.store.rows(status="failed")
+            if row.identity in self.names
+        )
+        pending = len(self.names) - done - failed
+        return Result(finished, done, failed, pending, len(self.ended_here), next(errors, None))

@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from camri.cli import app, main
+from camri.cli.study_view import print_result, print_status
 from camri.errors import InputError
+from camri.study.runner import Result
+from camri.study.status import Best, Status
 from camri.study.store import open_run
 from tests.study.test_runner import assert_same_table
 
@@ -82,7 +86,7 @@ def test_grid_words_after_one_option(tmp_path):
 def test_status(example_run):
     out = camri(f"status {example_run}")
     assert "12 of 12 done, 0 failed, 0 pending" in out.replace("\n", " ")
-    assert re.search(r"^3 \+ 8 +camri +camri m=", out, flags=re.M)
+    assert re.search(r"^3 \+ 8\nmethod .*\nce .*\nl2softmax .*\ncamri +camri m=", out, flags=re.M)
     assert "best so far" not in camri(f"status {example_run} --no-best")
 
 
@@ -100,12 +104,12 @@ def test_merge_and_export(example_run, tmp_path):
         ("run nothing --out {}", "study 'nothing' is neither a recipe nor a TOML or JSON file"),
         ("run digits digits.pair --out {}", "give one study, not 2"),
         ("run digits --out {} --methods cmari", "did you mean 'camri'"),
-        ("run digits --out {} --important eight", "important='eight' is not a class"),
+        ("run digits --out {} --important eight", "--important eight is not a class"),
         ("run digits --out {} --max-wall soon", "is not a duration"),
-        ("run digits --out {} --device tpu", "device='tpu'"),
+        ("run digits --out {} --device tpu", "--device tpu"),
         ("run digits --out {} --trials 2 --seeds 1", "give --trials 2 or --seeds 1, not both"),
         ("run digits --out {} --grid m=x", "is not knob=value"),
-        ("run digits --out {} --schedule slow", "schedule='slow' is unknown"),
+        ("run digits --out {} --schedule slow", "--schedule slow is unknown"),
         ("run paper.cifar10 --out {}", "cifar10 is not in"),
         ("status {}", "holds no run"),
         ("export {}", "nothing to write"),
@@ -159,3 +163,56 @@ def _num_rows(folder):
             return len(run.rows())
     except InputError:
         return 0
+
+
+def made_status(**changed):
+    made = Status(
+        names=("signs",), total=6, done=4, failed=2, pending=0, retried=0, pid=None, report=None, left_s=None,
+        errors=(), columns=(), split="val", best=(),
+    )  # fmt: skip
+    return replace(made, **changed)
+
+
+def test_long_names_of_classes_have_a_line_of_their_own(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    columns = ("End of speed limit (80km/h)", "End of speed limit (80km/h) + End of no passing")
+    best = [Best(column, "camri", setting, 10, 0.99125, 0.9931) for column, setting in zip(columns, "ab", strict=True)]
+    best.insert(1, Best(columns[0], "wce", None, 0, float("nan"), float("nan")))
+    print_status(made_status(columns=columns, best=tuple(best)), Path("runs/signs"))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "signs in runs/signs: 4 of 6 done, 2 failed, 0 pending",
+        "best, validation recall at no less than cross-entropy's accuracy, each after its",
+        "best shift:",
+        "",
+        "End of speed limit (80km/h)",
+        "method  best setting               seeds  recall  accuracy",
+        "camri   a                          10     0.9912  0.9931",
+        "wce     – none is that accurate –",
+        "",
+        "End of speed limit (80km/h) + End of no passing",
+        "method  best setting               seeds  recall  accuracy",
+        "camri   b                          10     0.9912  0.9931",
+    ]
+
+
+def test_a_narrow_terminal_gets_the_whole_table_too(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "50")
+    best = [Best(f"class {name}", "camri", f"camri m={name}π/64 s=8 and more", 10, 0.5, 0.25) for name in (4, 8)]
+    print_status(made_status(columns=("class 4", "class 8"), best=tuple(best)), Path("runs/signs"))
+    out = capsys.readouterr().out
+    assert out.count("0.5000") == out.count("0.2500") == 2
+    assert max(map(len, out.splitlines())) <= 50
+
+
+def test_failures_are_told_with_their_reasons(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    errors = tuple(f"camri m=4π/64 s=8 seed {seed}: RuntimeError: [red] ran out of memory" for seed in range(7))
+    print_status(made_status(failed=7, errors=errors), Path("runs/signs"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:6] == [f"failed: {error}" for error in errors[:5]]
+    assert lines[6] == "… and 2 more; camri report lists them, with all they said"
+    print_result(Result(True, 4, 7, 0, 11, errors[0]), Path("runs/signs"))
+    assert capsys.readouterr().out.splitlines() == [
+        "runs/signs: 4 done, 11 of them now, 7 failed (--retry-failed trains them again)",
+        f"the first that failed: {errors[0]}",
+    ]

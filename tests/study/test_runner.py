@@ -1,6 +1,7 @@
 """A run resumes, refuses company, stops in time, and ends with the same table however often it is killed."""
 
 import contextlib
+import dataclasses
 import errno
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ from camri.study import lock, runner
 from camri.study.executor import LocalExecutor
 from camri.study.important import rank_classes
 from camri.study.spec import study
+from camri.study.status import status
 from camri.study.store import open_run
 from tests.study.conftest import TRAINING, made_outcome
 from tests.study.test_store import assert_same
@@ -333,3 +335,41 @@ def test_a_study_can_be_made_of_named_settings_alone():
     made = study("s", "digits", 8, {"camri": {"m": [0.2], "s": [8]}}, seeds=[3])
     (trial,) = made.trials([((8, 1.0),)])
     assert (trial.setting, trial.seed) == (setting("camri", 8, m=0.2, s=8.0), 3)
+
+
+TRACEBACK = "Traceback (most recent call last):\n  File “net.py”, line 3\nRuntimeError: size=3 is odd"
+
+
+class Breaking(Pretender):
+    """An executor whose every trial of some methods fails with a traceback."""
+
+    def __init__(self, *methods):
+        super().__init__()
+        self.methods = methods
+
+    def train(self, trials, work, hooks):
+        for trial in trials:
+            is_broken = trial.setting.method in self.methods
+            made = made_outcome(work.data, trial, work.training, work.important, "failed" if is_broken else "done")
+            hooks.on_outcome(dataclasses.replace(made, error=TRACEBACK) if is_broken else made)
+        return True
+
+
+def test_why_the_worst_class_cannot_be_found(data, small, tmp_path):
+    sought = small.with_(important=["worst"])
+    with pytest.raises(runner.NoBaseline) as end:
+        runner.run(sought, tmp_path, Breaking("ce"), data=data)
+    assert str(end.value) == (
+        f"{tmp_path}: every cross-entropy trial failed, so worst cannot be found; the first: RuntimeError: size=3 is "
+        "odd; mend that, and train them again with retry_failed=True (--retry-failed)"
+    )
+    assert runner.run(sought, tmp_path, Pretender(), data=data, retry_failed=True).failed == 0
+
+
+def test_a_result_has_the_first_error(data, small, tmp_path):
+    result = runner.run(small, tmp_path, Breaking("camri"), data=data)
+    assert (result.failed, result.first_error) == (2, "camri m=4.074π/64 s=8 seed 0: RuntimeError: size=3 is odd")
+    assert status(tmp_path).errors == tuple(
+        f"camri m=4.074π/64 s=8 seed {seed}: RuntimeError: size=3 is odd" for seed in (0, 1)
+    )
+    assert runner.run(small, tmp_path, Pretender(), data=data, retry_failed=True).first_error is None

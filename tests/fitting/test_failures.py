@@ -1,0 +1,48 @@
+"""A fit whose trials fail says why, and what to do."""
+
+import pytest
+
+from camri.engine import Outcome
+from camri.errors import InputError
+from camri.fitting import fit
+from camri.fitting.stages import SEEDS_APART
+from camri.study import executor
+
+TRACEBACK = "Traceback (most recent call last):\n  File “net.py”, line 3\nRuntimeError: out of memory"
+
+
+@pytest.fixture
+def breaking(monkeypatch):
+    """Makes trials fail that a question is answered with yes for."""
+
+    def break_where(is_broken):
+        real = executor.train
+
+        def train(trials, data, device, *, on_outcome, training, **rest):
+            def ended(outcome):
+                fails = is_broken(outcome)
+                told = Outcome(outcome.trial, outcome.training, outcome.fingerprint, "failed", error=TRACEBACK)
+                on_outcome(told if fails else outcome)
+
+            return real(trials, data, device, on_outcome=ended, training=training, **rest)
+
+        monkeypatch.setattr(executor, "train", train)
+
+    return break_where
+
+
+@pytest.mark.parametrize("important", [None, "9"])
+def test_a_fit_whose_baseline_fails_says_why_and_what_to_do(breaking, in_this_process, tmp_path, important):
+    breaking(lambda outcome: True)
+    with pytest.raises(InputError) as end:
+        fit("digits", important, tmp_path / "out", num_trials=16, epochs=1, device="cpu")
+    assert str(end.value) == (
+        "every trial of cross-entropy failed; the first: RuntimeError: out of memory; mend that, and fit into another "
+        f"folder (--out): {tmp_path / 'out'} keeps its failed trials"
+    )
+
+
+def test_a_fit_whose_finals_lose_cross_entropy_says_why(breaking, in_this_process, tmp_path):
+    breaking(lambda outcome: outcome.trial.setting.method == "ce" and outcome.trial.seed >= SEEDS_APART // 2)
+    with pytest.raises(InputError, match="cross-entropy in the finals failed; the first: RuntimeError: out of memory"):
+        fit("digits", "9", tmp_path / "out", num_trials=16, epochs=1, device="cpu")
