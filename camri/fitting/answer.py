@@ -66,6 +66,8 @@ def compose(fitted: Fitted) -> str:
     ]
     if len(fitted.ramps) > 1:
         lines.append(ramp_text(fitted))
+    if fitted.caution is not None:
+        lines.append(f"Caution: {fitted.caution}.")
     if not fitted.finished:
         lines.append("Stopped before all seeds had ended: the same command goes on and makes the intervals narrower.")
     return "\n".join(lines)
@@ -135,7 +137,8 @@ def card(fitted: Fitted, data: DataSet) -> str:
     parts = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
     kind = "x".join(map(str, data.input_shape)) + (" images, uint8" if data.is_image else " features, float32")
     ramp = f", penalties in {ramps.describe(fitted.ramp_name)}" if ramps.depends_on_ramp(fitted.setting, data) else ""
-    cautions = "".join(f"\n- About the data: {one}." for one in data_notes(data.provenance))
+    notes = [*data_notes(data.provenance), *([fitted.caution] if fitted.caution is not None else [])]
+    cautions = "".join(f"\n- About the data: {one}." for one in notes)
     example = "images)  # uint8 (N, H, W, C)" if data.is_image else "rows)  # float32 (N, D)"
     return f"""# {data.name}: a classifier that must not miss {named(fitted.important)}
 

@@ -72,6 +72,7 @@ def hand_over(
         over_shifted=claim.over_shifted,
         gain_is_shown=claim.gain_is_shown,
         is_unanimous=claim.is_unanimous,
+        caution=claim.caution,
         steps=claim.steps,
         paid=claim.paid,
         handed=handed,

@@ -27,7 +27,7 @@ class Claim:
     """What the finals say: steps and who paid on test images; and which model to hand over, with its shift.
 
     `over_shifted` is what the method adds to a shift; None where cross-entropy is handed over. `is_unanimous`: both
-    halves of the seeds picked the setting that is handed over.
+    halves of the seeds picked the setting that is handed over. `caution`: what validation data could not say.
     """
 
     steps: tuple[Step, ...]
@@ -39,6 +39,7 @@ class Claim:
     seed: int
     shift: tuple[float, ...]
     num_seeds: int
+    caution: str | None
 
 
 def pick_model(setting: Validation, floor: float, rule: Rule) -> tuple[int, tuple[float, ...]]:
@@ -98,6 +99,7 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
             seed=seed,
             shift=shift,
             num_seeds=len(seeds),
+            caution=reading.mute_validation,
         )
 
 

@@ -121,7 +121,8 @@ class Fitted:
     cross-entropy of the same training with a shift of its own, None where that is what was chosen. `training` has the
     chosen ramp, `ramps` the names of those that were compared, the early one first. `paid` has the
     classes that lost most recall, by name. `is_unanimous` is False where the halves of the seeds, each of which picks
-    for the other, did not both pick `setting`: gains are then those of the way it was chosen. `finished` is False
+    for the other, did not both pick `setting`: gains are then those of the way it was chosen. `caution` is set where
+    validation data could not tell settings apart. `finished` is False
     where it was stopped before all seeds had ended.
     """
 
@@ -139,6 +140,7 @@ class Fitted:
     over_shifted: Interval | None
     gain_is_shown: bool
     is_unanimous: bool
+    caution: str | None
     steps: tuple[Step, ...]
     paid: tuple[tuple[str, Interval], ...]
     handed: Handed

@@ -183,7 +183,27 @@ class Reading:
     def cautions(self) -> list[str]:
         """What is the matter with the data, a sentence each: copies in two splits, images left out, doubtful names."""
         told = self.run.data.get("provenance", {})
-        return [*told.get("notes", []), *([told["skipped_note"]] if "skipped_note" in told else [])]
+        notes = [*told.get("notes", []), *([told["skipped_note"]] if "skipped_note" in told else [])]
+        return [*notes, *([self.mute_validation] if self.mute_validation else [])]
+
+    @cached_property
+    def mute_validation(self) -> str | None:
+        """What to know where validation images of an important class say nothing: cross-entropy finds all of them."""
+        rows = [row for row in self.rows if row.method == BASELINE and row.status == "done"]
+        if not rows or not self.has_validation:
+            return None
+        labels = self.run.labels("val")
+        found = [
+            f"{quoted(self.classes[index])} ({np.sum(labels == index)})"
+            for index in dict.fromkeys(index for column in self.columns for index in column.indices)
+            if all(row.recall["val"][index] == 1 for row in rows)
+        ]
+        if not found:
+            return None
+        return (
+            f"cross-entropy finds every validation image of {' and of '.join(found)} in every trial, so they cannot say "
+            "how far to shift or which setting finds more; hold out more of them"
+        )
 
     def environment(self) -> dict[str, list[str]]:
         """Versions and hardware by name, each with its different values: a run may go on on another machine."""

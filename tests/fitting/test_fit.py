@@ -141,6 +141,10 @@ def test_the_card_says_what_is_the_matter_with_the_data(fitted):
     digits = load("digits")
     told = replace(digits, provenance={**digits.provenance, "notes": ["3 test images are copies"]})
     assert "\n- About the data: 3 test images are copies.\n" in answer.card(fitted, told)
+    mute = replace(fitted, caution="all are found")
+    assert "Caution: all are found.\n" in answer.compose(replace(mute, finished=False))
+    assert "\n- About the data: all are found.\n" in answer.card(mute, digits)
+    assert "Caution" not in answer.compose(replace(fitted, caution=None))
 
 
 def test_the_same_call_gives_the_same_result(fitted, tmp_path, without_files):

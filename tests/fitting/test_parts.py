@@ -257,6 +257,13 @@ def test_where_a_method_truly_gains_it_is_handed_over_and_shown(claims):
     assert "camri" in method.title
 
 
+def test_a_claim_says_where_validation_images_could_not_tell(claims, monkeypatch):
+    folder, claim = claims("mute")
+    assert claim.caution is None
+    monkeypatch.setattr(judging.Reading, "mute_validation", "they say nothing")
+    assert claim_of(folder, None, "plain", 5).caution == "they say nothing"
+
+
 def test_where_nothing_beats_the_shifted_baseline_that_is_handed_over(claims):
     worse = {"camri": -1.0, "wce": -1.0, "l2softmax": -1.0}
     _, claim = claims("none", sharpness=worse)

@@ -17,7 +17,7 @@ from camri.report.reading import Reading
 from camri.report.tables import picked
 from camri.stats import Difference
 from camri.study.store import FILE_NAME
-from tests.report.conftest import METHODS, make_run
+from tests.report.conftest import CLASSES, METHODS, make_run
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
@@ -326,6 +326,25 @@ def test_dark_mode_and_print_change_the_colours_of_the_charts(look, gain_page):
     page.emulate_media(media="print")
     printed = page.evaluate(ink)
     assert (dark, printed) == ("rgb(236, 236, 236)", "rgb(27, 27, 27)")
+
+
+def test_validation_images_that_say_nothing_are_told(tmp_path):
+    make_run(tmp_path, important=("column", "ring"), seeds=2)
+    place = CLASSES.index("column")
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        rows = connection.execute("SELECT identity, val_recall FROM outcomes WHERE method = 'ce'").fetchall()
+        for number, (identity, text) in enumerate(rows):
+            recalls = json.loads(text)
+            recalls[place] = 1.0
+            recalls[CLASSES.index("ring")] = 1.0 if number else 0.9  # one trial misses some: these say something
+            connection.execute("UPDATE outcomes SET val_recall = ? WHERE identity = ?", (json.dumps(recalls), identity))
+    with Reading(tmp_path) as reading:
+        num = int((reading.run.labels("val") == place).sum())
+        assert reading.cautions() == [
+            f"cross-entropy finds every validation image of “column” ({num}) in every trial, so they cannot say how "
+            "far to shift or which setting finds more; hold out more of them"
+        ]
+    assert f"every validation image of “column” ({num}) in every trial" in text_of(tmp_path).split('id="answer"')[0]
 
 
 def test_what_is_the_matter_with_the_data_stands_above_the_answer(tmp_path):
