@@ -201,8 +201,8 @@ class Reading:
         if not found:
             return None
         return (
-            f"cross-entropy finds every validation image of {' and of '.join(found)} in every trial, so they cannot say "
-            "how far to shift or which setting finds more; hold out more of them"
+            f"cross-entropy finds every validation image of {' and of '.join(found)} in every trial, so they cannot "
+            "say how far to shift or which setting finds more; hold out more of them"
         )
 
     def environment(self) -> dict[str, list[str]]:
