@@ -21,10 +21,12 @@ from camri.audit import verdict as auditing
 from camri.audit.answer import answer, class_table, how_to_use, note, price_table
 from camri.audit.change import compare_rows
 from camri.audit.page import curve_records, facts, render, write_page
+from camri.audit.page import words as page_words
 from camri.audit.parts import draw_folds
 from camri.audit.scores import encode_labels, exact
 from camri.cli import app
 from camri.errors import InputError
+from camri.report.glossary import WORDS
 from camri.stats import design_effect, wilson
 
 CLASSES = ("limit", "stop", "yield", "entry")
@@ -623,14 +625,14 @@ def test_the_terminal_and_the_page_say_the_groups(tmp_path, monkeypatch):
     assert (told["groups"], told["few_groups"]) == (120, [])
     assert told["classes"][1]["before"]["groups"] == one.before.num_groups
     done = run(file, "--important", "stop", "--group", "patent")
-    assert "has no column 'patent'; did you mean 'patient'" in str(done.exception)
+    assert "has no column 'patent' (--group); did you mean 'patient'" in str(done.exception)
 
 
 def test_bad_options_are_refused(table):
     for words, said in (
         (["--important", "stop", "--out", "a.txt"], "must end in .html"),
-        (["--important", "stop", "--scores-are", "odds"], "kind='odds' is unknown"),
-        (["--important", "stop", "--label-column", "lable"], "has no column 'lable'; did you mean 'label'"),
+        (["--important", "stop", "--scores-are", "odds"], "--scores-are odds is unknown"),
+        (["--important", "stop", "--label-column", "lable"], "'lable' (--label-column); did you mean 'label'"),
         (["--important", "stop", "--out", "no/such/a.html"], "cannot be written"),
     ):
         done = run(table, *words)
@@ -665,6 +667,28 @@ def test_the_curve_s_dots_are_what_was_judged(found):
     assert no_gain.kind == "none"
     assert len(curve_records(no_gain)[1]) == 1
     assert answer(no_gain).sentence.startswith("No shift is free: none raises the recall of “1”")
+
+
+def test_the_page_explains_its_words(found):
+    page = render(found, "scores.csv")
+    assert '<a href="#words">Words</a>' in page
+    section = page.split('<section id="words"')[1].split("</section>")[0]
+    told = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", section)
+    assert [name for name, _ in told] == [
+        "recall", "accuracy", "hits / n", "point", "shift", "score", "tuned, judged", "[low, high], 95 %", "precision"
+    ]  # fmt: skip
+    meant = dict(told)
+    assert meant["shift"] == dict(WORDS)["shift"]
+    assert meant["recall"] == "of a class’s rows, the share that is found: called by that class"
+
+
+def test_only_words_that_the_page_has_are_explained():
+    logits, labels = made(300)
+    grouped = audit(logits, labels, [1, 2], groups=np.arange(300) // 2)
+    told = dict(page_words(grouped, has_prices=False))
+    assert "precision" not in told
+    assert told["group"].startswith("rows that belong together")
+    assert told["recall"].endswith("called by that class; of several important classes the mean")
 
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "שלט", "a" * 150)
