@@ -218,6 +218,40 @@ def test_more_accuracy_may_be_given_up():
         audit(logits, labels, 1, tolerance=-0.1)
 
 
+def test_a_gain_needs_a_shift_of_its_own_and_an_accuracy_that_may_be_kept(monkeypatch):
+    logits, labels = made()
+    assert audit(*made(4000, bias=-0.7), 1).kind == "gain", "a small shift is a shift"
+
+    def kind(tune, **how):
+        monkeypatch.setattr(auditing, "_tune", tune)
+        return audit(logits, labels, 1, **how).kind
+
+    assert kind(lambda scores, tolerance: 1.5) == "gain"
+    assert kind(lambda scores, tolerance: 0.0 if len(scores) == 800 else 1.5) == "none"
+    # At 2.5 accuracy falls by 4.1 to 9.8 points.
+    assert kind(lambda scores, tolerance: 2.5) == "none"
+    assert kind(lambda scores, tolerance: 2.5, tolerance=0.03) == "none"
+    assert kind(lambda scores, tolerance: 2.5, tolerance=0.05) == "gain"
+
+
+@pytest.mark.parametrize("fewer", ["val", "test"])
+def test_too_few_rows_on_either_side_are_too_few(fewer):
+    logits, labels = made(1200)
+    own = np.flatnonzero(labels == 1)
+    other = {"val": "test", "test": "val"}[fewer]
+    split = np.where(np.arange(1200) % 2, "val", "test")
+    split[own], split[own[:19]] = other, fewer
+    assert audit(logits, labels, 1, split=split).kind == "unknown"
+    split[own[19]] = fewer
+    assert audit(logits, labels, 1, split=split).kind != "unknown"
+
+
+@pytest.mark.parametrize("tolerance", [1.0, 1.5, float("nan")])
+def test_a_tolerance_of_everything_is_refused(tolerance):
+    with pytest.raises(InputError, match="is not allowed; give 0 to 1"):
+        audit(*made(100), 1, tolerance=tolerance)
+
+
 def test_ties_are_broken_as_argmax_does():
     logits = np.array([[1.0, 1.0], [1.0, 1.0], [0.0, 2.0], [3.0, 0.0]] * 25)
     labels = np.array([0, 1, 1, 0] * 25)

@@ -59,6 +59,7 @@ def test_a_ramp_must_surpass_the_early_one():
     assert choose_ramp(CE, {EARLY: early, "late": best, "at once": better}) == "late"
     assert choose_ramp(CE, {EARLY: early, "late": better, "at once": best}) == "at once"
     assert choose_ramp(CE, {EARLY: best, "late": better, "at once": early}) == EARLY
+    assert choose_ramp(CE, {EARLY: early, "late": best, "at once": best}) == "late", "of equals the more promising"
     assert choose_ramp(CE, {EARLY: early}) == EARLY
     assert choose_ramp(CE, {EARLY: early, "late": early}) == EARLY
 
@@ -102,6 +103,59 @@ def test_a_ramp_under_which_a_trial_failed_is_passed_over():
     # What failed under the early ramp too says nothing about the late one.
     assert choose_ramp(CE, {EARLY: [early[0], early[1].of({0, 1})], "late": late}) == "late"
     assert choose_ramp(CE, {EARLY: [one.of(()) for one in early], "late": late}) == EARLY
+
+
+def test_without_cross_entropy_there_is_nothing_to_compare_at():
+    found = {EARLY: finalists(0.0), "late": finalists(1.6, stream=1)}
+    assert choose_ramp(Validation("ce", {}), found) == EARLY
+
+
+def test_ramps_are_early_late_and_at_once():
+    assert RAMPS == {"early": (0.0, 0.3), "late": (0.5, 0.8), "at once": (0.0, 0.0)}
+    assert list(RAMPS) == ["early", "late", "at once"]
+    assert ramps.describe("early") == "early (0 to 30 % of the training)"
+
+
+class FakeBench:
+    """A bench that has every trial of five seeds; the fifth, of which nothing was asked, tells another story."""
+
+    def __init__(self, sharpness):
+        self.sharpness, self.trained = sharpness, []
+
+    def train(self, points, seeds, step):
+        self.trained.append((list(points), list(seeds), step))
+
+    def validation(self, one, important):
+        assert important == [1]
+        sharpness = 0.0 if one.method == "ce" else self.sharpness
+        scores = {seed: made([seed, one.method == "ce"], sharpness) for seed in SEEDS}
+        return Validation(one.key, {**scores, 4: made(4, -9.0)})
+
+
+def test_finalists_are_trained_under_every_ramp_but_the_early_one_and_compared_with_the_race_s_seeds():
+    points = [("camri", (0.2, 8.0)), ("cosface", (0.1, 8.0))]
+    benches = {EARLY: FakeBench(0.0), "late": FakeBench(0.8), "at once": FakeBench(1.6)}
+    assert ramps.compare_ramps(benches, points, ((1, 1.0),), SEEDS) == "at once"
+    trained = {name: bench.trained for name, bench in benches.items()}
+    asked = {name: [(points, list(SEEDS), f"ramps: {name}")] for name in ("late", "at once")}
+    assert trained == {EARLY: [], **asked}
+
+
+def test_ramps_are_judged_by_the_early_bench_s_cross_entropy_and_the_race_s_seeds_alone(monkeypatch):
+    heard = []
+    monkeypatch.setattr(ramps, "choose_ramp", lambda baseline, reached: heard.append((baseline, reached)))
+    points = [("camri", (0.2, 8.0)), ("cosface", (0.1, 8.0))]
+    benches = {EARLY: FakeBench(0.0), "late": FakeBench(0.8)}
+    ramps.compare_ramps(benches, points, ((1, 1.0),), SEEDS)
+    ((baseline, reached),) = heard
+    assert (baseline.key, sorted(baseline.scores)) == (setting("ce").key, [0, 1, 2])
+    assert {name: [sorted(one.scores) for one in ones] for name, ones in reached.items()} == {
+        EARLY: [[0, 1, 2]] * 2,
+        "late": [[0, 1, 2]] * 2,
+    }
+    recalls = [[one.scores[0].recall()[0] for one in ones] for ones in reached.values()]
+    assert recalls[0] == [made([0, 0], 0.0).recall()[0]] * 2
+    assert recalls[1] == [made([0, 0], 0.8).recall()[0]] * 2
 
 
 def test_several_important_classes_need_not_all_be_reached():

@@ -30,7 +30,7 @@ def judged(
 ):
     """What was handed over has 40 of 50 and 31 of 50 hits, the shifted baseline 38 and 30; a fall: 1 in 8."""
     arms = {
-        "chosen": SimpleNamespace(keys=(chosen,) * num_seeds, hits=np.array([40, 31]), num=np.array([50, 50])),
+        "chosen": SimpleNamespace(keys=(*chosen,) * num_seeds, hits=np.array([40, 31]), num=np.array([50, 50])),
         "baseline shifted": SimpleNamespace(keys=("c",), hits=np.array([38, 30]), num=np.array([50, 50])),
         "baseline": SimpleNamespace(keys=("c",), hits=np.array([1, 1]), num=np.array([50, 50])),
     }
@@ -146,7 +146,22 @@ def test_several_columns_count_those_that_are_sure_and_the_table_has_all():
             ),
         ]
     ]
-    assert found.table.header[-1] == found.table.words[0] == "picked (seeds)"
+    assert found.table.header == (
+        "important", "recall over shifted cross-entropy", "p (Holm)", "recall over cross-entropy",
+        "accuracy against cross-entropy", "chance of a fall", "trials", "picked (seeds)",
+    )  # fmt: skip
+    assert found.table.words == ("picked (seeds)",)
+    assert found.table.notes == ("A fall: accuracy more than half a point below shifted cross-entropy’s.",)
+
+
+def test_several_settings_that_were_picked_are_told_in_words_but_in_a_table():
+    several = judged(chosen="mcm", num_seeds=1)
+    found = answer(reading(), [column(several)])
+    words = "camri m=4π/64 (2 seeds), ce (1 seed)"
+    assert found.sentence.startswith(f"{words} finds more")
+    assert found.details[0].startswith(f"“stop”: picked {words}; recall")
+    table = answer(reading(), [column(several), column(several)]).table
+    assert [row[-1].text for row in table.rows] == ["camri m=4π/64 (2), ce (1)"] * 2
 
 
 def test_several_columns_without_a_gain_name_all_of_them():
@@ -183,9 +198,11 @@ def test_one_column_that_lacks_something_is_enough_for_no_answer():
 
 
 def test_without_validation_data_the_best_of_the_paper_s_choices_is_told(monkeypatch):
-    monkeypatch.setattr(
-        "camri.report.answer.measure", lambda one, indices: SimpleNamespace(recall=np.array([0.5, 0.6]))
-    )
+    def measure(one, indices):
+        assert (one, indices) == (SETTINGS[0], (1,))
+        return SimpleNamespace(recall=np.array([0.5, 0.6]))
+
+    monkeypatch.setattr("camri.report.answer.measure", measure)
 
     def cell(key, recall):
         return PaperChoice(key, recall, 0.8)
@@ -194,14 +211,14 @@ def test_without_validation_data_the_best_of_the_paper_s_choices_is_told(monkeyp
     chosen = {"ce": cell("c", 0.99), "wce": cell("w", 0.6), "camri": cell("m", 0.7), "arcface": None}
     blank = {"ce": cell("c", 0.6), "camri": None}
     verdicts = [
-        column(None, "stop", settings=settings, paper=chosen),
         column(None, "yield", settings=settings, paper=blank),
+        column(None, "stop", settings=settings, paper=chosen),
     ]
     found = answer(reading(), verdicts)
     assert found.kind == "unknown"
     assert found.sentence.endswith(
-        "and part of it is luck. “stop”: camri m=4π/64 +15.0 points of recall; “yield”: no setting kept "
-        "cross-entropy’s accuracy."
+        "and part of it is luck. “yield”: no setting kept cross-entropy’s accuracy; “stop”: camri m=4π/64 +15.0 points "
+        "of recall."
     )
-    mixed = answer(reading(), [column(judged()), verdicts[0]])
+    mixed = answer(reading(), [column(judged()), verdicts[1]])
     assert mixed.kind == "unknown"
