@@ -1,0 +1,125 @@
+"""The search by value: what a candidate is worth, what is proposed, what Optuna hears, who goes on."""
+
+import numpy as np
+import pytest
+
+from camri.fitting import search as searching
+from camri.fitting.search import weigh
+from camri.fitting.workshop import setting_of
+from camri.methods import MARGIN_UNIT
+from camri.metrics import condense
+from camri.select import Rule, Validation
+from tests.fitting.test_parts import COLUMN, FakeBench, made_scores, run_search
+
+
+def leads(*values):
+    """Scores of two images of the important class and three others, whose important score leads by these."""
+    return condense(np.array([[0.0, value] for value in values]), [1, 1, 0, 0, 0], important=(1,))
+
+
+def test_a_candidate_is_worth_what_it_reaches_with_its_shift_over_the_seeds_it_shares_with_the_baseline():
+    ce = Validation("ce", {seed: leads(1.0, -2.0, -3.0, -4.0, -5.0) for seed in range(2)})  # .8 accurate
+    ahead = leads(1.0, -0.5, -1.5, -4.0, -5.0)  # all five right at a shift of 1
+    found = weigh(Validation("x", {0: ahead}), ce, Rule())
+    assert found == searching.Worth(True, 1.0, 1.0, -1.0, 0.0)
+    assert found.missing == pytest.approx(-0.2)
+    # Shifts to either side cost the same.
+    behind = leads(2.5, 3.5, 1.5, 1.5, -5.0)  # .6 as it is, all five right at a shift of −2
+    assert weigh(Validation("x", {0: behind}), ce, Rule()).small_shift == -2.0
+    # Seeds of the one alone do not count: 1 and 2 here are hopeless.
+    hopeless = leads(-1.0, -1.0, 1.0, 1.0, 1.0)
+    few = Validation("ce", {0: ce.scores[0], 2: hopeless})
+    assert weigh(Validation("x", {0: ahead, 1: hopeless}), few, Rule()) == found
+    # No shift reaches the floor: the best there is are the three others.
+    lost = weigh(Validation("x", {0: hopeless}), ce, Rule())
+    assert lost == searching.Worth(False, 0.0, 0.6, 0.0, 0.0)
+    assert lost.missing == pytest.approx(0.2)
+    kept = weigh(Validation("x", {0: hopeless}), ce, Rule(tolerance=0.25))
+    assert kept.is_kept
+    assert kept.missing == pytest.approx(0.55 - kept.accuracy)
+    assert weigh(Validation("x", {5: ahead}), ce, Rule()) == searching.Worth(False, 0.0, 0.0, 0.0, 1.0)
+    assert weigh(Validation("x", {5: ahead}), ce, Rule()).missing == 1.0
+
+
+def test_recall_counts_before_accuracy_and_accuracy_before_a_small_shift():
+    ranked = [
+        searching.Worth(False, 0.0, 0.9, 0.0, 0.1),
+        searching.Worth(True, 0.5, 0.9, 0.0, -0.1),
+        searching.Worth(True, 0.6, 0.7, -2.0, 0.0),
+        searching.Worth(True, 0.6, 0.8, -2.0, 0.0),
+        searching.Worth(True, 0.6, 0.8, -1.0, 0.0),
+    ]
+    assert sorted([ranked[place] for place in (3, 0, 4, 2, 1)]) == ranked
+
+
+def test_the_search_space_is_round_values_of_each_method():
+    pytest.importorskip("optuna")
+    with searching._quiet() as optuna:
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+        points = [searching.suggest(study.ask()) for _ in range(1500)]
+    found = {method: {values for name, values in points if name == method} for method in searching.METHODS}
+    scales = (4.0, 8.0, 16.0, 32.0)
+    assert found["l2softmax"] == {(scale,) for scale in scales}
+    assert found["camri"] == {(m * np.pi / 64, scale) for m in range(1, 13) for scale in scales}
+    assert found["cosface"] == {(round(0.05 * m, 10), scale) for m in range(1, 9) for scale in scales}
+    assert found["logit_adjusted"] == {(d, 0.0) for d in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)}
+    deltas = (0.6, 0.7, 0.8, 0.9)
+    assert found["vector_scaling"] == {(delta, d) for delta in deltas for d in (0.0, 0.5, 1.0, 1.5, 2.0)}
+    weights = next(trial.distributions["wce.w"] for trial in study.trials if "wce.w" in trial.distributions)
+    assert weights == optuna.distributions.IntDistribution(2, 32, log=True)
+    assert found["wce"] <= {(float(weight),) for weight in range(2, 33)}
+
+
+def test_what_has_done_well_elsewhere_is_asked_first_and_one_of_each_method():
+    _, bench = run_search(num=7)
+    ((_, points, seeds),) = [call for call in bench.calls if call[0] == "candidates"]
+    assert points == [
+        ("camri", (8 * MARGIN_UNIT, 8.0)),
+        ("l2softmax", (8.0,)),
+        ("logit_adjusted", (1.0, 0.0)),
+        ("wce", (4.0,)),
+        ("cosface", (0.2, 8.0)),
+        ("vector_scaling", (0.8, 0.0)),
+        ("camri", (4 * MARGIN_UNIT, 16.0)),
+    ]
+    assert seeds == [0]
+
+
+def test_packs_are_as_wide_as_asked_and_no_wider_than_needed():
+    found, bench = run_search(num=7, pack=3)
+    assert [len(pack) for step, pack, _ in bench.calls if step == "candidates"] == [3, 3, 1]
+    assert found.num_tried == 7
+
+
+def test_optuna_hears_recall_then_accuracy_and_what_is_missing_to_the_floor(monkeypatch):
+    optuna = pytest.importorskip("optuna")
+    told = []
+    real = optuna.study.Study.tell
+
+    def tell(self, trial, value):
+        told.append((trial.user_attrs["constraint"], value, self.direction.name))
+        return real(self, trial, value)
+
+    monkeypatch.setattr(optuna.study.Study, "tell", tell)
+    before = optuna.logging.get_verbosity()
+    _, bench = run_search(num=3, pack=3)
+    assert optuna.logging.get_verbosity() == before
+    ((_, points, _),) = [call for call in bench.calls if call[0] == "candidates"]
+    ce = bench.validation(searching.CE, [1]).of([0])
+    expected = []
+    for point in points:
+        reached = weigh(bench.validation(setting_of(point, COLUMN), [1]).of([0]), ce, Rule())
+        expected.append(((reached.missing,), reached.recall + 0.01 * reached.accuracy, "MAXIMIZE"))
+    assert told == expected
+
+
+def test_of_equals_the_one_that_was_proposed_first_goes_on():
+    class Equal(FakeBench):
+        def train(self, points, seeds, step):
+            self.calls.append((step, list(points), list(seeds)))
+            for point in points:
+                self.known.setdefault(setting_of(point, COLUMN).key, {}).update({s: made_scores(s) for s in seeds})
+
+    found, bench = run_search(num=6, bench=Equal())
+    assert [(step, len(points), seeds) for step, points, seeds in bench.calls] == [("candidates", 6, [0])]
+    assert list(found.finalists) == bench.calls[0][1][:3]
