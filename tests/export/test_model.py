@@ -115,10 +115,38 @@ def test_other_features_are_refused(inputs, said):
         features.predict(np.array(inputs))
 
 
-def test_whole_numbers_serve_as_features():
+def test_whole_numbers_and_halves_serve_as_features_and_complex_ones_do_not():
     model = Model.of(made_trained("mlp", setting("ce"), (6,)))
     rows = np.arange(12).reshape(2, 6)
-    np.testing.assert_array_equal(model.logits(rows), model.logits(rows.astype(np.float32)))
+    expected = model.logits(rows.astype(np.float32))
+    for same in (rows, rows.astype(np.uint8), rows.astype(">i4"), torch.tensor(rows, dtype=torch.bfloat16)):
+        np.testing.assert_array_equal(model.logits(same), expected)
+    with pytest.raises(InputError, match=r"torch.complex64 do not fit this model; give numbers \(N, 6\)"):
+        model.logits(torch.zeros(2, 6, dtype=torch.complex64))
+
+
+def test_a_batch_has_one_row_or_more(model, data):
+    rows = data.splits["test"].inputs[:3]
+    np.testing.assert_allclose(model.logits(rows, batch_size=1), model.logits(rows), atol=1e-4)
+    for size in (0, -1):
+        with pytest.raises(InputError, match=f"batch_size={size} is not allowed; give a whole number of at least 1"):
+            model.logits(rows, batch_size=size)
+
+
+def test_weights_of_another_model_are_refused_by_name(trained):
+    names = [name for name in trained.weights if not name.endswith("num_batches_tracked")]
+
+    def refused(said, **change):
+        weights = {name: value for name, value in {**trained.weights, **change}.items() if value is not None}
+        with pytest.raises(InputError, match=said):
+            Model.of(dataclasses.replace(trained, weights=weights))
+
+    refused(f"the trained model has no tensor '{names[0]}'; it is not", **{names[0]: None})
+    refused(rf"has no tensor '{names[0]}' \(and 1 more\); it", **dict.fromkeys(names[:2]))
+    refused("the trained model has a tensor 'x' that its model does not", x=np.zeros(1))
+    refused(r"has a tensor 'x' \(and 2 more\) that", x=np.zeros(1), y=np.zeros(1), z=np.zeros(1))
+    shape = trained.weights[names[0]].shape
+    refused(rf"tensor '{names[0]}' has shape \(1,\), and its model needs \({shape[0]}, ", **{names[0]: np.zeros(1)})
 
 
 @pytest.mark.parametrize(
