@@ -187,13 +187,15 @@ def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
 
 def _matrix(table: Any, used: Sequence[str]) -> np.ndarray:
     """float (N, D); a missing value is NaN."""
-    if len(used) == 1 and hasattr(table.schema.field(used[0]).type, "value_type"):
+    try:
+        if len(used) > 1 or not hasattr(table.schema.field(used[0]).type, "value_type"):
+            return np.stack([columns.to_numpy(table.column(name)).astype(np.float64) for name in used], axis=1)
         rows = [row or () for row in table.column(used[0]).to_pylist()]
         lengths = {len(row) for row in rows}
         if len(lengths) != 1:
             raise InputError(f"the rows of column {used[0]!r} have {min(lengths)} to {max(lengths)} values")
         return np.array(rows, dtype=np.float64)
-    try:
-        return np.stack([columns.to_numpy(table.column(name)).astype(np.float64) for name in used], axis=1)
+    except InputError:
+        raise
     except (TypeError, ValueError) as error:
         raise InputError(f"a feature is not a number: {error}") from None

@@ -261,6 +261,25 @@ def test_a_table_with_other_columns_is_a_problem(tmp_path):
     assert other.problem.startswith("this model takes features, from a table")
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([["a", "b", "c"]], "a feature is not a number: could not convert string to float: 'a'"),
+        ([[[1.0], [2.0], [3.0, 4.0]]], "a feature is not a number: setting an array element"),
+        ([[[1.0], [2.0], [3.0]]], "it holds float64 (1, 3, 1), and the model takes numbers (N, 3)"),
+        ([[1.0, 2.0], [1.0, 2.0, 3.0]], "the rows of column 'e' have 2 to 3 values"),
+    ],
+)
+def test_a_column_of_lists_that_are_no_features_is_a_problem_and_the_rest_goes_on(tmp_path, values, said):
+    pq.write_table(pa.table({"e": values}), tmp_path / "t.parquet")
+    np.save(tmp_path / "u.npy", np.ones((1, 3)))
+    bad, good = predict(
+        Model.of(FEATURES), find_inputs([str(tmp_path / name) for name in ("t.parquet", "u.npy")], FEATURES)[0]
+    )
+    assert bad.problem.startswith(said)
+    assert good.problem is None
+
+
 @pytest.mark.parametrize("count", [CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1])
 def test_more_images_than_one_chunk(saved, rows, tmp_path, count):
     model = load(saved)
