@@ -112,7 +112,10 @@ def _curve_chart(
     x = alt.X("recall:Q", title=recall, scale=alt.Scale(zero=False, nice=False))
     y = alt.Y("accuracy:Q", title="accuracy")
     color = alt.Color("method:N", scale=colors, title=None, legend=LINES)
-    picked = alt.selection_point(fields=["method"], bind="legend", name=f"picked{number}")
+    # A plain value, which buttons below the drawing set: a legend of several layers hears neither clicks nor keys.
+    # Empty: all methods are as strong.
+    picked = alt.param(name=f"picked{number}", value="")
+    is_picked = f"{picked.name} == '' || datum.method == {picked.name}"
     near = alt.selection_point(on="pointerover", clear="pointerout", empty=False, name=f"near{number}")
     tips = [
         alt.Tooltip("method:N"),
@@ -121,7 +124,7 @@ def _curve_chart(
         alt.Tooltip("accuracy:Q", format=".4f"),
         alt.Tooltip("trials:Q"),
     ]
-    faded = alt.condition(picked, alt.value(1.0), alt.value(0.12))
+    faded = alt.condition(is_picked, alt.value(1.0), alt.value(0.12))
     base = drawing(lines)
     band = (
         drawing(bands)
@@ -131,7 +134,7 @@ def _curve_chart(
             alt.Y("low:Q", title="accuracy", scale=shared),
             alt.Y2("high:Q"),
             color,
-            opacity=alt.condition(picked, alt.value(0.12), alt.value(0.02)),
+            opacity=alt.condition(is_picked, alt.value(0.12), alt.value(0.02)),
         )
     )
     line = base.mark_line(strokeWidth=2, clip=True).encode(
@@ -140,7 +143,7 @@ def _curve_chart(
     hover = (
         base.mark_point(filled=True, size=150)  # a target that a finger or a mouse meets; unseen until then
         .encode(x, y, color, opacity=alt.condition(near, alt.value(1.0), alt.value(0.0)), tooltip=tips)
-        .add_params(near, picked)
+        .add_params(near)
     )
     floor = drawing(starts[:1]).mark_rule(strokeDash=[4, 3], color=look.muted).encode(y=alt.Y("floor:Q"))
     dots = (
@@ -148,4 +151,4 @@ def _curve_chart(
         .mark_point(filled=True, size=90, stroke=look.ink, strokeWidth=1, clip=True)
         .encode(x, y, color, opacity=faded, tooltip=tips)
     )
-    return alt.layer(band, floor, line, dots, hover)
+    return alt.layer(band, floor, line, dots, hover).add_params(picked)

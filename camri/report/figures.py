@@ -26,6 +26,12 @@ PENALTIES = {
 }
 
 
+# Where cells have no numbers: squares in a row, as strong as cells of such a value.
+SQUARES = alt.Legend(
+    symbolType="square", symbolSize=180, symbolStrokeWidth=0, direction="horizontal", columns=0, tickCount=4
+)
+
+
 def confusion(
     reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRINT, method: str | None = None
 ) -> Figure:
@@ -131,14 +137,22 @@ def _heat(records: Sequence[dict[str, Any]], names: Sequence[str], look: Look, i
     )  # fmt: skip
     # Opacity over the page’s own background, and not a scale between two colours: it reads the same in the dark; no
     # stronger than 0.6, so that the numbers on it have contrast in both.
-    strength = alt.Opacity("size:Q", scale=alt.Scale(domain=[0, most], range=[0.06, 0.6]), legend=None)
-    color = alt.condition("datum.percent >= 0", alt.value(look.up), alt.value(look.down))
-    cells = base.transform_calculate(size="abs(datum.percent)").mark_rect().encode(opacity=strength, color=color)
-    if len(names) > FEW_CLASSES:
-        return cells
+    scale = alt.Scale(domain=[0, most], range=[0.06, 0.6])
+    signs = [("points fewer", "<", look.down)] if is_change else []
+    signs.insert(0, ("points more" if is_change else "percent of the row’s images", ">=", look.up))
+    has_numbers = len(names) <= FEW_CLASSES
+    cells = [
+        base.transform_filter(f"datum.percent {sign} 0")
+        .transform_calculate(size="abs(datum.percent)")
+        .mark_rect(color=color)
+        .encode(opacity=alt.Opacity("size:Q", scale=scale, title=title, legend=None if has_numbers else SQUARES))
+        for title, sign, color in signs
+    ]
+    if not has_numbers:
+        return alt.layer(*cells).resolve_scale(opacity="independent")  # a legend of each colour
     shown = base.transform_filter("abs(datum.percent) >= 0.05" if is_change else "datum.percent >= 0.5")
     form = alt.Text("percent:Q", format="+.1f" if is_change else ".0f")
-    return alt.layer(cells, shown.mark_text(fontSize=9, color=look.ink).encode(text=form))
+    return alt.layer(*cells, shown.mark_text(fontSize=9, color=look.ink).encode(text=form))
 
 
 def penalty(

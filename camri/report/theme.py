@@ -60,6 +60,7 @@ class Look:
                 "labelLimit": 220,
                 "labelFontSize": 11,
                 "titleFontWeight": "normal",
+                "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},  # side by side, phones cut them
             },
             "title": {
                 "color": self.ink,
@@ -158,8 +159,7 @@ def export(figure: Figure, form: str, width: int = 340) -> bytes:
     drawn = [one.chart.properties(title=one.title, width=width, height=one.height) for one in figure.panels]
     # Two or four panels read best as two columns; the paper's confusion matrices and angles stand in rows.
     whole = alt.concat(*drawn, columns=2 if len(drawn) in (2, 4) else 3).resolve_scale(opacity="independent")
-    whole = whole.properties(config={**PRINT.config(), "background": "white"})
-    specification = whole.to_dict(validate=False)
+    specification = {**whole.to_dict(validate=False), "config": {**PRINT.config(), "background": "white"}}
     if form == "png":
         return vl_convert.vegalite_to_png(specification, scale=2)
     if form == "pdf":

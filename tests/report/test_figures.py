@@ -226,3 +226,36 @@ def test_unknown_figure_formats_are_refused(opened, gain):
     reading, _ = opened(gain)
     with pytest.raises(InputError, match=r"'gif' is not for a figure; did you mean 'pdf'|choices: png, svg, pdf"):
         export(charts.cost(reading), "gif")
+
+
+@pytest.mark.parametrize("num_classes", [12, 13])
+def test_a_confusion_map_without_numbers_has_a_legend_of_each_colour(num_classes):
+    names = [f"class {number:02}" for number in range(num_classes)]
+    cells = [{"column": "x", "true": names[0], "predicted": names[1], "percent": percent} for percent in (5.0, -8.0)]
+    panels = [
+        {"title": "(a)", "is_change": False, "cells": cells[:1]},
+        {"title": "(b)", "is_change": True, "cells": cells},
+    ]
+    figure = figures.draw_confusion({"classes": names, "num_classes": num_classes, "panels": panels})
+    shown = []
+    for panel in figure.panels:
+        drawn = panel.chart.to_dict(validate=False)
+        rects = [one for one in drawn["layer"] if one["mark"]["type"] == "rect"]
+        shown.append([])
+        for one in rects:
+            opacity = one["encoding"]["opacity"]
+            legend = opacity["legend"] and opacity["legend"]["symbolType"]
+            sign = one["transform"][0]["filter"]
+            shown[-1].append((opacity["title"], one["mark"]["color"], sign, opacity["scale"]["domain"][1], legend))
+        has_text = any(one["mark"]["type"] == "text" for one in drawn["layer"])
+        assert has_text == (num_classes == 12)
+        assert drawn.get("resolve") == (None if num_classes == 12 else {"scale": {"opacity": "independent"}})
+    legend = None if num_classes == 12 else "square"
+    assert shown == [
+        [("percent of the row’s images", "#0072B2", "datum.percent >= 0", 5.0, legend)],
+        [
+            ("points more", "#0072B2", "datum.percent >= 0", 8.0, legend),
+            ("points fewer", "#D55E00", "datum.percent < 0", 8.0, legend),
+        ],
+    ]
+    assert (b"role-legend" in export(figure, "svg")) == (legend is not None)

@@ -359,3 +359,31 @@ def test_what_is_the_matter_with_the_data_stands_above_the_answer(tmp_path):
     before = text_of(tmp_path).split('id="answer"')[0]
     assert "About the data:</strong> <bdi>3 of 9 test images are &lt;copies&gt;</bdi>." in before
     assert "About the data:</strong> <bdi>2 unreadable images were left out</bdi>." in before
+
+
+def opacities(page):
+    """Of the curve's lines, by the method they are drawn for."""
+    return page.evaluate(
+        "[...document.querySelectorAll('#chart-curve-0 .mark-line path')]"
+        ".map(line => [line.getAttribute('stroke'), line.getAttribute('opacity')])"
+    )
+
+
+def test_a_method_is_singled_out_by_the_keyboard(look, gain_page):
+    page, complaints, _ = look(gain_page)
+    group = page.locator("#curve .pickers").first
+    assert group.get_attribute("aria-label") == "Single out a method"
+    names = group.locator("button").all_inner_texts()
+    assert names == page.locator("#chart-curve-0 .role-legend-label text").all_text_contents()
+    assert {value for _, value in opacities(page)} == {"1"}
+    group.locator("button", has_text="CAMRI").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(200)
+    assert {value for color, value in opacities(page) if "camri" in color} == {"1"}
+    assert {value for color, value in opacities(page) if "camri" not in color} == {"0.12"}
+    assert group.locator("[aria-pressed=true]").all_inner_texts() == ["CAMRI"]
+    page.keyboard.press("Space")
+    page.wait_for_timeout(200)
+    assert {value for _, value in opacities(page)} == {"1"}
+    assert group.locator("[aria-pressed=true]").count() == 0
+    assert complaints == []

@@ -1,5 +1,26 @@
 "use strict";
 // Charts use the page's CSS variables for their colours, so light, dark and print need no second drawing.
+// Buttons that single one method out; the same again shows all.
+function pickers(view, signal) {
+  const group = document.createElement("div");
+  group.className = "pickers";
+  group.setAttribute("role", "group");
+  group.setAttribute("aria-label", "Single out a method");
+  group.append("Single out:");
+  for (const name of view.scale("color").domain()) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = name;
+    button.setAttribute("aria-pressed", "false");
+    button.addEventListener("click", () => {
+      const isPicked = button.getAttribute("aria-pressed") === "false";
+      for (const other of group.children) other.setAttribute("aria-pressed", String(isPicked && other === button));
+      view.signal(signal, isPicked ? name : "").runAsync();
+    });
+    group.append(button);
+  }
+  return group;
+}
 (async () => {
   const specifications = JSON.parse(document.getElementById("charts").textContent);
   const drawn = [];
@@ -15,7 +36,10 @@
         actions: false, // a drawing saved without the page would lose its colours; camri report --figure saves them
         tooltip: { theme: "custom" },
       };
-      drawn.push(await window.vegaEmbed(place, specification, options));
+      const { view } = await window.vegaEmbed(place, specification, options);
+      const picked = (specification.params || []).find((one) => one.name.startsWith("picked"));
+      if (picked) place.after(pickers(view, picked.name));
+      drawn.push(view);
     } catch (error) {
       place.textContent = `This chart could not be drawn: ${error.message}`;
       console.error(error);
