@@ -6,7 +6,11 @@ import re
 import subprocess
 import sys
 
+import pytest
+from typer.testing import CliRunner
+
 import camri
+from camri.cli import app
 
 
 def run(*arguments):
@@ -52,3 +56,35 @@ def test_help_is_wrapped_by_the_terminal_and_not_by_the_source():
             if line.strip() and following.strip() and not line.startswith(" Usage"):
                 word = following.split()[0]
                 assert len(line) + 1 + len(word) > 96, (line, following)
+
+
+COMMANDS = (
+    "fit", "predict", "export", "audit", "report", "demo", "data get", "data show", "study list", "study show",
+    "study run", "study status", "study merge", "study finalists", "study ensembles", "study export",
+)  # fmt: skip
+
+
+def all_commands(group, before=()):
+    for command in group.registered_commands:
+        yield " ".join([*before, command.name or command.callback.__name__])
+    for one in group.registered_groups:
+        yield from all_commands(one.typer_instance, (*before, one.typer_instance.info.name))
+
+
+def test_every_command_is_looked_at_below():
+    assert sorted(all_commands(app)) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_a_terminal_of_80_columns(command):
+    done = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not re.search(r"\w… *│", done.stdout)  # nothing is cut off
+    assert not re.search(r"\.\.\.\}|  of the study", done.stdout)  # no dots twice in the usage, no word lost to markup
+    # An example is on one line, to be copied.
+    after = done.stdout.split("Examples")[1].splitlines()[1:]
+    examples = [line.strip() for line in itertools.takewhile(lambda line: not line.startswith("╭"), after)]
+    assert all(not line or line.startswith(("camri ", "Stopped", "Broken")) for line in examples), examples
+    assert any(line.startswith(f"camri {command}") for line in examples)

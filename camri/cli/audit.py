@@ -46,9 +46,9 @@ def audit(
     [bold]Examples[/bold]
 
       camri audit scores.csv --important stop
-      camri audit scores.parquet --important stop --important yield --out audit.html
+      camri audit scores.csv --important stop --important yield --out audit.html
       camri audit scores.csv --important melanoma --group patient
-      camri audit scores.npz --important melanoma --keep-accuracy 0.005 --json
+      camri audit scores.npz --important melanoma --keep-accuracy 0.005
     """
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {out} must end in .html")

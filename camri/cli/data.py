@@ -30,7 +30,9 @@ CLASSES_SHOWN = 60
     )
 )
 def get(
-    name: Annotated[str, typer.Argument(help="cifar10, gtsrb, awa2 (13 GB) or mnist.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="cifar10, gtsrb, awa2 (13 GB) or mnist.", show_default=False)
+    ],
     to: Annotated[
         Path | None, typer.Option(help="Folder to put it into; without it $CAMRI_DATA or the user's data folder.")
     ] = None,
@@ -74,7 +76,8 @@ def get(
 )
 def show(
     source: Annotated[
-        str, typer.Argument(help="A folder, table, .npz, archive, or digits, mnist, cifar10, gtsrb, awa2.")
+        str,
+        typer.Argument(metavar="DATA", help="A folder, table, .npz, archive, or digits, mnist, cifar10, gtsrb, awa2."),
     ],
     sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG) here.")] = None,
     size: Annotated[int | None, typer.Option(help="Resize images to this side in pixels.")] = None,

@@ -39,7 +39,7 @@ def fit(
     label_column: Annotated[str | None, typer.Option(help="Column with the labels of a table.")] = None,
     group_column: Annotated[str | None, typer.Option(help="Column whose equal rows belong together.")] = None,
     split_column: Annotated[str | None, typer.Option(help="Column with train, val or test.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn at random.")] = 0,
 ) -> None:
     """Find the best model for the classes that must not be missed, and show how sure that is.
 
@@ -54,9 +54,9 @@ def fit(
 
       camri fit
       camri fit signs/ --important stop --budget 10m
-      camri fit signs/ --important stop --important yield:0.5 --out runs/stop --keep-accuracy 0.005
+      camri fit signs/ --important stop --important yield:0.5 --out runs/signs
       camri fit features.parquet --important fraud --trials 200
-      camri fit scans.csv --label-column diagnosis --group-column patient --important melanoma
+      camri fit scans.csv --important melanoma --group-column patient
     """
     if budget is not None and num_trials is not None:
         raise InputError(f"give --budget {budget} or --trials {num_trials}, not both")

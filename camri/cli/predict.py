@@ -27,7 +27,7 @@ def predict(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILES...", help="Images, folders, patterns like 'photos/*.jpg', or tables: npy, npz, CSV, parquet."
+            metavar="FILES", help="Images, folders, patterns like 'photos/*.jpg', or tables: npy, npz, CSV, parquet."
         ),
     ],
     out: Annotated[

@@ -22,7 +22,7 @@ FIGURES = ("2", "3", "5", "6", "curve")
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run or results folders; several only for --table 1.")
+        list[Path], typer.Argument(metavar="RUN", help="Run or results folders; several only for --table 1.")
     ],
     table: Annotated[str | None, typer.Option(help="Print one of the paper's tables: 1 or 2.")] = None,
     figure: Annotated[
@@ -52,10 +52,10 @@ def report(
 
       camri report runs/digits
       camri report runs/digits --table 1
-      camri report runs/cifar10 runs/gtsrb runs/awa2 --table 1 --format latex --out table1.tex
+      camri report runs/cifar10 runs/gtsrb --table 1 --out table1.tex
       camri report runs/cifar10 --figure 5 --format pdf
-      camri report runs/finals --results results/cifar10 --screening runs/screen --commit 1a2b3c4
-      camri report results/cifar10 --table 1
+      camri report runs/finals --results results/cat --screening runs/screen
+      camri report results/cat --table 1
     """
     asked = {"--table": table, "--figure": figure, "--results": results}
     given = [name for name, value in asked.items() if value is not None]

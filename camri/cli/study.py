@@ -22,7 +22,8 @@ app = typer.Typer(
 
 
 Words = Annotated[
-    list[str], typer.Argument(metavar="NAME|FILE", help="A recipe (see list), a TOML file, or a study's JSON.")
+    list[str],
+    typer.Argument(metavar="STUDY", help="A recipe (camri study list names them), a TOML file, or a study's JSON."),
 ]
 Methods = Annotated[str | None, typer.Option(help="Methods to run, for example ce,camri.")]
 Trials = Annotated[int | None, typer.Option(min=1, help="Seeds of each setting: 0, 1, … up to this many.")]
@@ -83,10 +84,9 @@ def show(
 @app.command(
     epilog=examples(
         "camri study run digits --out runs/digits",
-        "camri study run paper.cifar10 --out runs/cat --important cat --methods ce,l2softmax,camri --trials 5 "
-        "--grid m=4,8 s=8,16",
+        "camri study run paper.cifar10.cat --out runs/cat --trials 5 --grid m=4,8 s=8",
         "camri study run mine.toml --out runs/mine --max-wall 25m",
-        "camri study run paper.cifar10 --out runs/all --on ray://head:10001 --track tensorboard",
+        "camri study run paper.cifar10 --out runs/all --on ray://head:10001",
         "Stopped or killed? The same command goes on where it was.",
     )
 )
@@ -159,7 +159,7 @@ def status(
 
 @app.command(epilog=examples("camri study merge runs/a runs/b --out runs/all"))
 def merge(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs of one study.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs of one study.")],
     out: Annotated[Path, typer.Option(help="Folder for the united run; it may hold one of the same study.")],
 ) -> None:
     """Unite runs of one study from several machines. Exit code 1 where a trial came out differently in two of them."""
@@ -177,7 +177,7 @@ def merge(
 
 @app.command(
     epilog=examples(
-        "camri study run paper.cifar10 --out runs/screen --important cat --seeds 100-102",
+        "camri study run paper.cifar10.cat --out runs/screen --seeds 100-102",
         "camri study finalists runs/screen --out finals.json --seeds 0-9",
         "camri study run finals.json --out runs/finals",
     )
@@ -186,14 +186,16 @@ def finalists(
     folder: Annotated[Path, typer.Argument(metavar="SCREEN_RUN", help="The folder of the screening's run.")],
     out: Annotated[Path, typer.Option(help="The file to write: the JSON of the finals' study.")],
     methods: Annotated[str | None, typer.Option(help="Methods to take; all unless told. Controls are added.")] = None,
-    column: Annotated[str | None, typer.Option(help="A column's class, or number from 0; all unless told.")] = None,
+    column: Annotated[
+        str | None, typer.Option(help="One column alone: its important class, or its number from 0.")
+    ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="Seeds of the finals, none of the screening's; ten others unless told.")
     ] = None,
     schedule: Annotated[
         str | None, typer.Option(help="fast or paper, with the screening's model; its own training unless told.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the finals.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the finals; the schedule's unless told.")] = None,
 ) -> None:
     """Choose each method's best setting on a screening's validation images, and write the study that trains it again.
 
@@ -228,7 +230,7 @@ def ensembles(
 ) -> None:
     """Unite trials of a setting into ensembles: their mean probabilities, as a run that `camri report` takes.
 
-    The trials must have kept their logits (`logits = true` under [keep] of the study's TOML).
+    The trials must have kept their logits (`logits = true` under \\[keep] of the study's TOML).
     """
     from camri.study.ensembles import make_ensembles
 
