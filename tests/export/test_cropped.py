@@ -72,11 +72,12 @@ def test_a_row_without_a_box_is_a_problem_of_its_own(signs, tmp_path):
         Image.new("RGB", (20, 20), "red").save(tmp_path / f"{name}.png")
     (tmp_path / "t.csv").write_text(
         "path,Roi.X1,Roi.Y1,Roi.X2,Roi.Y2,Width,Height\na.png,5,5,14,14,20,20\nb.png,,5,14,14,20,20\n"
+        "a.png,5,5,4,14,20,20\na.png,5,14,14,5,20,20\nb.png,5,5,14,14,20,20\n"
     )
     done = run(model, tmp_path / "t.csv", "--csv", tmp_path / "out.csv")
     assert done.exit_code == 1
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
-    assert [row["problem"] for row in rows] == ["", "its box to crop to is missing or empty"]
+    assert [row["problem"] for row in rows] == ["", *["its box to crop to is missing or empty"] * 3, ""]
 
 
 def test_the_card_says_it_and_other_cards_stay(signs, saved, tmp_path):

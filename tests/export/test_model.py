@@ -109,6 +109,7 @@ def test_other_inputs_are_refused(model, inputs, said):
         ([[0.0] * 5], r"shape \(1, 5\) do not fit this model; give numbers \(N, 6\)"),
     ],
 )
+@pytest.mark.filterwarnings("error")  # what float32 cannot hold is told by the refusal alone
 def test_other_features_are_refused(inputs, said):
     features = Model.of(made_trained("mlp", setting("ce"), (6,)))
     with pytest.raises(InputError, match=said):

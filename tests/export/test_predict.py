@@ -252,6 +252,23 @@ def test_features_from_every_kind_of_file(ending, tmp_path, monkeypatch):
     assert found[-1].row == CHUNK_ROWS + 4
 
 
+def test_bad_rows_of_a_later_chunk_are_named_and_the_others_keep_their_places(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(2 * CHUNK_ROWS + 3, 3))
+    bad = {CHUNK_ROWS: "feature 1 is nan", 2 * CHUNK_ROWS + 1: "feature 2 is -inf"}
+    rows[CHUNK_ROWS, 1:], rows[2 * CHUNK_ROWS + 1, 2] = np.nan, -1e300
+    np.save(tmp_path / "t.npy", rows)
+    model, heard = Model.of(FEATURES), []
+    found = list(predict(model, find_inputs([str(tmp_path / "t.npy")], FEATURES)[0], on_progress=heard.append))
+    assert heard == [CHUNK_ROWS, 2 * CHUNK_ROWS, 2 * CHUNK_ROWS + 3]
+    assert [one.row for one in found] == list(range(len(rows)))
+    problems = {one.row: one.problem for one in found if one.problem is not None}
+    assert problems == {row: f"{said}; it must be a finite number" for row, said in bad.items()}
+    good = [row for row in range(len(rows)) if row not in bad]
+    np.testing.assert_allclose(
+        [found[row].probabilities for row in good], model.predict_proba(rows[good].astype(np.float32)), atol=1e-6
+    )
+
+
 def test_a_table_with_other_columns_is_a_problem(tmp_path):
     (tmp_path / "t.csv").write_text("a,b,label\n1,2,x\n")
     (tmp_path / "t.txt").write_text("a")
