@@ -23,6 +23,10 @@ Point = tuple[str, tuple[float, ...]]  # a method and a value for each of its kn
 POOL_START_S = 2.5  # until processes of the CPU engine train: few short trials are quicker without them
 
 
+class AllFailed(InputError):
+    """No trial of something ended well."""
+
+
 class Interrupted(Exception):
     """A signal came; everything that had ended is stored."""
 
@@ -207,9 +211,9 @@ def refuse_failures(rows: Sequence[Row], what: str, out: Path) -> None:
         raise all_failed(what, last_line(rows[0].error), out)
 
 
-def all_failed(what: str, reason: str, out: Path) -> InputError:
+def all_failed(what: str, reason: str, out: Path) -> "AllFailed":
     """The error of a fit that cannot go on; failed trials stay failed in its folder, so that it ends as it ended."""
-    return InputError(
+    return AllFailed(
         f"every trial of {what} failed; the first: {reason}; mend that, and fit into another folder (--out): {out} "
         "keeps its failed trials"
     )

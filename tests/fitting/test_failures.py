@@ -42,6 +42,15 @@ def test_a_fit_whose_baseline_fails_says_why_and_what_to_do(breaking, in_this_pr
     )
 
 
+@pytest.mark.parametrize("important", [None, "9"])
+def test_a_training_that_fails_is_passed_over(breaking, in_this_process, tmp_path, important):
+    breaking(lambda outcome: outcome.training.label_smoothing > 0)
+    fitted = fit("digits", important, tmp_path / "out", num_trials=16, epochs=1, device="cpu")
+    assert fitted.training.label_smoothing == 0
+    assert fitted.num_failed > 0
+    assert len(fitted.important) == 1
+
+
 def test_a_fit_whose_finals_lose_cross_entropy_says_why(breaking, in_this_process, tmp_path):
     breaking(lambda outcome: outcome.trial.setting.method == "ce" and outcome.trial.seed >= SEEDS_APART // 2)
     with pytest.raises(InputError, match="cross-entropy in the finals failed; the first: RuntimeError: out of memory"):
