@@ -85,6 +85,17 @@ def test_what_has_done_well_elsewhere_is_asked_first_and_one_of_each_method():
     assert seeds == [0]
 
 
+def test_the_last_round_s_candidates_are_all_there_for_another_method(monkeypatch):
+    """Three of CAMRI lead six; the third of them makes room though all of the others are in the worse half."""
+    margins = [{"method": "camri", "s": 8.0, "camri.m": m} for m in (12, 10, 9)]
+    others = [{"method": "l2softmax", "s": 8.0}, {"method": "wce", "wce.w": 4}, {"method": "l2softmax", "s": 4.0}]
+    monkeypatch.setattr(searching, "FIRST", (*margins, *others))
+    found, _ = run_search(num=6)
+    first, second, third = (method for method, _ in found.finalists)
+    assert first == second == "camri" != third
+
+
+@pytest.mark.filterwarnings("error::optuna.exceptions.ExperimentalWarning")
 def test_packs_are_as_wide_as_asked_and_no_wider_than_needed():
     found, bench = run_search(num=7, pack=3)
     assert [len(pack) for step, pack, _ in bench.calls if step == "candidates"] == [3, 3, 1]
