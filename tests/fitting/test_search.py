@@ -95,7 +95,7 @@ def test_the_last_round_s_candidates_are_all_there_for_another_method(monkeypatc
     assert first == second == "camri" != third
 
 
-@pytest.mark.filterwarnings("error::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.filterwarnings("error::FutureWarning", "error::optuna.exceptions.ExperimentalWarning")
 def test_packs_are_as_wide_as_asked_and_no_wider_than_needed():
     found, bench = run_search(num=7, pack=3)
     assert [len(pack) for step, pack, _ in bench.calls if step == "candidates"] == [3, 3, 1]
