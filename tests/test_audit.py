@@ -92,6 +92,35 @@ def test_prices_are_of_more_recall_than_there_is():
     assert all(price.recall > now and price.shift > 0 for price in found.prices)
 
 
+def test_every_price_comes_once_with_its_precision_over_the_important_classes():
+    logits, labels = made(300)
+    found = audit(logits, labels, [1, 3])
+    assert len(audit(logits, labels, 1).prices) < len(auditing.TARGETS), "of few rows one state reaches several recalls"
+    for one in (found, audit(logits, labels, 1)):
+        shifts = [price.shift for price in one.prices]
+        assert shifts == sorted(set(shifts))
+    for price in found.prices:
+        predicted = (logits + np.isin(np.arange(4), (1, 3)) * price.shift).argmax(axis=1)
+        precision = [(labels[predicted == index] == index).mean() for index in (1, 3)]
+        assert price.precision == pytest.approx(np.mean(precision))
+
+
+def test_a_class_is_mistaken_for_the_five_it_is_taken_for_most():
+    predicted = np.repeat([1, 2, 3, 4, 5, 6, 7], [2, 1, 7, 5, 3, 2, 4])
+    logits = np.eye(8)[np.concatenate([predicted, np.repeat(np.arange(8), 30)])]
+    labels = np.concatenate([np.zeros(24, dtype=int), np.repeat(np.arange(8), 30)])
+    found = audit(logits, labels, 0, kind="logits").by_class
+    assert found[0].mistaken_for == (("3", 7), ("4", 5), ("7", 4), ("5", 3), ("1", 2))
+    assert found[1].mistaken_for == ()
+
+
+def test_the_smallest_of_several_important_classes_says_whether_there_are_enough_rows():
+    logits, labels = made(900)
+    for num, is_known in ((19, False), (20, True)):
+        kept = np.flatnonzero((labels != 3) | (np.cumsum(labels == 3) <= num))
+        assert (audit(logits[kept], labels[kept], [1, 3]).kind != "unknown") is is_known
+
+
 def test_every_row_is_judged_with_a_shift_it_had_no_part_in(monkeypatch):
     logits, labels = made(400)
     seen = []
