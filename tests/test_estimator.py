@@ -168,7 +168,7 @@ def test_a_class_too_small_to_hold_out_is_told_and_trained():
 
 def test_pipeline_grid_search_and_cross_validation():
     X, y, X_test, y_test = rare(500)
-    scorer = make_scorer(recall_score, labels=["stop"], average="macro")
+    scorer = make_scorer(recall_score, labels=["stop"], average="macro", pos_label=None)
     pipe = make_pipeline(PCA(10), CamriClassifier("stop", shift=None, **QUICK))
     margins = [{"camriclassifier__margin": [0.0, 0.8]}, {"camriclassifier__important": [{"stop": 0.8}]}]
     search = GridSearchCV(pipe, margins, scoring=scorer, cv=2, n_jobs=2, error_score="raise").fit(X, y)

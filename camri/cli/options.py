@@ -5,7 +5,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, get_origin
 
 from typer.models import OptionInfo
 
@@ -40,7 +40,9 @@ def naming_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _options(command: Callable[..., Any]) -> dict[str, str]:
     """Parameter -> option, of those that are options and not arguments."""
     found = {}
-    for name, hint in get_type_hints(command, include_extras=True).items():
+    # not get_type_hints: before Python 3.11 it hides what is Annotated in an Optional, where the default is None
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        hint = parameter.annotation
         told = getattr(hint, "__metadata__", ()) if get_origin(hint) is Annotated else ()
         for one in told:
             if isinstance(one, OptionInfo):
