@@ -114,6 +114,13 @@ def test_a_class_is_mistaken_for_the_five_it_is_taken_for_most():
     assert found[1].mistaken_for == ()
 
 
+def test_a_class_without_rows_has_no_change():
+    logits, labels = made()
+    *known, empty = audit(np.column_stack([logits, np.full(800, -9.0)]), labels, 1).by_class
+    assert (empty.before.num, empty.after.num, empty.change, empty.mistaken_for) == (0, 0, None, ())
+    assert all(one.change is not None for one in known)
+
+
 def test_the_smallest_of_several_important_classes_says_whether_there_are_enough_rows():
     logits, labels = made(900)
     for num, is_known in ((19, False), (20, True)):
@@ -222,7 +229,7 @@ def test_too_few_rows_say_so():
     assert "with the shift" not in " ".join(told.details)
     assert class_table(few).header == ("class", "rows", "recall", "95 %")
     assert price_table(few) is None
-    with pytest.raises(InputError, match="important class 'stop' has 0 rows in all and none to judge"):
+    with pytest.raises(InputError, match=r"class 'stop' has 0 rows in all and none to judge; give at least 20$"):
         audit(logits[labels != 1], labels[labels != 1], "stop", classes=CLASSES)
 
 
@@ -270,9 +277,11 @@ def test_too_few_rows_on_either_side_are_too_few(fewer):
     other = {"val": "test", "test": "val"}[fewer]
     split = np.where(np.arange(1200) % 2, "val", "test")
     split[own], split[own[:19]] = other, fewer
-    assert audit(logits, labels, 1, split=split).kind == "unknown"
+    for important in (1, [1, 3]):
+        assert audit(logits, labels, important, split=split).kind == "unknown"
     split[own[19]] = fewer
-    assert audit(logits, labels, 1, split=split).kind != "unknown"
+    for important in (1, [1, 3]):
+        assert audit(logits, labels, important, split=split).kind != "unknown"
 
 
 @pytest.mark.parametrize("tolerance", [1.0, 1.5, float("nan")])
