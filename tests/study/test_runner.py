@@ -259,11 +259,26 @@ def test_reports_count_earlier_calls(data, small, tmp_path):
     assert reports[-1].part == 1.0
 
 
+# Forked from a process that has done nothing but import: a fork of this one would inherit locks that threads of other
+# tests hold, and under Python 3.13 it hung.
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["camri.study.runner", "camri.study.executor", "camri.engine", "tests.study.test_runner"])
+
+
 def start(*arguments):
-    """A process of its own: forked, so that torch need not be imported again."""
-    process = multiprocessing.get_context("fork").Process(target=_run_quietly, args=arguments)
+    """A process of its own."""
+    process = SERVER.Process(target=_run_quietly, args=arguments)
     process.start()
     return process
+
+
+def wait_until(condition, process, most_s=120.0):
+    """Nothing, once the condition holds; fails where the process ends before, or takes too long."""
+    end = time.monotonic() + most_s
+    while not condition():
+        assert process.exitcode is None, f"the process ended with {process.exitcode}"
+        assert time.monotonic() < end, f"waited for {most_s:g} s"
+        time.sleep(0.01)
 
 
 def _run_quietly(spec, folder, data):
@@ -273,8 +288,7 @@ def _run_quietly(spec, folder, data):
 
 def test_a_second_process_is_refused_until_the_first_is_gone(data, small, tmp_path):
     first = start(small.with_(training=TRAINING.with_(epochs=10_000)), tmp_path, data)
-    while lock.holder(tmp_path) != first.pid:
-        time.sleep(0.01)
+    wait_until(lambda: lock.holder(tmp_path) == first.pid, first)
     with pytest.raises(InputError, match=rf"is in use by another process \(pid {first.pid}\)"):
         runner.run(small, tmp_path, Pretender(), data=data)
     os.kill(first.pid, signal.SIGKILL)
@@ -321,8 +335,7 @@ def test_killed_twenty_times_the_table_is_that_of_an_undisturbed_run(data, longe
 def test_an_interrupt_leaves_checkpoints_and_the_next_call_goes_on(data, small, tmp_path):
     spec = small.with_(training=TRAINING.with_(epochs=60))
     process = start(spec, tmp_path / "stopped", data)
-    while not list((tmp_path / "stopped").glob("checkpoints/*.safetensors")):
-        time.sleep(0.01)
+    wait_until(lambda: list((tmp_path / "stopped").glob("checkpoints/*.safetensors")), process)
     os.kill(process.pid, signal.SIGTERM)
     process.join()
     assert process.exitcode == 0
