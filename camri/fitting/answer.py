@@ -93,7 +93,8 @@ def shift_text(fitted: Fitted) -> str:
     if not any(fitted.shift):
         return "no shift"
     return "shift " + ", ".join(
-        f"{value:+.3g} on {quoted(name)}" for name, value in zip(fitted.important, fitted.shift, strict=True)
+        f"{value:+.3g}".replace("-", "−") + f" on {quoted(name)}"
+        for name, value in zip(fitted.important, fitted.shift, strict=True)
     )
 
 

@@ -135,6 +135,8 @@ def test_the_answer_and_the_card_say_the_figures(fitted):
     for text in ("Limits", f"{fitted.handed.hits[0]}/{fitted.handed.num[0]}", fitted.steps[1].title, "camri predict"):
         assert text in card
     assert "About the data" not in card
+    assert answer.shift_text(replace(fitted, shift=(-0.5094,))) == "shift −0.509 on “9”"
+    assert answer.shift_text(replace(fitted, shift=(0.0,))) == "no shift"
 
 
 def test_the_card_says_what_is_the_matter_with_the_data(fitted):
