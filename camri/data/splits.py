@@ -73,9 +73,11 @@ def thin_out(dataset: DataSet, parts: Mapping[str, float], seed: int = 0) -> Dat
             raise InputError(f"thin {name}={part!r} is not allowed; give a part of its rows between 0 and 1")
         own = np.flatnonzero(labels == dataset.class_index(name))
         num_rows = round(part * len(own))
-        if not num_rows:
-            raise InputError(f"thin {name}={part:g} leaves none of its {len(own)} train rows; give a larger part")
-        kept[own] = choose_rows(train.rows(own), dataset.num_classes, num_rows, salt=f"{seed}/thin/{name}")
+        if num_rows:
+            kept[own] = choose_rows(train.rows(own), dataset.num_classes, num_rows, salt=f"{seed}/thin/{name}")
+        if not num_rows or not kept[own].any():  # of a single group none can be kept and left out at once
+            what = "rows" if train.groups is None else "rows, whole groups at a time"
+            raise InputError(f"thin {name}={part:g} leaves none of its {len(own)} train {what}; give a larger part")
     step = {
         "parts": {name: float(part) for name, part in parts.items()},
         "rows": int(kept.sum()),

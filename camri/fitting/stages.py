@@ -99,9 +99,7 @@ class Stages:
             bench = self.bench(name)
             try:
                 bench.train([], seeds, f"trainings: {name}")
-            except (
-                AllFailed
-            ):  # where the worst class is still to be found; with a named one its scores are missing below
+            except AllFailed:  # only where the worst class is still to be found; with a named one scores are missing
                 if name == "plain":
                     raise
                 continue

@@ -184,7 +184,11 @@ class Reading:
         """What is the matter with the data, a sentence each: copies in two splits, images left out, doubtful names."""
         told = self.run.data.get("provenance", {})
         notes = [*told.get("notes", []), *([told["skipped_note"]] if "skipped_note" in told else [])]
-        return [*notes, *([self.mute_validation] if self.mute_validation else [])]
+        rare = [
+            f"{quoted(name)} was made rare for this study: {100 * part:g} % of its train rows were kept"
+            for name, part in told.get("thinned", {}).get("parts", {}).items()
+        ]
+        return [*notes, *rare, *([self.mute_validation] if self.mute_validation else [])]
 
     @cached_property
     def mute_validation(self) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from camri.errors import InputError
+from camri.errors import InputError, last_line
 from camri.metrics import Array
 
 SPLITS = ("val", "test")
@@ -37,6 +37,11 @@ class Row:
     device_s: float
     environment: dict[str, Any]
     created: str
+
+    @property
+    def complaint(self) -> str:
+        """Of a failed trial: which it was, and what it said at last."""
+        return f"{self.title} seed {self.seed}: {last_line(self.error)}"
 
 
 @dataclass(frozen=True)

@@ -229,10 +229,6 @@ class _Run:
 
     def _result(self, finished: bool) -> Result:
         done, failed = self.counts["done"], self.counts["failed"]
-        errors = (
-            f"{row.title} seed {row.seed}: {last_line(row.error)}"
-            for row in self.store.rows(status="failed")
-            if row.identity in self.names
-        )
+        errors = (row.complaint for row in self.store.rows(status="failed") if row.identity in self.names)
         pending = len(self.names) - done - failed
         return Result(finished, done, failed, pending, len(self.ended_here), next(errors, None))

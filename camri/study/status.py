@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from camri.engine.spec import Training, identity
-from camri.errors import last_line
 from camri.study import heartbeat, lock
 from camri.study.finalists import Pool, rows_by_key
 from camri.study.heartbeat import Report
@@ -69,9 +68,7 @@ def status(folder: str | Path, with_best: bool = True) -> Status:
             pid=pid,
             report=report,
             left_s=report.left_s if report is not None else estimate,
-            errors=tuple(
-                f"{row.title} seed {row.seed}: {last_line(row.error)}" for row in rows if row.status == "failed"
-            ),
+            errors=tuple(row.complaint for row in rows if row.status == "failed"),
             columns=tuple(column.title for column in run.columns()),
             split=split,
             best=tuple(best_so_far(run, split)) if with_best else (),

@@ -209,6 +209,8 @@ def test_thinning_keeps_whole_groups() -> None:
     kept = thin_out(data, {"class 1": 0.3}).splits["train"]
     groups = kept.groups[kept.labels == 1]
     assert torch.unique(groups, return_counts=True)[1].tolist() == [5, 5]
+    with pytest.raises(InputError, match=r"thin class 0=0\.5 leaves none of its 6 train rows, whole groups"):
+        thin_out(data, {"class 0": 0.5})
 
 
 @pytest.mark.parametrize(

@@ -350,7 +350,11 @@ def test_validation_images_that_say_nothing_are_told(tmp_path):
 def test_what_is_the_matter_with_the_data_stands_above_the_answer(tmp_path):
     make_run(tmp_path, seeds=2)
     assert "About the data" not in text_of(tmp_path)
-    told = {"notes": ["3 of 9 test images are <copies>"], "skipped_note": "2 unreadable images were left out"}
+    told = {
+        "notes": ["3 of 9 test images are <copies>"],
+        "skipped_note": "2 unreadable images were left out",
+        "thinned": {"parts": {"ring": 0.05}},
+    }
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
         ((data,),) = connection.execute("SELECT value FROM meta WHERE name = 'data'").fetchall()
         known = json.loads(data)
@@ -359,6 +363,7 @@ def test_what_is_the_matter_with_the_data_stands_above_the_answer(tmp_path):
     before = text_of(tmp_path).split('id="answer"')[0]
     assert "About the data:</strong> <bdi>3 of 9 test images are &lt;copies&gt;</bdi>." in before
     assert "About the data:</strong> <bdi>2 unreadable images were left out</bdi>." in before
+    assert "“ring” was made rare for this study: 5 % of its train rows were kept</bdi>." in before
 
 
 def opacities(page):
