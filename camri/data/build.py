@@ -16,13 +16,14 @@ from camri.data.dataset import DataSet, Split, assemble, hash_json
 from camri.data.decode import decode_parts, resize_arrays
 from camri.data.duplicates import across_splits, count_copies, remarks
 from camri.data.identity import content_hash
+from camri.data.kinds import refuse_untaken
 from camri.data.labels import check_classes, doubtful_names
 from camri.data.listing import EncodedImages, Found, Options, Part
 from camri.data.parallel import Progress
 from camri.data.splits import make_test
 from camri.errors import InputError
 
-CACHE_VERSION = 2  # to be raised when the same files and options would decode to something else
+CACHE_VERSION = 3  # to be raised when the same files and options would decode to something else, or be refused
 OFFICIAL_SHA256 = {"cifar10": cifar10.OFFICIAL_SHA256}  # of the decoded pixels, for layouts without file checksums
 
 
@@ -64,7 +65,8 @@ def _cache_file(
 
 def _decode(name: str, path: Path, found: Found, options: Options, scratch: str, progress: Progress | None) -> DataSet:
     listing = found.read(scratch)
-    parts = listing.parts
+    parts, layout = listing.parts, listing.facts.get("layout", found.layout)
+    refuse_untaken(str(path), layout, listing, options)
     check_classes(str(path), listing.classes, {part: rows.labels for part, rows in parts.items()})
     notes: dict[str, Any] = {}
     if any(isinstance(rows.inputs, EncodedImages) for rows in parts.values()):
@@ -77,7 +79,7 @@ def _decode(name: str, path: Path, found: Found, options: Options, scratch: str,
     _refuse_unlike_shapes(str(path), parts)
     provenance = {
         "source": name,
-        "layout": listing.facts.get("layout", found.layout),
+        "layout": layout,
         "options": {key: value for key, value in vars(options).items() if value is not None},
         **{key: value for key, value in listing.facts.items() if key != "layout"},
         **notes,

@@ -50,10 +50,14 @@ def load(
     verify: check the official files of CIFAR-10 and MNIST against their published checksums.
     cache: folder for decoded data, or False for none; otherwise $CAMRI_CACHE or the user's cache folder.
     …_column: columns of a table, where their names are not the usual ones.
+    An option that has no effect on this kind of data is refused.
 
     >>> load("digits").splits["test"].labels[:5].tolist()
     [3, 5, 6, 9, 1]
     """
+    for name, flag in (("roi", roi), ("skip_bad", skip_bad), ("verify", verify)):
+        if type(flag) is not bool:  # of a study's file: "no" would count as yes
+            raise InputError(f"{name}={flag!r} is not allowed; choices: true, false")
     options = Options(_as_size(size), roi, skip_bad, verify, path_column, label_column, group_column, split_column)
     name = str(source) if str(source) in NAMES else Path(source).stem
     try:

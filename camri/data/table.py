@@ -69,6 +69,12 @@ def load_tables(files: dict[str, list[Path]], options: Options) -> dict[str, Any
                 raise InputError(f"{file} has other columns than {group[0]}; tables of one split must agree")
         tables[part] = pa.concat_tables(shards, promote_options="permissive")
     if list(tables) != [""]:
+        if options.split_column:
+            names = ", ".join(file.name for group in files.values() for file in group[:1])
+            raise InputError(
+                f"split_column={options.split_column!r} is for a table in one file; here the files are the splits "
+                f"({names}): leave it out"
+            )
         return tables
     whole, where = tables[""], str(files[""][0])
     told = options.split_column or next((name for name in whole.column_names if name.lower() == "split"), None)

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from camri import methods
+from camri.data.kinds import TAKEN_BY
 from camri.engine.spec import FAST, Training, Trial
 from camri.errors import InputError, closest
 from camri.methods import Setting
 from camri.study.grid import SYMBOLS, Column, Grid, Resolved
 
-DATA_OPTIONS = ("size", "roi", "skip_bad", "verify", "path_column", "label_column", "group_column", "split_column")
+DATA_OPTIONS = tuple(TAKEN_BY)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Whatever is wrong with the input, one sentence says where and what to do; nothing half-written stays."""
 
 import os
+import re
 import struct
 import tarfile
 import zipfile
@@ -14,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from camri.data import kinds as kinds_of_data
 from camri.data import load
+from camri.data.listing import Options
 from camri.errors import InputError
 
 from .pictures import picture, write_folder, write_picture
@@ -391,6 +394,86 @@ def test_an_archive_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("size", [0, -3, 2.5, (3,), "64", (4, 5000), True])
 def test_bad_sizes(pets: Path, size: object) -> None:
     refused(pets, r"size=.* must be a side or \(height, width\) of 1 to 4096 pixels, for example 64", size=size)
+
+
+@pytest.mark.parametrize("flag", ["roi", "skip_bad", "verify"])
+def test_a_flag_is_true_or_false(pets: Path, flag: str) -> None:
+    refused(pets, f"{flag}='no' is not allowed; choices: true, false", **{flag: "no"})
+
+
+# kind of data -> its layout, and the options that mean something for it
+COLUMNS = {f"{role}_column": "kind" for role in ("path", "label", "group", "split")}
+GIVEN = {"size": (4, 4), "roi": True, "skip_bad": True, "verify": False, **COLUMNS}
+TAKES = {
+    "digits": ("images (digits)", {"size"}),
+    "pets": ("images (image folder)", {"size", "skip_bad"}),
+    "pets.zip": ("images (image folder, in an archive)", {"size", "skip_bad"}),
+    "paths.csv": ("images (table)", {"size", "skip_bad", *COLUMNS}),
+    "bytes.parquet": ("images (parquet)", {"size", "skip_bad", *COLUMNS}),
+    "features.csv": ("features (table)", {*COLUMNS}),
+    "features.parquet": ("features (parquet)", {*COLUMNS}),
+    "images.npz": ("images (npz)", {"size"}),
+    "features.npz": ("features (npz)", set()),
+}
+TAKEN_BY = {
+    "size": "images",
+    "roi": "GTSRB",
+    "skip_bad": "image files",
+    "verify": "the official files of CIFAR-10 and MNIST",
+    **dict.fromkeys(COLUMNS, "tables (CSV, TSV, parquet)"),
+}
+IGNORED = [(kind, option) for kind, (_, takes) in TAKES.items() for option in GIVEN if option not in takes]
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small data set of every kind that people bring."""
+    root = tmp_path_factory.mktemp("kinds")
+    write_folder(root / "pets", {"cat": 3, "dog": 3})
+    with zipfile.ZipFile(root / "pets.zip", "w") as archive:
+        for file in sorted((root / "pets").rglob("*.png")):
+            archive.write(file, file.relative_to(root))
+    names = sorted(str(file.relative_to(root)) for file in (root / "pets").rglob("*.png"))
+    (root / "paths.csv").write_text("path,label\n" + "".join(f"{name},{name[5:8]}\n" for name in names))
+    (root / "features.csv").write_text("f,label\n1,a\n2,b\n3,a\n4,b\n")
+    pq.write_table(pa.table({"features": [[1.0], [2.0]], "label": ["a", "b"]}), root / "features.parquet")
+    contents = [(root / name).read_bytes() for name in names]
+    pq.write_table(pa.table({"image": contents, "label": [name[5:8] for name in names]}), root / "bytes.parquet")
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
+    np.savez(root / "images.npz", images=pixels, labels=[0, 1, 0, 1])
+    np.savez(root / "features.npz", features=np.eye(4), labels=[0, 1, 0, 1])
+    return root
+
+
+@pytest.mark.parametrize(("kind", "option"), IGNORED)
+def test_an_option_that_the_data_do_not_take_is_refused(kinds: Path, kind: str, option: str) -> None:
+    source = Path("digits") if kind == "digits" else kinds / kind
+    flag = " (--no-verify)" if option == "verify" else ""
+    wanted = f"{option}={GIVEN[option]!r}{flag} is for {TAKEN_BY[option]}, and {source} holds {TAKES[kind][0]}; leave "
+    refused(source, "^" + re.escape(wanted), **{option: GIVEN[option]})
+
+
+@pytest.mark.parametrize("kind", [kind for kind, (_, takes) in TAKES.items() if takes - {*COLUMNS}])
+def test_an_option_that_the_data_take_is_taken(kinds: Path, kind: str) -> None:
+    options = {option: GIVEN[option] for option in TAKES[kind][1] - {*COLUMNS}}
+    assert load("digits" if kind == "digits" else kinds / kind, **options).input_shape[:2] == (4, 4)  # type: ignore[arg-type]
+
+
+def test_the_columns_of_a_table_in_an_archive_are_taken(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.writestr("t.csv", "f,g,kind\n1,0,a\n2,0,b\n")
+    assert load(tmp_path / "t.zip", label_column="kind").classes == ("a", "b")
+
+
+def test_every_option_says_who_takes_it() -> None:
+    assert set(kinds_of_data.TAKEN_BY) == set(vars(Options())) == set(GIVEN)
+
+
+def test_a_split_column_is_refused_where_files_are_the_splits(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        table(tmp_path, "f,label,fold\n1,a,train\n2,b,test\n", f"{part}.csv")
+    said = r"split_column='fold' is for a table in one file; here the files are the splits \(.*\): leave it out"
+    refused(tmp_path, said, split_column="fold")
 
 
 def test_unknown_class_names_bring_the_closest() -> None:

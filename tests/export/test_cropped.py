@@ -95,7 +95,7 @@ def test_only_what_was_cropped_is_cropped(signs, saved, tmp_path):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for number in range(2):
             Image.new("RGB", (8, 8)).save(tmp_path / "photos" / name / f"{number}.png")
-    folder = load_data(tmp_path / "photos", roi=True, cache=False)  # a folder has no boxes: nothing was cropped
+    folder = load_data(tmp_path / "photos", cache=False)
     assert "roi" not in preprocessing_of(folder)
     assert not load(saved).trained.is_cropped
     assert WARNING not in run(saved, tmp_path / "photos").output
