@@ -132,6 +132,7 @@ WRONG = [
     (RUN, "--track wandb", "--track wandb is unknown"),
     (RUN, "--max-wall soon", "--max-wall 'soon' is not a duration"),
     ("study run study.toml", "--out taken", "--out taken holds other files"),
+    ("study merge run", "--out taken", "--out taken holds other files (letter.txt, …) and no run"),
     (FINALISTS, "--methods cee", "method 'cee' (--methods) is not in the screening"),
     (FINALISTS, "--column nope", "--column nope is not a column of the run"),
     (FINALISTS, "--seeds 0-1", "leave --seeds out"),

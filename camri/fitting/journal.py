@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from camri.errors import InputError
+from camri.study.lock import refuse_other_files
 
 FILE_NAME = "fit.json"
 TRAININGS = "trainings"  # the folder of the runs that compare trainings; a killed call may have left it alone
@@ -24,11 +25,7 @@ class Journal:
         """The folder's journal; a folder of another fit, or of something else, is refused by what differs."""
         path = folder / FILE_NAME
         if not path.exists():
-            others = sorted(one.name for one in folder.iterdir() if one.name != TRAININGS) if folder.is_dir() else []
-            if others:
-                raise InputError(
-                    f"{folder} holds other files ({others[0]}, …) and no fit; choose an empty or new folder"
-                )
+            refuse_other_files(folder, FILE_NAME, "fit", {TRAININGS})
             return Journal(folder, {"request": request, "spent_s": 0.0})
         try:
             values = json.loads(path.read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
-"""One process a run folder."""
+"""A run folder holds a run and nothing else, and one process at a time writes into it."""
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from camri.errors import InputError
@@ -13,6 +13,16 @@ except ImportError:  # Windows: runs are not guarded there
     fcntl = None  # type: ignore[assignment]
 
 FILE_NAME = "run.lock"
+
+
+def refuse_other_files(folder: Path, marker: str, kind: str, beside: Collection[str] = ()) -> None:
+    """Nothing; a folder is refused where files lie that are neither of this kind, told by its marker, nor `beside`."""
+    if folder.is_dir() and not (folder / marker).exists():
+        others = sorted(path.name for path in folder.iterdir() if path.name not in (FILE_NAME, *beside))
+        if others:
+            raise InputError(
+                f"{folder} holds other files ({others[0]}, …) and no {kind}; choose an empty or new folder"
+            )
 
 
 @contextlib.contextmanager

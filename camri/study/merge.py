@@ -32,6 +32,7 @@ def merge(sources: Sequence[str | Path], out: str | Path) -> Merged:
     the trial reported. An outcome that is done takes the place of a failed one.
     """
     folder = Path(out)
+    lock.refuse_other_files(folder, FILE_NAME, "run")
     with ExitStack() as stack:
         runs = [stack.enter_context(open_run(source)) for source in sources]
         first = runs[0]

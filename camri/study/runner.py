@@ -78,7 +78,7 @@ def run(
     data = load_data(study) if data is None else data
     check(study, data)
     folder = Path(out)
-    _refuse_strange_folder(folder, beside)
+    lock.refuse_other_files(folder, FILE_NAME, "run", beside)
     with lock.hold(folder), Store.open(folder, facts_of(study, data)) as store:
         limit_s = None if max_wall_s is None else max_wall_s - _margin(max_wall_s)
         run = _Run(study, data, store, executor, folder, retry_failed, listeners, on_report)
@@ -123,13 +123,6 @@ def check(study: Study, data: DataSet) -> None:
             setting.criterion(max(data.num_classes, 2 + max(setting.important, default=0)), counts)
         except InputError as error:
             raise InputError(f"{setting}: {error}") from error
-
-
-def _refuse_strange_folder(folder: Path, beside: Collection[str]) -> None:
-    if folder.is_dir() and not (folder / FILE_NAME).exists():
-        strange = [path.name for path in folder.iterdir() if path.name not in (lock.FILE_NAME, *beside)]
-        if strange:
-            raise InputError(f"{folder} holds other files ({strange[0]}, …) and no run; choose an empty or new folder")
 
 
 class _Run:

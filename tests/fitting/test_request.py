@@ -92,6 +92,11 @@ def test_nothing_is_written_when_something_is_refused(tmp_path):
     assert [path.name for path in strange.iterdir()] == ["thesis.tex"]
 
 
+def test_a_fit_goes_on_where_a_kill_left_its_first_folder_alone(tmp_path):
+    (tmp_path / "trainings").mkdir()
+    assert Journal.open(tmp_path, {"seed": 0}).values == {"request": {"seed": 0}, "spent_s": 0.0}
+
+
 def test_a_folder_of_another_fit_is_refused_by_what_differs(fitted):
     with pytest.raises(InputError, match=r"another request \(important \[\['9', 1.0\]\], and not \[\['8', 1.0\]\]\)"):
         fit("digits", "8", fitted.out, num_trials=30, epochs=2, device="cpu")

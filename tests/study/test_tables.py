@@ -157,6 +157,24 @@ def test_strangers_are_not_merged(run_into, tmp_path, changes, said):
     assert not (tmp_path / "both").exists()
 
 
+def test_runs_are_not_merged_into_a_folder_of_other_files(run_into, tmp_path):
+    one, folder = run_into("a"), tmp_path / "mine"
+    folder.mkdir()
+    for name in ("thesis.tex", "notes.txt"):
+        (folder / name).touch()
+    with pytest.raises(
+        InputError, match=r"mine holds other files \(notes\.txt, …\) and no run; choose an empty or new"
+    ):
+        merge([one], folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", "thesis.tex"]
+
+
+def test_runs_are_merged_into_an_empty_folder(run_into, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "run.lock").touch()  # of a call that was killed before it wrote anything
+    assert merge([run_into("a")], tmp_path / "empty").added == 6
+
+
 def test_runs_that_found_different_classes_are_not_merged(run_into, tmp_path):
     folders = [run_into(f"seed {seed}", important="worst", seeds=[seed]) for seed in range(8)]
     found = {}
