@@ -67,8 +67,9 @@ def read_seeds(text: str) -> list[int]:
 def train(asked: argparse.Namespace, began: float) -> Folder:
     """The folder with every trial that was asked for, or with as many as the time allows."""
     arms, device = choose_arms(asked.arms.split(",")), pick_device(asked.device)
-    if asked.ensemble < 1:
-        raise InputError(f"--ensemble {asked.ensemble} is not allowed; give a number of models from 1 on")
+    for name in ("ensemble", "pack"):
+        if (number := getattr(asked, name)) is not None and number < 1:
+            raise InputError(f"--{name} {number} is not allowed; give a number of models from 1 on")
     shop = Workshop.open(
         asked.folder, asked.data, asked.important, epochs=asked.epochs, ensemble=asked.ensemble, device=device
     )

@@ -158,8 +158,8 @@ class Replica:
 def move_margin(margin_rad: float, val_accuracy: float, floor: float) -> float:
     """The margin after an epoch: larger where accuracy is above the floor, smaller where it is below.
 
-    >>> move_margin(0.2, 0.73, 0.75), move_margin(0.2, 0.9, 0.75) == LARGEST_MARGIN_RAD, move_margin(0.2, 0.1, 0.75)
-    (0.1, True, 0.0)
+    >>> round(move_margin(0.2, val_accuracy=0.73, floor=0.75), 6), move_margin(0.2, val_accuracy=0.1, floor=0.75)
+    (0.1, 0.0)
     """
     return min(max(margin_rad + MARGIN_RATE_RAD * (val_accuracy - floor), 0.0), LARGEST_MARGIN_RAD)
 

@@ -38,6 +38,7 @@ class Workshop:
     def __init__(self, folder: Folder, job: Job, device: torch.device):
         self.folder, self.job, self.device = folder, job, device
         self.captures = False
+        self.eager_arms: set[str] = set()  # whose step could not be captured
         self.pack_wall_s: dict[str, float] = {}
         self.resident = {
             name: Split(split.inputs.to(device), split.labels.to(device)) for name, split in job.data.splits.items()
@@ -87,7 +88,10 @@ class Workshop:
 
     def _train_pack(self, arm: Arm, seeds: Sequence[int]) -> None:
         began = time.perf_counter()
-        replicas, mode = train_pack(lambda: [self._make(arm, seed) for seed in seeds], self.captures)
+        captured = self.captures and arm.name not in self.eager_arms
+        replicas, mode = train_pack(lambda: [self._make(arm, seed) for seed in seeds], captured)
+        if mode == "eager":
+            self.eager_arms.add(arm.name)
         notes = {"mode": mode, "wall_s": (time.perf_counter() - began) / len(seeds),
                  "environment": describe(self.device)}  # fmt: skip
         for replica in replicas:
