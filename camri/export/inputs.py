@@ -1,7 +1,7 @@
 """Groups of inputs, read a chunk at a time: image files, arrays, and what is wrong with the rest."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class Chunk:
     files: Sequence[str]
     rows: Sequence[int | None]
     inputs: np.ndarray
-    problems: Mapping[int, str] = field(default_factory=dict)
+    problems: Mapping[int, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class Ready:
                     problems[row] = f"feature {column} is {inputs[row, column]}; it must be a finite number"
                     inputs[row] = 0
             told(start + len(inputs))
-            yield Chunk([self.file] * len(inputs), list(rows), inputs, problems)
+            yield Chunk([self.file] * len(inputs), rows, inputs, problems)
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,7 +61,7 @@ def _files(word: str, trained: Trained) -> tuple[list[str | Problem], int]:
         matching = sorted(glob.glob(path, recursive=True))
         if not matching:
             return [Problem(word, "no file matches this pattern")], 0
-        pairs = [_files(glob.escape(one) if not os.path.lexists(one) else one, trained) for one in matching]
+        pairs = [_files(one, trained) for one in matching]
         return [one for found, _ in pairs for one in found], sum(passed for _, passed in pairs)
     if not os.path.isdir(path):
         return [path], 0
@@ -190,11 +190,12 @@ def _matrix(table: Any, used: Sequence[str]) -> np.ndarray:
     try:
         if len(used) > 1 or not hasattr(table.schema.field(used[0]).type, "value_type"):
             return np.stack([columns.to_numpy(table.column(name)).astype(np.float64) for name in used], axis=1)
-        rows = [row or () for row in table.column(used[0]).to_pylist()]
-        lengths = {len(row) for row in rows}
-        if len(lengths) != 1:
-            raise InputError(f"the rows of column {used[0]!r} have {min(lengths)} to {max(lengths)} values")
-        return np.array(rows, dtype=np.float64)
+        rows = table.column(used[0]).to_pylist()
+        lengths = sorted({len(row) for row in rows if row is not None})
+        if len(lengths) > 1:
+            raise InputError(f"the rows of column {used[0]!r} have {lengths[0]} to {lengths[-1]} values")
+        missing = [np.nan] * sum(lengths)
+        return np.array([missing if row is None else row for row in rows], dtype=np.float64)
     except InputError:
         raise
     except (TypeError, ValueError) as error:

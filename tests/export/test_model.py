@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import camri
+from camri.data import DataSet, Split
 from camri.data import load as load_data
 from camri.engine import Training, Trial, train
 from camri.engine.cpu import one_thread
@@ -169,9 +170,84 @@ def test_a_trained_model_that_cannot_be_is_refused(trained, change, said):
         dataclasses.replace(trained, **change)
 
 
-def test_a_standard_deviation_of_zero_is_refused():
-    with pytest.raises(InputError, match="every sd above 0"):
-        made_trained("mlp", setting("ce"), (2,), standardise=((0.0, 0.0), (1.0, 0.0)))
+BARE = {"important": (), "shift": (), "weights": {}}
+
+
+@pytest.mark.parametrize(
+    ("change", "is_fine"),
+    [
+        ({"classes": ("a", "b"), "class_counts": (1, 2)}, True),
+        ({"classes": ("a",), "class_counts": (1,)}, False),
+        ({"input_shape": (1, 1, 1)}, True),
+        ({"input_shape": (8, 0, 1)}, False),
+        ({"input_shape": (8,)}, False),
+        ({"important": (0, 2), "shift": (-1.0, 2.0)}, True),
+        ({"important": (-1, 0), "shift": (0.0, 0.0)}, False),
+        ({"important": (0, 3), "shift": (0.0, 0.0)}, False),
+        ({"important": (1, 1), "shift": (0.0, 0.0)}, False),
+        ({"important": (0, 1), "shift": (0.0, float("inf"))}, False),
+        ({"important": (0, 1), "shift": (0.0,)}, False),
+    ],
+)
+def test_how_many_classes_shapes_and_shifts_there_may_be(trained, change, is_fine):
+    if is_fine:
+        made = dataclasses.replace(trained, **{**BARE, **change})
+        assert all(getattr(made, name) == value for name, value in change.items())
+        return
+    with pytest.raises(InputError, match=r"^a trained model's .* is not allowed; give "):
+        dataclasses.replace(trained, **{**BARE, **change})
+
+
+@pytest.mark.parametrize(
+    ("mean", "sd", "is_fine"),
+    [
+        ((0.0, -3.0), (1.0, 1e-9), True),
+        ((0.0, 0.0), (1.0, 0.0), False),
+        ((0.0, 0.0), (-1.0, 1.0), False),
+        ((0.0, float("nan")), (1.0, 1.0), False),
+        ((0.0, 0.0), (1.0, float("inf")), False),
+        ((0.0,), (1.0,), False),
+        ((0.0, 0.0), (1.0,), False),
+        ((0.0,), (1.0, 1.0), False),
+        ((0.0,) * 3, (1.0,) * 3, False),
+    ],
+)
+def test_features_are_scaled_by_finite_numbers_above_zero_one_each(mean, sd, is_fine):
+    bare = made_trained("mlp", setting("ce"), (2,))
+    if is_fine:
+        assert dataclasses.replace(bare, standardise=(mean, sd)).standardise == (mean, sd)
+        return
+    with pytest.raises(InputError, match=r"standardise=.* finite, one number a feature, every sd above 0"):
+        dataclasses.replace(bare, standardise=(mean, sd))
+
+
+def test_the_shape_of_features_is_one_number():
+    bare = made_trained("mlp", setting("ce"), (2,))
+    with pytest.raises(InputError, match=r"input_shape=\(2, 1, 1\) .*\(D,\) of features"):
+        dataclasses.replace(bare, input_shape=(2, 1, 1))
+
+
+def test_what_an_outcome_and_its_data_say_is_kept(outcome, data):
+    """One number is the shift of every important class."""
+    for shift, found in ((2, (2.0, 2.0)), (0.5, (0.5, 0.5)), (np.array([1, -2]), (1.0, -2.0)), ([1, 0.0], (1.0, 0.0))):
+        made = Trained.of(outcome, data, np.array([2, 0]), shift)
+        assert made.shift == found
+        assert {type(one) for one in (*made.shift, *made.important)} == {float, int}
+    assert Trained.of(outcome, data, [1]).shift == (0.0,)
+    assert made.important == (2, 0)
+    assert (made.setting, made.seed, made.training) == (outcome.trial.setting, 3, outcome.training)
+    counts = np.bincount(data.splits["train"].labels.numpy(), minlength=3)
+    assert made.class_counts == tuple(counts.tolist())
+    assert {type(one) for one in made.class_counts} == {int}
+    assert (made.classes, made.input_shape, made.is_image) == (CLASSES, (8, 8, 1), True)
+    assert made.weights is outcome.weights
+    assert made.preprocessing == {"size": [8, 8], "mode": "L", "resize": "lanczos"}
+
+
+def test_a_failed_outcome_says_what_it_failed_of(outcome, data):
+    failed = dataclasses.replace(outcome, weights=None, error="the loss was NaN in epoch 2")
+    with pytest.raises(InputError, match=r"camri.*, seed 3, has no weights; the loss was NaN in epoch 2$"):
+        Trained.of(failed, data, [1])
 
 
 def test_an_outcome_without_weights_says_what_to_do(outcome, data):
@@ -189,6 +265,10 @@ def test_a_gpu_s_outcome_has_no_counters_and_loads_all_the_same(trained, tmp_pat
 
 def test_preprocessing_of_images_and_tables(tmp_path):
     assert preprocessing_of(load_data("digits")) == {"size": [8, 8], "mode": "L", "resize": "lanczos"}
+    wide = Split(torch.zeros((1, 4, 7, 3), dtype=torch.uint8), torch.tensor([0]))
+    made = DataSet("made", CLASSES, {"train": wide}, "made", {"label_column": "kind", "roi": False})
+    assert preprocessing_of(made) == {"size": [4, 7], "mode": "RGB", "resize": "lanczos"}
+    assert preprocessing_of(made_data("features")) == {}
     table = tmp_path / "t.csv"
     table.write_text("a,b,label\n" + "".join(f"{i},{-i},{i % 2}\n" for i in range(8)))
     found = preprocessing_of(load_data(table, cache=False))
