@@ -32,14 +32,25 @@ class Gap:
 
 
 def recall_range(baseline: Sequence[Scores], num: int = NUM_RECALLS) -> Array:
-    """Recalls to compare at: from the unshifted baseline's mean to where half of its misses are found.
+    """Recalls to compare at: from the unshifted baseline's mean to where half of what a shift can find is found.
+
+    An endless shift finds every image of one important class. Of several it does not: one class takes some from
+    another. Close to what it finds, all other classes are given up, and nobody works there.
 
     >>> from camri.metrics import condense
     >>> recall_range([condense(np.array([[0.0, 1.0], [1.0, 0.0]]), [1, 1], (1,))], num=3)
     array([0.5  , 0.625, 0.75 ])
     """
     start = float(np.mean([one.recall().mean() for one in baseline]))
-    return np.linspace(start, (1 + start) / 2, num)
+    reached = float(np.mean([trace(one).mean_recall[-1] for one in baseline]))
+    return np.linspace(start, (start + reached) / 2, num)
+
+
+def common_range(baseline: Sequence[Scores], *arms: Sequence[Scores]) -> Array:
+    """The baseline's :func:`recall_range`, cut to what every model of the baseline and the arms can reach."""
+    every = [one for side in (baseline, *arms) for one in side]
+    grid, most = recall_range(baseline), min(trace(one).mean_recall[-1] for one in every)
+    return np.linspace(min(grid[0], most), min(grid[-1], most), len(grid))
 
 
 def compare_curves(arm: Sequence[Scores], baseline: Sequence[Scores], *, seed: int, recall: Array | None = None) -> Gap:
@@ -60,12 +71,9 @@ def compare_curves(arm: Sequence[Scores], baseline: Sequence[Scores], *, seed: i
     """
     if len(arm) != len(baseline):
         raise InputError(f"{len(arm)} and {len(baseline)} trials cannot be paired; give the same seeds of both")
-    grid = recall_range(baseline) if recall is None else np.asarray(recall, dtype=np.float64)
-    # Of several important classes no common shift finds all images: one class takes some from another.
+    grid = common_range(baseline, arm) if recall is None else np.asarray(recall, dtype=np.float64)
     reached = min(trace(one).mean_recall[-1] for one in (*arm, *baseline))
-    if recall is None:
-        grid = np.linspace(min(grid[0], reached), min(grid[-1], reached), len(grid))
-    elif grid.max() > reached + SLACK:
+    if grid.max() > reached + SLACK:
         raise InputError(f"recall={grid.max():g} is not reached by every model; give recalls up to {reached:.4g}")
     mine, its = (np.array([_correct_at(one, grid) for one in side]) for side in (arm, baseline))  # (S, G, N)
     at = tuple(compare(mine[:, g], its[:, g], seed=seed) for g in range(len(grid)))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from camri.curves import compare_curves, recall_range
+from camri.curves import common_range, compare_curves, recall_range
 from camri.errors import InputError
 from camri.metrics import condense
 from camri.posthoc import trace
@@ -64,13 +64,21 @@ def test_every_point_is_the_accuracy_at_that_recall():
     assert gap.mean.estimate == pytest.approx(np.mean([one.estimate for one in gap.at]))
 
 
-def test_the_range_goes_from_the_baselines_recall_to_half_its_misses():
+def test_the_range_of_one_class_goes_from_the_baselines_recall_to_half_its_misses():
     baseline = models(1.5)
     start = np.mean([one.recall()[0] for one in baseline])
     grid = recall_range(baseline, num=5)
     assert grid[0] == pytest.approx(start)
     assert 1 - grid[-1] == pytest.approx((1 - start) / 2)
     assert np.diff(grid) == pytest.approx(np.full(4, (1 - start) / 8))
+
+
+def test_the_range_of_several_classes_ends_half_way_to_what_a_shift_can_find():
+    # Important: 1 and 2. One of the four is found, with an endless shift three: class 2 takes one of class 1.
+    leads = np.array([[1.0, -9.0], [-1.0, 5.0], [-9.0, -3.0], [-9.0, -2.0], [-9.0, -9.0]])
+    scores = condense(np.column_stack([np.zeros(5), leads]), [1, 1, 2, 2, 0], (1, 2))
+    assert (scores.recall().mean(), trace(scores).mean_recall[-1]) == (0.25, 0.75)
+    assert recall_range([scores], num=3).tolist() == [0.25, 0.375, 0.5]
 
 
 def test_trials_that_cannot_be_paired_are_refused():
@@ -92,4 +100,6 @@ def test_a_recall_that_no_common_shift_reaches_is_refused_and_not_in_the_range()
         found = compare_curves([arm, arm], [baseline, baseline], seed=0, recall=np.array([0.75]))
         assert abs(found.mean.estimate) == pytest.approx(0.2)  # 4 of 5 at no shift, 3 of 5 at the last
     assert compare_curves([blocked], [full], seed=0).recall.tolist() == [0.75] * 9  # else .75 to .875
-    assert compare_curves([full], [blocked], seed=0).recall.tolist() == np.linspace(0.5, 0.75, 9).tolist()
+    assert compare_curves([full], [blocked], seed=0).recall.tolist() == np.linspace(0.5, 0.625, 9).tolist()
+    assert common_range([full], [full]).tolist() == np.linspace(0.75, 0.875, 9).tolist()
+    assert common_range([full], [full], [blocked]).tolist() == [0.75] * 9

@@ -137,6 +137,19 @@ def test_our_numbers_stand_beside_the_papers(cifar):
     assert compare_table_two([site]).rows[0][3].text == f"{0.1315 / 0.1015:.2f}"
 
 
+def test_columns_of_several_results_are_one_table_and_name_their_data(cifar, tmp_path):
+    (first,) = open_site(cifar / "results").results
+    shutil.copytree(first.folder, tmp_path / "results" / "b")
+    shutil.copytree(first.folder, tmp_path / "results" / "a")
+    text = make_block("trained a b", open_site(tmp_path / "results"), "img")
+    assert (text.count("| method |"), text.count("*important: cat*"), text.count("*important: dog*")) == (1, 2, 2)
+    path = tmp_path / "results" / "b" / "verdict.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "data": "mine"}))
+    text = make_block("gaps a b", open_site(tmp_path / "results"), "img")
+    assert (text.count("| method |"), text.count("| CAMRI |")) == (1, 4)
+    assert [text.count(f"*important: cat ({name})*") for name in ("CIFAR-10", "mine")] == [1, 1]
+
+
 def test_a_column_is_found_by_its_class_alone(cifar):
     (site,) = open_site(cifar / "results").results
     site.verdict["columns"] = [{"important": "cat + dog", "indices": [3, 5], "strengths": [1, 1]}]

@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from camri.curves import compare_curves, recall_range
+from camri.curves import common_range, compare_curves
 from camri.data import DataSet
 from camri.engine import Training
 from camri.fitting.search import CE
 from camri.fitting.trainings import ONE_ERROR
 from camri.fitting.workshop import Bench, Point, setting_of
 from camri.methods import Setting
-from camri.posthoc import trace
 from camri.select import Validation
 from camri.study.grid import Resolved
 
@@ -68,8 +67,7 @@ def choose_ramp(baseline: Validation, reached: Mapping[str, Sequence[Validation]
         if not pairs or not baseline.scores:
             continue
         arm, other = zip(*pairs, strict=True)
-        every = min(trace(one).mean_recall[-1] for one in (*arm, *other))  # below 1 only of several important classes
-        recall = np.minimum(recall_range(list(baseline.scores.values())), every)
+        recall = common_range(list(baseline.scores.values()), arm, other)
         found = compare_curves(arm, other, seed=0, recall=recall).mean
         if np.quantile(found.draws, (1 - ONE_ERROR) / 2) > 0 and found.estimate > gain:
             best, gain = name, found.estimate

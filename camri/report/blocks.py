@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from camri.errors import InputError, closest
-from camri.report import compare
+from camri.report import compare, printed
 from camri.report.angles import table_of_angles
-from camri.report.gaps import table_of_gaps
+from camri.report.gaps import table_of_gaps, table_of_trained
 from camri.report.records import VERDICT, Results, open_results
 from camri.report.table import Table, to_markdown
 from camri.report.tables import paper_table, table_of_honest
@@ -96,6 +96,22 @@ def _honest(found: list[Results]) -> list[Table]:
     return [_screened(table_of_honest(one.records("honest")), one) for one in found if one.records("honest")]
 
 
+def _united(found: list[Results], make: Callable[[Sequence[Mapping[str, Any]]], Table]) -> list[Table]:
+    """One table of the columns of all of them; of several data sets each column names its own."""
+    names = {one.name: printed.DATA_TITLES.get(one.verdict["data"], one.verdict["data"]) for one in found}
+    several = len(set(names.values())) > 1
+    records = [
+        {
+            **record,
+            "column": f"{one.name} {record['column']}",
+            "important": f"{record['important']} ({names[one.name]})" if several else record["important"],
+        }
+        for one in found
+        for record in one.records("gaps")
+    ]
+    return [make(records)] if records else []
+
+
 def _screened(table: Table, one: Results) -> Table:
     """The table with a note on what its settings were chosen from."""
     screening = one.verdict["screening"]
@@ -166,7 +182,8 @@ def _whole(make: Callable[[Sequence[Results]], Table]) -> Maker:
 KINDS: Mapping[str, Maker] = {
     "table1": _tables(_paper),
     "honest": _tables(_honest),
-    "gaps": _tables(lambda found: [table_of_gaps(one.records("gaps")) for one in found if one.records("gaps")]),
+    "trained": _tables(lambda found: _united(found, table_of_trained)),
+    "gaps": _tables(lambda found: _united(found, table_of_gaps)),
     "table2": _tables(lambda found: [table_of_angles(one.records("angles")) for one in found]),
     "figure2": _contours,
     "figure3": _drawn("confusion", "figure3"),

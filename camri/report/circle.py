@@ -14,6 +14,7 @@ from camri.errors import InputError
 from camri.metrics import Array
 from camri.report.reading import TITLES, Planned, Reading
 from camri.report.theme import PRINT, Figure, Look, Panel, drawing
+from camri.study.records import Row
 
 METHODS = ("l2softmax", "arcface", "camri")
 HEAD = "head.weight"
@@ -37,18 +38,43 @@ def circle(reading: Reading, look: Look = PRINT) -> Figure:
     return draw_circle(find_circle(reading), look)
 
 
+def room(weight: Array, index: int) -> float:
+    """Degrees between a weight vector's two neighbours on the circle, where it lies between them.
+
+    Shared evenly it is 720 / C. With weight (C, 2):
+
+    >>> weight = np.array([[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0], [0.0, -1.0]])
+    >>> room(weight, 1)
+    180.0
+    """
+    angles = np.degrees(np.arctan2(weight[:, 1], weight[:, 0]))
+    apart = np.delete(angles - angles[index], index) % 360
+    return float(apart.min() + 360 - apart.max())
+
+
 def find_circle(reading: Reading) -> list[dict[str, Any]]:
-    """What Fig. 6 draws, a panel each: the weight vectors (spokes) and features (dots) of one model."""
+    """What Fig. 6 draws, a panel each: the weight vectors (spokes) and features (dots) of one model.
+
+    Of several models of a method it is that of the median accuracy (validation, if there is any): one may have
+    collapsed. `models` has the accuracy and the first important class's room of every one.
+    """
     if not reading.columns:
         raise InputError(f"{reading.folder}: Fig. 6 needs the important classes, and they are not known yet")
     column = reading.columns[0]
     panels = []
     for method in METHODS:
         for setting in reading.settings(column, method)[:1]:
-            dots, spokes = _model(reading, setting, column.indices)
-            panels.append(
-                {"method": method, "title": f"{TITLES[method]}: {setting.title}", "dots": dots, "spokes": spokes}
-            )
+            weights = {row.seed: _weight(reading, setting, row) for row in setting.rows}
+            split = "val" if reading.has_validation else "test"
+            ranked = sorted(setting.rows, key=lambda row: (row.accuracy[split], row.seed))
+            drawn = ranked[(len(ranked) - 1) // 2]
+            dots, spokes = _model(reading, drawn, weights[drawn.seed], column.indices)
+            models = [
+                {"seed": row.seed, "accuracy": row.accuracy["test"], "room": room(weights[row.seed], column.indices[0])}
+                for row in setting.rows
+            ]
+            about = {"method": method, "title": f"{TITLES[method]}: {setting.title}", "important": column.names[0]}
+            panels.append({**about, "drawn": drawn.seed, "models": models, "dots": dots, "spokes": spokes})
     if not panels:
         raise InputError(f"{reading.folder}: Fig. 6 draws {', '.join(METHODS)}, and the run has none of them")
     return panels
@@ -56,29 +82,39 @@ def find_circle(reading: Reading) -> list[dict[str, Any]]:
 
 def draw_circle(panels: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Figure:
     """The figure of what `find_circle` found."""
+    rooms = [
+        f"{TITLES[one['method']]} " + ", ".join(f"{m['room']:.1f}° ({m['accuracy']:.3f})" for m in one["models"])
+        for one in panels
+    ]
     return Figure(
         "circle",
         "Fig. 6: features on the circle",
-        "Unit features (dots) and weight vectors (lines) of one model a method; the important class in orange. The "
-        "more room between its line and the neighbours’, the better it is separated.",
+        "Unit features (dots) and weight vectors (lines) of one model a method, that of the median accuracy; the "
+        "important class in orange. The more room between its line and the neighbours’, the better it is separated. "
+        f"Room of “{panels[0]['important']}” between its neighbours, and test accuracy, model by model: "
+        f"{'; '.join(rooms)}. Shared evenly it would be {720 / len(panels[0]['spokes']):.0f}°.",
         tuple(Panel(one["title"], _chart(one["dots"], one["spokes"], look), 340) for one in panels),
         tuple({"panel": one["method"], **point} for one in panels for point in (*one["spokes"], *one["dots"])),
     )
 
 
-def _model(reading: Reading, setting: Planned, important: Sequence[int]) -> tuple[list[Any], list[Any]]:
-    row = setting.rows[0]
-    weights, logits = reading.run.weights(row), reading.run.logits(row)
-    if weights is None or "test" not in logits:
+def _weight(reading: Reading, setting: Planned, row: Row) -> Array:
+    """The head's weight (C, 2)."""
+    weights = reading.run.weights(row)
+    if weights is None or "test" not in reading.run.logits(row):
         raise InputError(
             f"{reading.folder}: Fig. 6 needs features, and the outcomes of {setting.title} keep none; run the study "
             "with [keep] logits = true, weights = true"
         )
     if HEAD not in weights or weights[HEAD].shape[1] != 2:
         raise InputError(f"{reading.folder}: Fig. 6 needs a model with two features (model_options num_features = 2)")
-    features, labels = recover(logits["test"], weights[HEAD]), reading.run.labels("test")
+    return weights[HEAD]
+
+
+def _model(reading: Reading, row: Row, weight: Array, important: Sequence[int]) -> tuple[list[Any], list[Any]]:
+    features, labels = recover(reading.run.logits(row)["test"], weight), reading.run.labels("test")
     dots, spokes = [], []
-    unit = weights[HEAD] / np.linalg.norm(weights[HEAD], axis=1, keepdims=True)
+    unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
     for index, name in enumerate(reading.classes):
         kind = "important" if index in important else "other"
         spokes.append(

@@ -66,7 +66,7 @@ def compare_table_one(results: Sequence[Results]) -> Table:
                     BLANK if ours is None else ours,
                     _over_shifted(honest),
                     BLANK if honest is None else interval_of(honest, "accuracy_change"),
-                    str(len(one.verdict["seeds"])),
+                    str(len(one.verdict["seeds"]) if honest is None else honest["num_trials"]),
                     f"{describe(one.verdict['training'])}; {hardware(one)}; {one.verdict['commit'] or 'not noted'}",
                     f"results/{one.name}",
                 )

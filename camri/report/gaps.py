@@ -1,21 +1,30 @@
-"""Accuracy at equal recall: whether a method's whole curve is above cross-entropy's."""
+"""What a method's training changes: as trained, and at equal recall, where a shift that everybody can add is taken out.
 
-from collections.abc import Mapping, Sequence
+Both tables are made of the same records, a method of a column each, against cross-entropy of the same seeds.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from camri.curves import compare_curves
+import numpy as np
+
+from camri.curves import common_range, compare_curves
+from camri.metrics import Scores
 from camri.report.reading import BASELINE, TITLES, Planned, Reading
 from camri.report.table import BLANK, Cell, Table, cells
-from camri.report.tables import figures, spread
-from camri.report.verdict import SEED, ColumnVerdict
+from camri.report.tables import figures, interval_of, spread
+from camri.report.verdict import SEED, ColumnVerdict, same_scale
+from camri.stats import Difference, compare
+from camri.study.records import Row
 
 ENDS = ("", "_low", "_high")
+CHOSEN = "The setting is the method’s best on validation images."
 
 
-def gap_table(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Table | None:
-    """The table of a run; None where nothing can be compared."""
+def gap_tables(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> tuple[Table, ...]:
+    """Both tables of a run; none where nothing can be compared."""
     records = gap_records(reading, verdicts)
-    return table_of_gaps(records) if records else None
+    return (table_of_trained(records), table_of_gaps(records)) if records else ()
 
 
 def gap_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
@@ -31,69 +40,129 @@ def gap_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dic
 
 def _gap(reading: Reading, one: ColumnVerdict, setting: Planned) -> dict[str, Any] | None:
     assert one.baseline is not None
-    theirs = {row.seed: row for row in one.baseline.rows}
-    pairs = [(row, theirs[row.seed]) for row in setting.rows if row.seed in theirs]
-    if not pairs:
+    theirs, control = _by_seed(one.baseline), same_scale(setting, one.settings)
+    rows = [row for row in setting.rows if row.seed in theirs]
+    if not rows:
         return None
-    arm, baseline = ([reading.scores(row, "test", one.column) for row in side] for side in zip(*pairs, strict=True))
-    found = compare_curves(arm, baseline, seed=SEED)
-    recalls, accuracies = [float(s.recall().mean()) for s in arm], [s.accuracy() for s in arm]
-    record: dict[str, Any] = {
-        **figures(recalls, accuracies),
-        "recall_from": float(found.recall[0]),
-        "recall_to": float(found.recall[-1]),
+
+    def scores(rows: Sequence[Row]) -> list[Scores]:
+        return [reading.scores(row, "test", one.column) for row in rows]
+
+    arm, baseline = scores(rows), scores([theirs[row.seed] for row in rows])
+    plain = [] if control is None else scores([_by_seed(control)[row.seed] for row in rows])
+    recall = common_range(baseline, arm, plain)
+    found = compare_curves(arm, baseline, seed=SEED, recall=recall)
+    over_plain = compare_curves(arm, plain, seed=SEED, recall=recall).mean if plain else None
+    labels = reading.run.labels("test")
+    own = np.isin(labels, one.column.indices)
+    mine, its = (np.array([s.correct() for s in side]) for side in (arm, baseline))
+    differences: dict[str, Difference | None] = {
+        "recall_change": compare(mine[:, own], its[:, own], groups=labels[own], seed=SEED),
+        "accuracy_change": compare(mine, its, seed=SEED),
+        "mean": found.mean,
+        "first": found.at[0],
+        "last": found.at[-1],
+        "over_l2softmax": over_plain,
     }
-    for name, difference in (("mean", found.mean), ("first", found.at[0]), ("last", found.at[-1])):
-        ends = (difference.estimate, difference.low, difference.high)
+    record: dict[str, Any] = {
+        **figures([float(s.recall().mean()) for s in arm], [s.accuracy() for s in arm]),
+        "recall_from": float(recall[0]),
+        "recall_to": float(recall[-1]),
+    }
+    for name, difference in differences.items():
+        ends = (None,) * 3 if difference is None else (difference.estimate, difference.low, difference.high)
         record |= {f"{name}{end}": value for end, value in zip(ENDS, ends, strict=True)}
     return record
 
 
-def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
-    """The table of its records."""
-    columns = {one["column"]: one["important"] for one in records}
-    return Table(
-        caption="Accuracy at equal recall, against cross-entropy: is the whole curve higher?",
-        header=(
-            "method",
-            "setting",
-            "recall as trained",
-            "accuracy as trained",
-            "gap: mean over the range",
-            "at its lower end",
-            "at its upper end",
-            "range",
-            "trials",
-        ),
-        groups=tuple(tuple(_row(one) for one in records if one["column"] == number) for number in columns),
-        titles=tuple(f"important: {title}" for title in columns.values()),
-        words=("setting",),
-        records=tuple(records),
-        notes=(
-            "Test images. Every model is shifted until it reaches a recall, cross-entropy’s too, so nothing is chosen "
-            "here but the setting, which is the method’s best on validation images. The range: from cross-entropy’s "
-            "own recall to where half of its misses are found. Points of a hundred with 95 % intervals over seeds and "
-            "images; bold: above 0, not corrected for being several. As trained: without any shift.",
-        ),
+def _by_seed(setting: Planned) -> dict[int, Row]:
+    return {row.seed: row for row in setting.rows}
+
+
+def table_of_trained(records: Sequence[Mapping[str, Any]]) -> Table:
+    """The models as trained against cross-entropy, of the records."""
+
+    def row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
+        numbers = (spread(one, "recall"), interval_of(one, "recall_change"), spread(one, "accuracy"))
+        return cells(
+            TITLES[one["method"]], one["setting"], *numbers, gap_of(one, "accuracy_change"), str(one["num_trials"])
+        )
+
+    return _table(
+        records,
+        "As trained, against cross-entropy: no model is shifted.",
+        ("method", "setting", "recall", "gained over CE", "accuracy", "against CE", "trials"),
+        row,
+        f"Test images. {CHOSEN} Mean ± sd over trials; differences in points of a hundred with "
+        "95 % intervals over seeds and images. CE: cross-entropy.",
     )
 
 
-def _row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
-    lower, upper = f"{one['recall_from']:.3f}", f"{one['recall_to']:.3f}"
-    return (
-        *cells(TITLES[one["method"]], one["setting"], spread(one, "recall"), spread(one, "accuracy")),
-        Cell(gap_of(one, "mean"), bold=one["num_trials"] > 1 and one["mean_low"] > 0),
-        *cells(gap_of(one, "first"), gap_of(one, "last"), f"{lower} – {upper}", str(one["num_trials"])),
+def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
+    """The curves against cross-entropy's, of the records."""
+
+    def row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
+        lower, upper = f"{one['recall_from']:.3f}", f"{one['recall_to']:.3f}"
+        return (
+            *cells(TITLES[one["method"]], one["setting"]),
+            Cell(gap_of(one, "mean"), bold=one["num_trials"] > 1 and one["mean_low"] > 0),
+            *cells(gap_of(one, "first"), gap_of(one, "last"), f"{lower} – {upper}", gap_of(one, "over_l2softmax")),
+            Cell(str(one["num_trials"])),
+        )
+
+    return _table(
+        records,
+        "Accuracy at equal recall, against cross-entropy: is the whole curve higher?",
+        (
+            "method",
+            "setting",
+            "gap: mean over the range",
+            "at its lower end",
+            "at its upper end",
+            "range of recall",
+            "against L2-softmax at its scale",
+            "trials",
+        ),
+        row,
+        "Test images. Every model is shifted until it reaches a recall, cross-entropy’s too, so nothing is chosen here "
+        f"but the setting. {CHOSEN} The range: from cross-entropy’s own recall to where half of what a shift can find "
+        "is found (of one class, half of its misses). Against L2-softmax: the same mean, but over the cosine head "
+        "without a margin. Points of a hundred with 95 % intervals over seeds and images; bold: above 0, not corrected "
+        "for being several.",
+    )
+
+
+def _table(
+    records: Sequence[Mapping[str, Any]],
+    caption: str,
+    header: tuple[str, ...],
+    row: Callable[[Mapping[str, Any]], tuple[Cell, ...]],
+    note: str,
+) -> Table:
+    columns = {one["column"]: one["important"] for one in records}
+    return Table(
+        caption=caption,
+        header=header,
+        groups=tuple(tuple(row(one) for one in records if one["column"] == number) for number in columns),
+        titles=tuple(f"important: {title}" for title in columns.values()),
+        words=("setting",),
+        records=tuple(records),
+        notes=(note,),
     )
 
 
 def gap_of(record: Mapping[str, Any] | None, name: str) -> str:
     """A difference of accuracies in points, with two decimals, and its interval.
 
-    >>> gap_of({"mean": -0.0005, "mean_low": -0.0028, "mean_high": 0.0017}, "mean")
-    '−0.05 [−0.28, +0.17]'
+    >>> gap_of({"mean": 0.0005, "mean_low": -0.0028, "mean_high": 0.00004}, "mean")
+    '+0.05 [−0.28, 0.00]'
     """
-    if record is None:
+    if record is None or record[name] is None:
         return BLANK
-    estimate, low, high = (f"{100 * record[f'{name}{end}']:+.2f}".replace("-", "−") for end in ENDS)
+    estimate, low, high = (_hundredths(record[f"{name}{end}"]) for end in ENDS)
     return f"{estimate} [{low}, {high}]"
+
+
+def _hundredths(value: float) -> str:
+    text = f"{100 * value:+.2f}"
+    return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", "−")

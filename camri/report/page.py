@@ -20,7 +20,7 @@ from camri.report import charts, curve, figures
 from camri.report.angles import table_two
 from camri.report.answer import answer
 from camri.report.calibration import calibration_table
-from camri.report.gaps import gap_table
+from camri.report.gaps import gap_tables
 from camri.report.glossary import explain
 from camri.report.reading import HARDWARE, VERSIONS, Reading, list_environment, quoted
 from camri.report.steps import steps_table
@@ -148,8 +148,8 @@ def _drawn(figure: Figure | None, why_not: str = "") -> Section:
 
 
 def _curve(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:
-    figure, table = curve.curves(reading, verdicts, PAGE), gap_table(reading, verdicts)
-    return Section("", "", figure.title, figure, () if table is None else (table,))
+    figure = curve.curves(reading, verdicts, PAGE)
+    return Section("", "", figure.title, figure, gap_tables(reading, verdicts))
 
 
 def _tables(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:

@@ -17,7 +17,7 @@ from camri.report.tables import honest_records, paper_records
 from camri.report.verdict import ColumnVerdict, judge_columns
 from camri.study.store import FILE_NAME
 
-VERSION = 1
+VERSION = 2
 VERDICT = "verdict.json"
 IN_VERDICT = ("paper", "honest", "gaps")
 FIGURES = ("confusion", "penalty", "circle")  # in figures.json

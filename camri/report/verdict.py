@@ -169,7 +169,7 @@ def _judge(
         reading.rule,
     )
     final = by_key.get(choice.final.key, baseline)
-    control = _same_scale(final, settings or rivals)
+    control = same_scale(final, settings or rivals)
     picked = {choice.final.key, *(pick.key for _, pick in choice.folds)} - {baseline.key}
     if control is not None:
         picked.add(control.key)
@@ -185,7 +185,7 @@ def _judge(
     return Judged(choice, judgement, final, control)
 
 
-def _same_scale(final: Planned, settings: Sequence[Planned]) -> Planned | None:
+def same_scale(final: Planned, settings: Sequence[Planned]) -> Planned | None:
     """L2-softmax at the setting's scale with all its seeds, if it is not that setting itself."""
     if "s" not in final.knobs:
         return None

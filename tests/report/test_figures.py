@@ -9,7 +9,7 @@ from camri.errors import InputError
 from camri.losses import cross_entropy as torch_cross_entropy
 from camri.losses import margin_softmax as torch_margin_softmax
 from camri.report import charts, contours, curve, figures
-from camri.report.circle import circle, recover
+from camri.report.circle import circle, draw_circle, find_circle, recover, room
 from camri.report.curve import BACK, DEPTH, curves
 from camri.report.reading import measure
 from camri.report.theme import PAGE, export, specification
@@ -189,6 +189,28 @@ def test_fig_6_of_a_run_that_kept_logits_and_weights(opened, tmp_path):
         for r in dots
     )
     assert export(figure, "svg").startswith(b"<svg")
+
+
+def test_fig_6_draws_the_model_of_median_accuracy_and_names_every_models_room(opened, tmp_path):
+    reading, _ = opened(make_run(tmp_path, seeds=3, num_images=40, keep=True))
+    panels = {one["method"]: one for one in find_circle(reading)}
+    for method, panel in panels.items():
+        rows = next(iter(reading.settings(reading.columns[0], method))).rows
+        accuracies = [row.accuracy["val"] for row in rows]
+        assert sorted(accuracies)[1] == accuracies[panel["drawn"]]
+        assert len(set(accuracies)) == 3
+        assert [one["accuracy"] for one in panel["models"]] == [row.accuracy["test"] for row in rows]
+        assert [one["room"] for one in panel["models"]] == pytest.approx([180.0] * 3)  # four classes, evenly
+    caption = draw_circle(list(panels.values())).caption
+    assert "Room of “column” between its neighbours" in caption
+    assert "; CAMRI 180.0° (" in caption
+    assert caption.endswith("Shared evenly it would be 180°.")
+
+
+def test_the_room_of_a_weight_vector_is_that_to_its_two_neighbours():
+    angles = np.radians([10.0, 350.0, 80.0, 200.0])
+    weight = np.stack([np.cos(angles), np.sin(angles)], axis=1) * np.array([[1.0], [3.0], [0.5], [2.0]])
+    assert [room(weight, index) for index in range(4)] == pytest.approx([90.0, 170.0, 190.0, 270.0])
 
 
 def test_fig_6_says_what_it_lacks(opened, gain):

@@ -1,11 +1,12 @@
-"""Accuracy at equal recall: a curve that is higher is shown to be, one that is only moved along is not."""
+"""What training changes: a curve that is higher is shown to be, one that is only moved along is not."""
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from camri.curves import compare_curves
-from camri.report.gaps import gap_of, gap_records, gap_table, table_of_gaps
+from camri.report.gaps import gap_of, gap_records, gap_tables, table_of_gaps, table_of_trained
 from camri.report.verdict import SEED
 from tests.report.conftest import make_run
 
@@ -30,23 +31,57 @@ def test_a_sharper_method_has_the_higher_curve(opened, gain):
     assert 1 - camri["recall_to"] == pytest.approx((1 - camri["recall_from"]) / 2)
 
 
+def test_differences_as_trained_are_those_of_the_same_seeds(opened, gain):
+    reading, verdicts = opened(gain)
+    camri = next(one for one in gap_records(reading, verdicts) if (one["column"], one["method"]) == (0, "camri"))
+    mine, its = verdicts[0].own["camri"].rows, verdicts[0].baseline.rows
+    recall, accuracy = (
+        np.mean([read(row) for row in mine]) - np.mean([read(row) for row in its])
+        for read in (lambda row: row.recall["test"][1], lambda row: row.accuracy["test"])
+    )
+    assert camri["recall_change"] == pytest.approx(recall)
+    assert camri["recall_change"] > 0.02
+    assert camri["accuracy_change"] == pytest.approx(accuracy)
+    assert camri["recall_change_low"] < camri["recall_change"] < camri["recall_change_high"]
+    assert camri["accuracy_change_low"] < camri["accuracy_change"] < camri["accuracy_change_high"]
+
+
+def test_a_margin_is_also_held_against_the_head_without_it(opened, tmp_path):
+    reading, verdicts = opened(make_run(tmp_path, sharpness={"l2softmax": 0.3, "camri": 0.8}))
+    records = {one["method"]: one for one in gap_records(reading, verdicts) if one["column"] == 0}
+    plain = {row.seed: row for row in verdicts[0].own["l2softmax"].rows}
+    rows, column = verdicts[0].own["camri"].rows, verdicts[0].column
+    arm, other = (
+        [reading.scores(row, "test", column) for row in side] for side in (rows, [plain[r.seed] for r in rows])
+    )
+    grid = np.linspace(records["camri"]["recall_from"], records["camri"]["recall_to"], 9)
+    wanted = compare_curves(arm, other, seed=SEED, recall=grid).mean
+    assert records["camri"]["over_l2softmax"] == pytest.approx(wanted.estimate)
+    assert records["camri"]["over_l2softmax_low"] == pytest.approx(wanted.low)
+    assert 0.005 < wanted.estimate < records["camri"]["mean"] - 0.005
+    assert records["wce"]["over_l2softmax"] is None  # it has no scale
+    assert records["l2softmax"]["over_l2softmax"] is None  # it is that
+
+
 def test_a_bias_moves_along_the_curve_and_is_not_bold(opened, no_gain):
-    table = gap_table(*opened(no_gain))
+    _, table = gap_tables(*opened(no_gain))
     bold = [cell.text for group in table.groups for row in group for cell in row if cell.bold]
     assert bold == []
     assert {record["method"]: abs(record["mean"]) < 0.01 for record in table.records}["wce"]
 
 
 def test_without_validation_data_no_setting_can_be_picked(opened, no_validation):
-    assert gap_table(*opened(no_validation)) is None
+    assert gap_tables(*opened(no_validation)) == ()
 
 
 def test_what_is_missing_is_blank():
     assert gap_of(None, "mean") == "–"
+    assert gap_of({"mean": None, "mean_low": None, "mean_high": None}, "mean") == "–"
 
 
 def record(column, num_trials, low):
-    ends = {f"{name}{end}": low for name in ("mean", "first", "last") for end in ("", "_low", "_high")}
+    names = ("mean", "first", "last", "over_l2softmax", "recall_change", "accuracy_change")
+    ends = {f"{name}{end}": low for name in names for end in ("", "_low", "_high")}
     numbers = {"recall_mean": 0.7, "recall_sd": 0.01, "accuracy_mean": 0.9, "accuracy_sd": 0.02}
     about = {"column": column, "important": f"class {column}", "method": "camri", "setting": "m=1", **numbers}
     return {**about, **ends, "recall_from": 0.7, "recall_to": 0.85, "num_trials": num_trials}
@@ -55,18 +90,24 @@ def record(column, num_trials, low):
 def test_bold_is_above_0_by_more_than_one_trial_and_columns_stand_apart():
     table = table_of_gaps([record(0, 2, 0.004), record(0, 1, 0.004), record(1, 2, 0.0), record(1, 2, -0.001)])
     assert table.titles == ("important: class 0", "important: class 1")
-    assert [[row[4].bold for row in group] for group in table.groups] == [[True, False], [False, False]]
+    assert [[row[2].bold for row in group] for group in table.groups] == [[True, False], [False, False]]
     assert [cell.text for cell in table.groups[0][0]] == [
         "CAMRI",
         "m=1",
-        "0.700 ± 0.010",
-        "0.900 ± 0.020",
         "+0.40 [+0.40, +0.40]",
         "+0.40 [+0.40, +0.40]",
         "+0.40 [+0.40, +0.40]",
         "0.700 – 0.850",
+        "+0.40 [+0.40, +0.40]",
         "2",
     ]
+
+
+def test_as_trained_recall_and_accuracy_stand_beside_what_they_gained():
+    one = {**record(0, 2, 0.004), "recall_change": 0.031, "recall_change_low": -0.01, "recall_change_high": 0.07}
+    (row,) = table_of_trained([one]).groups[0]
+    wanted = ["CAMRI", "m=1", "0.700 ± 0.010", "+3.1 [−1.0, +7.0]", "0.900 ± 0.020", "+0.40 [+0.40, +0.40]", "2"]
+    assert [cell.text for cell in row] == wanted
 
 
 def test_settings_without_a_seed_in_common_are_not_compared(opened, tmp_path):

@@ -16,7 +16,7 @@ from camri.report.angles import table_of_angles, table_two
 from camri.report.circle import circle, draw_circle
 from camri.report.curve import curves, draw_curves
 from camri.report.figures import confusion, draw_confusion, draw_penalty, penalty
-from camri.report.gaps import gap_table, table_of_gaps
+from camri.report.gaps import gap_tables, table_of_gaps, table_of_trained
 from camri.report.records import FromRun, open_results
 from camri.report.results import without_places, write_results
 from camri.report.table import write
@@ -39,7 +39,11 @@ def test_tables_of_results_are_those_of_the_run(opened, gain, written, form):
         (table_one([(reading, verdicts)]), paper_table([stored.records("paper")])),
         (honest_table(reading, verdicts), table_of_honest(stored.records("honest"))),
         (table_two(reading, verdicts), table_of_angles(stored.records("angles"))),
-        (gap_table(reading, verdicts), table_of_gaps(stored.records("gaps"))),
+        *zip(
+            gap_tables(reading, verdicts),
+            (table_of_trained(stored.records("gaps")), table_of_gaps(stored.records("gaps"))),
+            strict=True,
+        ),
     ]
     for mine, theirs in pairs:
         assert write(mine, form) == write(theirs, form)
@@ -176,7 +180,7 @@ def test_damaged_and_strange_results_are_refused(written, tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         open_results(tmp_path)
     (tmp_path / "verdict.json").write_text('{"version": 99}')
-    with pytest.raises(InputError, match="is of version 99, and this camri reads 1"):
+    with pytest.raises(InputError, match="is of version 99, and this camri reads 2"):
         open_results(tmp_path)
 
 

@@ -18,7 +18,7 @@ from camri.report.angles import table_two
 from camri.report.reading import TITLES
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
 from camri.report.tables import honest_table, paper_table, picked, records_of_columns, table_one
-from camri.report.verdict import _same_scale, choose_paper, correct_for_columns
+from camri.report.verdict import choose_paper, correct_for_columns, same_scale
 from camri.select import Measured, PaperChoice
 from tests.report.conftest import make_run
 
@@ -128,7 +128,7 @@ def test_without_validation_data_there_is_no_honest_table(opened, no_validation)
     assert len(table_one([(reading, verdicts)]).groups) == 3
 
 
-def test_the_control_has_no_margin_the_same_scale_and_all_the_seeds():
+def test_the_control_has_no_margin_thesame_scale_and_all_the_seeds():
     def planned(key, method, m, s, seeds=(0, 1)):
         knobs = {"m": m, "s": s}
         return SimpleNamespace(key=key, method=method, knobs=knobs, value=knobs.get, seeds=seeds)
@@ -143,11 +143,11 @@ def test_the_control_has_no_margin_the_same_scale_and_all_the_seeds():
     ]
     for method in ("camri", "arcface", "l2softmax"):
         control = planned("control", method, None if method == "l2softmax" else 0, 8, seeds=(0, 1, 2))
-        assert _same_scale(final, [*others, control]) is control
-    assert _same_scale(final, others) is None
+        assert same_scale(final, [*others, control]) is control
+    assert same_scale(final, others) is None
     plain = planned("plain", "camri", 0, 8)
-    assert _same_scale(plain, [plain]) is None
-    assert _same_scale(SimpleNamespace(knobs={"w": 4}), others) is None
+    assert same_scale(plain, [plain]) is None
+    assert same_scale(SimpleNamespace(knobs={"w": 4}), others) is None
 
 
 def test_p_values_are_corrected_for_the_columns_and_unknown_ones_stay_so():
