@@ -18,7 +18,7 @@ from camri.errors import InputError
 from camri.export import config
 from camri.export.model import COUNTER, Model, check_weights, make_classifier
 from camri.export.trained import Trained
-from camri.models import MODELS
+from camri.models import MODELS, Classifier
 
 WEIGHTS, CONFIG, CARD, ONNX = "model.safetensors", "config.json", "README.md", "model.onnx"
 FILES = (WEIGHTS, CONFIG, CARD, ONNX)
@@ -86,8 +86,16 @@ def load(folder: str | Path) -> Model:
             raise InputError(f"{path / WEIGHTS}: tensor {name!r} is {value.dtype}, and weights are float32")
     if trained.training.model in MODELS:  # timm's cannot be built without memory
         with torch.device("meta"):  # no memory yet: a config may ask for a model of any size
-            check_weights(weights, make_classifier(trained), str(path / WEIGHTS))
+            check_weights(weights, _unfilled(trained, str(path / CONFIG)), str(path / WEIGHTS))
     return Model.of(trained)
+
+
+def _unfilled(trained: Trained, where: str) -> Classifier:
+    """The classifier that a config asks for; model options of a kind that it cannot have are refused."""
+    try:
+        return make_classifier(trained)
+    except TypeError as error:
+        raise InputError(f"{where} is damaged ({error}); copy the model's folder again") from None
 
 
 def _plain(trained: Trained) -> dict[str, np.ndarray]:

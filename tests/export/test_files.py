@@ -285,3 +285,101 @@ def test_the_folder_can_be_read_by_others(saved):
     mask = os.umask(0)
     os.umask(mask)
     assert saved.stat().st_mode & 0o777 == 0o777 & ~mask
+
+
+def test_what_file_managers_leave_is_no_part_of_a_model_and_in_nobody_s_way(trained, copied):
+    for name in ("Thumbs.db", "desktop.ini", ".DS_Store"):
+        (copied / name).touch()
+    assert load(copied).trained.shift == (0.75,)
+    save(dataclasses.replace(trained, shift=(2.0,)), copied, card="", onnx=False)
+    assert load(copied).trained.shift == (2.0,)
+
+
+def test_a_folder_takes_a_model_where_it_is_new_empty_or_a_model_s(trained, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "new" / "deep" / "m"):
+        assert save(trained, str(path), card="", onnx=False) == path
+        assert load(path).trained.shift == (0.75,)
+    (path / "config.json").unlink()
+    for name in (".hidden", "model.safetensors"):
+        other = tmp_path / name.strip(".")
+        other.mkdir()
+        (other / name).write_text("mine")
+        with pytest.raises(InputError, match=r"is not empty and has no config\.json; choose a new folder"):
+            save(trained, other, card="", onnx=False)
+        assert (other / name).read_text() == "mine"
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"m cannot be written \(.+\); choose another folder"):
+        save(trained, tmp_path / "file" / "m", card="", onnx=False)
+
+
+def test_where_the_new_folder_cannot_take_its_place_the_old_one_comes_back(trained, copied, tmp_path, monkeypatch):
+    before, rename, moved = (copied / "config.json").read_bytes(), os.rename, []
+
+    def failing(source, target):
+        moved.append(target)
+        if len(moved) == 2:
+            raise OSError(16, "Device or resource busy")
+        rename(source, target)
+
+    monkeypatch.setattr("os.rename", failing)
+    with pytest.raises(InputError, match=r"copied cannot be written \(Device or resource busy\)"):
+        save(dataclasses.replace(trained, shift=(2.0,)), copied, card="", onnx=False)
+    assert (copied / "config.json").read_bytes() == before
+    assert [target == copied for target in moved] == [False, True, True]
+    assert os.listdir(tmp_path) == ["copied"]
+
+
+def test_every_file_is_on_the_disk_before_the_folder_takes_its_place(trained, tmp_path, monkeypatch):
+    heard = []
+    rename = os.rename
+    monkeypatch.setattr("os.fsync", lambda number: heard.append(os.fstat(number).st_size))
+    monkeypatch.setattr("os.rename", lambda source, target: [heard.append(str(target)), rename(source, target)])
+    path = save(trained, tmp_path / "m", card="a card of 21 letters.", onnx=False)
+    assert sorted(heard[:-1]) == sorted(file.stat().st_size for file in path.iterdir())
+    assert heard[-1] == str(path)
+
+
+def test_weights_are_written_as_they_are_however_they_lie_in_memory(tmp_path):
+    made = made_trained("mlp", setting("ce"), (3,), options={"hidden": (4,)})
+    turned = {name: np.asfortranarray(value, dtype=np.float64) for name, value in made.weights.items()}
+    assert not turned["trunk.layers.0.weight"].flags.c_contiguous
+    found = load(save(dataclasses.replace(made, weights=turned), tmp_path / "m", card="", onnx=False)).trained.weights
+    assert all(value.dtype == np.float32 and np.array_equal(value, made.weights[name]) for name, value in found.items())
+
+
+def test_an_error_without_words_is_told_by_its_kind_and_half_an_onnx_file_is_not_kept(trained, tmp_path, monkeypatch):
+    def fail(model, file):
+        file.write_text("half")
+        raise MemoryError
+
+    monkeypatch.setattr("camri.export.onnx_file.write_onnx", fail)
+    with pytest.warns(UserWarning, match=r"^model\.onnx was not written: MemoryError$"):
+        path = save(trained, tmp_path / "m", card="")
+    assert sorted(os.listdir(path)) == ["README.md", "config.json", "model.safetensors"]
+
+
+def test_a_part_that_cannot_be_read_is_refused_by_name(copied):
+    (copied / "model.safetensors").unlink()
+    (copied / "model.safetensors").mkdir()
+    with pytest.raises(InputError, match=r"model\.safetensors cannot be read \(.*directory.*\); choose a folder that"):
+        load(copied)
+
+
+@pytest.mark.parametrize("options", [{"width": "a"}, {"width": [2]}, {"dropout": "a"}, {"generator": 1}])
+def test_model_options_of_another_kind_are_refused(copied, options):
+    config = json.loads((copied / "config.json").read_text())
+    edit(copied, training={**config["training"], "model_options": {**config["training"]["model_options"], **options}})
+    with pytest.raises(InputError):
+        load(copied)
+
+
+def test_saving_leaves_the_mask_of_new_files_alone(trained, tmp_path):
+    before = os.umask(0o027)
+    try:
+        path = save(trained, tmp_path / "m", card="", onnx=False)
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+    if sys.platform != "win32":
+        assert path.stat().st_mode & 0o777 == 0o750

@@ -156,7 +156,7 @@ def test_weights_of_another_model_are_refused_by_name(trained):
     [
         ({"shift": (0.1, 0.2)}, "shift=.* give 1 finite numbers, one for each important class"),
         ({"shift": (float("nan"),)}, "shift=.* finite"),
-        ({"important": (3,)}, "important="),
+        ({"important": (3,)}, r"important=\(3,\) is not allowed; give different classes of 0 … 2, not all"),
         ({"important": (0, 1, 2), "shift": (0, 0, 0)}, "not all"),
         ({"classes": ("a", "a", "b")}, "all different"),
         ({"classes": ("a", "b\x1b[2J", "c")}, "printable"),

@@ -60,7 +60,7 @@ def made_image(name, colour="red"):
 
 
 def told(*words, trained=WIDE):
-    """What the words lead to: the files of each group of images, the file of every other; and how many were left out."""
+    """What the words lead to: the files of each group of images, the file of every other; how many were left out."""
     groups, left_out = find_inputs(words, trained)
     return [list(one.files) if isinstance(one, Images) else one.file for one in groups], left_out
 

@@ -1,0 +1,125 @@
+"""config.json by value: what is written, and what is refused in which words."""
+
+import dataclasses
+import json
+
+import pytest
+
+import camri
+from camri.errors import InputError
+from camri.export import config
+from camri.export.config import digest, read, to_trained, write
+from camri.methods import setting
+from tests.export.conftest import made_trained
+
+SCALED = dataclasses.replace(
+    made_trained("mlp", setting("camri", 1, m=0.2, s=8), (2,), standardise=((1.5, 0.0), (2.0, 0.1)), seed=4),
+    classes=("limit", "stöp", "yield"),
+    important=(2, 1),
+    shift=(0.5, -1.0),
+    preprocessing={"feature_columns": ["a", "b"]},
+)
+
+
+def as_written(**changes):
+    """config.json of a model as bytes, with other values and the sha256 that belongs to them."""
+    values = {**json.loads(write(SCALED, "0" * 64)), **changes}
+    return json.dumps({**values, "sha256": digest(values)}).encode()
+
+
+def test_every_field_is_written_on_a_line_of_its_own():
+    text = write(SCALED, "0" * 64)
+    values = json.loads(text)
+    lines = text.splitlines()
+    assert (lines[0], lines[-1], text[-1]) == ("{", "}", "\n")
+    assert [json.loads("{" + line.rstrip(",") + "}") for line in lines[1:-1]] == [
+        {name: value} for name, value in values.items()
+    ]
+    assert "stöp" in text
+    assert values.pop("sha256") == digest(values)
+    assert values == {
+        "format": "camri-model",
+        "version": 1,
+        "camri": camri.__version__,
+        "classes": ["limit", "stöp", "yield"],
+        "important": ["yield", "stöp"],
+        "shift": [0.5, -1.0],
+        "input": {"kind": "features", "dtype": "float32", "shape": [2]},
+        "preprocessing": {"feature_columns": ["a", "b"]},
+        "standardise": {"mean": [1.5, 0.0], "sd": [2.0, 0.1]},
+        "setting": {"method": "camri", "important": [1], "knobs": {"m": [0.2], "s": 8.0}},
+        "training": json.loads(json.dumps(SCALED.training.to_json())),
+        "seed": 4,
+        "class_counts": [50, 20, 30],
+        "weights_sha256": "0" * 64,
+    }
+
+
+def test_what_is_written_is_read_back_as_it_was():
+    found = to_trained(read(write(SCALED, "0" * 64).encode(), "x"), SCALED.weights, "x")
+    for field in dataclasses.fields(SCALED):
+        assert getattr(found, field.name) == getattr(SCALED, field.name), field.name
+
+
+def test_the_sha256_is_of_all_values_but_itself_in_whatever_order():
+    values = json.loads(as_written())
+    turned = dict(reversed(values.items()))
+    assert digest(turned) == digest(values) == digest({**values, "sha256": "x"}) == values["sha256"]
+    assert len({digest({**values, name: None}) for name in values}) == len(values)
+
+
+def test_a_file_as_large_as_allowed_is_read_and_a_larger_one_not_even_parsed(monkeypatch):
+    text = as_written()
+    monkeypatch.setattr(config, "MAX_BYTES", len(text))
+    assert read(text, "x").seed == 4
+    with pytest.raises(InputError, match=rf"^x has {len(text) + 1:,} bytes and cannot be a camri model's; choose the"):
+        read(text + b" ", "x")
+    assert config.MAX_BYTES < 2**30
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            as_written(version=2, camri="9.9"),
+            f"x has format version 2, and camri {camri.__version__} reads version 1; ",
+        ),
+        (as_written(seed="four"), "x is damaged: seed is 'four' (Input should be a valid integer); copy the folder"),
+        (as_written(shift=[0.5, "a" * 58]), f"x is damaged: shift.1 is '{'a' * 58}' ("),  # 60 signs are shown
+        (as_written(shift=[0.5, "a" * 59]), f"x is damaged: shift.1 is '{'a' * 56}… ("),
+        (as_written(input={"kind": "sound", "dtype": "uint8", "shape": [2]}), "x is damaged: input.kind is 'sound' ("),
+        (as_written(standardise={"mean": [0.0], "sd": [1.0], "x": 1}), "x is damaged: standardise.x is 1 ("),
+        (b"\xff", "x is damaged ('utf-8' codec can't decode byte 0xff"),
+        (b"{", "x is damaged (Expecting property name"),
+        (b"[]", "x is not a camri model's; choose a folder that camri fit or camri.export.save wrote"),
+        (b"{}", "x is not a camri model's; choose"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_value(text, said):
+    with pytest.raises(InputError) as refused:
+        read(text, "x")
+    assert str(refused.value).startswith(said)
+
+
+def test_values_that_no_model_could_have_are_refused_with_the_place():
+    def made(**changes):
+        return to_trained(read(as_written(**changes), "x"), {}, "x")
+
+    with pytest.raises(InputError, match=r"^x is damaged \(KeyError: 'halt'\); copy the folder again$"):
+        made(important=["halt", "limit"])
+    with pytest.raises(InputError, match=r"^x: a trained model's shift=\(0\.5,\) is not allowed; give 2 finite"):
+        made(shift=[0.5])
+    told, training = SCALED.setting.to_json(), SCALED.training.to_json()
+    for error, changes in (
+        ("TypeError", {"setting": {**told, "important": None}}),
+        ("ValueError", {"setting": {**told, "important": ["a"]}}),
+        ("AttributeError", {"training": {**training, "model_options": 3}}),
+    ):
+        with pytest.raises(InputError, match=rf"^x is damaged \({error}: .*\); copy the folder again$"):
+            made(**changes)
+
+
+def test_preprocessing_that_is_no_json_is_refused():
+    for value in (float("nan"), {1, 2}, object()):
+        with pytest.raises(InputError, match=r"cannot be written as JSON \(.+\); preprocessing holds plain values"):
+            write(dataclasses.replace(SCALED, preprocessing={"a": value}), "0" * 64)
