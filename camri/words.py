@@ -1,5 +1,21 @@
 """Quantities in the words that every terminal, page and card has for them."""
 
+from collections.abc import Sequence
+
+ROWS_SHOWN = 3
+
+
+def name_rows(rows: Sequence[int], num_rows: int) -> str:
+    """Some of a table's rows, by the numbers of the first, and how many they are.
+
+    >>> name_rows([4], 90), name_rows([4, 7], 90), name_rows([4, 7, 8, 9], 90)
+    ('row 4', 'rows 4, 7 (2 of 90)', 'rows 4, 7, 8, … (4 of 90)')
+    """
+    if len(rows) == 1:
+        return f"row {rows[0]}"
+    more = ", …" if len(rows) > ROWS_SHOWN else ""
+    return f"rows {', '.join(map(str, rows[:ROWS_SHOWN]))}{more} ({len(rows):,} of {num_rows:,})"
+
 
 def duration(seconds: float) -> str:
     """A duration as people say it; "?" where nobody knows it.

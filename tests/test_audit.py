@@ -325,7 +325,7 @@ def test_changes_have_an_interval_even_where_no_row_changed():
         ({"important": list(CLASSES)}, "4 of 4 classes are important; name at least one and not all"),
         ({"labels": ["stop"] * 3}, "800 rows of scores and 3 labels do not fit"),
         ({"labels": ["halt"] * 800}, "label 'halt' is not a class; choices: limit"),
-        ({"labels": [None] * 800}, "the label of row 0 is missing"),
+        ({"labels": [None] * 800}, r"the label of rows 0, 1, 2, … \(800 of 800\) is missing; fill it in"),
         ({"classes": ["a", "b"]}, "2 class names .* for 4 columns"),
         ({"classes": ["a", "b", "c", "c"]}, "give different ones"),
         ({"classes": ["a", "b\x1b[2J", "c", "d"]}, "is not printable"),
@@ -483,9 +483,9 @@ def test_a_class_of_one_group_says_next_to_nothing():
 @pytest.mark.parametrize(
     ("groups", "said"),
     [
-        (["a", None] * 400, r"the group of row 1 is missing \(400 of 800 are\); fill it in"),
-        ([1.0] * 7 + [float("nan")] + [2.0] * 792, r"the group of row 7 is missing \(1 of 800 are\)"),
-        ([" "] * 800, "the group of row 0 is missing"),
+        (["a", None] * 400, r"the group of rows 1, 3, 5, … \(400 of 800\) is missing; fill it in"),
+        ([1.0] * 7 + [float("nan")] + [2.0] * 792, "the group of row 7 is missing; fill it in"),
+        ([" "] * 800, "the group of rows 0, 1, 2, …"),
         (["a"] * 3, r"800 rows and groups of shape \(3,\) do not fit"),
     ],
 )
@@ -585,6 +585,24 @@ def test_tables_that_cannot_be_read_are_refused(tmp_path, text, said):
     (tmp_path / "s.csv").write_text(text)
     with pytest.raises(InputError, match=said):
         read_scores(tmp_path / "s.csv")
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        (
+            [[1.0, 2.0], None, [3.0, 4.0]],
+            r"column 'logits': rows without the 2 values that most rows have: row 1 \(miss",
+        ),
+        ([[1.0, 2.0], [3.0, 4.0], [5.0]], r"rows without the 2 values that most rows have: row 2 \(1 values\); fill"),
+        (pa.array([None] * 3, pa.list_(pa.float64())), "column 'logits': no row has any values; fill the column in"),
+        ([["a", "b"]] * 3, "column 'logits' holds lists of string; scores are lists of numbers"),
+    ],
+)
+def test_lists_of_scores_that_do_not_fit_are_refused_by_their_rows(tmp_path, scores, said):
+    pq.write_table(pa.table({"label": [0, 1, 0], "logits": scores}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=said):
+        read_scores(tmp_path / "a.parquet")
 
 
 def test_a_column_of_groups_is_found_or_told(tmp_path):

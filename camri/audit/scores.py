@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from camri.errors import InputError, closest
 from camri.metrics import Array, Scores, condense
+from camri.words import name_rows
 
 KINDS = ("logits", "probabilities")
 SUM_SLACK = 0.01  # probabilities of a row add up to 1, as far as tables are rounded
@@ -74,11 +75,10 @@ def encode_groups(groups: Array, num: int) -> tuple[tuple[str, ...], Array]:
     if groups.shape != (num,):
         raise InputError(f"{num:,} rows and groups of shape {groups.shape} do not fit; give one group a row")
     texts = [_text(group) for group in groups.tolist()]
-    missing = next((row for row, text in enumerate(texts) if not text), None)
-    if missing is not None:
+    if missing := [row for row, text in enumerate(texts) if not text]:
         raise InputError(
-            f"the group of row {missing} is missing ({texts.count(''):,} of {num:,} are); fill it in, with a name of "
-            "its own where the row stands alone, or remove the row"
+            f"the group of {name_rows(missing, num)} is missing; fill it in, with a name of its own where the row "
+            "stands alone, or remove the row"
         )
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     return tuple(places), np.array([places[text] for text in texts], dtype=np.int64)
@@ -93,9 +93,8 @@ def encode_labels(labels: Array, classes: Sequence[str]) -> Array:
     if labels.ndim != 1:
         raise InputError(f"labels of shape {labels.shape} are not allowed; give one class a row")
     texts = [_text(label) for label in labels.tolist()]
-    missing = next((row for row, text in enumerate(texts) if not text), None)
-    if missing is not None:
-        raise InputError(f"the label of row {missing} is missing; fill it in or remove the row")
+    if missing := [row for row, text in enumerate(texts) if not text]:
+        raise InputError(f"the label of {name_rows(missing, len(texts))} is missing; fill it in or remove the row")
     index = {name: place for place, name in enumerate(classes)}
     if all(text in index for text in texts):
         return np.array([index[text] for text in texts], dtype=np.int64)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from camri.audit.scores import encode_labels
-from camri.data import columns
+from camri.data import columns, lists
 from camri.data.labels import SPLIT_ALIASES
 from camri.errors import InputError, closest
 from camri.metrics import Array
@@ -121,11 +121,11 @@ def _fit(labels: Array, classes: Sequence[str]) -> bool:
 
 
 def _from_lists(column: Any, where: str) -> Array:
-    rows = column.to_pylist()
-    lengths = {len(row) if row is not None else 0 for row in rows}
-    if len(lengths) != 1 or None in (value for row in rows for value in row):
-        raise InputError(f"{where}: rows have {min(lengths)} to {max(lengths)} scores, or some are missing; give all")
-    return np.array(rows, dtype=np.float64)
+    if not columns.is_number_type(column.type.value_type):
+        raise InputError(f"{where} holds lists of {column.type.value_type}; scores are lists of numbers")
+    scores, unlike = lists.to_matrix(column)
+    lists.refuse_unlike(unlike, len(column), scores.shape[1], where)
+    return scores.astype(np.float64)
 
 
 def _from_arrays(file: Path, *told: str | None) -> Scored:

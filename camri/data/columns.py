@@ -138,12 +138,21 @@ def is_text_type(kind: Any) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
+def is_number_type(kind: Any) -> bool:
+    """True for numbers and truth values."""
+    import pyarrow as pa
+
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
 def to_numpy(column: Any) -> np.ndarray:
-    """An Arrow column as a numpy array; text as objects, a missing whole number as NaN."""
+    """An Arrow column as a numpy array; text as objects, a missing whole number or truth value as NaN."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_boolean(column.type) and column.null_count:
+        column = column.cast(pa.int8())  # else None would stand among the numbers
     return column.to_numpy(zero_copy_only=False)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from camri.errors import InputError
+from camri.words import name_rows
 
 SPLIT_ALIASES = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -111,8 +112,8 @@ def _as_text(value: object, row: int, where: str) -> str:
 def _refuse_missing(is_missing: np.ndarray, where: str) -> None:
     rows = np.flatnonzero(is_missing)
     if len(rows):
-        others = f" (and of {len(rows) - 1:,} more of {len(is_missing):,})" if len(rows) > 1 else ""
-        raise InputError(f"{where}: the label of row {rows[0]}{others} is missing; fill it in or remove the row")
+        told = name_rows(rows.tolist(), len(is_missing))
+        raise InputError(f"{where}: the label of {told} is missing; fill it in or remove the row")
 
 
 def _refuse_floats(found: np.ndarray, where: str) -> None:

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from camri.data import columns
+from camri.data import columns, lists
 from camri.data.folder import shown, subfolders
 from camri.data.labels import SPLIT_ALIASES, encode
 from camri.data.listing import EncodedImages, Found, Listing, Options, Part
 from camri.errors import InputError, closest
+from camri.words import name_rows
 
 ROW_NUMBERS = ("", "id", "index", "idx", "row", "unnamed: 0", "__index_level_0__")  # if every row has its own
 
@@ -132,10 +133,11 @@ def _inputs(
 
 
 def _paths(column: Any, folder: Path, where: str) -> EncodedImages:
-    files = []
-    for row, name in enumerate(columns.to_numpy(column)):
-        if name is None or not str(name).strip():
-            raise InputError(f"{where}: the path of row {row} is missing; fill it in or remove the row")
+    files, names = [], columns.to_numpy(column)
+    if missing := [row for row, name in enumerate(names) if name is None or not str(name).strip()]:
+        told = name_rows(missing, len(names))
+        raise InputError(f"{where}: the path of {told} is missing; fill it in or remove the row")
+    for row, name in enumerate(names):
         if "://" in str(name):
             raise InputError(f"{where}: {name} in row {row} is an address; fetch the images and give their paths")
         files.append(columns.pointed_file(folder, str(name)))
@@ -163,7 +165,7 @@ def _feature_columns(table: Any, label: str, options: Options, where: str) -> li
             raise InputError(
                 f"{where}: column {name!r} numbers the rows; a model would learn their order from it: drop the column"
             )
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        if not columns.is_number_type(kind):
             raise InputError(
                 f"{where}: column {name!r} holds {kind}, neither an image path (path_column=, --path-column) nor a "
                 "feature; features are numbers: encode or drop it"
@@ -181,26 +183,15 @@ def _are_distinct(column: Any) -> bool:
 
 def _matrix(table: Any, used: list[str], where: str) -> np.ndarray:
     """float32 (N, D); a value that is missing or infinite is refused with its place."""
-    import pyarrow as pa
-
     if missing := [name for name in used if name not in table.column_names]:
         raise InputError(f"{where} has no column {missing[0]!r}; {closest(missing[0], table.column_names)}")
     if len(used) == 1 and hasattr(table.schema.field(used[0]).type, "value_type"):
-        rows = table.column(used[0]).combine_chunks()
+        rows = table.column(used[0])
         kind = rows.type.value_type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        if not columns.is_number_type(kind):
             raise InputError(f"{where}: column {used[0]!r} holds lists of {kind}; features are lists of numbers")
-        if rows.null_count:
-            row = rows.is_valid().to_pylist().index(False)
-            raise InputError(f"{where}: the features of row {row} are missing; fill them in or remove the row")
-        lengths = np.array([len(row) for row in rows.to_pylist()])
-        if (lengths != lengths[0]).any():
-            row = int(np.flatnonzero(lengths != lengths[0])[0])
-            raise InputError(
-                f"{where}: row {row} of column {used[0]!r} has {lengths[row]} values, row 0 has {lengths[0]}; "
-                "all need the same number"
-            )
-        values = columns.to_numpy(rows.flatten()).reshape(len(lengths), int(lengths[0]))
+        values, unlike = lists.to_matrix(rows)
+        lists.refuse_unlike(unlike, len(rows), values.shape[1], f"{where}, column {used[0]!r}")
         return to_features(values, where)
     values = np.stack([columns.to_numpy(table.column(name)) for name in used], axis=1)
     return to_features(values, where, used)
@@ -228,9 +219,13 @@ def _groups(tables: dict[str, Any], told: str | None, where: str) -> dict[str, n
         return {}
     texts = {part: columns.to_numpy(t.column(column)) for part, t in tables.items() if column in t.column_names}
     for part, values in texts.items():
-        missing = [row for row, value in enumerate(values) if value is None or value != value]
+        missing = [row for row, value in enumerate(values) if value is None or value != value or not str(value).strip()]
         if missing:
-            raise InputError(f"{where}, column {column!r}: the group of row {missing[0]} in {part} is missing")
+            told = name_rows(missing, len(values))
+            raise InputError(
+                f"{where}, {part} part, column {column!r}: the group of {told} is missing; fill it in, with a name of "
+                "its own where the row stands alone, or remove the row"
+            )
     _, codes = np.unique(np.concatenate([v.astype(str) for v in texts.values()]), return_inverse=True)
     ends = np.cumsum([len(values) for values in texts.values()])[:-1]
     return dict(zip(texts, np.split(codes.ravel().astype(np.int64), ends), strict=True))

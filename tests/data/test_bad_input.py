@@ -238,7 +238,13 @@ def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
         ("path,label\n0.png,1.0\n1.png,2\n", r"labels are floats \(one is 1.0\)"),
         ("path,label\n0.png,a\n1.png,\n", r"column 'label', train part: the label of row 1 is missing; fill it in"),
         ("path,label\n0.png,nan\n1.png,b\n", "the label of row 0 is missing"),
-        ("path,label\n,a\n1.png,b\n", "the path of row 0 is missing"),
+        ("path,label\n,a\n1.png,b\n", "the path of row 0 is missing; fill it in or remove the row"),
+        ("path,label\n0.png,a\n,b\n,a\n", r"the path of rows 1, 2 \(2 of 3\) is missing; fill it in"),
+        (
+            "f,label,group\n1,a,x\n2,b,\n",
+            r"train part, column 'group': the group of row 1 is missing; fill it in, with",
+        ),
+        ("f,label\ntrue,a\n,b\n", "the feature in row 1, column f is nan; 1 such values must be filled in"),
         ("path,label,label\n0.png,a,b\n", "has two columns called 'label'; rename one"),
         ("path,kind\n0.png,a\n", r"no label column among path, kind; name it with label_column= \(--label-column\)"),
         ("label\na\nb\n", "a label column and nothing else; add image paths or features"),
@@ -289,7 +295,7 @@ def test_bad_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["label", "label"]), file)
     refused(file, "has two columns called 'label'; rename one")
     pq.write_table(pa.table({"features": [[1.0, 2.0], [1.0]], "label": ["a", "b"]}), file)
-    refused(file, "row 1 of column 'features' has 1 values, row 0 has 2; all need the same number")
+    refused(file, r"column 'features': rows without the 2 values that most rows have: row 1 \(1 values\); fill them in")
     pq.write_table(pa.table({"f": [1.0, 2.0], "label": [0.0, 1.0]}), file)
     refused(file, r"labels are floats \(row 0 is 0.0\)")
     pq.write_table(pa.table({"f": [1.0, 2.0], "label": [1, None]}), file)

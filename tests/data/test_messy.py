@@ -219,7 +219,28 @@ def test_paths_written_on_windows(tmp_path: Path) -> None:
     ("columns", "sentence"),
     [
         ({"features": [[1.0, 2.0], [3.0, None]], "label": ["a", "b"]}, "feature in row 1, column 1 is nan; 1 such"),
-        ({"features": [[1.0, 2.0], None], "label": ["a", "b"]}, "the features of row 1 are missing; fill them in"),
+        (
+            {"features": [[1.0, 2.0], None], "label": ["a", "b"]},
+            r"t\.parquet, train part, column 'features': rows without the 2 values that most rows have: row 1 "
+            r"\(missing\); fill them in or remove the rows$",
+        ),
+        (
+            {"features": [[1.0], [1, 2], None, [3, 4], [], [5, 6], [7, 8, 9], [7, 8]], "label": [*"abababab"]},
+            r"2 values that most rows have: row 0 \(1 values\), row 2 \(missing\), row 4 \(0 values\), … 4 of 8 rows",
+        ),
+        (
+            {"features": pa.array([None, None], pa.list_(pa.float32())), "label": ["a", "b"]},
+            "column 'features': no row has any values; fill the column in or drop it",
+        ),
+        (
+            {"features": pa.array([[], [], [], [1.0]], pa.list_(pa.float32())), "label": [*"abab"]},
+            r"rows without the 1 values that most rows have: row 0 \(0 values\), row 1 \(0 values\), row 2",
+        ),
+        (
+            {"features": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)), "label": ["a", "b"]},
+            r"the 2 values that most rows have: row 1 \(missing\)",
+        ),
+        ({"features": [[True], [None]], "label": ["a", "b"]}, "the feature in row 1, column 0 is nan"),
         ({"features": [["x"], ["y"]], "label": ["a", "b"]}, "holds lists of string; features are lists of numbers"),
         (
             {"features": [[[1.0]], [[2.0]]], "label": ["a", "b"]},
@@ -236,7 +257,7 @@ def test_paths_written_on_windows(tmp_path: Path) -> None:
         ({"f": [0.5, 2.0], "id": [7, 9], "label": ["a", "b"]}, "column 'id' numbers the rows; .*: drop the column"),
         ({"f": [0.5, 2.0], "__index_level_0__": [4, 1], "label": ["a", "b"]}, "'__index_level_0__' numbers the rows"),
         ({"f": [1e300, 2.0], "label": ["a", "b"]}, r"column f is 1e\+300; 1 such values must be"),
-        ({"f": [1.0] * 4, "label": ["a", "", None, "b"]}, r"label of row 1 \(and of 1 more of 4\) is missing"),
+        ({"f": [1.0] * 4, "label": ["a", "", None, "b"]}, r"label of rows 1, 2 \(2 of 4\) is missing; fill it"),
         (
             {"path": ["s3://x/1.png", "2.png"], "label": ["a", "b"]},
             "s3://x/1.png in row 0 is an address; fetch the images",

@@ -13,6 +13,7 @@ from PIL import Image
 
 from camri.data import load
 from camri.data.columns import image_sources
+from camri.data.lists import to_matrix
 from camri.errors import InputError
 
 from .pictures import picture, write_folder, write_picture
@@ -181,6 +182,17 @@ def test_changed_images_beside_a_parquet_file_are_seen(tmp_path: Path, form: str
     load(tmp_path / "t.parquet")
     write_picture(tmp_path / "far.png", picture(3))
     assert np.array_equal(load(tmp_path / "t.parquet").splits["train"].inputs[0].numpy(), picture(3))
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.float32())])
+def test_lists_of_sliced_columns(kind: pa.DataType) -> None:
+    whole = pa.array([[9, 9, 9], [1, 2], None, [3, 4], [], [5]], kind)
+    values, unlike = to_matrix(pa.chunked_array([whole.slice(1, 2), whole.slice(3)]))
+    assert np.array_equal(values, [[1, 2], [np.nan] * 2, [3, 4], [np.nan] * 2, [np.nan] * 2], equal_nan=True)
+    assert unlike == {1: None, 3: 0, 4: 1}
+    values, unlike = to_matrix(pa.chunked_array([whole.slice(1, 1), whole.slice(3, 1)]))
+    assert (values.tolist(), unlike) == ([[1, 2], [3, 4]], {})
+    assert to_matrix(pa.chunked_array([whole.slice(1, 1), whole.slice(5)]))[1] == {1: 1}, "of two, the longer"
 
 
 def test_image_bytes_of_sliced_columns() -> None:
