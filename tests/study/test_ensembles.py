@@ -114,3 +114,55 @@ def test_trials_without_logits_and_folders_in_use_are_refused_and_nothing_is_lef
     assert sorted(one.name for one in tmp_path.iterdir()) == ["run"]
     with pytest.raises(InputError, match="is not empty"):
         make_ensembles(folder, folder, 2)
+
+
+def test_what_the_new_run_says_of_itself(tmp_path, data, small):
+    folder, _, known = fill(tmp_path / "run", data, small)
+    (tmp_path / "five").mkdir()  # an empty folder will do
+    (tmp_path / "five.part").mkdir()
+    (tmp_path / "five.part" / "outcomes.sqlite").write_text("what a call left that was broken off")
+    made = make_ensembles(folder, tmp_path / "five", 5)
+    assert (made.num_settings, made.num_each, made.size, made.left_over) == (3, 1, 5, ())
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["five", "run"]
+    with open_run(tmp_path / "five") as run, open_run(folder) as source:
+        (told,) = run.studies
+        assert (told["name"], told["seeds"]) == ("small, ensembles of 5", [0])
+        assert told["training"] == run.training
+        assert [(one.indices, one.strengths) for one in run.columns()] == [((1,), (1.0,))]
+        assert run.note("command") == f"camri study ensembles {folder} --size 5 --out {tmp_path / 'five'}"
+        rows = run.rows()
+        assert {row.key for row in rows} == {key for key, _ in known}
+        assert len({row.identity for row in rows}) == 3
+        assert not {row.identity for row in rows} & {row.identity for row in source.rows()}
+        for row in rows:
+            assert (row.status, row.epochs_done, row.environment) == ("done", 2, {"torch": "2", "cores": 2})
+            assert (row.wall_s, row.device_s) == (pytest.approx(1.5), pytest.approx(5 / 3))
+            assert run.logits(row)["test"].dtype == np.float16
+            wanted = np.mean([softmax(known[row.key, seed]["test"]) for seed in SEEDS], axis=0)
+            labels, counts = data.splits["test"].labels.numpy(), np.zeros((3, 3), int)
+            np.add.at(counts, (labels, wanted.argmax(axis=1)), 1)
+            np.testing.assert_array_equal(run.confusion(row, "test"), counts)
+
+
+def test_an_ensemble_s_name_tells_its_members(tmp_path, data, small):
+    folder, *_ = fill(tmp_path / "run", data, small)
+    names = {}
+    for size, out in ((2, "two"), (2, "again"), (3, "three")):
+        make_ensembles(folder, tmp_path / out, size)
+        with open_run(tmp_path / out) as run:
+            names[out] = [row.identity for row in run.rows()]
+    assert names["again"] == names["two"]
+    assert len({*names["two"], *names["three"]}) == len(names["two"]) + len(names["three"]) == 9
+    assert {len(name) for name in names["two"]} == {32}
+
+
+def test_a_run_without_trials_or_without_its_important_classes_is_refused(tmp_path, data, small):
+    for name in ("empty", "early"):
+        (tmp_path / name).mkdir()
+        with Store.open(tmp_path / name, facts_of(small, data)) as store:
+            if name == "early":
+                put(store, made_outcome(data, first_trials(small)[0]))
+    with pytest.raises(InputError, match=r"empty.* has no trial that ended well"):
+        make_ensembles(tmp_path / "empty", tmp_path / "out", 2)
+    with pytest.raises(InputError, match=r"early.*: its important classes are not known yet; let its cross-entropy"):
+        make_ensembles(tmp_path / "early", tmp_path / "out", 2)
