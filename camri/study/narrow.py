@@ -86,6 +86,8 @@ def parse_seeds(text: str) -> list[int]:
     try:
         for word in text.split(","):
             first, _, last = word.partition("-")
+            if int(last or first) < int(first):
+                raise ValueError("a range that ends before it begins")
             seeds += range(int(first), int(last or first) + 1)
     except ValueError:
         raise InputError(f"--seeds {text!r} is not a list of seeds; for example 0-4 or 0,3,7") from None

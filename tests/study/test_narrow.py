@@ -1,0 +1,83 @@
+"""A study narrowed by words, by value: which methods stay, which values they get, what is refused."""
+
+import math
+
+import pytest
+
+from camri.errors import InputError
+from camri.methods import MARGIN_UNIT
+from camri.study.grid import Grid
+from camri.study.narrow import narrow, parse_column, parse_duration, parse_grid, parse_seeds
+from camri.study.recipes import digits
+
+
+def grids(chosen, words=()):
+    return {one.method: dict(one.axes) for one in narrow(digits("8"), chosen, words).methods}
+
+
+def test_a_word_for_all_methods_reaches_those_that_have_the_knob_and_a_word_for_one_that_alone():
+    before = grids(None)
+    assert grids(" ce , wce,") == {"ce": {}, "wce": before["wce"]}
+    margins = grids("ce,camri,arcface,wce", ["m=4,8"])
+    for method in ("camri", "arcface"):
+        assert margins[method]["m"] == (4 * MARGIN_UNIT, 8 * MARGIN_UNIT)
+        assert margins[method]["s"] == grids(f"ce,{method}")[method]["s"]
+    assert (margins["ce"], margins["wce"]) == ({}, before["wce"])
+    alone = grids("ce,camri,arcface", ["arcface.m=4"])
+    assert alone["arcface"]["m"] == (4 * MARGIN_UNIT,)
+    assert alone["camri"] == before["camri"]
+    both = grids(None, ["s=4", "wce.w=2.5"])
+    assert both["camri"]["s"] == both["l2softmax"]["s"] == (4.0,)
+    assert both["wce"] == {"w": (2.5,)}
+
+
+def test_a_study_that_is_not_narrowed_is_the_study():
+    study = digits("8")
+    assert narrow(study, None, []) == study
+    assert narrow(study, ",".join(one.method for one in study.methods)) == study
+    assert narrow(study, "arcface,ce").methods[0] == Grid.of("arcface")
+
+
+def refusal(call, *words):
+    with pytest.raises(InputError) as refused:
+        call(*words)
+    return str(refused.value)
+
+
+def test_knobs_and_methods_that_are_not_there_are_named_with_the_nearest():
+    study = digits("8")
+    said = refusal(narrow, study, "ce,camri", ["camir.m=4"])
+    assert said == "--grid camir.m: 'camir' is not in the study; did you mean 'camri'? choices: ce, camri"
+    assert refusal(narrow, study, "ce,wce", ["arcface.m=4"]).startswith(
+        "--grid arcface.m: 'arcface' is not in the study"
+    )
+    said = refusal(narrow, study, "ce,camri", ["mm=4"])
+    assert said == "--grid mm: no method of the study has that knob; did you mean 'm'? choices: m, s"
+    assert refusal(narrow, study, "ce,camri,wce", ["camri.w=4"]).startswith("--grid w: no method of the study has")
+    for word in ("m", "m=", "m=4,", "m=a"):
+        said = refusal(parse_grid, ["s=8", word])
+        assert said == f"--grid {word!r} is not knob=value,value; for example m=4,8 or wce.w=4"
+
+
+def test_important_classes_as_typed():
+    assert parse_column("7") == "7"
+    assert parse_column("cat:2") == {"cat": 2.0}
+    assert parse_column(" cat + dog:0.5") == {"cat": 1.0, "dog": 0.5}
+    assert refusal(parse_column, "cat+dog:x") == "--important 'dog:x': the strength 'x' is not a number"
+
+
+def test_seeds_as_typed():
+    assert parse_seeds("3") == [3]
+    assert parse_seeds("4-4") == [4]
+    assert parse_seeds("0-2,7") == [0, 1, 2, 7]
+    for text in ("7,5-3", "a", "1-b", "", "1,"):
+        assert refusal(parse_seeds, text) == f"--seeds {text!r} is not a list of seeds; for example 0-4 or 0,3,7"
+
+
+def test_durations_as_typed():
+    assert [parse_duration(text) for text in ("0.5", "2s", "3m", "2h")] == [0.5, 2.0, 180.0, 7200.0]
+    assert all(math.isfinite(parse_duration(text)) for text in ("1e9h", "1e-9s"))
+    for text in ("0", "0m", "-1", "inf", "m", "5 d", "nanh"):
+        said = f"--budget {text!r} is not a duration; for example 90s, 25m or 1.5h"
+        assert refusal(parse_duration, text, "--budget") == said
+    assert refusal(parse_duration, "0").startswith("--max-wall '0' ")
