@@ -1,0 +1,132 @@
+"""A claim by value: figures, gains and losses of small tables, and what every step is compared with."""
+
+import numpy as np
+import pytest
+
+from camri.errors import InputError
+from camri.fitting.judging import MOST_PAID, _figures, _gains, _paid, claim_of, measure, pick_model
+from camri.methods import setting
+from camri.metrics import condense
+from camri.select import Rule, Validation
+from camri.study.store import open_run
+from tests.report.conftest import CLASSES, make_run
+
+LABELS = np.repeat([0, 1, 2, 3, 4, 5], [4, 6, 2, 5, 5, 5])  # 1 and 2 are important
+NAMES = ("a", "b", "c", "d", "e", "f")
+
+
+def right(*shares):
+    """Which images of two models are right: of each class so many, the second model one less of class 3."""
+    table = np.zeros((2, len(LABELS)), bool)
+    for seed in range(2):
+        for label, num in enumerate(shares):
+            table[seed, np.flatnonzero(label == LABELS)[: num - (seed and label == 3)]] = True
+    return table
+
+
+def test_figures_are_the_classes_mean_recall_their_hits_and_the_accuracy_of_all():
+    found = _figures(right(4, 3, 2, 5, 0, 1), LABELS, (1, 2))
+    assert (found.recall, found.hits, found.num) == (0.75, 10, 16)  # 3/6 and 2/2; of two models
+    assert found.accuracy == pytest.approx((15 + 14) / 54)
+    assert type(found.hits) is type(found.num) is int
+
+
+def test_gains_are_of_mean_recall_and_of_accuracy_after_less_before():
+    recall, accuracy = _gains(right(4, 3, 2, 5, 0, 1), right(4, 4, 0, 5, 2, 1), LABELS, (1, 2))
+    assert recall.estimate == pytest.approx((-1 / 6 + 1) / 2)
+    assert accuracy.estimate == pytest.approx(-1 / 27)
+    again = _gains(right(4, 3, 2, 5, 0, 1), right(4, 4, 0, 5, 2, 1), LABELS, (1, 2))
+    assert (recall, accuracy) == again, "the same data give the same interval"
+
+
+def test_who_paid_are_at_most_three_others_that_lost_the_greatest_loss_first():
+    before, after = right(4, 6, 2, 5, 5, 5), right(3, 0, 0, 5, 3, 1)
+    paid = _paid(after, before, LABELS, (1, 2), NAMES)
+    assert [name for name, _ in paid] == ["f", "e", "a"]  # d lost nothing, b and c are the important ones
+    assert [loss.estimate for _, loss in paid] == pytest.approx([-0.8, -0.4, -0.25])
+    assert _paid(before, after, LABELS, (1, 2), NAMES) == ()
+    most = _paid(right(3, 6, 2, 3, 2, 1), before, LABELS, (1, 2), NAMES)
+    assert [name for name, _ in most] == ["f", "e", "d"]
+    assert len(most) == MOST_PAID == 3
+    assert most[-1][1].estimate == pytest.approx(-0.4)
+
+
+def test_a_model_s_figures_are_counts_of_its_test_images_after_the_shift():
+    logits = np.array([[0, 1, 0], [0, -1, 0], [0, -3, 0], [1, 0, 0], [3, 0, 0], [0, 0, 1]])
+    test = condense(logits, [1, 1, 1, 0, 0, 2], important=(1,))
+    found = measure(setting("ce"), 7, (2.0,), test)
+    assert (found.setting, found.seed, found.shift) == (setting("ce"), 7, (2.0,))
+    assert (found.hits, found.num) == ((2,), (3,))
+    assert (found.num_right, found.num_images) == (3, 6)  # two of the three others are captured
+    assert (found.accuracy.estimate, found.recalls[0].estimate) == (0.5, pytest.approx(2 / 3))
+    assert measure(setting("ce"), 7, (0.0,), test).num_right == 4
+
+
+def leads(*values):
+    """Two important images and two others, with these leads of the important score."""
+    return condense(np.array([[0.0, lead] for lead in values]), [1, 1, 0, 0], important=(1,))
+
+
+def test_of_equal_models_the_first_seed_is_handed_over_and_a_model_at_the_floor_counts():
+    same = leads(0.5, -0.5, -1.0, -1.0)
+    assert pick_model(Validation("x", {9: same, 2: same, 5: same}), 0.5, Rule())[0] == 2
+    # Exactly at the floor, to the rounding of a mean.
+    found = Validation("x", {1: leads(1, -9, -9, -9), 2: leads(1, 1, 1, -9)})
+    assert pick_model(found, 0.75 + 1e-13, Rule()) == (2, (0.0,))
+
+
+def test_two_important_classes_without_a_shift_have_two_zeros():
+    scores = condense(np.eye(3), [1, 2, 0], important=(0, 1))  # every image is wrong
+    assert pick_model(Validation("x", {0: scores}), 1.0, Rule())[1] == (0.0, 0.0)
+
+
+def shares(run, row, shift, index=1):
+    """Recall of a class and accuracy of a trial on the run's test images."""
+    scores, labels = run.scores(row, "test", (index,)), run.labels("test")
+    correct = scores.correct(shift)
+    return correct[labels == index].mean(), correct.mean()
+
+
+def test_every_step_is_compared_with_the_one_before_and_all_together_with_the_first(tmp_path):
+    folder = make_run(tmp_path / "run", seeds=4, sharpness={"camri": 1.2}, bias={"camri": 1.5})
+    plain = make_run(tmp_path / "plain", methods={"ce": {}}, seeds=[6, 5, 4, 3, 2, 1, 0], sharpness={"ce": -0.5})
+    claim = claim_of(folder, plain, "label smoothing 0.1", 5)
+    assert [(step.name, step.title) for step in claim.steps[:3]] == [
+        ("before", "cross-entropy, plain training"),
+        ("training", "+ better training: label smoothing 0.1"),
+        ("shift", "+ shift of the important scores"),
+    ]
+    assert claim.steps[3].title.startswith("+ method: camri")
+    assert (claim.steps[-1].name, claim.steps[-1].title) == ("together", "all together")
+    assert claim.steps[0].recall_gain is claim.steps[0].accuracy_gain is None
+    for before, step in (*zip(claim.steps, claim.steps[1:4], strict=False), (claim.steps[0], claim.steps[-1])):
+        for name in ("recall", "accuracy"):
+            change = getattr(step.figures, name) - getattr(before.figures, name)
+            assert getattr(step, f"{name}_gain").estimate == pytest.approx(change), (step.name, name)
+    assert claim.steps[-1].figures == claim.steps[-2].figures
+    with open_run(plain) as run:
+        of_plain = np.mean([shares(run, row, (0.0,)) for row in run.rows() if row.seed < 4], axis=0)
+    with open_run(folder) as run:
+        of_ce = np.mean([shares(run, row, (0.0,)) for row in run.rows(method="ce")], axis=0)
+    assert (claim.steps[0].figures.recall, claim.steps[0].figures.accuracy) == pytest.approx(tuple(of_plain))
+    assert (claim.steps[1].figures.recall, claim.steps[1].figures.accuracy) == pytest.approx(tuple(of_ce))
+    assert claim.steps[0].figures.num == 4 * 100
+    # Who paid is over all steps, not over the last.
+    assert {name for name, _ in claim.paid} <= set(CLASSES) - {"column"}
+    assert (claim.num_seeds, len(claim.shift), claim.is_unanimous) == (4, 1, True)
+    assert claim.seed in range(4)
+
+
+def test_other_trainings_that_were_no_better_are_counted(tmp_path):
+    folder = make_run(tmp_path / "run", seeds=2, sharpness={"camri": -1.0, "wce": -1.0, "l2softmax": -1.0})
+    for num, said in ((5, " (4 others were no better)"), (2, " (1 others were no better)"), (1, "")):
+        assert claim_of(folder, None, "plain", num).steps[0].title == f"cross-entropy, plain training{said}"
+    claim = claim_of(folder, None, "plain", 1)
+    assert claim.is_unanimous
+    assert claim.setting == setting("ce")
+
+
+def test_finals_without_cross_entropy_claim_nothing(tmp_path):
+    folder = make_run(tmp_path / "run", seeds=2, failing={("ce", 0), ("ce", 1)})
+    with pytest.raises(InputError, match=r"no cross-entropy trial of the finals ended well; see `camri study status`"):
+        claim_of(folder, None, "plain", 1)
