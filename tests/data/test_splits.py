@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from camri.data import Split, hold_out, load, make_test, thin_out
-from camri.data.dataset import DataSet, assemble
+from camri.data.dataset import DataSet, assemble, hash_json
 from camri.data.splits import _apportion, choose_rows
 from camri.errors import InputError
 
@@ -202,6 +202,43 @@ def test_thinning_keeps_a_part_of_the_named_classes_and_all_else() -> None:
     assert numbers(other.splits["train"]) != kept
     assert rare.provenance["thinned"]["parts"] == {"class 1": 0.1, "class 2": 0.5}
     assert rare.provenance["thinned"]["rows"] == 109
+
+
+def test_the_rows_that_thinning_keeps_are_pinned() -> None:
+    """They were drawn when thinning was designed; they must be drawn by every version after."""
+    data = rows_of([0, 1] * 12, test=[0, 1])
+    rare = thin_out(hold_out(data, fraction=0.25), {"class 1": 0.5})
+    assert numbers(rare.splits["train"]) == THINNED
+    before = numbers(hold_out(data, fraction=0.25).splits["train"])
+    places = [before.index(row) for row in THINNED]
+    step = {
+        "parts": {"class 1": 0.5},
+        "rows": 13,
+        "seed": 0,
+        "sha256": hashlib.sha256(np.array(places, "<i8").tobytes()).hexdigest(),
+    }
+    assert rare.provenance["thinned"] == step
+    assert rare.provenance["splits"] == hold_out(data, fraction=0.25).provenance["splits"]
+    assert rare.fingerprint == hash_json([hold_out(data, fraction=0.25).fingerprint, step])
+    assert (rare.name, rare.classes, list(rare.splits)) == (data.name, data.classes, ["train", "val", "test"])
+    assert thin_out(data, {"class 1": 0.5}, seed=0).fingerprint == thin_out(data, {"class 1": 0.5}).fingerprint
+
+
+THINNED = [3, 4, 6, 8, 10, 11, 13, 14, 16, 18, 20, 22, 23]
+
+
+def test_each_class_is_thinned_on_its_own() -> None:
+    """What else is thinned does not matter to a class, nor does the order."""
+    data = rows_of([0] * 40 + [1] * 40 + [2] * 9)
+    both = numbers(thin_out(data, {"class 0": 0.25, "class 1": 0.25}).splits["train"])
+    turned = numbers(thin_out(data, {"class 1": 0.25, "class 0": 0.25}).splits["train"])
+    alone = numbers(thin_out(data, {"class 1": 0.25}).splits["train"])
+    assert both == turned
+    assert [row for row in both if row >= 40] == [row for row in alone if row >= 40]
+    ones, noughts = [row - 40 for row in both if 40 <= row < 80], [row for row in both if row < 40]
+    assert len(ones) == len(noughts) == 10
+    assert ones != noughts
+    assert len(thin_out(data, {"class 2": 0.06}).splits["train"]) == 81  # 0.54 rows of 9 are one
 
 
 def test_thinning_keeps_whole_groups() -> None:

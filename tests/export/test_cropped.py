@@ -82,6 +82,7 @@ def test_a_row_without_a_box_is_a_problem_of_its_own(signs, tmp_path):
 
 def test_the_card_says_it_and_other_cards_stay(signs, saved, tmp_path):
     _, model, _, _ = signs
+    assert load(model).trained.is_cropped is True
     card = (model / "README.md").read_text(encoding="utf-8")
     assert card.startswith("# Signs\n\n## Cropped images\n")
     assert "roi_x1, roi_y1, roi_x2, roi_y2, width and height" in card
@@ -97,5 +98,5 @@ def test_only_what_was_cropped_is_cropped(signs, saved, tmp_path):
             Image.new("RGB", (8, 8)).save(tmp_path / "photos" / name / f"{number}.png")
     folder = load_data(tmp_path / "photos", cache=False)
     assert "roi" not in preprocessing_of(folder)
-    assert not load(saved).trained.is_cropped
+    assert load(saved).trained.is_cropped is False
     assert WARNING not in run(saved, tmp_path / "photos").output

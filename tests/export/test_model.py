@@ -251,7 +251,7 @@ def test_a_failed_outcome_says_what_it_failed_of(outcome, data):
 
 
 def test_an_outcome_without_weights_says_what_to_do(outcome, data):
-    with pytest.raises(InputError, match="has no weights; train it with keep_weights=True"):
+    with pytest.raises(InputError, match=r"has no weights; train it with keep_weights=True$"):
         Trained.of(dataclasses.replace(outcome, weights=None), data, [1])
 
 

@@ -70,6 +70,9 @@ def test_the_mean_is_of_probabilities_not_of_logits_and_nothing_overflows():
     np.testing.assert_allclose(np.exp(average([sure, unsure])), [[(1 + 1 / (1 + np.e)) / 2, 0.5 * np.e / (1 + np.e)]])
     assert np.isfinite(average([np.array([[6e4, -6e4]])] * 3)).all()
     np.testing.assert_array_equal(average([unsure + 7]), average([unsure]))
+    halves = [np.float16([[3.0, 0.1, -2.0]]), np.float16([[-1.0, 0.3, 2.0]])]
+    wanted = np.log(np.mean([softmax(one) for one in halves], axis=0))
+    np.testing.assert_allclose(average(halves), wanted, rtol=1e-6)  # computed in full precision
 
 
 def test_only_seeds_that_every_setting_has_are_grouped(tmp_path, data, small):
