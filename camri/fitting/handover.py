@@ -160,7 +160,8 @@ def command(request: Request) -> str:
     else:
         words += ["--budget", f"{request.budget_s:g}s"]
     for name, value in request.data_options:
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        if value is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     if request.tolerance:
         words += ["--keep-accuracy", f"{request.tolerance:g}"]
     words += ["--model", request.plain.model]

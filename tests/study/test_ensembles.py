@@ -150,11 +150,11 @@ def test_what_the_new_run_says_of_itself(tmp_path, data, small):
 def test_an_ensemble_s_name_tells_its_members(tmp_path, data, small):
     folder, *_ = fill(tmp_path / "run", data, small)
     names = {}
-    for size, out in ((2, "two"), (2, "again"), (3, "three")):
+    for size, out in ((2, "two"), (2, "new/again"), (3, "three")):
         make_ensembles(folder, tmp_path / out, size)
         with open_run(tmp_path / out) as run:
             names[out] = [row.identity for row in run.rows()]
-    assert names["again"] == names["two"]
+    assert names["new/again"] == names["two"]
     assert len({*names["two"], *names["three"]}) == len(names["two"]) + len(names["three"]) == 9
     assert {len(name) for name in names["two"]} == {32}
 
