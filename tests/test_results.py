@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from camri.cli import app
 from camri.errors import InputError
 from camri.report import docs
 from camri.report.blocks import KINDS, make_block, open_site
-from camri.report.compare import compare_table_one, compare_table_two
+from camri.report.compare import compare_table_one, compare_table_two, facts_table
 from camri.report.results import without_places, write_results
-from tests.report.conftest import make_run
+from tests.report import conftest as made_runs
+from tests.report.conftest import made_data, make_run
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -156,10 +158,51 @@ def test_a_column_is_found_by_its_class_alone(cifar):
     assert [row[2].text for row in compare_table_one([site]).rows[:2]] == ["not run yet"] * 2
 
 
-def test_another_model_is_not_shown_beside_the_papers(cifar):
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "small"},
+        {"model_options": {"ensemble": 5}},
+        {"model_options": {"num_features": 2}},
+    ],
+)
+def test_another_model_is_not_shown_beside_the_papers(cifar, change):
     (site,) = open_site(cifar / "results").results
-    site.verdict["training"]["model"] = "small"
+    assert len(compare_table_one([site]).rows[0][2].text) > len("not run yet")
+    site.verdict["training"].update(change)
     assert [row[2].text for row in compare_table_one([site]).rows[:2]] == ["not run yet"] * 2
+    assert [row[3].text for row in compare_table_two([site]).rows] == ["not run yet"] * 3
+
+
+@pytest.mark.parametrize(
+    ("provenance", "altered", "told"),
+    [
+        (
+            {"thinned": {"parts": {"cat": 0.05}, "rows": 9}},
+            {"thinned": {"cat": 0.05}},
+            "; cat thinned to 5 % in training",
+        ),
+        ({"options": {"size": [48, 32], "roi": False}}, {"size": [48, 32]}, "; size 48 × 32"),
+        ({"options": {"roi": True, "verify": True}}, {"roi": True}, "; cropped to the sign"),
+        ({"options": {"roi": False, "verify": True}}, {}, ""),
+    ],
+)
+def test_altered_data_are_not_shown_beside_the_papers(tmp_path, monkeypatch, provenance, altered, told):
+    def made_so(*given):
+        data = made_data(*given)
+        return replace(data, name="cifar10", provenance={**data.provenance, **provenance})
+
+    monkeypatch.setattr(made_runs, "made_data", made_so)
+    training = made_runs.TRAINING.with_(model="paper")
+    monkeypatch.setattr(made_runs, "TRAINING", training)
+    classes = ("airplane", "automobile", "bird", "cat")
+    run = make_run(tmp_path / "run", classes=classes, important=("cat",), num_images=80, seeds=2)
+    write_results(run, tmp_path / "results" / "cifar10")
+    (site,) = open_site(tmp_path / "results").results
+    assert site.verdict["altered"] == altered
+    assert (compare_table_one([site]).rows[0][2].text == "not run yet") == bool(altered)
+    assert (compare_table_two([site]).rows[0][3].text == "not run yet") == bool(altered)
+    assert facts_table([site]).rows[0][1].text == f"cifar10 made-fingerp{told}"
 
 
 @pytest.mark.parametrize(

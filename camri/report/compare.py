@@ -38,13 +38,20 @@ def hardware(one: Results) -> str:
 
 
 def matching(results: Sequence[Results], place: int) -> Iterator[tuple[Results, int]]:
-    """Results of the authors' CNN with the number of their column that is the one of that place in Table I."""
+    """Results with the paper's model and data, and the number of their column that has that place in Table I."""
     data, name, index = printed.COLUMNS[place]
     for one in results:
-        if one.verdict["data"] == data and one.verdict["training"]["model"] == "paper":
+        if one.verdict["data"] == data and _is_the_papers(one):
             for number, column in enumerate(one.verdict["columns"]):
                 if column["indices"] == [index] or column["important"] == name:
                     yield one, number
+
+
+def _is_the_papers(one: Results) -> bool:
+    """Whether model and data are the paper's: the authors' CNN, no ensembles of it, no class thinned, whole images."""
+    training = one.verdict["training"]
+    plain = training["model"] == "paper" and not training.get("model_options")
+    return plain and not one.verdict.get("altered")  # older results do not say; none of them is
 
 
 def compare_table_one(results: Sequence[Results]) -> Table:
@@ -191,7 +198,7 @@ def facts_table(results: Sequence[Results]) -> Table:
         rows.append(
             cells(
                 one.name,
-                f"{found['data']} {found['fingerprint'][:12]}",
+                f"{found['data']} {found['fingerprint'][:12]}{_how_altered(found)}",
                 describe(found["training"]),
                 f"{trials['done']}{failed}{f', {left} to come' if left > 0 else ''}{screened}",
                 str(timedelta(seconds=round(seconds))),
@@ -207,3 +214,11 @@ def facts_table(results: Sequence[Results]) -> Table:
         (tuple(rows),),
         tuple({"results": one.name} for one in results),
     )
+
+
+def _how_altered(found: Mapping[str, Any]) -> str:
+    told = {**found.get("altered", {})}
+    words = [f"{name} thinned to {100 * part:g} % in training" for name, part in told.pop("thinned", {}).items()]
+    words += [f"size {' × '.join(map(str, told['size']))}"] if "size" in told else []
+    words += ["cropped to the sign"] if "roi" in told else []
+    return "".join(f"; {word}" for word in words)

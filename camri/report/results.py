@@ -16,6 +16,7 @@ import io
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,7 @@ def _facts(reading: Reading, commit: str | None) -> dict[str, Any]:
     return {
         "version": VERSION,
         "data": reading.name,
+        "altered": _altered(run.data.get("provenance", {})),
         "fingerprint": run.fingerprint,
         "images": run.data["rows"],
         "num_classes": len(reading.classes),
@@ -111,6 +113,16 @@ def _facts(reading: Reading, commit: str | None) -> dict[str, Any]:
         "commit": commit or " / ".join(environment.get("commit", [])) or None,
         "environment": environment,
     }
+
+
+def _altered(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes the data other than they come: classes thinned in training, images of another size or cropped."""
+    options = provenance.get("options", {})
+    told = {
+        "thinned": provenance.get("thinned", {}).get("parts"),
+        **{name: options.get(name) for name in ("size", "roi")},
+    }
+    return {name: value for name, value in told.items() if value}
 
 
 def _column(one: ColumnFacts) -> dict[str, Any]:
