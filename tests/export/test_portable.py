@@ -1,15 +1,18 @@
 """ONNX and torch.export say what PyTorch says, for every model and head, at any batch size."""
 
 import json
+import logging
+import warnings
 
 import numpy as np
 import onnxruntime
 import pytest
 import torch
 
+import camri
 from camri.errors import InputError
 from camri.export import Model, save, write_onnx, write_program
-from camri.export.onnx_file import example, logit_size
+from camri.export.onnx_file import _quiet, example, logit_size
 from camri.methods import setting
 from tests.export.conftest import made_trained
 
@@ -82,6 +85,8 @@ def test_the_saved_folder_has_an_onnx_file_that_tells_its_classes_and_nothing_of
     assert json.loads(facts["classes"]) == ["limit", "stop", "yield"]
     assert json.loads(facts["important"]) == ["stop"]
     assert json.loads(facts["shift"]) == [0.75]
+    assert sorted(facts) == ["camri", "classes", "important", "setting", "shift"]
+    assert (facts["setting"], facts["camri"]) == (str(trained.setting), camri.__version__)
     assert session.get_modelmeta().producer_name == "camri"
     data = (path / "model.onnx").read_bytes()
     assert b".py" not in data
@@ -89,8 +94,13 @@ def test_the_saved_folder_has_an_onnx_file_that_tells_its_classes_and_nothing_of
     proto = onnx.load_from_string(data)
     assert [(one.domain, one.version) for one in proto.opset_import if one.domain == ""] == [("", 18)]
     onnx.checker.check_model(proto, full_check=True)
-    (only,) = [one.key for one in proto.metadata_props if one.key == "classes"]
-    assert only == "classes"
+    assert len(proto.metadata_props) == 5
+    assert proto.producer_version == camri.__version__
+    assert proto.doc_string.startswith("Raw inputs to logits and probabilities")
+    assert not [one for one in (*proto.graph.node, *proto.graph.input, *proto.graph.output) if one.metadata_props]
+    assert not [node for node in proto.graph.node if node.doc_string]
+    assert not proto.graph.metadata_props
+    assert not [one for one in proto.graph.value_info if one.metadata_props]
 
 
 def test_the_shift_is_inside(trained, model, tmp_path):
@@ -106,6 +116,91 @@ def test_a_logit_is_as_large_as_the_scale_allows_even_where_all_are_small():
     assert logit_size(Model.of(CASES["paper-cosine"]), small) == 16
     assert logit_size(Model.of(CASES["features-linear"]), small) == 1
     assert logit_size(Model.of(CASES["features-linear"]), small * 100) == pytest.approx(20)
+
+
+class Other:
+    """A runtime whose logits are a part of the logits' size away from PyTorch's."""
+
+    model, apart = None, 0.0
+
+    def __init__(self, data, options, providers):
+        assert (data, options.intra_op_num_threads, providers) == (b"the file", 1, ["CPUExecutionProvider"])
+
+    def run(self, names, feed):
+        assert names == ["logits"]
+        expected = self.model.logits(feed["inputs"])
+        found = expected.copy()
+        found[-1, 0] += self.apart * logit_size(self.model, expected)
+        return [found]
+
+
+@pytest.mark.parametrize("apart", [0.5e-4, -0.5e-4, 2e-4, -2e-4, np.nan])
+def test_a_file_may_differ_by_rounding_and_no_more(model, tmp_path, monkeypatch, apart):
+    monkeypatch.setattr(onnxruntime, "InferenceSession", type("Near", (Other,), {"model": model, "apart": apart}))
+    monkeypatch.setattr("camri.export.onnx_file._export", lambda model: b"the file")
+    (tmp_path / "m.onnx").write_bytes(b"the old file")
+    if abs(apart) < 1e-4:
+        assert write_onnx(model, str(tmp_path / "m.onnx")) == tmp_path / "m.onnx"
+        assert (tmp_path / "m.onnx").read_bytes() == b"the file"
+    else:
+        with pytest.raises(
+            InputError, match=r"differ from PyTorch's by (0\.0002|nan) of their size; it is not written"
+        ):
+            write_onnx(model, tmp_path / "m.onnx")
+        assert (tmp_path / "m.onnx").read_bytes() == b"the old file"
+    assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_what_is_made_up_is_of_the_model_s_kind_and_not_all_alike():
+    images = example(CASES["paper-cosine"], 300)
+    assert (images.dtype, images.shape) == (np.uint8, (300, 8, 8, 3))
+    brightest = images.reshape(300, -1).max(axis=1)
+    assert (images.min(), brightest.max()) == (0, 255)
+    assert brightest.min() < 10 < np.ptp(brightest) - 200  # dark and bright ones
+    np.testing.assert_array_equal(example(CASES["paper-cosine"], 2), example(CASES["paper-cosine"], 2, seed=0))
+    assert (example(CASES["paper-cosine"], 2, seed=1) != images[:2]).any()
+    scaled = CASES["mlp-cosine"]
+    features = example(scaled, 4000)
+    assert (features.dtype, features.shape) == (np.float32, (4000, 5))
+    mean, sd = scaled.standardise
+    np.testing.assert_allclose((features.mean(axis=0) - mean) / sd, 0, atol=0.06)
+    np.testing.assert_allclose(features.std(axis=0) / sd, 1, atol=0.05)
+    bare = example(CASES["features-linear"], 4000)
+    np.testing.assert_allclose([bare.mean(), bare.std()], [0, 1], atol=0.03)
+
+
+def test_the_exporter_is_quiet_and_what_it_changed_is_put_back(capsys, recwarn):
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+
+    @_quiet()
+    def complain():
+        assert logger.getEffectiveLevel() == logging.ERROR
+        print("progress")
+        warnings.warn("advice", stacklevel=1)
+        raise RuntimeError("its errors are raised")
+
+    with pytest.raises(RuntimeError, match="its errors are raised"):
+        complain()
+    assert logger.level == before
+    assert (capsys.readouterr().out, recwarn.list) == ("", [])
+
+
+@pytest.mark.parametrize("write", [write_onnx, write_program])
+def test_the_model_stays_where_it_was_even_where_writing_fails(trained, tmp_path, monkeypatch, write):
+    model = Model.of(trained)
+    model.module.to("meta")  # as a GPU's would be: the exporters want the processor
+
+    def fail(*arguments, **options):
+        raise RuntimeError("no such operator")
+
+    monkeypatch.setattr("torch.onnx.export", fail)
+    monkeypatch.setattr("torch.export.export", fail)
+    monkeypatch.setattr(type(model.module), "cpu", lambda self: self.to_empty(device="cpu"))
+    with pytest.raises(RuntimeError, match="no such operator"):
+        write(model, tmp_path / "m")
+    assert model.module.get_buffer("shift").device.type == "meta"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_disagrees_is_not_written(model, tmp_path, monkeypatch):
