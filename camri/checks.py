@@ -7,6 +7,9 @@ from torch import Tensor
 
 from camri.errors import InputError
 
+# π as float32 has it, 9e-8 more than π: modules keep margins in float32, and losses of float64 outputs see them so.
+HIGHEST_MARGIN_RAD = torch.tensor(math.pi, dtype=torch.float32).item()
+
 
 def known_dtype(outputs: Tensor) -> Tensor:
     if outputs.dim() < 2 or outputs.shape[-1] < 2:
@@ -86,7 +89,7 @@ def check(
     if not 0 <= label_smoothing < 1:
         raise InputError(f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)")
     if margins is not None and readable(margins):
-        _refuse_outside(margins, math.pi, "margins", "0 to π radians")
+        _refuse_outside(margins, HIGHEST_MARGIN_RAD, "margins", "0 to π radians")
     for name, values in (at_least_zero or {}).items():
         if readable(values):
             _refuse_outside(values, torch.finfo(values.dtype).max, name, "finite numbers of at least 0")

@@ -512,6 +512,24 @@ def test_wrong_input_is_refused_by_name_and_value(call, words):
         call()
 
 
+@pytest.mark.parametrize("of_margins", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("of_outputs", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_margin_of_pi_passes_in_every_precision_and_no_more_does(of_outputs, of_margins):
+    margins = torch.tensor([math.pi, 0, 0], dtype=of_margins)
+    turned = losses.add_angular_margin(COSINES.to(of_outputs), TRUTH, margins, "paper")
+    assert turned[0].tolist() == pytest.approx([-0.5, 0.1, 0.2], abs=1e-3 if of_margins.itemsize > 2 else 2e-3)
+    for margin in (3.2, -0.01):
+        margins[0] = margin
+        with pytest.raises(InputError, match=r"margins at \(0,\) is .*; allowed: 0 to π radians"):
+            losses.add_angular_margin(COSINES.to(of_outputs), TRUTH, margins)
+
+
+def test_a_hair_above_pi_is_refused():
+    for dtype, above in ((torch.float32, 3.141593), (torch.float64, math.pi + 1e-7)):
+        with pytest.raises(InputError, match="allowed: 0 to π radians"):
+            losses.add_angular_margin(COSINES.to(dtype), TRUTH, torch.tensor([above, 0, 0], dtype=dtype))
+
+
 def test_minus_100_is_an_error_and_no_row_to_pass_over_even_where_values_are_not_looked_at():
     def total(cos):
         return losses.margin_softmax(cos, torch.tensor([-100]), ZEROS, 8.0).sum()
