@@ -51,6 +51,7 @@ def test_every_point_is_the_accuracy_at_that_recall():
     arm, baseline = models(1.6, seed=1), models(1.4, seed=2)
     grid = np.array([0.6, 0.8])
     gap = compare_curves(arm, baseline, seed=0, recall=grid)
+    by_trial = np.zeros(len(arm))
     for place, recall in enumerate(grid):
         wanted = []
         for mine, its in zip(arm, baseline, strict=True):
@@ -61,7 +62,9 @@ def test_every_point_is_the_accuracy_at_that_recall():
             wanted.append(accuracies)
         assert gap.at[place].estimate == pytest.approx(np.diff(wanted, axis=1).mean() * -1)
         assert gap.accuracy[place] == pytest.approx(np.mean(wanted, axis=0)[1])
+        by_trial -= np.diff(wanted, axis=1)[:, 0] / len(grid)
     assert gap.mean.estimate == pytest.approx(np.mean([one.estimate for one in gap.at]))
+    assert gap.by_trial == pytest.approx(by_trial)
 
 
 def test_the_range_of_one_class_goes_from_the_baselines_recall_to_half_its_misses():

@@ -122,15 +122,16 @@ def choose_paper(measured: dict[str, list[Measured]]) -> dict[str, PaperChoice |
 
 def correct_for_columns(verdicts: Sequence[ColumnVerdict]) -> list[float]:
     """p of the gain over the shifted baseline, a column each, corrected for being several (Holm)."""
-    return _holm([1.0 if one.best is None else one.best.p for one in verdicts])
+    return correct_several([1.0 if one.best is None else one.best.p for one in verdicts])
 
 
 def correct_for_rows(rows: Sequence[Judged]) -> list[float]:
     """The same for the rows of a table."""
-    return _holm([row.p for row in rows])
+    return correct_several([row.p for row in rows])
 
 
-def _holm(values: Sequence[float]) -> list[float]:
+def correct_several(values: Sequence[float]) -> list[float]:
+    """p values corrected for being several (Holm); nan, which a single trial has, stays."""
     known = np.array([1.0 if np.isnan(value) else value for value in values])
     return [float("nan") if np.isnan(v) else float(p) for v, p in zip(values, holm(known), strict=True)]
 

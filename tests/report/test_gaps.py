@@ -8,6 +8,7 @@ import pytest
 from camri.curves import compare_curves
 from camri.report.gaps import gap_of, gap_records, gap_tables, table_of_gaps, table_of_trained
 from camri.report.verdict import SEED
+from camri.stats import paired_t
 from tests.report.conftest import make_run
 
 
@@ -26,6 +27,9 @@ def test_a_sharper_method_has_the_higher_curve(opened, gain):
     arm, other = ([reading.scores(row, "test", column) for row in one.rows] for one in (setting, baseline))
     wanted = compare_curves(arm, other, seed=SEED)
     assert camri["mean"] == wanted.mean.estimate
+    every = gap_records(reading, verdicts)
+    assert camri["p_holm"] == pytest.approx(min(1.0, len(every) * paired_t(wanted.by_trial)))  # the least of them all
+    assert camri["p_holm"] == min(one["p_holm"] for one in every)
     assert (camri["first_low"], camri["last_high"]) == (wanted.at[0].low, wanted.at[-1].high)
     assert camri["recall_from"] == pytest.approx(sum(row.recall["test"][1] for row in baseline.rows) / 8)
     assert 1 - camri["recall_to"] == pytest.approx((1 - camri["recall_from"]) / 2)
@@ -79,22 +83,31 @@ def test_what_is_missing_is_blank():
     assert gap_of({"mean": None, "mean_low": None, "mean_high": None}, "mean") == "–"
 
 
-def record(column, num_trials, low):
+def record(column, num_trials, low, p=0.01):
     names = ("mean", "first", "last", "over_l2softmax", "recall_change", "accuracy_change")
     ends = {f"{name}{end}": low for name in names for end in ("", "_low", "_high")}
     numbers = {"recall_mean": 0.7, "recall_sd": 0.01, "accuracy_mean": 0.9, "accuracy_sd": 0.02}
     about = {"column": column, "important": f"class {column}", "method": "camri", "setting": "m=1", **numbers}
-    return {**about, **ends, "recall_from": 0.7, "recall_to": 0.85, "num_trials": num_trials}
+    return {**about, **ends, "recall_from": 0.7, "recall_to": 0.85, "num_trials": num_trials, "p_holm": p}
 
 
-def test_bold_is_above_0_by_more_than_one_trial_and_columns_stand_apart():
-    table = table_of_gaps([record(0, 2, 0.004), record(0, 1, 0.004), record(1, 2, 0.0), record(1, 2, -0.001)])
+def test_bold_is_above_0_and_sure_and_columns_stand_apart():
+    table = table_of_gaps(
+        [
+            record(0, 2, 0.004, p=0.049),
+            record(0, 1, 0.004, p=None),
+            record(0, 2, 0.004, p=0.05),
+            record(1, 2, 0.0, p=0.01),
+            record(1, 2, -0.001, p=0.01),
+        ]
+    )
     assert table.titles == ("important: class 0", "important: class 1")
-    assert [[row[2].bold for row in group] for group in table.groups] == [[True, False], [False, False]]
+    assert [[row[2].bold for row in group] for group in table.groups] == [[True, False, False], [False, False]]
     assert [cell.text for cell in table.groups[0][0]] == [
         "CAMRI",
         "m=1",
         "+0.40 [+0.40, +0.40]",
+        "0.049",
         "+0.40 [+0.40, +0.40]",
         "+0.40 [+0.40, +0.40]",
         "0.700 – 0.850",
