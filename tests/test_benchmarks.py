@@ -142,7 +142,7 @@ def test_examples_in_docstrings_hold(name):
 
 @pytest.fixture
 def shop(tmp_path):
-    return Workshop.open(tmp_path / "trials", "digits", "8", epochs=2, ensemble=1, device=torch.device("cpu"))
+    return Workshop.open(tmp_path / "trials", "digits", "8", epochs=3, ensemble=1, device=torch.device("cpu"))
 
 
 def made_replica(shop, name, **changes):
@@ -174,6 +174,13 @@ def test_arms_of_one_seed_start_from_the_same_trunk_and_see_the_same_rows(shop):
         assert torch.equal(mine, its)
     assert torch.equal(one.order, other.order)
     assert one.order.unique().numel() == one.order.numel()
+
+
+def test_tried_margins_train_with_the_ramp_of_the_schedule(shop):
+    criterion = ARMS["two_sided_0.2"].criterion(shop.job)
+    assert criterion.ramp == (0, round(0.3 * 3 * 17))  # three epochs of 17 batches
+    assert criterion.margins.tolist() == pytest.approx([0.0] * 8 + [0.2, 0.0])
+    assert criterion.options["scale"] == 8.0
 
 
 def test_a_sharpness_aware_step_is_taken_from_uphill_and_counts_its_rows_once(shop):
@@ -273,6 +280,7 @@ def test_a_new_head_learns_from_the_frozen_trunk_of_its_seed(shop):
     replica, control = (shop._make(ARMS[name], 1) for name in ("head_camri", "head_ce"))
     assert [parameter.shape for parameter in replica.parameters] == [(10, 64)]
     assert torch.equal(replica.model.head.weight, control.model.head.weight)
+    assert not torch.equal(shop._make(ARMS["head_camri"], 0).model.head.weight, replica.model.head.weight)
     assert replica.job.training.epochs == 2
     trained = shop.folder.load("ce", 1)
     head = {name.removeprefix("head."): torch.from_numpy(v) for name, v in trained.weights.items() if "head." in name}
@@ -380,9 +388,16 @@ def test_arms_are_chosen_by_name_and_letter_and_each_names_arms_to_compare_with(
     with pytest.raises(InputError, match="did you mean 'camri'"):
         choose_arms(["camry"])
     assert "".join(dict.fromkeys(arm.group for arm in ARMS.values())) == "controlsabdcefg"
-    for arm in ARMS.values():
-        assert ARMS[arm.trained_alike].is_head_only == arm.is_head_only or arm.name == "head_ce"
-        assert not arm.without_margin or ARMS[arm.without_margin].method == "l2softmax"
+    controls = {name: (arm.trained_alike, arm.without_margin) for name, arm in ARMS.items() if arm.is_for_the_class}
+    alone = ("camri", "two_sided_0.1", "two_sided_0.2", "hardest_0.1", "hardest_0.2", "learned_final", "learned_epoch")
+    assert controls == {
+        **dict.fromkeys(alone, ("ce", "l2softmax")),
+        "head_camri": ("head_ce", "head_l2softmax"),
+        "head_wce": ("head_ce", ""),
+        "sam_important": ("sam", ""),
+        "ensemble_camri": ("ensemble_ce", "ensemble_l2softmax"),
+        "distilled_camri": ("distilled_ce", "distilled_l2softmax"),
+    }
 
 
 def call_prize(monkeypatch, capsys, *words):
