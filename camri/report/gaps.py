@@ -108,18 +108,13 @@ def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
     """The curves against cross-entropy's, of the records."""
 
     def row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
-        lower, upper, p = f"{one['recall_from']:.3f}", f"{one['recall_to']:.3f}", one["p_holm"]
+        p = one["p_holm"]
+        ends = (("first", "recall_from"), ("last", "recall_to"))
         return (
             *cells(TITLES[one["method"]], one["setting"]),
             Cell(gap_of(one, "mean"), bold=one["mean_low"] > 0 and p is not None and p < 0.05),
-            *cells(
-                p_value(p),
-                gap_of(one, "first"),
-                gap_of(one, "last"),
-                f"{lower} – {upper}",
-                gap_of(one, "over_l2softmax"),
-            ),
-            Cell(str(one["num_trials"])),
+            *cells(p_value(p), ", ".join(f"{hundredths(one[gap])} at {one[recall]:.3f}" for gap, recall in ends)),
+            *cells(gap_of(one, "over_l2softmax"), str(one["num_trials"])),
         )
 
     return _table(
@@ -130,9 +125,7 @@ def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
             "setting",
             "gap: mean over the range",
             "p (Holm)",
-            "at its lower end",
-            "at its upper end",
-            "range of recall",
+            "at the ends of the range",
             "against L2-softmax at its scale",
             "trials",
         ),
@@ -172,10 +165,15 @@ def gap_of(record: Mapping[str, Any] | None, name: str) -> str:
     """
     if record is None or record[name] is None:
         return BLANK
-    estimate, low, high = (_hundredths(record[f"{name}{end}"]) for end in ENDS)
+    estimate, low, high = (hundredths(record[f"{name}{end}"]) for end in ENDS)
     return f"{estimate} [{low}, {high}]"
 
 
-def _hundredths(value: float) -> str:
+def hundredths(value: float) -> str:
+    """A difference in points of a hundred with two decimals and its sign.
+
+    >>> hundredths(0.0031), hundredths(-0.00004)
+    ('+0.31', '0.00')
+    """
     text = f"{100 * value:+.2f}"
     return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", "−")
