@@ -155,7 +155,7 @@ def _image_rows(path: Path, table: Any, boxes: np.ndarray | None) -> Group:
     if pointed is None:
         return Problem(file, f"it has no column with images or their paths among {', '.join(table.column_names[:12])}")
     names = columns.to_numpy(table.column(pointed)).tolist()
-    paths = [columns.pointed_file(path.parent, str(name or "")) for name in names]
+    paths = [columns.pointed_file(path.parent, name or "") for name in names]
     return Images([file] * len(paths), range(len(paths)), paths, boxes)
 
 

@@ -116,6 +116,7 @@ def test_the_home_folder_is_found_and_a_loop_of_links_is_a_problem(here, monkeyp
     made_image("photos/a.png")
     assert told("~/photos/*.png", "~/photos/a.png") == ([[str(here / "photos" / "a.png")]], 0)
     Path("photos/back").symlink_to(here / "photos")
+    assert told("photos") == (["photos"], 0)
     (why,) = whys("photos")
     assert why == "photos/back is a link to a folder above itself (a loop); remove the link"
 
@@ -165,7 +166,13 @@ def test_grey_images_may_lack_their_channel_and_colour_may_not(here):
     np.save("g.npy", np.arange(108, dtype=np.uint8).reshape(2, 6, 9))
     ((found,), _) = find_inputs(["g.npy"], grey)
     np.testing.assert_array_equal(found.array, np.arange(108).reshape(2, 6, 9, 1))
+    assert isinstance(found.array, np.memmap), "an array of any size is read chunk by chunk"
     assert whys("g.npy") == ["it holds uint8 (2, 6, 9), and the model takes uint8 images (N, 6, 9, 3)"]
+    Path("g.npy").rename("G.NPY")
+    ((found,), _) = find_inputs(["G.NPY"], grey)
+    assert len(found) == 2
+    single = made_trained("mlp", setting("ce"), (1,))
+    assert whys("G.NPY", trained=single) == ["it holds uint8 (2, 6, 9), and the model takes numbers (N, 1)"]
     np.save("s.npy", np.zeros((2, 6, 9, 3), np.int16))
     assert whys("s.npy") == ["it holds int16 (2, 6, 9, 3), and the model takes uint8 images (N, 6, 9, 3)"]
 
@@ -196,6 +203,9 @@ def test_the_images_of_a_table_are_its_rows(here):
     ((found,), _) = find_inputs(["sub/t.csv"], WIDE)
     assert (found.files, list(found.rows), found.sources) == (["sub/t.csv"] * 2, [0, 1], ["sub/a.png", "sub"])
     assert list(only_chunk(found, WIDE).problems) == [1]
+    pq.write_table(pa.table({"path": ["a.png", None]}), "sub/u.parquet")
+    ((found,), _) = find_inputs(["sub/u.parquet"], WIDE)
+    assert found.sources == ["sub/a.png", "sub"]
     pq.write_table(pa.table({"photo": [Path("sub/a.png").read_bytes()] * 2, "path": ["x.png"] * 2}), "t.parquet")
     ((found,), _) = find_inputs(["t.parquet"], WIDE)
     assert (found.files, list(found.rows)) == (["t.parquet"] * 2, [0, 1])
@@ -256,3 +266,4 @@ def test_what_is_wrong_with_a_table_is_told_without_its_name(here):
     for text, said in (("a,a\n1,2\n", "has two columns called 'a'; rename one"), ("a,b\n", "has no rows")):
         Path("t.csv").write_text(text)
         assert whys("t.csv", trained=FEATURES) == [said]
+        assert told("t.csv", trained=FEATURES) == (["t.csv"], 0)
