@@ -83,7 +83,6 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
         # together prefer stands on too little, and the claim would not be about it.
         final = verdict.baseline if best.keeps_baseline else best.final
         seed, shift = pick_model(reading.validation(final, column), best.choice.final.floor, reading.rule)
-        row = next(one for one in final.rows if one.seed == seed)
         labels, seeds = reading.run.labels("test"), best.judgement.seeds
         before = _plain(plain, seeds, column.indices)
         is_baseline = final.key == verdict.baseline.key
@@ -95,7 +94,7 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
             over_shifted=None if is_baseline else Interval.of(best.gain),
             gain_is_shown=is_sure(best, p) and not is_baseline,
             is_unanimous=is_baseline or set(best.judgement.arms["chosen"].keys) == {final.key},
-            setting=Setting.from_json(row.setting),
+            setting=Setting.from_json(final.rows[0].setting),
             seed=seed,
             shift=shift,
             num_seeds=len(seeds),

@@ -215,10 +215,10 @@ def test_the_images_of_a_table_are_its_rows(here):
     assert whys("u.parquet") == [f"it has no column with images or their paths among {names}"]
 
 
-def features_of(table, **preprocessing):
+def features_of(table, trained=FEATURES, **preprocessing):
     """The features that a model takes from a table, or why it does not."""
     pq.write_table(pa.table(table), "t.parquet")
-    ((found,), _) = find_inputs(["t.parquet"], dataclasses.replace(FEATURES, preprocessing=preprocessing))
+    ((found,), _) = find_inputs(["t.parquet"], dataclasses.replace(trained, preprocessing=preprocessing))
     return found.why if isinstance(found, Problem) else found.array.tolist()
 
 
@@ -237,6 +237,8 @@ def test_features_are_all_numbers_beside_the_usual_roles(here):
     assert features_of(NUMBERS, feature_columns=["b", "a"]) == three
     assert features_of({"x1": [1], **NUMBERS}, feature_columns=["a", "b"]) == four
     assert features_of({"a": [1], "b": ["2"], "c": [3]}, feature_columns=["a", "b", "c"]) == [[1, 2, 3]]
+    single = made_trained("mlp", setting("ce"), (1,))
+    assert features_of({"label": ["x", "y"], "a": [1.0, 2.0]}, single) == [[1.0], [2.0]]
     worded = features_of({"a": [1], "b": ["two"], "c": [3]}, feature_columns=["a", "b", "c"])
     assert worded == "a feature is not a number: could not convert string to float: 'two'"
 
@@ -247,6 +249,7 @@ def test_features_of_a_list_are_found_by_name_or_as_the_only_list(here):
     assert features_of({"label": [[0.0]], "z": [5], "new": lists["new"]}) == [[1, 2, 3]]
     assert features_of({"label": ["x"], "new": lists["new"]}, feature_columns=["gone"]) == [[1, 2, 3]]
     assert features_of(lists) == "it has 0 columns of numbers, and the model takes 3 features"
+    assert features_of({"e": [[{"x": 1}] * 3]}).startswith("a feature is not a number: float() argument must be")
     assert features_of({"e": [[1.0, 2.0]]}) == "it holds float64 (1, 2), and the model takes numbers (N, 3)"
 
 

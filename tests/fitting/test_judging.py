@@ -1,9 +1,12 @@
 """A claim by value: figures, gains and losses of small tables, and what every step is compared with."""
 
+import json
+
 import numpy as np
 import pytest
 
 from camri.errors import InputError
+from camri.fitting import judging
 from camri.fitting.judging import MOST_PAID, _figures, _gains, _paid, claim_of, measure, pick_model
 from camri.methods import setting
 from camri.metrics import condense
@@ -54,12 +57,13 @@ def test_who_paid_are_at_most_three_others_that_lost_the_greatest_loss_first():
 def test_a_model_s_figures_are_counts_of_its_test_images_after_the_shift():
     logits = np.array([[0, 1, 0], [0, -1, 0], [0, -3, 0], [1, 0, 0], [3, 0, 0], [0, 0, 1]])
     test = condense(logits, [1, 1, 1, 0, 0, 2], important=(1,))
-    found = measure(setting("ce"), 7, (2.0,), test)
-    assert (found.setting, found.seed, found.shift) == (setting("ce"), 7, (2.0,))
+    found = measure(setting("ce"), 7, (1.5,), test)
+    assert (found.setting, found.seed, found.shift) == (setting("ce"), 7, (1.5,))
     assert (found.hits, found.num) == ((2,), (3,))
     assert (found.num_right, found.num_images) == (3, 6)  # two of the three others are captured
     assert (found.accuracy.estimate, found.recalls[0].estimate) == (0.5, pytest.approx(2 / 3))
     assert measure(setting("ce"), 7, (0.0,), test).num_right == 4
+    assert json.dumps(found.to_json()), "counts are plain numbers"
 
 
 def leads(*values):
@@ -73,6 +77,16 @@ def test_of_equal_models_the_first_seed_is_handed_over_and_a_model_at_the_floor_
     # Exactly at the floor, to the rounding of a mean.
     found = Validation("x", {1: leads(1, -9, -9, -9), 2: leads(1, 1, 1, -9)})
     assert pick_model(found, 0.75 + 1e-13, Rule()) == (2, (0.0,))
+
+
+def test_of_models_at_or_above_the_floor_recall_decides_before_accuracy():
+    def ten(*captured):
+        logits = np.array([[0.0, 1.0 if place in captured else -9.0] for place in range(10)])
+        return condense(logits, [1] * 4 + [0] * 6, important=(1,))
+
+    found = Validation("x", {1: ten(0, 1, 2), 2: ten(0, 1, 2, 3, 4, 5)})  # .75 at .9 accuracy, and 1 at .8
+    assert pick_model(found, 0.8, Rule())[0] == 2
+    assert pick_model(found, 0.85, Rule())[0] == 1
 
 
 def test_two_important_classes_without_a_shift_have_two_zeros():
@@ -89,7 +103,8 @@ def shares(run, row, shift, index=1):
 
 def test_every_step_is_compared_with_the_one_before_and_all_together_with_the_first(tmp_path):
     folder = make_run(tmp_path / "run", seeds=4, sharpness={"camri": 1.2}, bias={"camri": 1.5})
-    plain = make_run(tmp_path / "plain", methods={"ce": {}}, seeds=[6, 5, 4, 3, 2, 1, 0], sharpness={"ce": -0.5})
+    others = {"ce": {}, "l2softmax": {"s": [8]}}
+    plain = make_run(tmp_path / "plain", methods=others, seeds=[6, 5, 4, 3, 2, 1, 0], bias={"ce": -0.5})
     claim = claim_of(folder, plain, "label smoothing 0.1", 5)
     assert [(step.name, step.title) for step in claim.steps[:3]] == [
         ("before", "cross-entropy, plain training"),
@@ -105,24 +120,29 @@ def test_every_step_is_compared_with_the_one_before_and_all_together_with_the_fi
             assert getattr(step, f"{name}_gain").estimate == pytest.approx(change), (step.name, name)
     assert claim.steps[-1].figures == claim.steps[-2].figures
     with open_run(plain) as run:
-        of_plain = np.mean([shares(run, row, (0.0,)) for row in run.rows() if row.seed < 4], axis=0)
+        of_plain = np.mean([shares(run, row, (0.0,)) for row in run.rows(method="ce") if row.seed < 4], axis=0)
     with open_run(folder) as run:
         of_ce = np.mean([shares(run, row, (0.0,)) for row in run.rows(method="ce")], axis=0)
     assert (claim.steps[0].figures.recall, claim.steps[0].figures.accuracy) == pytest.approx(tuple(of_plain))
     assert (claim.steps[1].figures.recall, claim.steps[1].figures.accuracy) == pytest.approx(tuple(of_ce))
     assert claim.steps[0].figures.num == 4 * 100
-    # Who paid is over all steps, not over the last.
-    assert {name for name, _ in claim.paid} <= set(CLASSES) - {"column"}
+    # Who paid is over all steps together: four classes of equal size share what accuracy lost or won.
+    assert {name for name, _ in claim.paid} == set(CLASSES) - {"column"}
+    together = claim.steps[-1]
+    changes = together.recall_gain.estimate + sum(loss.estimate for _, loss in claim.paid)
+    assert changes / 4 == pytest.approx(together.accuracy_gain.estimate)
     assert (claim.num_seeds, len(claim.shift), claim.is_unanimous) == (4, 1, True)
     assert claim.seed in range(4)
 
 
-def test_other_trainings_that_were_no_better_are_counted(tmp_path):
+def test_other_trainings_that_were_no_better_are_counted(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run", seeds=2, sharpness={"camri": -1.0, "wce": -1.0, "l2softmax": -1.0})
     for num, said in ((5, " (4 others were no better)"), (2, " (1 others were no better)"), (1, "")):
         assert claim_of(folder, None, "plain", num).steps[0].title == f"cross-entropy, plain training{said}"
+    monkeypatch.setattr(judging, "is_sure", lambda best, p: True)
     claim = claim_of(folder, None, "plain", 1)
     assert claim.is_unanimous
+    assert not claim.gain_is_shown, "cross-entropy has no gain over itself"
     assert claim.setting == setting("ce")
 
 
