@@ -16,6 +16,7 @@ from camri.posthoc import SLACK, trace
 from camri.stats import Difference, compare
 
 NUM_RECALLS = 9
+ENDLESS = 1e5  # beyond every lead: they are float16, 65,504 at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +45,19 @@ def recall_range(baseline: Sequence[Scores], num: int = NUM_RECALLS) -> Array:
     array([0.5  , 0.625, 0.75 ])
     """
     start = float(np.mean([one.recall().mean() for one in baseline]))
-    reached = float(np.mean([trace(one).mean_recall[-1] for one in baseline]))
+    reached = float(np.mean([_reached(one) for one in baseline]))
     return np.linspace(start, (start + reached) / 2, num)
 
 
 def common_range(baseline: Sequence[Scores], *arms: Sequence[Scores]) -> Array:
     """The baseline's :func:`recall_range`, cut to what every model of the baseline and the arms can reach."""
-    every = [one for side in (baseline, *arms) for one in side]
-    grid, most = recall_range(baseline), min(trace(one).mean_recall[-1] for one in every)
+    grid, most = recall_range(baseline), min(_reached(one) for side in (baseline, *arms) for one in side)
     return np.linspace(min(grid[0], most), min(grid[-1], most), len(grid))
+
+
+def _reached(scores: Scores) -> float:
+    """The mean recall under an endless shift."""
+    return float(scores.recall(ENDLESS).mean())
 
 
 def compare_curves(arm: Sequence[Scores], baseline: Sequence[Scores], *, seed: int, recall: Array | None = None) -> Gap:
@@ -74,7 +79,7 @@ def compare_curves(arm: Sequence[Scores], baseline: Sequence[Scores], *, seed: i
     if len(arm) != len(baseline):
         raise InputError(f"{len(arm)} and {len(baseline)} trials cannot be paired; give the same seeds of both")
     grid = common_range(baseline, arm) if recall is None else np.asarray(recall, dtype=np.float64)
-    reached = min(trace(one).mean_recall[-1] for one in (*arm, *baseline))
+    reached = min(_reached(one) for one in (*arm, *baseline))
     if grid.max() > reached + SLACK:
         raise InputError(f"recall={grid.max():g} is not reached by every model; give recalls up to {reached:.4g}")
     mine, its = (np.array([_correct_at(one, grid) for one in side]) for side in (arm, baseline))  # (S, G, N)

@@ -4,8 +4,9 @@ The honest way has two steps that cannot be mixed up: `choose` is given validati
 takes its finished choice and opens the test scores of the chosen setting and of the controls, of no other.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -237,15 +238,21 @@ class Arm:
 class Gain:
     """The chosen setting less another arm, on the same images and seeds.
 
-    recall is the important classes' mean; by_class has every class, so that it shows who paid; p is a paired t test's
-    on the mean recall over seeds; chance_of_fall is the probability that accuracy fell by more than epsilon.
+    recall is the important classes' mean; p is a paired t test's on the mean recall over seeds; chance_of_fall is the
+    probability that accuracy fell by more than epsilon. `over` makes the difference over some of the images.
     """
 
     recall: Difference
     accuracy: Difference
-    by_class: Mapping[int, Difference]
     p: float
     chance_of_fall: float
+    labels: Array
+    over: Callable[[Array], Difference]
+
+    @cached_property
+    def by_class(self) -> Mapping[int, Difference]:
+        """Every class's recall, so that it shows who paid. Made when first asked for: few of a report's rows are."""
+        return {int(index): self.over(self.labels == index) for index in np.unique(self.labels)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,8 +356,12 @@ def _rule_for(setting: Validation, rule: Rule, pick: Pick, group: frozenset[int]
     for being shifted.
     """
     others = setting.of(set(setting.scores) - group)
-    whole = rule.tune(others if others.scores else setting, pick.floor)
-    return replace(rule, negative=rule.negative and (whole is None or min(whole.shift) < 0))
+    whole = others if others.scores else setting
+    # Where it keeps the floor as it is, no common shift down is better: recall never falls with the shift.
+    if not rule.negative or (not rule.each and pool(list(whole.scores.values())).accuracy() >= pick.floor):
+        return replace(rule, negative=False)
+    shift = rule.tune(whole, pick.floor)
+    return replace(rule, negative=shift is None or min(shift.shift) < 0)
 
 
 def _arm(tests: Sequence[Scores], planned: Sequence[tuple[str, tuple[float, ...]]]) -> Arm:
@@ -382,7 +393,8 @@ def _gain(chosen: Arm, other: Arm, images: Scores, epsilon: float, *, seed: int,
     return Gain(
         recall=over(own, labels[own]),
         accuracy=accuracy,
-        by_class={int(index): over(labels == index) for index in np.unique(labels)},
         p=paired_t(chosen.recall.mean(axis=1) - other.recall.mean(axis=1)),
         chance_of_fall=accuracy.chance_of_fall(epsilon),
+        labels=labels,
+        over=over,
     )

@@ -14,8 +14,11 @@ from camri.select import (
     Judgement,
     Measured,
     PaperChoice,
+    Pick,
     Rule,
     Trial,
+    Validation,
+    _rule_for,
     choose,
     choose_as_paper,
     debias_paper,
@@ -230,6 +233,23 @@ def test_no_model_is_shifted_back_where_its_setting_as_a_whole_need_not_be():
     assert floors == {0: 0.9, 1: 1.0, 2: 0.9, 3: 1.0}
     assert found.arms["baseline shifted"].shifts == ((0.0,), (0.0,), (0.0,), (0.0,))
     assert found.arms["over"].shifts == ((-3.5,), (-3.5,), (-3.5,), (-3.5,))
+
+
+@pytest.mark.parametrize("rule", [Rule(), Rule("min"), Rule({1: 0.7, 2: 0.6}), Rule(each=True), Rule(negative=False)])
+def test_a_setting_is_shifted_back_where_its_best_shift_goes_down(rule):
+    rng = np.random.default_rng(0)
+    seen = []
+    for _ in range(40):
+        labels = rng.integers(0, 3, 60)
+        scores = {s: condense(rng.normal(size=(60, 3)) + 1.5 * np.eye(3)[labels], labels, (1, 2)) for s in range(3)}
+        setting = Validation("made", scores)
+        accuracy = np.mean([scores[1].accuracy(), scores[2].accuracy()])
+        floor = accuracy + rng.choice([-0.05, 0.0, 0.02, 0.05, 0.3])
+        shift = rule.tune(setting.of({1, 2}), floor)
+        wanted = rule.negative and (shift is None or min(shift.shift) < 0)
+        assert _rule_for(setting, rule, Pick("made", floor, {}), frozenset({0})) == replace(rule, negative=wanted)
+        seen.append(wanted)
+    assert set(seen) == ({False, True} if rule.negative else {False})
 
 
 def test_judge_refuses_what_it_cannot_pair():
