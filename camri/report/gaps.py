@@ -10,7 +10,7 @@ import numpy as np
 
 from camri.curves import common_range, compare_curves
 from camri.metrics import Scores
-from camri.report.reading import BASELINE, TITLES, Planned, Reading
+from camri.report.reading import BASELINE, TITLES, Planned, Reading, quoted
 from camri.report.table import BLANK, Cell, Table, cells
 from camri.report.tables import figures, interval_of, p_value, spread
 from camri.report.verdict import SEED, ColumnVerdict, correct_several, same_scale
@@ -32,13 +32,14 @@ def gap_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dic
 
     p is of a paired t test over seeds on the mean gap, corrected for all of them (Holm).
     """
-    records = [
-        {"column": one.column.number, "important": one.column.title, "method": method, "setting": setting.title, **gap}
-        for one in verdicts
-        for method in TITLES
-        if method != BASELINE and (setting := one.own.get(method)) is not None
-        if (gap := _gap(reading, one, setting)) is not None
-    ]
+    records = []
+    for one in verdicts:
+        reading.begin(f"comparing the curves of {quoted(one.column.title)}")
+        about = {"column": one.column.number, "important": one.column.title}
+        for method in [name for name in TITLES if name != BASELINE and name in one.own]:
+            gap = _gap(reading, one, one.own[method])
+            if gap is not None:
+                records.append({**about, "method": method, "setting": one.own[method].title, **gap})
     corrected = correct_several([record.pop("p") for record in records])
     return [{**record, "p_holm": p} for record, p in zip(records, corrected, strict=True)]
 

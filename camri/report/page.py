@@ -50,9 +50,11 @@ class Section:
         return [] if self.figure is None else [specification(panel, PAGE) for panel in self.figure.panels]
 
 
-def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
+def write_page(
+    folder: str | Path, out: str | Path | None = None, *, on_step: Callable[[str, float], None] | None = None
+) -> Path:
     """The path of the page written about a run: report.html in its folder unless told. Never half a page."""
-    with Reading(folder) as reading:
+    with Reading(folder, on_step) as reading:
         text = render(reading)
     return put(text, Path(out) if out is not None else Path(folder) / FILE_NAME)
 
@@ -71,9 +73,11 @@ def put(text: str, path: Path) -> Path:
 def render(reading: Reading) -> str:
     """The page as HTML."""
     verdicts = judge_columns(reading)
+    found = sections(reading, verdicts)
+    reading.begin("writing the page")
     return fill(
         "page.html.j2",
-        sections(reading, verdicts),
+        found,
         title=f"{reading.name}: {', '.join(quoted(column.title) for column in reading.columns) or 'important classes'}",
         answer=answer(reading, verdicts),
         cautions=reading.cautions(),

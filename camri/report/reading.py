@@ -1,7 +1,7 @@
 """A run as the report reads it: columns, settings with their outcomes, scores. No torch."""
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -76,14 +76,17 @@ class Reading:
 
     with Reading("runs/x") as reading:
         print(reading.columns, reading.progress())
+
+    `on_step` hears what is being worked out and which part of all is done: of many trials that takes a while.
     """
 
-    def __init__(self, folder: str | Path):
+    def __init__(self, folder: str | Path, on_step: Callable[[str, float], None] | None = None):
         self.folder = Path(folder)
         self.run = open_run(self.folder)
         self.classes = self.run.classes
         self.columns: list[ColumnFacts] = self.run.columns()
         self._scores: dict[tuple[str, str, tuple[int, ...]], Scores] = {}
+        self._on_step, self._num_steps = on_step, 0
 
     def __enter__(self) -> "Reading":
         return self
@@ -92,6 +95,12 @@ class Reading:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.run.close()
+
+    def begin(self, step: str) -> None:
+        """Nothing; `on_step` is told. Every column is judged, then its curves are compared, then all is drawn."""
+        if self._on_step is not None:
+            self._on_step(step, min(1.0, self._num_steps / (2 * len(self.columns) + 1)))
+        self._num_steps += 1
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,12 @@ MOST_BYTES = 2_000_000
 
 
 def write_results(
-    run: str | Path, out: str | Path, *, commit: str | None = None, screening: str | Path | None = None
+    run: str | Path,
+    out: str | Path,
+    *,
+    commit: str | None = None,
+    screening: str | Path | None = None,
+    on_step: Callable[[str, float], None] | None = None,
 ) -> Path:
     """The folder written. Earlier results in it are replaced, other files in it are left alone.
 
@@ -39,7 +44,7 @@ def write_results(
     settings were chosen from, if there was one: it is noted from how many settings, with how many trials.
     """
     folder = Path(out)
-    with Reading(run) as reading:
+    with Reading(run, on_step) as reading:
         files = _files(reading, commit, screening)
     taken = [name for name in files if (folder / name).exists() and not is_results(folder)]
     if taken or (folder / FILE_NAME).exists() or (folder.exists() and not folder.is_dir()):
@@ -78,6 +83,7 @@ def _files(reading: Reading, commit: str | None, screening: str | Path | None) -
         "answer": {name: getattr(told, name) for name in ("kind", "sentence", "details")},
         **{part: found(part) for part in IN_VERDICT},
     }
+    reading.begin("collecting curves and figures")
     studies = {f"study{'' if place == 0 else f'-{place + 1}'}.json": one for place, one in enumerate(_studies(reading))}
     files = {
         VERDICT: _json(verdict, indent=1),

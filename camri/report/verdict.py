@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from camri.metrics import Array
-from camri.report.reading import BASELINE, Planned, Reading, measure
+from camri.report.reading import BASELINE, Planned, Reading, measure, quoted
 from camri.select import Choice, Judgement, Measured, PaperChoice, choose, choose_as_paper, judge, mark_best
 from camri.stats import Difference, compare, holm
 from camri.study.store import ColumnFacts
@@ -88,7 +88,11 @@ class ColumnVerdict:
 
 def judge_columns(reading: Reading) -> list[ColumnVerdict]:
     """The verdict of every column of the run, in its order."""
-    return [judge_column(reading, column) for column in reading.columns]
+    found = []
+    for column in reading.columns:
+        reading.begin(f"judging {quoted(column.title)}")
+        found.append(judge_column(reading, column))
+    return found
 
 
 def judge_column(reading: Reading, column: ColumnFacts) -> ColumnVerdict:

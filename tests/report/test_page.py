@@ -392,3 +392,14 @@ def test_a_method_is_singled_out_by_the_keyboard(look, gain_page):
     assert {value for _, value in opacities(page)} == {"1"}
     assert group.locator("[aria-pressed=true]").count() == 0
     assert complaints == []
+
+
+def test_what_is_worked_out_is_told_as_it_goes(gain, tmp_path):
+    heard = []
+    write_page(gain, tmp_path / "page.html", on_step=lambda step, part: heard.append((step, round(part, 3))))
+    with Reading(gain) as reading:
+        titles = [f"“{column.title}”" for column in reading.columns]
+    num = len(titles)
+    steps = [f"judging {title}" for title in titles] + [f"comparing the curves of {title}" for title in titles]
+    parts = [round(place / (2 * num + 1), 3) for place in range(2 * num + 1)]
+    assert heard == list(zip([*steps, "writing the page"], parts, strict=True))
