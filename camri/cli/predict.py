@@ -14,6 +14,7 @@ from camri.cli.text import cell, file_cell, visible
 from camri.errors import InputError
 
 if TYPE_CHECKING:
+    from camri.export.inputs import Group
     from camri.export.model import Model
     from camri.export.predictions import Prediction
 
@@ -58,6 +59,7 @@ def predict(
     loaded = load(model)
     loaded.module.to(pick_device(device))
     groups, left_out = find_inputs(files, loaded.trained)
+    _refuse_input(out, groups)
     total = sum(map(len, groups))
     if loaded.trained.is_cropped and not cropped and (num_whole := count_whole(groups)):
         typer.echo(
@@ -89,6 +91,17 @@ def predict(
     _print_end(problems, counts, total, left_out, out)
     if problems:
         raise typer.Exit(1)
+
+
+def _refuse_input(out: str | None, groups: "Iterable[Group]") -> None:
+    """Nothing; a file to write that is one of those to read is refused: it would be lost."""
+    if out is None or out == "-" or not os.path.exists(out):
+        return
+    from camri.export.inputs import Images
+
+    files = {file for one in groups for file in (one.files if isinstance(one, Images) else [one.file])}
+    if any(os.path.exists(file) and os.path.samefile(file, out) for file in files):
+        raise InputError(f"{out} is to be read, and would be overwritten; choose another file with --csv")
 
 
 @contextlib.contextmanager

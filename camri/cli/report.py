@@ -3,13 +3,14 @@
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from camri.errors import InputError, closest
+from camri.files import replacing
 
 if TYPE_CHECKING:
     from camri.report.records import Source
@@ -63,13 +64,16 @@ def report(
         raise InputError(f"{' and '.join(given)} cannot be given together; call camri report twice")
     if len(runs) > 1 and table != "1":
         raise InputError(f"{len(runs)} runs are given; only --table 1 stands several side by side")
+    if results is not None and out is not None:
+        raise InputError(f"--out {out} is not for results, which go to --results {results}; leave it out")
     if results is None and (commit is not None or screening is not None):
         raise InputError("--commit and --screening are noted in results; give --results FOLDER with them")
     if table is not None:
         _write_tables(_tables(runs, _known("--table", table, TABLES)), format, out)
     elif figure is not None:
         drawn = _figure(runs[0], _known("--figure", figure, FIGURES))
-        _write_figure(drawn, figure, format or (out.suffix[1:] if out and out.suffix else "png"), out)
+        form = format or _form_of(out, {".png": "png", ".svg": "svg", ".pdf": "pdf"}, "figure", "png")
+        _write_figure(drawn, figure, form, out)
     elif format is not None:
         raise InputError(f"--format {format} needs --table or --figure; the page is HTML")
     elif results is not None:
@@ -84,6 +88,7 @@ def report(
 
         if is_results(runs[0]):
             raise InputError(f"{runs[0]} holds results, and the page needs the run; give --table or --figure")
+        _form_of(out, {".html": "html", ".htm": "html"}, "page", "html")
         typer.echo(str(write_page(runs[0], out)))
 
 
@@ -128,6 +133,15 @@ def _tables(runs: list[Path], number: str) -> "list[Table]":
         return [paper_table([one.records("paper") for one in found]), *(table_of_honest(one) for one in honest if one)]
 
 
+def _form_of(out: Path | None, forms: Mapping[str, str], what: str, usual: str) -> str:
+    """What to write, by the ending of the file's name."""
+    if out is None or not out.suffix:
+        return usual
+    if out.suffix.lower() not in forms:
+        raise InputError(f"--out {out} is not for a {what}; its name may end in {', '.join(forms)}")
+    return forms[out.suffix.lower()]
+
+
 def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> None:
     from camri.report.table import to_terminal, write
 
@@ -137,7 +151,7 @@ def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> 
         for one in tables:
             Console().print(to_terminal(one))
         return
-    form = form or {".tex": "latex", ".csv": "csv"}.get(out.suffix if out else "", "md")
+    form = form or _form_of(out, {".tex": "latex", ".csv": "csv", ".md": "md", ".txt": "md"}, "table", "md")
     _write("\n".join(write(one, form) for one in tables).encode(), out)
 
 
@@ -174,7 +188,5 @@ def _write(data: bytes, out: Path | None) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    try:
-        out.write_bytes(data)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror}); choose another file with --out") from None
+    with replacing(out, "; choose another file with --out") as part:
+        part.write_bytes(data)

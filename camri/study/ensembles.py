@@ -59,14 +59,18 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
                 f"ensembles of size={size} cannot be made: {run.path} has {len(seeds)} seeds of every setting; "
                 f"give a size from 2 to {len(seeds)}"
             )
-        if folder.exists() and any(folder.iterdir()):
-            raise InputError(f"{folder} is not empty; choose a new folder with --out")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            what = "is not empty" if folder.is_dir() else "is no folder"
+            raise InputError(f"{folder} {what}; choose a new folder with --out")
         _refuse_without_logits(run, [rows[seed] for rows in by_setting.values() for seed in seeds])
         groups = [seeds[start : start + size] for start in range(0, len(seeds) - size + 1, size)]
         training = _training(run, size)
         part = folder.with_name(f"{folder.name}.part")
         shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
+        try:
+            part.mkdir(parents=True)
+        except OSError as error:
+            raise InputError(f"{folder} cannot be written ({error.strerror}); choose a new folder with --out") from None
         with Store.open(part, replace(run.facts(), training=training.to_json())) as store:
             columns = [tuple(zip(one.indices, one.strengths, strict=True)) for one in run.columns()]
             for spec in run.studies:

@@ -1,11 +1,11 @@
 """Outcomes as a tidy table: one row for each outcome and split."""
 
 import csv
-import os
 from pathlib import Path
 from typing import Any
 
 from camri.errors import InputError
+from camri.files import replacing
 from camri.study.store import Row, Run, open_run
 
 
@@ -16,13 +16,8 @@ def export(folder: str | Path, csv_path: Path | None = None, parquet_path: Path 
     for path, write in ((csv_path, _write_csv), (parquet_path, _write_parquet)):
         if path is None:
             continue
-        temporary = path.with_name(path.name + ".part")
-        try:
-            write(temporary, names, table)
-            os.replace(temporary, path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise InputError(f"{path} cannot be written ({error.strerror})") from None
+        with replacing(path) as part:
+            write(part, names, table)
     return len(table)
 
 

@@ -5,7 +5,6 @@ A screening tries whole grids with few seeds. A setting that won there also drew
 
 import itertools
 import json
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ import numpy as np
 from camri import methods
 from camri.engine.spec import Training
 from camri.errors import InputError, closest
+from camri.files import replacing
 from camri.methods import Setting
 from camri.posthoc import Shift
 from camri.select import Rule, Validation
@@ -247,12 +247,8 @@ def _training(screening: Training, schedule: str | None, epochs: int | None) -> 
 
 def write_study(study: Study, path: Path) -> None:
     """Nothing; the study's JSON is in the file, whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    try:
+    with replacing(path, "; choose another file with --out") as part:
         part.write_text(json.dumps(study.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}); choose another file with --out") from None
 
 
 def find_column(columns: Sequence[ColumnFacts], text: str) -> ColumnFacts:

@@ -119,6 +119,16 @@ def test_trials_without_logits_and_folders_in_use_are_refused_and_nothing_is_lef
         make_ensembles(folder, folder, 2)
 
 
+def test_a_file_is_no_folder_for_ensembles(tmp_path, data, small):
+    folder, *_ = fill(tmp_path / "run", data, small)
+    (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
+    with pytest.raises(InputError, match=r"letter\.txt is no folder; choose a new folder with --out$"):
+        make_ensembles(folder, tmp_path / "letter.txt", 2)
+    with pytest.raises(InputError, match=r"letter\.txt/new cannot be written \(Not a directory\); choose a new folder"):
+        make_ensembles(folder, tmp_path / "letter.txt" / "new", 2)
+    assert (tmp_path / "letter.txt").read_text(encoding="utf-8") == "dear"
+
+
 def test_what_the_new_run_says_of_itself(tmp_path, data, small):
     folder, _, known = fill(tmp_path / "run", data, small)
     (tmp_path / "five").mkdir()  # an empty folder will do
