@@ -69,7 +69,7 @@ def thin_out(dataset: DataSet, parts: Mapping[str, float], seed: int = 0) -> Dat
     labels = train.labels.numpy()
     kept = np.ones(len(labels), dtype=bool)
     for name, part in parts.items():
-        if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0 < part < 1:
+        if not isinstance(part, (int, float)) or not 0 < part < 1:
             raise InputError(f"thin {name}={part!r} is not allowed; give a part of its rows between 0 and 1")
         own = np.flatnonzero(labels == dataset.class_index(name))
         num_rows = round(part * len(own))
@@ -79,7 +79,7 @@ def thin_out(dataset: DataSet, parts: Mapping[str, float], seed: int = 0) -> Dat
             what = "rows" if train.groups is None else "rows, whole groups at a time"
             raise InputError(f"thin {name}={part:g} leaves none of its {len(own)} train {what}; give a larger part")
     step = {
-        "parts": {name: float(part) for name, part in parts.items()},
+        "parts": dict(parts),
         "rows": int(kept.sum()),
         "seed": seed,
         "sha256": hashlib.sha256(np.flatnonzero(kept).astype("<i8").tobytes()).hexdigest(),

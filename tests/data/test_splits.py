@@ -171,6 +171,7 @@ def test_a_hundred_thousand_classes_are_quick() -> None:
         ({"fraction": 1.5}, r"fraction=1.5 must lie between 0 and 1"),
         ({"fraction": 0.0}, r"fraction=0.0 must lie between 0 and 1"),
         ({"seed": 0.5}, "seed=0.5 must be a whole number"),
+        ({"seed": True, "part": "val"}, "seed=True must be a whole number"),
         ({"part": "test"}, "digits has a test split of 539 rows already"),
     ],
 )
@@ -246,7 +247,9 @@ def test_thinning_keeps_whole_groups() -> None:
     kept = thin_out(data, {"class 1": 0.3}).splits["train"]
     groups = kept.groups[kept.labels == 1]
     assert torch.unique(groups, return_counts=True)[1].tolist() == [5, 5]
-    with pytest.raises(InputError, match=r"thin class 0=0\.5 leaves none of its 6 train rows, whole groups"):
+    with pytest.raises(
+        InputError, match=r"thin class 0=0\.5 leaves none of its 6 train rows, whole groups at a time; give"
+    ):
         thin_out(data, {"class 0": 0.5})
 
 
@@ -256,10 +259,12 @@ def test_thinning_keeps_whole_groups() -> None:
         ({"class 1": 0}, "thin class 1=0 is not allowed; give a part of its rows between 0 and 1"),
         ({"class 1": 1.0}, "thin class 1=1.0 is not allowed"),
         ({"class 1": True}, "thin class 1=True is not allowed"),
+        ({"class 1": "0.5"}, "thin class 1='0.5' is not allowed"),
+        ({"class 2": 0.5}, "thin class 2=0.5 leaves none of its 0 train rows"),
         ({"class 1": 0.1}, "thin class 1=0.1 leaves none of its 4 train rows; give a larger part"),
         ({"clas 1": 0.5}, "class 'clas 1' is not in rows; did you mean 'class 1'"),
     ],
 )
 def test_impossible_thinning_is_refused(parts: dict, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        thin_out(rows_of([0] * 8 + [1] * 4), parts)
+        thin_out(rows_of([0] * 8 + [1] * 4 + [3] * 2), parts)

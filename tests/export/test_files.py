@@ -196,6 +196,15 @@ def test_weights_that_are_not_safetensors_are_refused_and_nothing_is_unpickled(c
     assert not (copied / "exploded").exists()
 
 
+def test_weights_of_a_kind_that_numpy_lacks_are_refused(copied):
+    header = json.dumps({"head.weight": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}).encode()
+    halves = len(header).to_bytes(8, "little") + header + b"\0\0"
+    (copied / "model.safetensors").write_bytes(halves)
+    edit(copied, weights_sha256=hashlib.sha256(halves).hexdigest())
+    with pytest.raises(InputError, match=r"model\.safetensors is damaged \('BF16'\); copy the model's folder again"):
+        load(copied)
+
+
 def test_folders_that_are_no_model_are_refused_with_what_to_do(copied, tmp_path):
     with pytest.raises(InputError, match=r"nowhere does not exist; give a model's folder, with config.json"):
         load(tmp_path / "nowhere")
@@ -263,8 +272,9 @@ def test_where_onnx_fails_the_model_is_kept_and_the_reason_told(trained, tmp_pat
         raise RuntimeError("no such operator\nand a long trace")
 
     monkeypatch.setattr("torch.onnx.export", fail)
-    with pytest.warns(UserWarning, match=r"model.onnx was not written: no such operator$"):
+    with pytest.warns(UserWarning, match=r"model.onnx was not written: no such operator$") as heard:
         path = save(trained, tmp_path / "m", card="")
+    assert heard[0].filename == __file__, "the warning points at what called save"
     assert "model.onnx" not in os.listdir(path)
     load(path)
 
