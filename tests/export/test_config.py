@@ -27,6 +27,9 @@ def as_written(**changes):
     return json.dumps({**values, "sha256": digest(values)}).encode()
 
 
+FEATURES = {"kind": "features", "dtype": "float32", "shape": [2]}
+
+
 def test_every_field_is_written_on_a_line_of_its_own():
     text = write(SCALED, "0" * 64)
     values = json.loads(text)
@@ -44,7 +47,7 @@ def test_every_field_is_written_on_a_line_of_its_own():
         "classes": ["limit", "stöp", "yield"],
         "important": ["yield", "stöp"],
         "shift": [0.5, -1.0],
-        "input": {"kind": "features", "dtype": "float32", "shape": [2]},
+        "input": FEATURES,
         "preprocessing": {"feature_columns": ["a", "b"]},
         "standardise": {"mean": [1.5, 0.0], "sd": [2.0, 0.1]},
         "setting": {"method": "camri", "important": [1], "knobs": {"m": [0.2], "s": 8.0}},
@@ -88,6 +91,10 @@ def test_a_file_as_large_as_allowed_is_read_and_a_larger_one_not_even_parsed(mon
         (as_written(shift=[0.5, "a" * 58]), f"x is damaged: shift.1 is '{'a' * 58}' ("),  # 60 signs are shown
         (as_written(shift=[0.5, "a" * 59]), f"x is damaged: shift.1 is '{'a' * 56}… ("),
         (as_written(input={"kind": "sound", "dtype": "uint8", "shape": [2]}), "x is damaged: input.kind is 'sound' ("),
+        (as_written(input={**FEATURES, "x": 1}), "x is damaged: input.x is 1 ("),
+        (as_written(input={**FEATURES, "shape": ["2"]}), "x is damaged: input.shape.0 is '2' ("),
+        (as_written(standardise={"mean": ["0"], "sd": [1.0]}), "x is damaged: standardise.mean.0 is '0' ("),
+        (as_written(seed="4"), "x is damaged: seed is '4' ("),
         (as_written(standardise={"mean": [0.0], "sd": [1.0], "x": 1}), "x is damaged: standardise.x is 1 ("),
         (b"\xff", "x is damaged ('utf-8' codec can't decode byte 0xff"),
         (b"{", "x is damaged (Expecting property name"),
