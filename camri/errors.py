@@ -27,9 +27,12 @@ def closest(name: object, choices: Iterable[object], shown: int = 12) -> str:
     "did you mean 'cat'? choices: cat, dog"
     >>> closest("zebra", ["cat", "dog"])
     'choices: cat, dog'
+    >>> closest("zebra", ["cat", "cow, or ox"])
+    "choices: cat, 'cow, or ox'"
     """
     names = [str(choice) for choice in choices]
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     more = f" … ({len(names)} in all)" if len(names) > shown else ""
-    return f"{hint}choices: {', '.join(names[:shown])}{more}"
+    listed = [repr(name) if "," in name else name for name in names[:shown]]
+    return f"{hint}choices: {', '.join(listed)}{more}"

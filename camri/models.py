@@ -355,10 +355,10 @@ def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dic
     if model is MLP:
         return MLP(math.prod(shape), generator=generator, **options)
     if len(shape) != 3:
-        raise InputError(f"model {name!r} takes images (channels, height, width), got input_shape={shape}")
+        raise InputError(f"model {name!r} takes images (channels, height, width); the inputs have shape {shape}")
     if min(shape[1:]) < model.min_size:
         raise InputError(
-            f"model {name!r} takes images from {model.min_size} x {model.min_size} on, got input_shape={shape}"
+            f"model {name!r} takes images from {model.min_size} x {model.min_size} on; the inputs have shape {shape}"
         )
     return model(in_channels=shape[0], generator=generator, **options)
 
@@ -372,7 +372,7 @@ def _build_timm(name: str, shape: tuple[int, ...], generator: Generator, options
             f"model='timm:{name}' needs timm, which cannot be imported ({error}): pip install timm"
         ) from None
     if len(shape) != 3:
-        raise InputError(f"model='timm:{name}' takes images (channels, height, width), got input_shape={shape}")
+        raise InputError(f"model='timm:{name}' takes images (channels, height, width); the inputs have shape {shape}")
     known = timm.list_models()
     if name not in known:
         raise InputError(f"model='timm:{name}' is not one of timm's; {closest(name, known)}")

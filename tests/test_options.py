@@ -85,7 +85,9 @@ WRONG = [
     (FIT, "--keep-accuracy 0.9", "--keep-accuracy 0.9 is not allowed"),
     (FIT, "--keep-accuracy nan", "--keep-accuracy nan is not allowed"),
     (FIT, "--model resnet", "--model resnet is not allowed; did you mean 'resnet18'?"),
-    (FIT, "--model small", "--model small takes images"),
+    (FIT, "--model small", "--model small takes images (channels, height, width); the inputs have shape (3,)"),
+    (FIT, "--no-verify", "--no-verify is for the official files of CIFAR-10 and MNIST, and table.csv holds features"),
+    (FIT, "--budget 3s", "a fit needs at least 16 and 8 s for the model and the page; give --budget 2m"),
     (FIT, "--weights no.safetensors", "--weights no.safetensors cannot be read"),
     (FIT, "--weights table.csv", "table.csv is not a safetensors file"),
     (FIT, "--device tpu", "--device tpu is not known"),
@@ -209,6 +211,18 @@ def test_an_error_names_the_option_as_typed(camri_says, folder, command, typed, 
     assert (f"camri: {words}" if words.startswith("--") else words) in said
     assert typed.split()[0] in said
     assert [path for path in sorted(folder.iterdir()) if path not in before] == []
+
+
+def test_a_study_is_told_what_stands_in_its_file(camri_says, folder):
+    wrong = STUDY.format(table=folder / "unnamed.csv").replace('important = "stop"', 'important = "go"')
+    (folder / "unnamed.csv").write_text("kind,f\ngo,1\nstop,2\n", encoding="utf-8")
+    (folder / "unnamed.toml").write_text(wrong, encoding="utf-8")
+    said = camri_says("study run unnamed.toml --out new")
+    assert said.endswith("no label column among kind, f; name it with label_column under [data] of the study's file\n")
+    assert camri_says("data show unnamed.csv").endswith("; name it with --label-column\n")
+    said = camri_says("data show unnamed.csv --label-column f")
+    assert "column 'kind' holds string, and features are numbers; encode or drop it, or, where it has the" in said
+    assert said.endswith("name it with --path-column\n")
 
 
 def test_in_python_the_argument_is_named(folder):

@@ -35,6 +35,9 @@ def fit(
     size: Annotated[int | None, typer.Option(help="Resize images to this side in pixels.")] = None,
     roi: Annotated[bool, typer.Option("--roi", help="Crop GTSRB's images to the sign.")] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Check official files against their checksums.")
+    ] = True,
     path_column: Annotated[str | None, typer.Option(help="Column with the image paths of a table.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Column with the labels of a table.")] = None,
     group_column: Annotated[str | None, typer.Option(help="Column whose equal rows belong together.")] = None,
@@ -68,6 +71,7 @@ def fit(
         "size": size,
         "roi": roi or None,
         "skip_bad": skip_bad or None,
+        "verify": None if verify else False,
         "path_column": path_column,
         "label_column": label_column,
         "group_column": group_column,

@@ -4,7 +4,7 @@ import functools
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, get_origin
 
 from typer.models import OptionInfo
@@ -21,6 +21,7 @@ def naming_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """
     defaults = {name: parameter.default for name, parameter in inspect.signature(command).parameters.items()}
     options = _options(command)
+    known = {name for names in options.values() for name in names}
 
     @functools.wraps(command)
     def run(**given: Any) -> Any:
@@ -28,17 +29,17 @@ def naming_options(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(**given)
         except InputError as error:
             typed = {
-                name: (option, _words(given[name]))
-                for name, option in options.items()
+                name: (names[0], _words(given[name]))
+                for name, names in options.items()
                 if given.get(name) not in (defaults[name], None, [])
             }
-            raise InputError(name_options(str(error), typed)) from error
+            raise InputError(name_options(str(error), typed, known)) from error
 
     return run
 
 
-def _options(command: Callable[..., Any]) -> dict[str, str]:
-    """Parameter -> option, of those that are options and not arguments."""
+def _options(command: Callable[..., Any]) -> dict[str, list[str]]:
+    """Parameter -> its option and, of a switch, the one that turns it off; of those that are no arguments."""
     found = {}
     # not get_type_hints: before Python 3.11 it hides what is Annotated in an Optional, where the default is None
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
@@ -48,7 +49,7 @@ def _options(command: Callable[..., Any]) -> dict[str, str]:
             if isinstance(one, OptionInfo):
                 names = map(str, (one.default, *(one.param_decls or ())))  # typer takes the first name for a default
                 named = [word for word in names if word.startswith("--")]
-                found[name] = named[0].split("/")[0] if named else f"--{name.replace('_', '-')}"
+                found[name] = named[0].split("/") if named else [f"--{name.replace('_', '-')}"]
     return found
 
 
@@ -58,8 +59,10 @@ def _words(value: Any) -> list[str]:
     return [f"{one:g}" if isinstance(one, float) else str(one) for one in several]
 
 
-def name_options(message: str, typed: Mapping[str, tuple[str, list[str]]]) -> str:
+def name_options(message: str, typed: Mapping[str, tuple[str, list[str]]], known: Collection[str] | None = None) -> str:
     """The message with the options that were typed for what Python calls them: parameter -> (option, its values).
+
+    `known` are all options of the command. What it has none for, of how data are read, stands in a study's file.
 
     >>> name_options("num_trials=12 is not allowed; give 16", {"num_trials": ("--trials", ["12"])})
     '--trials 12 is not allowed; give 16'
@@ -69,8 +72,10 @@ def name_options(message: str, typed: Mapping[str, tuple[str, list[str]]]) -> st
     '--out runs/a holds other files'
     >>> name_options("name it with label_column= (--label-column)", {})
     'name it with --label-column'
+    >>> name_options("name it with label_column= (--label-column)", {}, {"--out"})
+    "name it with label_column under [data] of the study's file"
     """
-    message = re.sub(rf"(\w+)=(?:{_VALUE})? \((--[^)]+)\)", lambda found: _told_twice(found, typed), message)
+    message = re.sub(rf"(\w+)=(?:{_VALUE})? \((--[^)]+)\)", lambda found: _told_twice(found, typed, known), message)
     for name, (option, values) in typed.items():
 
         def as_typed(found: re.Match[str], option: str = option, values: list[str] = values) -> str:
@@ -84,9 +89,11 @@ def name_options(message: str, typed: Mapping[str, tuple[str, list[str]]]) -> st
     return message
 
 
-def _told_twice(found: re.Match[str], typed: Mapping[str, tuple[str, list[str]]]) -> str:
+def _told_twice(found: re.Match[str], typed: Mapping[str, tuple[str, list[str]]], known: Collection[str] | None) -> str:
     """What to type, of an error that says it for both: `kind='logits' (--scores-are logits)`."""
-    name, _, option = found.groups()
+    name, value, option = found.groups()
+    if known is not None and option.split()[0] not in known:
+        return f"{name}{f'={value}' if value else ''} under [data] of the study's file"
     return found[0].removesuffix(f" ({option})") if typed.get(name, ("",))[0] == option else option
 
 

@@ -34,6 +34,8 @@ def refuse_untaken(where: str, layout: str, listing: Listing, options: Options) 
     for option in fields(options):
         value, taken_by = getattr(options, option.name), TAKEN_BY[option.name]
         if value != option.default and taken_by not in kinds:
+            if isinstance(value, tuple) and value[0] == value[1]:
+                value = value[0]  # a size as it is given
             flag = " (--no-verify)" if option.name == "verify" else ""  # the one flag that is called otherwise
             raise InputError(
                 f"{option.name}={value!r}{flag} is for {taken_by}, and {where} holds {content} ({layout}); leave it out"

@@ -167,8 +167,8 @@ def _feature_columns(table: Any, label: str, options: Options, where: str) -> li
             )
         if not columns.is_number_type(kind):
             raise InputError(
-                f"{where}: column {name!r} holds {kind}, neither an image path (path_column=, --path-column) nor a "
-                "feature; features are numbers: encode or drop it"
+                f"{where}: column {name!r} holds {kind}, and features are numbers; encode or drop it, or, where it has "
+                "the images' paths, name it with path_column= (--path-column)"
             )
     if not rest:
         raise InputError(f"{where} has a label column and nothing else; add image paths or features")

@@ -64,7 +64,8 @@ def fit_epochs(request: Request) -> tuple[int, float | None]:
         smaller = "" if training.model in ("small", "features") else ", or --model small"
         raise InputError(
             f"a budget of {request.budget_s:g} s is too short: a trial of {training.model!r} with {epochs} epochs "
-            f"takes about {epochs * epoch_s:.3g} s here, and a fit needs at least {LEAST_TRIALS}; give --budget "
+            f"takes about {epochs * epoch_s:.3g} s here, and a fit needs at least {LEAST_TRIALS} and "
+            f"{reserve_s(request.budget_s):g} s for the model and the page; give --budget "
             f"{math.ceil((needed_s + reserve_s(needed_s)) / 60) + 1}m{smaller}"
         )
     return epochs, epochs * epoch_s

@@ -160,7 +160,9 @@ def command(request: Request) -> str:
     else:
         words += ["--budget", f"{request.budget_s:g}s"]
     for name, value in request.data_options:
-        if value is not None and value is not False:
+        if name == "verify":
+            words += [] if value else ["--no-verify"]
+        elif value is not None and value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     if request.tolerance:
         words += ["--keep-accuracy", f"{request.tolerance:g}"]

@@ -36,7 +36,8 @@ class Journal:
         if differ := [name for name in asked if before.get(name) != asked[name]]:
             name = differ[0]
             raise InputError(
-                f"{folder} holds a fit of another request ({name} {before.get(name)!r}, and not {asked[name]!r}); "
+                f"{folder} holds a fit of another request ({name} {_words(before.get(name))}, and not "
+                f"{_words(asked[name])}); "
                 "choose another folder"
             )
         return Journal(folder, values)
@@ -56,3 +57,14 @@ class Journal:
             with contextlib.suppress(OSError):
                 part.unlink()
             raise InputError(f"{self.path} cannot be written ({error.strerror}); choose another folder") from None
+
+
+def _words(value: Any) -> str:
+    """A part of a request; important classes by their names, with a strength that is not 1.
+
+    >>> _words([["stop", 1.0], ["yield", 0.5]]), _words(None), _words(12)
+    ("'stop' and 'yield':0.5", 'none', '12')
+    """
+    if isinstance(value, list):
+        return " and ".join(f"{name!r}{'' if strength == 1 else f':{strength:g}'}" for name, strength in value)
+    return "none" if value is None else repr(value)

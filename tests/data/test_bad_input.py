@@ -248,7 +248,7 @@ def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
         ("path,label,label\n0.png,a,b\n", "has two columns called 'label'; rename one"),
         ("path,kind\n0.png,a\n", r"no label column among path, kind; name it with label_column= \(--label-column\)"),
         ("label\na\nb\n", "a label column and nothing else; add image paths or features"),
-        ("city,label\nRome,a\nOslo,b\n", "column 'city' holds string, neither an image path .* encode or drop it"),
+        ("city,label\nRome,a\nOslo,b\n", "column 'city' holds string, and features are numbers; encode or drop it,"),
         ("path,label\n", "t.csv has no rows"),
         ("path,label\n0.png,a,b\n1.png\n", "t.csv cannot be read as a table: .*; save it again"),
         ("path,label,split\n0.png,a,train\n1.png,b,holdout\n", "'holdout' in column 'split' is no split; .*val, test"),
@@ -409,7 +409,7 @@ def test_a_flag_is_true_or_false(pets: Path, flag: str) -> None:
 
 # kind of data -> its layout, and the options that mean something for it
 COLUMNS = {f"{role}_column": "kind" for role in ("path", "label", "group", "split")}
-GIVEN = {"size": (4, 4), "roi": True, "skip_bad": True, "verify": False, **COLUMNS}
+GIVEN = {"size": 4, "roi": True, "skip_bad": True, "verify": False, **COLUMNS}
 TAKES = {
     "digits": ("images (digits)", {"size"}),
     "pets": ("images (image folder)", {"size", "skip_bad"}),

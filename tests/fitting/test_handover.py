@@ -42,6 +42,9 @@ def test_the_command_has_the_options_of_the_data_and_the_first_weights(request_o
         "camri fit digits --important 9 --trials 30 --roi --size 32 --label-column 'a kind' --model small "
         "--weights /w/first.safetensors --out runs/again"
     )
+    for verify, word in ((True, ""), (False, "--no-verify ")):
+        asked = replace(request_of_digits, data_options=(("verify", verify),))
+        assert command(asked) == f"camri fit digits --important 9 --trials 30 {word}--model small --out runs/again"
 
 
 def test_trials_are_counted_over_all_runs_failed_ones_among_them(tmp_path):

@@ -98,7 +98,7 @@ def test_a_fit_goes_on_where_a_kill_left_its_first_folder_alone(tmp_path):
 
 
 def test_a_folder_of_another_fit_is_refused_by_what_differs(fitted):
-    with pytest.raises(InputError, match=r"another request \(important \[\['9', 1.0\]\], and not \[\['8', 1.0\]\]\)"):
+    with pytest.raises(InputError, match=r"another request \(important '9', and not '8'\)"):
         fit("digits", "8", fitted.out, num_trials=30, epochs=2, device="cpu")
     with pytest.raises(InputError, match=r"keep accuracy 0.0, and not 0.01"):
         fit("digits", "9", fitted.out, num_trials=30, epochs=2, device="cpu", keep_accuracy=0.01)
