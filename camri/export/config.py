@@ -88,7 +88,7 @@ def write(trained: Trained, weights_sha256: str) -> str:
 def digest(values: Mapping[str, Any]) -> str:
     """The sha256 of a config's fields but itself: a shift or a class name changed by hand is noticed."""
     told = {name: value for name, value in values.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(told, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def _portable(training: dict[str, Any]) -> dict[str, Any]:

@@ -108,6 +108,12 @@ def test_what_is_wrong_is_told_with_its_value(text, said):
     assert str(refused.value).startswith(said)
 
 
+def test_what_json_does_not_know_is_refused_in_a_sentence():
+    text = as_written().replace(b"[0.5, -1.0]", b"[NaN, -1.0]")
+    with pytest.raises(InputError, match=r"^x is not the file that was saved: its sha256 does not fit what it holds"):
+        read(text, "x")
+
+
 def test_values_that_no_model_could_have_are_refused_with_the_place():
     def made(**changes):
         return to_trained(read(as_written(**changes), "x"), {}, "x")

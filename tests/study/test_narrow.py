@@ -17,7 +17,7 @@ def grids(chosen, words=()):
 
 def test_a_word_for_all_methods_reaches_those_that_have_the_knob_and_a_word_for_one_that_alone():
     before = grids(None)
-    assert grids(" ce , wce,") == {"ce": {}, "wce": before["wce"]}
+    assert grids(" ce , , wce,") == {"ce": {}, "wce": before["wce"]}
     margins = grids("ce,camri,arcface,wce", ["m=4,8"])
     for method in ("camri", "arcface"):
         assert margins[method]["m"] == (4 * MARGIN_UNIT, 8 * MARGIN_UNIT)
