@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,7 +80,9 @@ def report(
         _extra("altair")
         from camri.report.results import write_results
 
-        typer.echo(str(write_results(runs[0], results, commit=commit, screening=screening)))
+        with _watching() as tell:
+            written = write_results(runs[0], results, commit=commit, screening=screening, on_step=tell)
+        typer.echo(str(written))
     else:
         _extra("altair", "vl_convert", "jinja2")
         from camri.report.page import write_page
@@ -89,7 +91,27 @@ def report(
         if is_results(runs[0]):
             raise InputError(f"{runs[0]} holds results, and the page needs the run; give --table or --figure")
         _form_of(out, {".html": "html", ".htm": "html"}, "page", "html")
-        typer.echo(str(write_page(runs[0], out)))
+        with _watching() as tell:
+            written = write_page(runs[0], out, on_step=tell)
+        typer.echo(str(written))
+
+
+@contextlib.contextmanager
+def _watching() -> Iterator[Callable[[str, float], None]]:
+    """What hears the steps: a bar on a terminal, nothing elsewhere. A page of a hundred trials takes 15 s."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        bar = bars.add_task("reading the run", total=1.0)
+
+        def tell(step: str, part: float) -> None:
+            bars.update(bar, description=escape(step), completed=part)
+
+        yield tell
 
 
 def _known(option: str, name: str, choices: tuple[str, ...]) -> str:
@@ -110,14 +132,14 @@ def _extra(*names: str) -> None:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path) -> "Iterator[Source]":
+def _opened(folder: Path, tell: Callable[[str, float], None]) -> "Iterator[Source]":
     from camri.report.reading import Reading
     from camri.report.records import FromRun, is_results, open_results
 
     if is_results(folder):
         yield open_results(folder)
     else:
-        with Reading(folder) as reading:
+        with Reading(folder, tell) as reading:
             yield FromRun(reading)
 
 
@@ -125,8 +147,8 @@ def _tables(runs: list[Path], number: str) -> "list[Table]":
     from camri.report.angles import table_of_angles
     from camri.report.tables import paper_table, table_of_honest
 
-    with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(_opened(run)) for run in runs]
+    with _watching() as tell, contextlib.ExitStack() as stack:
+        found = [stack.enter_context(_opened(run, tell)) for run in runs]
         if number == "2":
             return [table_of_angles(found[0].records("angles"))]
         honest = [one.records("honest") for one in found]
@@ -161,7 +183,7 @@ def _figure(run: Path, name: str) -> "Figure":
 
     if name == "2":
         return contours.contours()
-    with _opened(run) as source:
+    with _watching() as tell, _opened(run, tell) as source:
         if name == "3":
             return figures.draw_confusion(source.records("confusion"))
         if name == "6":

@@ -73,3 +73,15 @@ def test_a_folder_without_a_run_and_a_missing_extra(gain, tmp_path):
     done = camri("report", gain, block=["vl_convert"])
     assert done.returncode == 2
     assert "camri report needs vl_convert, which is not installed: pip install 'camri[report]'" in done.stderr
+
+
+def test_steps_are_shown_on_a_terminal_and_nowhere_else(gain, no_gain, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    app(["report", str(gain), "--table", "1"], standalone_mode=False)
+    assert "judging" not in capsys.readouterr().err
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes this for a terminal
+    for line in ("--results results", "--out page.html"):
+        app(["report", str(gain), *line.split()], standalone_mode=False)
+        assert "judging “" in capsys.readouterr().err, line
+    app(["report", str(gain), str(no_gain), "--table", "1"], standalone_mode=False)  # one bar for both runs
+    assert "judging “" in capsys.readouterr().err
