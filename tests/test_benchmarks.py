@@ -146,7 +146,7 @@ def shop(tmp_path):
 
 
 def made_replica(shop, name, **changes):
-    model, _ = make(Trial(ARMS[name].setting(8), 0), shop.job)
+    model, _ = make(Trial(ARMS[name].setting(shop.job.important), 0), shop.job)
     replica = Replica(ARMS[name], 0, shop.job, model, shop.resident, **changes)
     replica.draw(0)
     return replica
@@ -156,7 +156,7 @@ def made_replica(shop, name, **changes):
 def test_plain_arms_train_as_the_engine_does(shop, name):
     arm = ARMS[name]
     assert shop.train_arm(arm, [0, 1], pack_size=2)
-    trials = [Trial(arm.setting(8), seed) for seed in (0, 1)]
+    trials = [Trial(arm.setting((8,)), seed) for seed in (0, 1)]
     outcomes = train(
         trials, shop.job.data, "cpu", training=shop.job.training, important=(8,), keep_logits=True, workers=1
     )
@@ -238,6 +238,23 @@ def test_a_learned_margin_follows_accuracy_over_its_floor(shop, floor, then):
         replica.end_epoch()
     assert replica.margins_rad == pytest.approx([math.pi / 16, then])
     assert replica.criterion.margins.tolist() == pytest.approx([0.0] * 8 + [then, 0.0])
+
+
+def test_several_classes_are_important_alike(tmp_path):
+    shop = Workshop.open(tmp_path / "pair", "digits", "8+3", epochs=3, ensemble=1, device=torch.device("cpu"))
+    assert (shop.job.important, shop.folder.about["class"]) == ((3, 8), "3 + 8")
+    for name, margin in (("camri", math.pi / 16), ("two_sided_0.2", 0.2), ("hardest_0.1", 0.1)):
+        margins = made_replica(shop, name).criterion.margins
+        assert margins.tolist() == pytest.approx([margin if index in (3, 8) else 0.0 for index in range(10)])
+    learned = made_replica(shop, "learned_final", floors=[-1.0])
+    learned.advance()
+    learned.end_epoch()
+    assert learned.criterion.margins[[3, 8, 1]].tolist() == pytest.approx([LARGEST_MARGIN_RAD] * 2 + [0.0])
+    inputs, labels = shop.resident["train"].inputs.permute(0, 3, 1, 2) / 255, shop.resident["train"].labels
+    rows = torch.cat([torch.nonzero(labels == index).flatten()[:16] for index in (3, 8)])
+    both = [made_replica(shop, name)._slope(inputs[rows], labels[rows], None)[1] for name in ("sam", "sam_important")]
+    for mine, its in zip(*both, strict=True):  # all images are of important classes: the same step uphill
+        torch.testing.assert_close(mine, its)
 
 
 def test_warm_ups_leave_nothing_behind(shop):

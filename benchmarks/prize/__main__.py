@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=read_seeds, default="0-19", help="0-19, or 0,3,7")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--data", default="cifar10", help="cifar10, digits, or what `camri fit` takes")
-    parser.add_argument("--important", default="cat", help="the important class")
+    parser.add_argument("--important", default="cat", help="the important class, or several: cat+dog")
     parser.add_argument("--ensemble", type=int, default=5, metavar="N", help="models in an ensemble")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--pack", type=int, metavar="N", help="seeds side by side: 8 on a GPU, 1 on the CPU")

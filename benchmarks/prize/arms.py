@@ -11,6 +11,7 @@ from camri.engine.replica import Job, make_criterion
 from camri.errors import InputError, closest
 from camri.methods import MARGIN_UNIT, METHODS, Setting, setting
 from camri.modules import Criterion
+from camri.penalties import ClassKey
 
 SCALE = 8.0
 MARGIN_RAD = 4 * MARGIN_UNIT
@@ -36,25 +37,25 @@ class Arm:
 
     @property
     def is_for_the_class(self) -> bool:
-        """Whether its training knows which class is important."""
+        """Whether its training knows which classes are important."""
         return self.without_margin != "" or self.method == "wce" or self.uphill == "important"
 
     @property
     def needs_ce(self) -> bool:
         return bool(self.floor) or self.is_head_only or self.is_distilled
 
-    def setting(self, important: int) -> Setting:
+    def setting(self, important: tuple[int, ...]) -> Setting:
         is_classwise = any(knob.per_class for knob in METHODS[self.method].knobs.values())
-        return setting(self.method, (important,) if is_classwise else (), **self.knobs)
+        return setting(self.method, important if is_classwise else (), **self.knobs)
 
     def criterion(self, job: Job) -> Criterion:
         """Its loss, one number a sample."""
-        (important,) = job.important
         if self.loss is None:
-            made = make_criterion(self.setting(important), job)
+            made = make_criterion(self.setting(job.important), job)
         else:
             ramp = schedule.ramp_steps(job.training, job.num_steps)
-            made = CosineMargin(self.loss, job.data.num_classes, {important: self.margin}, SCALE, ramp=ramp)
+            margins: dict[ClassKey, float] = dict.fromkeys(job.important, self.margin)
+            made = CosineMargin(self.loss, job.data.num_classes, margins, SCALE, ramp=ramp)
         made.reduction = "none"
         return made
 

@@ -40,7 +40,7 @@ class Replica:
         """`resident` are the splits on the device; `targets` (N, C) what a distilled model hears of the train rows;
         `floors`, by epoch, the accuracies that a learned margin must keep."""
         self.arm, self.job, self.resident, self.targets, self.floors = arm, job, resident, targets, floors
-        self.trial = Trial(arm.setting(job.important[0]), seed)
+        self.trial = Trial(arm.setting(job.important), seed)
         device = resident["train"].labels.device
         on_gpu = device.type == "cuda"
         self.model: Classifier = model.to(device).train()
@@ -91,7 +91,8 @@ class Replica:
         losses = self._losses(x, labels, targets)
         if not self.arm.uphill:
             return losses.mean(), torch.autograd.grad(losses.mean(), self.parameters)
-        chosen = torch.ones_like(labels) if self.arm.uphill == "all" else (labels == self.job.important[0]).long()
+        own = torch.stack([labels == index for index in self.job.important]).any(dim=0)
+        chosen = torch.ones_like(labels) if self.arm.uphill == "all" else own.long()
         steepest = torch.autograd.grad((losses * chosen).sum() / chosen.sum().clamp(min=1), self.parameters)
         # A batch without the class has a gradient of 0: the model stays where it is, and the step is a plain one.
         length = torch.stack([one.norm() for one in steepest]).norm().clamp(min=1e-12)
@@ -130,9 +131,11 @@ class Replica:
             return
         self.val_accuracy.append(accuracy(self.evaluate("val").confusion))
         if self.floors is not None:
-            margin = self.criterion.get_buffer("margins")[self.job.important[0]]
-            self.margins_rad.append(margin.item())
-            margin.fill_(move_margin(margin.item(), self.val_accuracy[-1], self.floors[len(self.val_accuracy) - 1]))
+            margins, own = self.criterion.get_buffer("margins"), list(self.job.important)
+            self.margins_rad.append(margins[own[0]].item())  # all important classes have the same
+            margins[own] = move_margin(
+                self.margins_rad[-1], self.val_accuracy[-1], self.floors[len(self.val_accuracy) - 1]
+            )
 
     @property
     def error(self) -> str | None:

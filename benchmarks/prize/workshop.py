@@ -51,13 +51,15 @@ class Workshop:
         data = hold_out(load(source))
         if "test" not in data.splits:
             raise InputError(f"--data {source} has no test split; choose cifar10, digits or another that has one")
-        job = Job(FAST.with_(model="small", epochs=epochs), data, (data.class_index(important),))
+        job = Job(
+            FAST.with_(model="small", epochs=epochs), data, tuple(sorted(map(data.class_index, important.split("+"))))
+        )
         job.check()
         about = {
             "data": data.name,
             "fingerprint": data.fingerprint,
             "important": list(job.important),
-            "class": data.classes[job.important[0]],
+            "class": " + ".join(data.classes[index] for index in job.important),
             "training": job.training.to_json(),
             "ensemble": ensemble,
         }
@@ -136,13 +138,13 @@ class Workshop:
         if arm.is_head_only:
             job = dataclasses.replace(self.job, training=self.job.training.with_(epochs=HEAD_EPOCHS))
             model = self._trained_ce(seed)
-            kind = HEADS[arm.setting(job.important[0]).head]
+            kind = HEADS[arm.setting(job.important).head]
             head = kind(
                 model.head.get_parameter("weight").shape[1], job.data.num_classes, generator=generator(seed, "head")
             )
             # Identity, since the features come ready-made: the trunk is frozen, batch norm's statistics too.
             return Replica(arm, seed, job, Classifier(nn.Identity(), head), self._features(model.trunk))
-        model, _ = make(Trial(arm.setting(self.job.important[0]), seed), self.job)
+        model, _ = make(Trial(arm.setting(self.job.important), seed), self.job)
         floors = None
         if arm.floor:
             path = self._ce[seed].notes["val_accuracy"]
@@ -159,7 +161,7 @@ class Workshop:
 
     def _trained_ce(self, seed: int) -> Classifier:
         """Cross-entropy's model of a seed as it was trained, in eval mode on the device."""
-        model, _ = make(Trial(ARMS["ce"].setting(self.job.important[0]), seed), self.job)
+        model, _ = make(Trial(ARMS["ce"].setting(self.job.important), seed), self.job)
         model.load_state_dict({name: torch.from_numpy(value) for name, value in self._ce[seed].weights.items()})
         return model.to(self.device).eval()
 
