@@ -280,7 +280,7 @@ def test_where_onnx_fails_the_model_is_kept_and_the_reason_told(trained, tmp_pat
 
 
 def test_without_the_extra_there_is_no_onnx_file_and_no_complaint(trained, tmp_path, monkeypatch, recwarn):
-    monkeypatch.setattr("camri.export.onnx_file.NEEDED", ("onnx_that_is_not_there",))
+    monkeypatch.setattr("camri.export.onnx_file.NEEDED", ("json", "onnx_that_is_not_there"))
     path = save(trained, tmp_path / "m", card="")
     assert "model.onnx" not in os.listdir(path)
     assert not recwarn.list
