@@ -139,13 +139,13 @@ def _propose(
     """So many different points, in packs; Optuna hears what each reached before it proposes the next pack."""
     found: dict[str, Point] = {}
     with _quiet() as optuna:
+        # Optuna 4 hears of constraints through its sampler, which Optuna 7 will no longer take.
+        by_trial = hasattr(optuna.trial.Trial, "set_constraint")
+        told = {} if by_trial else {"constraints_func": lambda trial: trial.user_attrs["constraint"]}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that constraints and the liar are experimental
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of the liar, and constraints in 4
             sampler = optuna.samplers.TPESampler(
-                seed=sampler_seed,
-                n_startup_trials=2 * len(FIRST),
-                constant_liar=True,
-                constraints_func=lambda trial: trial.user_attrs["constraint"],
+                seed=sampler_seed, n_startup_trials=2 * len(FIRST), constant_liar=True, **told
             )
         study = optuna.create_study(direction="maximize", sampler=sampler)
         for values in FIRST:
@@ -168,7 +168,10 @@ def _propose(
             found |= new
             for trial, point in asked:
                 reached = worth(point)
-                trial.set_user_attr("constraint", (reached.missing,))
+                if by_trial:
+                    trial.set_constraint("accuracy", reached.missing)
+                else:
+                    trial.set_user_attr("constraint", (reached.missing,))
                 # Recall decides; accuracy is to tell equal recalls apart, of which a small validation split has many.
                 study.tell(trial, reached.recall + 0.01 * reached.accuracy)
     return list(found.values())

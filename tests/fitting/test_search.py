@@ -108,7 +108,9 @@ def test_optuna_hears_recall_then_accuracy_and_what_is_missing_to_the_floor(monk
     real = optuna.study.Study.tell
 
     def tell(self, trial, value):
-        told.append((trial.user_attrs["constraint"], value, self.direction.name))
+        by_trial = hasattr(trial, "constraints")  # from Optuna 5 on
+        missing = tuple(trial.constraints.values()) if by_trial else trial.user_attrs["constraint"]
+        told.append((missing, value, self.direction.name))
         return real(self, trial, value)
 
     monkeypatch.setattr(optuna.study.Study, "tell", tell)
