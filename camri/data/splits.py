@@ -65,6 +65,9 @@ def thin_out(dataset: DataSet, parts: Mapping[str, float], seed: int = 0) -> Dat
     >>> int(digits.class_counts("train")[8]), int(rare.class_counts("train")[8]), len(rare.splits["test"])
     (122, 12, 539)
     """
+    if "thinned" in dataset.provenance:  # a second time would have to tell parts of parts
+        done = ", ".join(dataset.provenance["thinned"]["parts"])
+        raise InputError(f"{dataset.name} is thinned already ({done}); give the parts of all classes at once")
     train = dataset.splits["train"]
     labels = train.labels.numpy()
     kept = np.ones(len(labels), dtype=bool)

@@ -268,3 +268,9 @@ def test_thinning_keeps_whole_groups() -> None:
 def test_impossible_thinning_is_refused(parts: dict, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         thin_out(rows_of([0] * 8 + [1] * 4 + [3] * 2), parts)
+
+
+def test_a_data_set_is_thinned_once_with_all_its_parts():
+    rare = thin_out(load("digits"), {"8": 0.5, "3": 0.1})
+    with pytest.raises(InputError, match=r"digits is thinned already \(8, 3\); give the parts of all classes at once"):
+        thin_out(rare, {"8": 0.5})
