@@ -52,6 +52,7 @@ def agree(found, model, rows):
 def test_onnx_agrees(name, tmp_path):
     trained = CASES[name]
     model = Model.of(trained)
+    model.module.train()  # as somebody may have left it
     path = write_onnx(model, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (given,) = session.get_inputs()
@@ -70,6 +71,7 @@ def test_onnx_agrees(name, tmp_path):
 @pytest.mark.parametrize("name", CASES)
 def test_torch_export_agrees(name, tmp_path):
     model = Model.of(CASES[name])
+    model.module.train()  # as somebody may have left it
     path = write_program(model, tmp_path / "model.pt2")
     program = torch.export.load(path).module()
     for num_rows in (2, 9):
@@ -191,7 +193,8 @@ def test_the_model_stays_where_it_was_even_where_writing_fails(trained, tmp_path
     model = Model.of(trained)
     model.module.to("meta")  # as a GPU's would be: the exporters want the processor
 
-    def fail(*arguments, **options):
+    def fail(wrapped, *arguments, **options):
+        assert wrapped.network.get_buffer("shift").device.type == "cpu"
         raise RuntimeError("no such operator")
 
     monkeypatch.setattr("torch.onnx.export", fail)
