@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from camri.report import printed
+from camri.report.angles import IMAGES
 from camri.report.gaps import gap_of
 from camri.report.reading import TITLES, list_environment
 from camri.report.records import Results
@@ -129,21 +130,23 @@ def compare_table_two(results: Sequence[Results]) -> Table:
         theirs = [_ratio(printed.TABLE_TWO[name][method]) for method in ("camri", "ce")]
         found = list(matching(results, place))
         for one, number in found:
-            three = {
-                m: [r["sd_rad"] for r in one.records("angles") if r["column"] == number and r["method"] == TITLES[m]]
-                for m in ("camri", "ce")
-            }
+            own = [r for r in one.records("angles") if r["column"] == number]
+            three = {m: [r["sd_rad"] for r in own if r["method"] == TITLES[m]] for m in ("camri", "l2softmax", "ce")}
             ours = [BLANK if None in values[:2] or not values else _ratio(values) for values in three.values()]
-            rows.append(cells(f"{printed.DATA_TITLES[data]}: {name}", *theirs, *ours, f"results/{one.name}"))
-            records.append({"class": name, "results": one.name, "camri": three["camri"], "ce": three["ce"]})
+            where = (IMAGES[own[0]["images"]] if own else BLANK, f"results/{one.name}")
+            rows.append(cells(f"{printed.DATA_TITLES[data]}: {name}", *theirs, *ours, *where))
+            records.append({"class": name, "results": one.name, **three})
         if not found:
-            rows.append(cells(f"{printed.DATA_TITLES[data]}: {name}", *theirs, NOT_YET, NOT_YET, BLANK))
+            rows.append(cells(f"{printed.DATA_TITLES[data]}: {name}", *theirs, NOT_YET, NOT_YET, NOT_YET, BLANK, BLANK))
     return Table(
         "Table II: the important class’s spread of angles over the least of the others (below 1: the narrowest).",
-        ("column", "the paper: CAMRI", "the paper: cross-entropy", "here: CAMRI", "here: cross-entropy", "from"),
+        (
+            "column", "the paper: CAMRI", "the paper: cross-entropy", "here: CAMRI", "here: L2-softmax",
+            "here: cross-entropy", "here, of", "from",
+        ),
         (tuple(rows),),
         tuple(records),
-    )
+    )  # fmt: skip
 
 
 def _ratio(three: Sequence[float]) -> str:
