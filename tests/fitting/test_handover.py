@@ -1,12 +1,20 @@
-"""What is told of a fit: the command that does it again, how many trials there were, whether a page can be drawn."""
+"""The end of a fit by value: its command, how many trials there were, and the model that is handed over."""
 
+import hashlib
 import shlex
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
+from safetensors.numpy import save_file
 
+from camri.export import load, save
 from camri.fitting import handover
-from camri.fitting.handover import _count, can_draw, command
+from camri.fitting.handover import _count, _trained, can_draw, command
+from camri.methods import setting
+from camri.models import build
 from camri.study.grid import Column
 from tests.fitting.test_request import ask
 from tests.report.conftest import make_run
@@ -59,3 +67,24 @@ def test_a_page_is_drawn_where_all_it_needs_is_there(monkeypatch):
     for needed, is_there in ((("json", "shlex"), True), (("json", "no_such_module"), False)):
         monkeypatch.setattr(handover, "PAGE_NEEDS", needed)
         assert can_draw() is is_there
+
+
+def test_the_model_is_measured_as_it_is_saved_and_says_which_weights_it_started_from(tmp_path):
+    first = tmp_path / "first.safetensors"
+    trunk = build("small", (1, 8, 8), torch.Generator().manual_seed(1))
+    save_file({name: tensor.numpy() for name, tensor in trunk.state_dict().items()}, first)
+    asked = ask("digits", "9", tmp_path / "out", weights=first, epochs=1)
+    claim = SimpleNamespace(setting=setting("ce"), seed=2, num_seeds=5, shift=(0.5,))
+    ended = SimpleNamespace(training=asked.plain, important=(9,))
+    trained, handed = _trained(asked, SimpleNamespace(get=lambda name: None), ended, claim)
+    digest = hashlib.sha256(first.read_bytes()).hexdigest()
+    first.unlink()  # it is not needed any more
+    model = load(save(trained, tmp_path / "model", card="", onnx=False))
+    assert dict(model.trained.training.model_options) == {"initial_sha256": digest}
+    assert (model.trained.shift, model.trained.seed) == ((0.5,), 2)
+    test = asked.data.splits["test"]
+    right = np.array(model.predict(test.inputs)) == np.array(asked.data.classes)[test.labels]
+    own = test.labels.numpy() == 9
+    assert (handed.hits, handed.num) == ((right[own].sum(),), (own.sum(),))
+    assert (handed.num_right, handed.num_images) == (right.sum(), len(test))
+    assert (handed.setting, handed.seed, handed.shift) == (setting("ce"), 2, (0.5,))
