@@ -124,6 +124,9 @@ def _trained(request: Request, journal: Journal, ended: Finals, claim: Claim) ->
         return None, Handed.of(Setting.from_json(said["setting"]), **counts)
     trial, data = Trial(claim.setting, claim.seed), request.data
     outcome = finals.outcome_with_weights(request, request.out / finals.FOLDER, trial, ended.training)
+    # The file with the first values is not needed to build the trained model, and may not be where it is loaded.
+    kept = tuple(pair for pair in ended.training.model_options if not pair[0].startswith("initial"))
+    outcome = replace(outcome, training=ended.training.with_(model_options=kept))
     model = Model.of(Trained.of(outcome, data, ended.important))  # it takes the features as they are in `data`: scaled
     model.module.to(request.device)
     split = data.splits["test"]
