@@ -5,7 +5,6 @@ import importlib.util
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 import camri
 from camri.errors import InputError
 from camri.export.trained import Trained
+from camri.files import replacing
 
 if TYPE_CHECKING:
     from camri.export.model import Model
@@ -69,12 +69,8 @@ def write_onnx(model: "Model", file: str | Path) -> Path:
     finally:
         model.module.to(device)
     _check(data, model)
-    part = path.with_name(f"{path.name}.part")
-    try:
+    with replacing(path, "; choose another file") as part:
         part.write_bytes(data)
-        os.replace(part, path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}); choose another file") from None
     return path
 
 

@@ -1,14 +1,13 @@
 """model.pt2: the whole network as a torch.export program, for ExecuTorch, AOTInductor and C++."""
 
 import io
-import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from camri.errors import InputError
+from camri.files import replacing
 
 if TYPE_CHECKING:
     from camri.export.model import Model
@@ -33,10 +32,6 @@ def write_program(model: "Model", file: str | Path) -> Path:
             node.meta.pop("stack_trace", None)  # where the code lay on this machine
     data = io.BytesIO()
     torch.export.save(program, data)
-    part = path.with_name(f"{path.name}.part")
-    try:
+    with replacing(path, "; choose another file") as part:
         part.write_bytes(data.getvalue())
-        os.replace(part, path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}); choose another file") from None
     return path

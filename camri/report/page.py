@@ -1,7 +1,6 @@
 """One self-contained page about a run: everything inline, no request leaves it."""
 
 import json
-import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from markupsafe import Markup
 
 import camri
 from camri.errors import InputError
+from camri.files import replacing
 from camri.report import charts, curve, figures
 from camri.report.angles import table_two
 from camri.report.answer import answer
@@ -61,12 +61,8 @@ def write_page(
 
 def put(text: str, path: Path) -> Path:
     """The path, with the text in it: whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    try:
+    with replacing(path, "; choose another file with --out") as part:
         part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}); choose another file with --out") from None
     return path
 
 

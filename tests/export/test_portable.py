@@ -224,3 +224,11 @@ def test_a_place_that_cannot_be_written_is_refused(model, tmp_path):
     for write in (write_onnx, write_program):
         with pytest.raises(InputError, match=r"cannot be written .*; choose another file"):
             write(model, tmp_path / "no" / "such" / "file.pt2")
+
+
+@pytest.mark.parametrize("write", [write_onnx, write_program])
+def test_a_folder_in_the_files_place_is_refused_and_no_part_stays(write, tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(InputError, match=r"taken cannot be written \(.*\); choose another file$"):
+        write(Model.of(CASES["features-linear"]), tmp_path / "taken")
+    assert [one.name for one in tmp_path.iterdir()] == ["taken"]
