@@ -65,7 +65,8 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
         _refuse_without_logits(run, [rows[seed] for rows in by_setting.values() for seed in seeds])
         groups = [seeds[start : start + size] for start in range(0, len(seeds) - size + 1, size)]
         training = _training(run, size)
-        part = folder.with_name(f"{folder.name}.part")
+        whole = folder.absolute()  # "." has no name of its own
+        part = whole.with_name(f"{whole.name}.part")
         shutil.rmtree(part, ignore_errors=True)
         try:
             part.mkdir(parents=True)
@@ -84,7 +85,7 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
                 for number, group in enumerate(groups):
                     members = [rows[seed] for seed in group]
                     store.add(_identity(members), _united(run, members, number, training, important))
-    os.replace(part, folder)
+    os.replace(part, whole)
     return Ensembles(len(by_setting), len(groups), size, tuple(seeds[len(groups) * size :]))
 
 

@@ -69,6 +69,8 @@ def parse_column(text: str) -> Any:
     column: dict[str, float] = {}
     for word in text.split("+"):
         name, _, strength = word.partition(":")
+        if name.strip() in column:
+            raise InputError(f"--important {text!r} names {name.strip()!r} twice; give each class once")
         try:
             column[name.strip()] = float(strength) if strength else 1.0
         except ValueError:

@@ -172,8 +172,8 @@ def study(
     or {class: strength}. `methods` are names, or {name: {knob: values}} with margins in radians. `seeds` is how many,
     or which. `thin` is {class: the part of its train rows to keep}.
 
-    >>> study("mine", "digits", "8", ["ce", "camri"], seeds=3).seeds
-    (0, 1, 2)
+    >>> study("mine", "digits", "8", ["ce", "camri"], seeds=3).seeds, study("mine", "digits", "8", ["ce"], [5]).seeds
+    ((0, 1, 2), (5,))
     """
     columns = important if isinstance(important, (list, tuple)) else [important]
     if isinstance(methods, Mapping):
@@ -192,11 +192,20 @@ def study(
         important=tuple(Column.of(column) for column in columns),
         methods=grids,
         training=training,
-        seeds=tuple(range(seeds)) if type(seeds) is int else tuple(seeds) if isinstance(seeds, (list, tuple)) else (),
+        seeds=_seeds(seeds),
         data_options=tuple(sorted((option, _frozen(value)) for option, value in options.items())),
         thin=_parts(thin),
         **rest,
     )
+
+
+def _seeds(seeds: Any) -> tuple[int, ...]:
+    """Which seeds: so many from 0 on, or those that are given."""
+    if type(seeds) is int and seeds > 0:
+        return tuple(range(seeds))
+    if not isinstance(seeds, (list, tuple, range)):
+        raise InputError(f"study seeds={seeds!r} is not allowed; give how many, at least 1, or a list of which")
+    return tuple(seeds)
 
 
 def _parts(thin: Any) -> tuple[tuple[str, float], ...]:

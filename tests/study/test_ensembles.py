@@ -179,3 +179,13 @@ def test_a_run_without_trials_or_without_its_important_classes_is_refused(tmp_pa
         make_ensembles(tmp_path / "empty", tmp_path / "out", 2)
     with pytest.raises(InputError, match=r"early.*: its important classes are not known yet; let its cross-entropy"):
         make_ensembles(tmp_path / "early", tmp_path / "out", 2)
+
+
+def test_the_folder_one_is_in_can_take_them(tmp_path, data, small, monkeypatch):
+    folder, _, _ = fill(tmp_path / "run", data, small)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    make_ensembles(folder, ".", 2)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["here", "run"]
+    with open_run(tmp_path / "here") as run:
+        assert len(run.rows()) == 6

@@ -63,6 +63,7 @@ def test_important_classes_as_typed():
     assert parse_column("7") == "7"
     assert parse_column("cat:2") == {"cat": 2.0}
     assert parse_column(" cat + dog:0.5") == {"cat": 1.0, "dog": 0.5}
+    assert refusal(parse_column, "cat:2+ cat") == "--important 'cat:2+ cat' names 'cat' twice; give each class once"
     assert refusal(parse_column, "cat+dog:x") == "--important 'dog:x': the strength 'x' is not a number"
 
 

@@ -119,6 +119,7 @@ def test_one_column_of_the_paper():
 
 
 def test_trials_start_with_cross_entropy_and_go_seed_by_seed():
+    assert study("s", "digits", "8", ["ce"], seeds=range(5, 8)).seeds == (5, 6, 7)
     made = study("s", "digits", ["8", "3"], {"camri": {"m": [0.0, 0.1], "s": [8]}, "ce": {}}, seeds=[4, 2])
     trials = made.trials(made.placeholders())
     assert [(trial.setting.method, trial.seed) for trial in trials] == [
@@ -145,7 +146,9 @@ def test_several_important_classes_have_their_own_strength():
         ({"methods": {"camri": {"m": [math.nan]}}}, "camri m=nan is not a finite number"),
         ({"methods": {"camri": {"s": []}}}, "camri s has no values"),
         ({"methods": []}, r"methods=\(\) is not allowed"),
-        ({"seeds": 0}, r"seeds=\(\) is not allowed"),
+        ({"seeds": 0}, "study seeds=0 is not allowed; give how many, at least 1, or a list of which"),
+        ({"seeds": "3"}, "study seeds='3' is not allowed"),
+        ({"seeds": []}, r"seeds=\(\) is not allowed; give different whole numbers of at least 0"),
         ({"seeds": [1, 1]}, "different whole numbers"),
         ({"important": []}, "important"),
         ({"important": {"8": 0}}, "strength 0"),
