@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from camri.data import columns
+from camri.data import columns, lists
 from camri.data.arrays import INPUTS
 from camri.data.folder import files_below
 from camri.data.gtsrb import to_boxes
@@ -186,16 +186,14 @@ def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
 
 
 def _matrix(table: Any, used: Sequence[str]) -> np.ndarray:
-    """float (N, D); a missing value is NaN."""
+    """float (N, D); a missing value is NaN, and so are all of a row whose list is missing or not as long as most."""
     try:
-        if len(used) > 1 or not hasattr(table.schema.field(used[0]).type, "value_type"):
+        kind = table.schema.field(used[0]).type
+        if hasattr(getattr(kind, "value_type", None), "value_type"):
+            raise InputError(f"column {used[0]!r} holds lists of lists, and the model takes a list of numbers a row")
+        if len(used) > 1 or not hasattr(kind, "value_type"):
             return np.stack([columns.to_numpy(table.column(name)).astype(np.float64) for name in used], axis=1)
-        rows = table.column(used[0]).to_pylist()
-        lengths = sorted({len(row) for row in rows if row is not None})
-        if len(lengths) > 1:
-            raise InputError(f"the rows of column {used[0]!r} have {lengths[0]} to {lengths[-1]} values")
-        missing = [np.nan] * sum(lengths)
-        return np.array([missing if row is None else row for row in rows], dtype=np.float64)
+        return lists.to_matrix(table.column(used[0]))[0].astype(np.float64)
     except InputError:
         raise
     except (TypeError, ValueError) as error:

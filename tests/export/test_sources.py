@@ -253,12 +253,13 @@ def test_features_of_a_list_are_found_by_name_or_as_the_only_list(here):
     assert features_of({"e": [[1.0, 2.0]]}) == "it holds float64 (1, 2), and the model takes numbers (N, 3)"
 
 
-def test_a_missing_list_is_a_problem_of_its_row_alone(here):
-    pq.write_table(pa.table({"e": [[1.0, 2.0, 3.0], None, [4.0, None, 6.0]]}), "t.parquet")
+def test_a_list_that_is_missing_or_short_is_a_problem_of_its_row_alone(here):
+    pq.write_table(pa.table({"e": [[1.0, 2.0, 3.0], None, [4.0, None, 6.0], [7.0]]}), "t.parquet")
     ((found,), _) = find_inputs(["t.parquet"], FEATURES)
     assert only_chunk(found, FEATURES).problems == {
         1: "feature 0 is nan; it must be a finite number",
         2: "feature 1 is nan; it must be a finite number",
+        3: "feature 0 is nan; it must be a finite number",
     }
     assert only_chunk(found, FEATURES).inputs[0].tolist() == [1, 2, 3]
     none = features_of({"e": pa.array([None, None], pa.list_(pa.float64()))})
