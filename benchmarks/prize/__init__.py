@@ -12,7 +12,8 @@ ramp come from camri.engine, so that arms of one seed differ in what their name 
     controls  ce, l2softmax (s=8), camri (m=4π/64, s=8)
     a         two_sided_0.1, two_sided_0.2: a cosine margin on both sides of the important class's boundary
     b         hardest_0.1, hardest_0.2: a cosine margin of the important class against its strongest rival, by image
-    d         head_ce, head_l2softmax, head_camri, head_wce: a new head on the frozen trunk of cross-entropy
+    d         head_ce, head_l2softmax, head_camri, head_wce: a new head on the frozen trunk of cross-entropy,
+              trained for as many epochs
     c         learned_final, learned_epoch: CAMRI whose margin follows validation accuracy less cross-entropy's, as it
               is at the end of its training or after the same epoch
     e         sam, sam_important: sharpness-aware steps, uphill on the whole batch or on the important class's images

@@ -1,6 +1,5 @@
 """Arms and seeds -> trials in a folder: what each arm needs from cross-entropy, in packs, within the time there is."""
 
-import dataclasses
 import functools
 import sys
 import time
@@ -28,7 +27,6 @@ from camri.metrics import condense
 from camri.models import Classifier
 from camri.study.ensembles import average
 
-HEAD_EPOCHS = 2
 CHUNK = 1000  # rows at a time when nothing is learned
 
 
@@ -136,8 +134,7 @@ class Workshop:
     def _make(self, arm: Arm, seed: int) -> Replica:
         """A replica of the arm before its first step."""
         if arm.is_head_only:
-            job = dataclasses.replace(self.job, training=self.job.training.with_(epochs=HEAD_EPOCHS))
-            model = self._trained_ce(seed)
+            job, model = self.job, self._trained_ce(seed)
             kind = HEADS[arm.setting(job.important).head]
             head = kind(
                 model.head.get_parameter("weight").shape[1], job.data.num_classes, generator=generator(seed, "head")
