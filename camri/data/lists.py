@@ -20,8 +20,6 @@ def to_matrix(column: Any) -> tuple[np.ndarray, dict[int, int | None]]:
 
     rows = column.combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(rows), -1).to_numpy(zero_copy_only=False)
-    # Before pyarrow 26 a missing list of a fixed length had that length.
-    lengths = np.where(pc.is_valid(rows).to_numpy(zero_copy_only=False), lengths, -1)
     # Empty lists are how some tools write missing ones: however many there are, they are not the length that is meant.
     common, counts = np.unique(lengths[lengths > 0], return_counts=True)
     width = int(common[counts == counts.max()][-1]) if len(common) else 0  # of two as common, the longer
