@@ -236,9 +236,12 @@ def test_paths_written_on_windows(tmp_path: Path) -> None:
             {"features": pa.array([[], [], [], [1.0]], pa.list_(pa.float32())), "label": [*"abab"]},
             r"rows without the 1 values that most rows have: row 0 \(0 values\), row 1 \(0 values\), row 2",
         ),
-        (
+        pytest.param(
             {"features": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)), "label": ["a", "b"]},
             r"the 2 values that most rows have: row 1 \(missing\)",
+            marks=pytest.mark.skipif(
+                int(pa.__version__.split(".")[0]) < 26, reason="pyarrow itself cannot read such a file"
+            ),
         ),
         ({"features": [[True], [None]], "label": ["a", "b"]}, "the feature in row 1, column 0 is nan"),
         ({"features": [["x"], ["y"]], "label": ["a", "b"]}, "holds lists of string; features are lists of numbers"),
