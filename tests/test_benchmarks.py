@@ -133,7 +133,7 @@ def test_tried_margins_are_ramped_in_and_off_in_eval(loss):
     assert torch.equal(criterion.eval()(cos, labels), losses.cross_entropy(8 * cos, labels))
 
 
-@pytest.mark.parametrize("name", ["__main__", "arms", "ensembles", "margins", "replica"])
+@pytest.mark.parametrize("name", ["arms", "ensembles", "margins", "replica"])
 def test_examples_in_docstrings_hold(name):
     found = doctest.testmod(import_module(f"benchmarks.prize.{name}"), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert found.attempted > 0
@@ -243,6 +243,12 @@ def test_a_learned_margin_follows_accuracy_over_its_floor(shop, floor, then):
 def test_several_classes_are_important_alike(tmp_path):
     shop = Workshop.open(tmp_path / "pair", "digits", "8+3", epochs=3, ensemble=1, device=torch.device("cpu"))
     assert (shop.job.important, shop.folder.about["class"]) == ((3, 8), "3 + 8")
+    shop.train_arm(ARMS["ce"], [0, 1], pack_size=2)
+    shop.train_arm(ARMS["camri"], [0, 1], pack_size=2)
+    ce, camri = judge(shop.folder)["arms"][:2]
+    both = [shop.folder.load("ce", seed).scores["test"].recall().mean() for seed in (0, 1)]
+    assert (ce["arm"], ce["recall"]["mean"]) == ("ce", pytest.approx(np.mean(both)))
+    assert camri["against"][0]["num"] == 2
     for name, margin in (("camri", math.pi / 16), ("two_sided_0.2", 0.2), ("hardest_0.1", 0.1)):
         margins = made_replica(shop, name).criterion.margins
         assert margins.tolist() == pytest.approx([margin if index in (3, 8) else 0.0 for index in range(10)])

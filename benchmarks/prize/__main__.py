@@ -9,10 +9,12 @@ from pathlib import Path
 import benchmarks.prize
 from benchmarks.prize.arms import GROUPS, choose_arms
 from benchmarks.prize.judge import judge, show
-from benchmarks.prize.store import Folder, write_whole
+from benchmarks.prize.store import Folder
 from benchmarks.prize.workshop import Workshop
 from camri.engine.training import pick_device
 from camri.errors import InputError
+from camri.files import replacing
+from camri.study.narrow import parse_seeds
 
 
 def main() -> None:
@@ -26,7 +28,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="write the verdict here too")
     parser.add_argument("--train-only", action="store_true", help="train and do not judge (that needs no GPU)")
     parser.add_argument("--arms", default=",".join(GROUPS), help="names or letters, with commas; all unless told")
-    parser.add_argument("--seeds", type=read_seeds, default="0-19", help="0-19, or 0,3,7")
+    parser.add_argument("--seeds", default="0-19", help="0-19, or 0,3,7")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--data", default="cifar10", help="cifar10, digits, or what `camri fit` takes")
     parser.add_argument("--important", default="cat", help="the important class, or several: cat+dog")
@@ -51,22 +53,10 @@ def main() -> None:
         sys.exit(2)
 
 
-def read_seeds(text: str) -> list[int]:
-    """The seeds that a text names, ascending.
-
-    >>> read_seeds("0-2,7")
-    [0, 1, 2, 7]
-    """
-    found: set[int] = set()
-    for part in text.split(","):
-        start, _, end = part.partition("-")
-        found |= set(range(int(start), int(end or start) + 1))
-    return sorted(found)
-
-
 def train(asked: argparse.Namespace, began: float) -> Folder:
     """The folder with every trial that was asked for, or with as many as the time allows."""
     arms, device = choose_arms(asked.arms.split(",")), pick_device(asked.device)
+    seeds = parse_seeds(asked.seeds)
     for name in ("ensemble", "pack"):
         if (number := getattr(asked, name)) is not None and number < 1:
             raise InputError(f"--{name} {number} is not allowed; give a number of models from 1 on")
@@ -76,7 +66,7 @@ def train(asked: argparse.Namespace, began: float) -> Folder:
     shop.captures = device.type == "cuda" and not asked.eager
     until = None if asked.max_wall is None else began + asked.max_wall
     for arm in arms:
-        if not shop.train_arm(arm, asked.seeds, asked.pack or (8 if device.type == "cuda" else 1), until):
+        if not shop.train_arm(arm, seeds, asked.pack or (8 if device.type == "cuda" else 1), until):
             print(f"--max-wall {asked.max_wall:g} is near; the same call again goes on", file=sys.stderr)
             break
     return shop.folder
@@ -88,7 +78,8 @@ def tell(folder: Folder, out: Path | None) -> None:
     print(text)
     print(show(verdict), file=sys.stderr)
     if out is not None:
-        write_whole(out, f"{text}\n".encode())
+        with replacing(out) as part:
+            part.write_text(f"{text}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

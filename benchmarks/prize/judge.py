@@ -7,8 +7,8 @@ import numpy as np
 
 from benchmarks.prize.arms import ARMS, Arm
 from benchmarks.prize.ensembles import put_together
-from benchmarks.prize.store import Folder, Kept
-from camri.curves import compare_curves, recall_range
+from benchmarks.prize.store import SPLITS, Folder, Kept
+from camri.curves import common_range, compare_curves, recall_range
 from camri.errors import InputError
 from camri.stats import Difference, summarise
 
@@ -21,9 +21,9 @@ def judge(folder: Folder) -> dict[str, Any]:
              for arm in ARMS.values()}  # fmt: skip
     if not found["ce"]:
         raise InputError(f"{folder.path} has no trial of cross-entropy that ended well; nothing can be compared")
-    ranges = {split: recall_range([trial.scores[split] for trial in found["ce"].values()]) for split in ("val", "test")}
+    ranged = recall_range([trial.scores["test"] for trial in found["ce"].values()])
     rows = [
-        _judge_arm(arm, found, ranges) | {"num_failed": len(folder.seeds(arm.name)) - len(found[arm.name])
+        _judge_arm(arm, found) | {"num_failed": len(folder.seeds(arm.name)) - len(found[arm.name])
                                           if not arm.members else 0}
         for arm in ARMS.values()
         if found[arm.name]
@@ -35,43 +35,39 @@ def judge(folder: Folder) -> dict[str, Any]:
         "about": folder.about,
         "commits": sorted(commits - {"None"}),
         "environment": next(iter(found["ce"].values())).notes.get("environment"),
-        "recall_range": [float(ranges["test"][0]), float(ranges["test"][-1])],
+        "recall_range": [float(ranged[0]), float(ranged[-1])],
         "num_looks": sum(ARMS[row["arm"]].is_for_the_class for row in rows),
         "arms": rows,
     }
 
 
-def _judge_arm(arm: Arm, found: dict[str, Trials], ranges: dict[str, np.ndarray]) -> dict[str, Any]:
+def _judge_arm(arm: Arm, found: dict[str, Trials]) -> dict[str, Any]:
     trials = found[arm.name].values()
     others = dict.fromkeys(name for name in ("ce", arm.trained_alike, arm.without_margin) if name and name != arm.name)
     return {
         "arm": arm.name,
         "group": arm.group,
         "is_for_the_class": arm.is_for_the_class,
-        "recall": _spread([float(trial.scores["test"].recall()[0]) for trial in trials]),
+        "recall": _spread([float(trial.scores["test"].recall().mean()) for trial in trials]),
         "accuracy": _spread([trial.scores["test"].accuracy() for trial in trials]),
         "modes": sorted({trial.notes["mode"] for trial in trials if "mode" in trial.notes}),
         "seconds_a_trial": _mean([trial.notes["wall_s"] for trial in trials if "wall_s" in trial.notes]),
         "last_margin_rad": _mean(
             [trial.notes["margins_rad"][-1] for trial in trials if trial.notes.get("margins_rad")]
         ),
-        "against": [_compare(found[arm.name], found[name], name, ranges) for name in others if found[name]],
+        "against": [_compare(found[arm.name], found[name], name, found["ce"]) for name in others if found[name]],
     }
 
 
-def _compare(mine: Trials, its: Trials, name: str, ranges: dict[str, np.ndarray]) -> dict[str, Any]:
+def _compare(mine: Trials, its: Trials, name: str, baseline: Trials) -> dict[str, Any]:
     seeds = sorted(mine.keys() & its.keys())
     if not seeds:
         return {"arm": name, "num": 0}
-    gaps = {
-        split: compare_curves(
-            [mine[seed].scores[split] for seed in seeds],
-            [its[seed].scores[split] for seed in seeds],
-            seed=0,
-            recall=recall,
-        )
-        for split, recall in ranges.items()
-    }
+    gaps = {}
+    for split in SPLITS:
+        arm, other = ([side[seed].scores[split] for seed in seeds] for side in (mine, its))
+        recall = common_range([trial.scores[split] for trial in baseline.values()], arm, other)
+        gaps[split] = compare_curves(arm, other, seed=0, recall=recall)
     test = gaps["test"]
     return {
         "arm": name,

@@ -1,7 +1,6 @@
 """A folder of trials: an .npz file for each, written whole or not at all, and about.json with what they share."""
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from camri.errors import InputError
+from camri.files import replacing
 from camri.metrics import Scores
 
 SPLITS = ("val", "test")
@@ -37,7 +37,8 @@ class Folder:
             if about is None:
                 raise InputError(f"{self.path} holds no trials (it has no about.json); give the folder of a run")
             self.path.mkdir(parents=True, exist_ok=True)
-            write_whole(told, json.dumps(about, indent=1, ensure_ascii=False).encode())
+            with replacing(told) as part:
+                part.write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
         self.about: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))
         if about is not None and self.about != json.loads(json.dumps(about)):
             wrong = [name for name in about if self.about.get(name) != json.loads(json.dumps(about[name]))]
@@ -55,11 +56,8 @@ class Folder:
             arrays |= {f"{split}/{name}": getattr(scores, name) for name in ("lead", "rest_right", "rest_spread")}
         arrays |= {f"{split}/logits": logits for split, logits in trial.logits.items()}
         arrays |= {f"weights/{name}": weight for name, weight in trial.weights.items()}
-        file = self._file(trial.arm, trial.seed)
-        part = file.with_suffix(".part")
-        with open(part, "wb") as stream:
+        with replacing(self._file(trial.arm, trial.seed)) as part, open(part, "wb") as stream:
             np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
-        os.replace(part, file)
 
     def load(self, arm: str, seed: int) -> Kept:
         with np.load(self._file(arm, seed), allow_pickle=False) as found:
@@ -90,9 +88,3 @@ class Folder:
 
     def _file(self, arm: str, seed: int) -> Path:
         return self.path / f"{arm}-{seed}.npz"
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_bytes(content)
-    os.replace(part, path)

@@ -1,12 +1,11 @@
 """What a fit has decided so far, in one JSON file: the same command goes on with the same decisions."""
 
-import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from camri.errors import InputError
+from camri.files import replacing
 from camri.study.lock import refuse_other_files
 
 FILE_NAME = "fit.json"
@@ -48,15 +47,9 @@ class Journal:
     def set(self, **values: Any) -> None:
         """Nothing; the values are on the disk, whole or not at all."""
         self.values.update(values)
-        part = self.path.with_name(f"{self.path.name}.part")
-        try:
+        with replacing(self.path, "; choose another folder") as part:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part.write_text(json.dumps(self.values, indent=1) + "\n", encoding="utf-8")
-            os.replace(part, self.path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                part.unlink()
-            raise InputError(f"{self.path} cannot be written ({error.strerror}); choose another folder") from None
 
 
 def _words(value: Any) -> str:

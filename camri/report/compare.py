@@ -52,7 +52,7 @@ def _is_the_papers(one: Results) -> bool:
     """Whether model and data are the paper's: the authors' CNN, no ensembles of it, no class thinned, whole images."""
     training = one.verdict["training"]
     plain = training["model"] == "paper" and not training.get("model_options")
-    return plain and not one.verdict.get("altered")  # older results do not say; none of them is
+    return plain and not one.verdict["altered"]
 
 
 def compare_table_one(results: Sequence[Results]) -> Table:
@@ -169,7 +169,15 @@ def headline(results: Sequence[Results]) -> Table:
                 BLANK if r is None else f"{spread(r, 'recall')} at {r['accuracy_mean']:.3f}" for r in (*controls, gap)
             ]
             title = f"{printed.DATA_TITLES.get(one.verdict['data'], one.verdict['data'])}: {column['important']}"
-            rows.append(cells(title, *shown, _over_shifted(camri), gap_of(gap, "mean"), str(camri["num_trials"])))
+            rows.append(
+                cells(
+                    title,
+                    *shown,
+                    _over_shifted(camri),
+                    BLANK if gap is None else gap_of(gap, "mean"),
+                    str(camri["num_trials"]),
+                )
+            )
             records.append({"results": one.name, "important": column["important"], **camri})
     return Table(
         "Recall of the important class at the accuracy reached, on test images; settings and shifts chosen on "
@@ -220,8 +228,8 @@ def facts_table(results: Sequence[Results]) -> Table:
 
 
 def _how_altered(found: Mapping[str, Any]) -> str:
-    told = {**found.get("altered", {})}
-    words = [f"{name} thinned to {100 * part:g} % in training" for name, part in told.pop("thinned", {}).items()]
+    told = found["altered"]
+    words = [f"{name} thinned to {100 * part:g} % in training" for name, part in told.get("thinned", {}).items()]
     words += [f"size {' × '.join(map(str, told['size']))}"] if "size" in told else []
     words += ["cropped to the sign"] if "roi" in told else []
     return "".join(f"; {word}" for word in words)

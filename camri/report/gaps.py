@@ -11,13 +11,12 @@ import numpy as np
 from camri.curves import common_range, compare_curves
 from camri.metrics import Scores
 from camri.report.reading import BASELINE, TITLES, Planned, Reading, quoted
-from camri.report.table import BLANK, Cell, Table, cells
-from camri.report.tables import figures, interval_of, p_value, spread
+from camri.report.table import Cell, Table, cells
+from camri.report.tables import ends_of, figures, interval_of, p_value, points, spread
 from camri.report.verdict import SEED, ColumnVerdict, correct_several, same_scale
 from camri.stats import Difference, compare, paired_t
 from camri.study.records import Row
 
-ENDS = ("", "_low", "_high")
 CHOSEN = "The setting is the method’s best on validation images."
 
 
@@ -77,8 +76,7 @@ def _gap(reading: Reading, one: ColumnVerdict, setting: Planned) -> dict[str, An
         "p": paired_t(found.by_trial),
     }
     for name, difference in differences.items():
-        ends = (None,) * 3 if difference is None else (difference.estimate, difference.low, difference.high)
-        record |= {f"{name}{end}": value for end, value in zip(ENDS, ends, strict=True)}
+        record |= ends_of(name, difference)
     return record
 
 
@@ -114,7 +112,9 @@ def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
         return (
             *cells(TITLES[one["method"]], one["setting"]),
             Cell(gap_of(one, "mean"), bold=one["mean_low"] > 0 and p is not None and p < 0.05),
-            *cells(p_value(p), ", ".join(f"{hundredths(one[gap])} at {one[recall]:.3f}" for gap, recall in ends)),
+            *cells(
+                p_value(p), ", ".join(f"{points(one[gap], decimals=2)} at {one[recall]:.3f}" for gap, recall in ends)
+            ),
             *cells(gap_of(one, "over_l2softmax"), str(one["num_trials"])),
         )
 
@@ -158,23 +158,10 @@ def _table(
     )
 
 
-def gap_of(record: Mapping[str, Any] | None, name: str) -> str:
-    """A difference of accuracies in points, with two decimals, and its interval.
+def gap_of(record: Mapping[str, Any], name: str) -> str:
+    """A difference of accuracies, which are smaller than those of recalls: with two decimals.
 
     >>> gap_of({"mean": 0.0005, "mean_low": -0.0028, "mean_high": 0.00004}, "mean")
     '+0.05 [−0.28, 0.00]'
     """
-    if record is None or record[name] is None:
-        return BLANK
-    estimate, low, high = (hundredths(record[f"{name}{end}"]) for end in ENDS)
-    return f"{estimate} [{low}, {high}]"
-
-
-def hundredths(value: float) -> str:
-    """A difference in points of a hundred with two decimals and its sign.
-
-    >>> hundredths(0.0031), hundredths(-0.00004)
-    ('+0.31', '0.00')
-    """
-    text = f"{100 * value:+.2f}"
-    return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", "−")
+    return interval_of(record, name, decimals=2)

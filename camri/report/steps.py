@@ -41,7 +41,7 @@ def steps_table(reading: Reading) -> Table | None:
 
 
 def _interval(found: Mapping[str, float] | None) -> str:
-    return BLANK if found is None else span(**found)
+    return BLANK if found is None else span(found["estimate"], found["low"], found["high"])
 
 
 def _record(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from camri.report.verdict import ColumnVerdict, Judged, correct_for_rows, gain_o
 from camri.select import OPTIMISTIC, Measured, PaperChoice, mark_best
 from camri.stats import Difference, summarise
 
+ENDS = ("", "_low", "_high")  # of a difference in a record
 ROLES = {"camri": "(proposal)", "ce": "(baseline)"}
 
 
@@ -35,14 +36,14 @@ def spread(record: Record, name: str) -> str:
     return mean if record["num_trials"] == 1 else f"{mean} ± {record[f'{name}_sd']:.3f}"
 
 
-def points(value: float) -> str:
+def points(value: float, decimals: int = 1) -> str:
     """A difference in points of a hundred, with its sign.
 
-    >>> points(0.0312), points(-0.004), points(0.0)
-    ('+3.1', '−0.4', '0.0')
+    >>> points(0.0312), points(-0.004), points(0.0), points(-0.00004, decimals=2)
+    ('+3.1', '−0.4', '0.0', '0.00')
     """
-    text = f"{100 * value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+    text = f"{100 * value:+.{decimals}f}"
+    return text[1:] if not text.strip("+-0.") else text.replace("-", "−")
 
 
 def interval(found: Difference) -> str:
@@ -50,12 +51,13 @@ def interval(found: Difference) -> str:
     return span(found.estimate, found.low, found.high)
 
 
-def span(estimate: float, low: float, high: float) -> str:
+def span(estimate: float, low: float, high: float, decimals: int = 1) -> str:
     """
     >>> span(0.012, -0.004, 0.028)
     '+1.2 [−0.4, +2.8]'
     """
-    return f"{points(estimate)} [{points(low)}, {points(high)}]"
+    shown, lower, upper = (points(value, decimals) for value in (estimate, low, high))
+    return f"{shown} [{lower}, {upper}]"
 
 
 def p_value(p: float | None) -> str:
@@ -196,10 +198,13 @@ def _honest_record(one: ColumnVerdict, title: str, setting: str, row: Judged, ar
         "num": int(found.num.sum()),
         **figures(found.recall.mean(axis=1).tolist(), found.accuracy.tolist()),
     }
-    for name, difference in (("gain_over_shifted_ce", gain), ("accuracy_change", accuracy)):
-        ends = (None,) * 3 if difference is None else (difference.estimate, difference.low, difference.high)
-        record |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
-    return {**record, "p_holm": p}
+    return {**record, **ends_of("gain_over_shifted_ce", gain), **ends_of("accuracy_change", accuracy), "p_holm": p}
+
+
+def ends_of(name: str, found: Difference | None) -> dict[str, float | None]:
+    """A difference as a record has it; `interval_of` shows it."""
+    values = (None,) * 3 if found is None else (found.estimate, found.low, found.high)
+    return {f"{name}{end}": value for end, value in zip(ENDS, values, strict=True)}
 
 
 def table_of_honest(records: Sequence[Record]) -> Table:
@@ -237,10 +242,10 @@ def _honest_row(one: Record) -> tuple[Cell, ...]:
     )
 
 
-def interval_of(record: Record, name: str) -> str:
+def interval_of(record: Record, name: str, decimals: int = 1) -> str:
     """A record's difference in points with its 95 % interval."""
-    estimate, low, high = (record[f"{name}{end}"] for end in ("", "_low", "_high"))
-    return BLANK if estimate is None else span(estimate, low, high)
+    estimate, low, high = (record[f"{name}{end}"] for end in ENDS)
+    return BLANK if estimate is None else span(estimate, low, high, decimals)
 
 
 def picked(one: ColumnVerdict, row: Judged, in_words: bool = False) -> str:

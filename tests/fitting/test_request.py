@@ -256,7 +256,7 @@ def test_a_journal_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     def full(source, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("camri.fitting.journal.os.replace", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(InputError, match=r"fit.json cannot be written \(No space left on device\)"):
         journal.set(epochs=3)
     assert list(tmp_path.iterdir()) == []
