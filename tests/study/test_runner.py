@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 
 import pytest
@@ -293,7 +294,17 @@ def test_a_second_process_is_refused_until_the_first_is_gone(data, small, tmp_pa
         runner.run(small, tmp_path, Pretender(), data=data)
     os.kill(first.pid, signal.SIGKILL)
     first.join()
+    with lock.hold(tmp_path):
+        assert lock.holder(tmp_path) == os.getpid()
     assert lock.holder(tmp_path) is None
+
+
+def test_a_lock_that_a_dying_process_leaves_for_a_moment_is_waited_for(tmp_path):
+    """Killed while it asks git for the commit, a process has a child that holds its lock until it has become git."""
+    handle = os.open(tmp_path / lock.FILE_NAME, os.O_RDWR | os.O_CREAT)
+    lock.fcntl.flock(handle, lock.fcntl.LOCK_EX)
+    threading.Timer(lock.PATIENCE_S / 5, os.close, [handle]).start()
+    assert lock.holder(tmp_path) is not None
     with lock.hold(tmp_path):
         assert lock.holder(tmp_path) == os.getpid()
 
