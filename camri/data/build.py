@@ -23,7 +23,7 @@ from camri.data.parallel import Progress
 from camri.data.splits import make_test
 from camri.errors import InputError
 
-CACHE_VERSION = 3  # to be raised when the same files and options would decode to something else, or be refused
+CACHE_VERSION = 4  # to be raised when the same files and options would decode to something else, or be refused
 OFFICIAL_SHA256 = {"cifar10": cifar10.OFFICIAL_SHA256}  # of the decoded pixels, for layouts without file checksums
 
 

@@ -10,10 +10,11 @@ from camri.errors import InputError
 from camri.words import ROWS_SHOWN
 
 
-def to_matrix(column: Any) -> tuple[np.ndarray, dict[int, int | None]]:
+def to_matrix(column: Any, wanted: int | None = None) -> tuple[np.ndarray, dict[int, int | None]]:
     """(numbers (N, D), rows that do not fit) of a column of lists, D being the length that most of them have.
 
-    A row that does not fit stands with the length of its list, None where it has none; its numbers are NaN.
+    Where any has the `wanted` length, D is that. A row that does not fit stands with the length of its list, None where
+    it has none; its numbers are NaN.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -23,6 +24,8 @@ def to_matrix(column: Any) -> tuple[np.ndarray, dict[int, int | None]]:
     # Empty lists are how some tools write missing ones: however many there are, they are not the length that is meant.
     common, counts = np.unique(lengths[lengths > 0], return_counts=True)
     width = int(common[counts == counts.max()][-1]) if len(common) else 0  # of two as common, the longer
+    if wanted is not None and wanted in common:
+        width = wanted
     fits = lengths == width
     if fits.all():
         return columns.to_numpy(rows.flatten()).reshape(len(rows), width), {}

@@ -127,7 +127,7 @@ def _inputs(
         return {p: _paths(table.column(path), folder, where) for p, table in tables.items()}, {"path_column": path}
     used = _feature_columns(first, label, options, where)
     return {p: _matrix(table, used, f"{where}, {p} part") for p, table in tables.items()}, {
-        "feature_columns": used[:50],
+        "feature_columns": used,
         "num_feature_columns": len(used),
     }
 

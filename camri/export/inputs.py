@@ -1,7 +1,7 @@
 """Groups of inputs, read a chunk at a time: image files, arrays, and what is wrong with the rest."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -64,10 +64,11 @@ class Images:
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """An array of inputs: uint8 images, or numbers."""
+    """An array of inputs: uint8 images, or numbers; `problems` are of rows that are known to have none."""
 
     file: str
     array: np.ndarray
+    problems: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -82,7 +83,8 @@ class Ready:
                     inputs = inputs.astype(np.float32)
                 for row in np.flatnonzero(~np.isfinite(inputs).all(axis=1)).tolist():
                     column = int(np.flatnonzero(~np.isfinite(inputs[row]))[0])
-                    problems[row] = f"feature {column} is {inputs[row, column]}; it must be a finite number"
+                    infinite = f"feature {column} is {inputs[row, column]}; it must be a finite number"
+                    problems[row] = self.problems.get(rows[row], infinite)
                     inputs[row] = 0
             told(start + len(inputs))
             yield Chunk([self.file] * len(inputs), rows, inputs, problems)

@@ -7,6 +7,7 @@ import glob
 import os
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,10 @@ def _table(path: Path, trained: Trained) -> Group:
         table = columns.read_table(path)
         if trained.is_image:
             return _image_rows(path, table, _boxes(table) if trained.is_cropped else None)
-        return _checked(Ready(str(path), _matrix(table, _feature_columns(table, path, trained))), trained)
+        used = _feature_columns(table, path, trained)
+        if hasattr(table.schema.field(used[0]).type, "value_type") and len(used) == 1:
+            return _checked(_list_rows(path, table.column(used[0]), used[0], trained.input_shape[0]), trained)
+        return _checked(Ready(str(path), _matrix(table, used)), trained)
     except (InputError, OSError) as error:
         return Problem(str(path), str(error).removeprefix(f"{path}").lstrip(": "))
 
@@ -113,7 +117,7 @@ def _checked(found: Ready, trained: Trained) -> Group:
             found.file,
             f"it holds {array.dtype} {array.shape}, and the model takes {wanted} (N, {', '.join(map(str, shape))})",
         )
-    return Ready(found.file, array)
+    return replace(found, array=array)
 
 
 def _array(path: Path) -> np.ndarray:
@@ -185,16 +189,26 @@ def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
     return numbers
 
 
+def _list_rows(path: Path, column: Any, name: str, wanted: int) -> Ready:
+    """A list of features a row; one that is missing or of another length is a problem of its row alone."""
+    if hasattr(column.type.value_type, "value_type"):
+        raise InputError(f"column {name!r} holds lists of lists, and the model takes a list of numbers a row")
+    values, unlike = lists.to_matrix(column, wanted)
+    problems = {
+        row: f"its list {'is missing' if length is None else f'is {length:,} long'}, and the model takes "
+        f"{wanted:,} numbers"
+        for row, length in unlike.items()
+    }
+    return Ready(str(path), _to_floats(values, name), problems)
+
+
 def _matrix(table: Any, used: Sequence[str]) -> np.ndarray:
-    """float (N, D); a missing value is NaN, and so are all of a row whose list is missing or not as long as most."""
+    """float (N, D) of columns of numbers; a missing value is NaN."""
+    return np.stack([_to_floats(columns.to_numpy(table.column(name)), name) for name in used], axis=1)
+
+
+def _to_floats(values: np.ndarray, name: str) -> np.ndarray:
     try:
-        kind = table.schema.field(used[0]).type
-        if hasattr(getattr(kind, "value_type", None), "value_type"):
-            raise InputError(f"column {used[0]!r} holds lists of lists, and the model takes a list of numbers a row")
-        if len(used) > 1 or not hasattr(kind, "value_type"):
-            return np.stack([columns.to_numpy(table.column(name)).astype(np.float64) for name in used], axis=1)
-        return lists.to_matrix(table.column(used[0]))[0].astype(np.float64)
-    except InputError:
-        raise
+        return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"a feature is not a number: {error}") from None
+        raise InputError(f"a feature in column {name!r} is not a number: {error}") from None

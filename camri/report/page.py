@@ -31,6 +31,7 @@ from camri.report.verdict import ColumnVerdict, judge_columns
 from camri.words import duration
 
 FILE_NAME = "report.html"
+LISTED = 50  # of a list, such as the names of a table's columns
 NOBODY = "Nobody: no setting but cross-entropy was picked on validation images, or there were none to pick on."
 ONE_PENALTY = "Not shown: neither WCE nor CAMRI was trained with two penalties."
 
@@ -226,7 +227,8 @@ def _plain(value: Any) -> str:
         return f"({_pairs(value)})"
     if isinstance(value, (list, tuple)):
         is_range = len(value) == 2 and all(isinstance(one, float) for one in value)
-        return (" to " if is_range else ", ").join(map(_plain, value))
+        more = f", … ({len(value):,} in all)" if len(value) > LISTED else ""
+        return (" to " if is_range else ", ").join(map(_plain, value[:LISTED])) + more
     text = str(value)
     return f"{text[:10]}…" if len(text) >= 40 and text.isalnum() else text  # a hash: the store has it whole
 

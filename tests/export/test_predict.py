@@ -16,11 +16,13 @@ from typer.testing import CliRunner
 
 from camri.cli import app
 from camri.cli.text import cell, file_cell, visible
+from camri.data import load as load_data
 from camri.errors import InputError
 from camri.export import Model, load, save
 from camri.export.inputs import CHUNK_ROWS, Images
 from camri.export.predictions import predict
 from camri.export.sources import find_inputs
+from camri.export.trained import preprocessing_of
 from camri.methods import setting
 from tests.export.conftest import made_trained
 
@@ -214,6 +216,19 @@ def made_trained_with(preprocessing):
     return dataclasses.replace(FEATURES, preprocessing=preprocessing)
 
 
+def test_each_of_many_features_is_found_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = [f"f{column}" for column in range(60)]
+    rows = "".join(f"{row % 2},{','.join(str(row + column) for column in range(60))}\n" for row in range(8))
+    Path("train.csv").write_text(f"label,{','.join(names)}\n{rows}")
+    told = preprocessing_of(load_data("train.csv", cache=False))
+    trained = dataclasses.replace(made_trained("mlp", setting("ce"), (60,)), preprocessing=told)
+    swapped = [*names[:-2], names[-1], names[-2]]
+    Path("t.csv").write_text(f"id,{','.join(swapped)}\n7,{','.join(name[1:] for name in swapped)}\n")
+    ((found,), _) = find_inputs(["t.csv"], trained)
+    assert found.array.tolist() == [list(range(60))]
+
+
 def test_features_are_found_by_the_names_they_had_in_training(features):
     Path("t.csv").write_text("id,c,a,b\nx7,3,1,2\nx8,,5,6\nx9,9,7,8\n")
     done = run("predict", "model", "t.csv", "--csv", "-")
@@ -281,9 +296,9 @@ def test_a_table_with_other_columns_is_a_problem(tmp_path):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([["a", "b", "c"]], "a feature is not a number: could not convert string to float: 'a'"),
+        ([["a", "b", "c"]], "a feature in column 'e' is not a number: could not convert string to float: 'a'"),
         ([[[1.0], [2.0], [3.0]]], "column 'e' holds lists of lists, and the model takes a list of numbers a row"),
-        ([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0, 3.0]], "it holds float64 (3, 2), and the model takes numbers (N, 3)"),
+        ([[1.0, 2.0], [1.0, 2.0], [1.0]], "it holds float64 (3, 2), and the model takes numbers (N, 3)"),
     ],
 )
 def test_a_column_of_lists_that_are_no_features_is_a_problem_and_the_rest_goes_on(tmp_path, values, said):

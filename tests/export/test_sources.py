@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from camri.export.inputs import Images, Problem, Ready
+from camri.export.inputs import CHUNK_ROWS, Images, Problem, Ready
 from camri.export.sources import count_whole, find_inputs
 from camri.methods import setting
 from tests.export.conftest import made_trained
@@ -240,7 +240,7 @@ def test_features_are_all_numbers_beside_the_usual_roles(here):
     single = made_trained("mlp", setting("ce"), (1,))
     assert features_of({"label": ["x", "y"], "a": [1.0, 2.0]}, single) == [[1.0], [2.0]]
     worded = features_of({"a": [1], "b": ["two"], "c": [3]}, feature_columns=["a", "b", "c"])
-    assert worded == "a feature is not a number: could not convert string to float: 'two'"
+    assert worded == "a feature in column 'b' is not a number: could not convert string to float: 'two'"
 
 
 def test_features_of_a_list_are_found_by_name_or_as_the_only_list(here):
@@ -249,7 +249,7 @@ def test_features_of_a_list_are_found_by_name_or_as_the_only_list(here):
     assert features_of({"label": [[0.0]], "z": [5], "new": lists["new"]}) == [[1, 2, 3]]
     assert features_of({"label": ["x"], "new": lists["new"]}, feature_columns=["gone"]) == [[1, 2, 3]]
     assert features_of(lists) == "it has 0 columns of numbers, and the model takes 3 features"
-    assert features_of({"e": [[{"x": 1}] * 3]}).startswith("a feature is not a number: float() argument must be")
+    assert features_of({"e": [[{"x": 1}] * 3]}).startswith("a feature in column 'e' is not a number: float() arg")
     assert features_of({"e": [[1.0, 2.0]]}) == "it holds float64 (1, 2), and the model takes numbers (N, 3)"
 
 
@@ -257,11 +257,20 @@ def test_a_list_that_is_missing_or_short_is_a_problem_of_its_row_alone(here):
     pq.write_table(pa.table({"e": [[1.0, 2.0, 3.0], None, [4.0, None, 6.0], [7.0]]}), "t.parquet")
     ((found,), _) = find_inputs(["t.parquet"], FEATURES)
     assert only_chunk(found, FEATURES).problems == {
-        1: "feature 0 is nan; it must be a finite number",
+        1: "its list is missing, and the model takes 3 numbers",
         2: "feature 1 is nan; it must be a finite number",
-        3: "feature 0 is nan; it must be a finite number",
+        3: "its list is 1 long, and the model takes 3 numbers",
     }
     assert only_chunk(found, FEATURES).inputs[0].tolist() == [1, 2, 3]
+    # The model says how long a list is, not the rows; and a problem stays with its row in a later chunk.
+    many = [[1.0]] * CHUNK_ROWS + [[1.0, 2.0, 3.0], []]
+    pq.write_table(pa.table({"e": many}), "t.parquet")
+    ((found,), _) = find_inputs(["t.parquet"], FEATURES)
+    first, last = found.chunks(FEATURES, lambda num: None)
+    assert set(first.problems.values()) == {"its list is 1 long, and the model takes 3 numbers"}
+    assert len(first.problems) == CHUNK_ROWS
+    assert last.problems == {1: "its list is 0 long, and the model takes 3 numbers"}
+    assert last.inputs[0].tolist() == [1, 2, 3]
     none = features_of({"e": pa.array([None, None], pa.list_(pa.float64()))})
     assert none == "it holds float64 (2, 0), and the model takes numbers (N, 3)"
 
