@@ -1,5 +1,6 @@
 """`camri data`: fetch data sets and see what was recognised."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,9 +55,12 @@ def get(
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as progress:
+    progress = Progress(*columns, console=console)
+    with contextlib.ExitStack() as stack:
 
         def report(file: str, done: int, total: int | None) -> None:
+            if not bars:  # not before there is something to show: a name that is refused has no bar
+                stack.enter_context(progress)
             if file not in bars:
                 bars[file] = progress.add_task(file, total=total)
             progress.update(bars[file], completed=done, total=total)

@@ -65,6 +65,7 @@ def thin_out(dataset: DataSet, parts: Mapping[str, float], seed: int = 0) -> Dat
     >>> int(digits.class_counts("train")[8]), int(rare.class_counts("train")[8]), len(rare.splits["test"])
     (122, 12, 539)
     """
+    _check_seed(seed)
     if "thinned" in dataset.provenance:  # a second time would have to tell parts of parts
         done = ", ".join(dataset.provenance["thinned"]["parts"])
         raise InputError(f"{dataset.name} is thinned already ({done}); give the parts of all classes at once")
@@ -95,8 +96,7 @@ def thin_out(dataset: DataSet, parts: Mapping[str, float], seed: int = 0) -> Dat
 def _take(dataset: DataSet, part: str, num_rows: int, seed: int) -> DataSet:
     if part in dataset.splits:
         raise InputError(f"{dataset.name} has a {part} split of {len(dataset.splits[part])} rows already; use that one")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InputError(f"seed={seed!r} must be a whole number")
+    _check_seed(seed)
     train = dataset.splits["train"]
     has_copies = train.groups is None and dataset.provenance.get("copies_in_train", 0) > 0
     # A copied image would else be trained on in one copy and judged in the other.
@@ -138,6 +138,11 @@ def _take(dataset: DataSet, part: str, num_rows: int, seed: int) -> DataSet:
         hash_json([dataset.fingerprint, step]),
         told,
     )
+
+
+def _check_seed(seed: object) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InputError(f"seed={seed!r} must be a whole number")
 
 
 def choose_rows(split: Split, num_classes: int, num_rows: int, salt: str) -> np.ndarray:

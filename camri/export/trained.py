@@ -1,6 +1,5 @@
 """A trained model with everything that is needed to use it, as one plain value."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,14 +52,15 @@ class Trained:
         need(len(self.class_counts) == num, "class_counts", f"give {num} numbers, one a class")
         indices = all(0 <= index < num for index in self.important) and len(set(self.important)) == len(self.important)
         need(indices and len(self.important) < num, "important", f"give different classes of 0 … {num - 1}, not all")
-        matching = len(self.shift) == len(self.important) and all(map(math.isfinite, self.shift))
-        need(matching, "shift", f"give {len(self.important)} finite numbers, one for each important class")
+        matching = len(self.shift) == len(self.important) and bool(np.isfinite(_as_float32(self.shift)).all())
+        need(matching, "shift", f"give {len(self.important)} finite numbers, one for each important class, in float32")
         if self.standardise is not None:
             need(not self.is_image, "standardise", "it is for features, and these are images")
             mean, sd = self.standardise
-            finite = all(map(math.isfinite, (*mean, *sd))) and all(value > 0 for value in sd)
+            finite = bool(np.isfinite(_as_float32((*mean, *sd))).all() and (_as_float32(sd) > 0).all())
             whole = len(mean) == len(sd) == self.input_shape[0]
-            need(whole and finite, "standardise", "give (mean, sd), finite, one number a feature, every sd above 0")
+            allowed = "give (mean, sd), finite in float32, one number a feature, every sd above 0"
+            need(whole and finite, "standardise", allowed)
 
     @property
     def is_cropped(self) -> bool:
@@ -96,6 +96,12 @@ class Trained:
             preprocessing=preprocessing_of(data),
             standardise=standardise,
         )
+
+
+def _as_float32(values: Sequence[float]) -> np.ndarray:
+    """The numbers as the model has them: what is too large for it is infinite, what is too small is 0."""
+    with np.errstate(over="ignore"):
+        return np.array(values, dtype=np.float32)
 
 
 def preprocessing_of(data: DataSet) -> dict[str, Any]:

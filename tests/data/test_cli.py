@@ -132,7 +132,8 @@ def test_refusals_are_one_sentence(
     assert "cannot be written" in refuse(capsys, monkeypatch, "show", "digits", "--sheet", tmp_path / "no" / "x.png")
     np.savez(tmp_path / "f.npz", features=np.eye(4), labels=[0, 1, 0, 1])
     assert "no contact sheet" in refuse(capsys, monkeypatch, "show", tmp_path / "f.npz", "--sheet", tmp_path / "x.png")
-    assert "'iris' cannot be fetched" in refuse(capsys, monkeypatch, "get", "iris", "--to", tmp_path)
+    error = refuse(capsys, monkeypatch, "get", "iris", "--to", tmp_path)
+    assert error == "camri: 'iris' cannot be fetched; choices: cifar10, mnist, gtsrb, awa2\n"
 
 
 def test_get_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

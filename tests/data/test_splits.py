@@ -191,6 +191,9 @@ def test_make_test_refuses_impossible_sizes() -> None:
 
 def test_thinning_keeps_a_part_of_the_named_classes_and_all_else() -> None:
     data = rows_of([0] * 100 + [1] * 40 + [2] * 10, test=[0, 1, 1])
+    for seed in (0.5, True, "3"):
+        with pytest.raises(InputError, match=rf"^seed={seed!r} must be a whole number"):
+            thin_out(data, {"class 1": 0.1}, seed=seed)
     rare = thin_out(data, {"class 1": 0.1, "class 2": 0.5}, seed=3)
     assert rare.class_counts("train").tolist() == [100, 4, 5]
     kept = numbers(rare.splits["train"])

@@ -156,6 +156,7 @@ def test_weights_of_another_model_are_refused_by_name(trained):
     [
         ({"shift": (0.1, 0.2)}, "shift=.* give 1 finite numbers, one for each important class"),
         ({"shift": (float("nan"),)}, "shift=.* finite"),
+        ({"shift": (1e39,)}, r"shift=\(1e\+39,\) .* finite .* in float32"),
         ({"important": (3,)}, r"important=\(3,\) is not allowed; give different classes of 0 … 2, not all"),
         ({"important": (0, 1, 2), "shift": (0, 0, 0)}, "not all"),
         ({"classes": ("a", "a", "b")}, "all different"),
@@ -186,6 +187,8 @@ BARE = {"important": (), "shift": (), "weights": {}}
         ({"important": (0, 3), "shift": (0.0, 0.0)}, False),
         ({"important": (1, 1), "shift": (0.0, 0.0)}, False),
         ({"important": (0, 1), "shift": (0.0, float("inf"))}, False),
+        ({"important": (0, 1), "shift": (3.4e38, -3.4e38)}, True),
+        ({"important": (0, 1), "shift": (0.0, -3.5e38)}, False),
         ({"important": (0, 1), "shift": (0.0,)}, False),
     ],
 )
@@ -206,6 +209,8 @@ def test_how_many_classes_shapes_and_shifts_there_may_be(trained, change, is_fin
         ((0.0, 0.0), (-1.0, 1.0), False),
         ((0.0, float("nan")), (1.0, 1.0), False),
         ((0.0, 0.0), (1.0, float("inf")), False),
+        ((0.0, 1e39), (1.0, 1.0), False),
+        ((0.0, 0.0), (1.0, 1e-50), False),
         ((0.0,), (1.0,), False),
         ((0.0, 0.0), (1.0,), False),
         ((0.0,), (1.0, 1.0), False),
@@ -217,7 +222,7 @@ def test_features_are_scaled_by_finite_numbers_above_zero_one_each(mean, sd, is_
     if is_fine:
         assert dataclasses.replace(bare, standardise=(mean, sd)).standardise == (mean, sd)
         return
-    with pytest.raises(InputError, match=r"standardise=.* finite, one number a feature, every sd above 0"):
+    with pytest.raises(InputError, match=r"standardise=.* finite in float32, one number a feature, every sd above 0"):
         dataclasses.replace(bare, standardise=(mean, sd))
 
 
