@@ -26,6 +26,7 @@ from camri.audit.parts import draw_folds
 from camri.audit.scores import encode_labels, exact
 from camri.cli import app
 from camri.errors import InputError
+from camri.guarantee import assure
 from camri.report.glossary import WORDS
 from camri.stats import design_effect, wilson
 
@@ -50,6 +51,63 @@ def softmax(logits):
 @pytest.fixture(scope="module")
 def found():
     return audit(*made(), "stop", classes=CLASSES)
+
+
+def test_a_recall_is_promised_and_the_told_number_keeps_it_in_anybody_s_code():
+    logits, labels = made()
+    for scores, word in ((logits, "add"), (softmax(logits), "by")):
+        found = audit(scores, labels, "stop", classes=CLASSES, at_least=0.9)
+        made_of = assure(exact(logits, labels, (1,)), 0.9)
+        assert found.promise.guarantee.hits == made_of.hits
+        assert found.promise.guarantee.shift == pytest.approx(made_of.shift)
+        (line,) = (line for line in answer(found).details if line.startswith("Promised: "))
+        assert "a recall of 0.9 or more of “stop” on new rows like these, 95 % sure, with a shift of +" in line
+        told = float(re.search(rf"{word} ([\d.]+)", line)[1])
+        better = scores * np.where(np.eye(4)[1], told, 1) if word == "by" else scores + np.eye(4)[1] * told
+        right = better.argmax(axis=1) == labels
+        assert right[labels == 1].sum() >= made_of.hits[0] > 0.9 * made_of.num[0]
+        assert found.promise.accuracy.value == pytest.approx(right.mean(), abs=0.002)
+        assert f"accuracy {found.promise.accuracy.value:.3f} [" in line
+        assert ("recall to promise", "0.9, 95 % sure") in facts(found, "scores.csv", [])
+
+
+def test_a_promise_is_made_of_the_val_rows_and_shown_on_the_test_rows():
+    logits, labels = made()
+    split = np.array(["val", "test"] * 400)
+    found = audit(logits, labels, 1, split=split, at_least=0.8, confidence=0.9).promise
+    val, test = (exact(logits[split == word], labels[split == word], (1,)) for word in ("val", "test"))
+    assert found.guarantee == assure(val, 0.8, 0.9)
+    assert [(one.hits, one.num) for one in found.recall] == [(test.hits(found.guarantee.shift)[0], test.num[0])]
+    assert found.accuracy.value == test.accuracy(found.guarantee.shift)
+    assert found.precision == test.precision(found.guarantee.shift)[0]
+
+
+def promised(**options):
+    """What the audit says of a promise, in words, and as JSON."""
+    logits, labels = made()
+    found = audit(logits, labels, **{"important": "stop", "classes": CLASSES, **options})
+    (line,) = (line for line in answer(found).details if "romised" in line)
+    return line, found.to_json()["promise"]
+
+
+def test_what_cannot_be_promised_says_why():
+    line, found = promised(at_least=0.99)
+    assert "That takes 299 rows of a class at least; “stop” has 112." in line
+    assert (found["shift"], found["fewest"], found["num_units"]) == (None, 299, (112,))
+    logits, labels = made()
+    assert found["accuracy"]["hits"] == (logits.argmax(axis=1) == labels).sum()
+    line, _ = promised(at_least=0.9, groups=np.arange(800) // 8)
+    assert "on new groups like these" in line
+    line, found = promised(at_least=0.9, important=["stop", "entry", "yield"])
+    assert "Even the largest shift finds only " in line
+    assert found["shift"] is None
+
+
+def test_what_the_model_keeps_as_it_is_needs_no_shift():
+    line, found = promised(at_least=0.2)
+    assert "as the model is, without a shift: recall 70/112, accuracy 0.884 [0.860, 0.904] (707/800), precision" in line
+    assert "To use it" not in line
+    assert found["shift"] == 0.0
 
 
 def test_what_it_is_now_is_what_argmax_says(found):
@@ -186,8 +244,12 @@ def test_probabilities_and_logits_tell_the_same(found):
     assert found.scores_are == "logits"
     assert same.shift == pytest.approx(found.shift)
     assert same.accuracy_after == found.accuracy_after
-    assert how_to_use(same).startswith(f"To use it: multiply the probability of “stop” by {math.exp(found.shift):.4g}")
-    assert how_to_use(found).startswith(f"To use it: add {found.shift:.4g} to the score of “stop”")
+    told = how_to_use(same, same.shift), how_to_use(found, found.shift)
+    assert told[0].startswith("To use it: multiply the probability of “stop” by ")
+    assert told[1].startswith("To use it: add ")
+    factor, added = (float(re.search(r"(by|add) ([\d.]+)", line)[2]) for line in told)
+    assert 0 <= factor - math.exp(found.shift) <= 1e-3 * factor  # rounded up: less may break a promise
+    assert 0 <= added - found.shift <= 1e-3 * added
     rounded = audit(np.round(softmax(5 * logits), 3), labels, 1)
     assert rounded.scores_are == "probabilities"
     assert np.isfinite(rounded.shift)
@@ -684,6 +746,18 @@ def test_json_has_every_number_and_no_nan(table, found):
     assert told["classes"][1]["before"]["hits"] == found.by_class[1].before.hits
     assert told["accuracy"]["change"]["gained"] == found.accuracy.gained
     assert 0 < told["accuracy"]["chance_of_fall"] < 1
+
+
+def test_a_promise_can_be_asked_for_by_command(table, tmp_path):
+    page = tmp_path / "a.html"
+    done = run(table, "--important", "stop", "--at-least", "0.9", "--confidence", "0.99", "--out", page, "--json")
+    told = json.loads(done.stdout)["promise"]
+    made_of = audit(*made(), "stop", at_least=0.9, confidence=0.99).promise.guarantee
+    assert (told["shift"], told["hits"]) == (pytest.approx(made_of.shift), list(made_of.hits))
+    assert "99 % sure, with a shift of" in html.unescape(page.read_text(encoding="utf-8"))
+    done = run(table, "--important", "stop", "--at-least", "95")
+    assert done.exit_code == 2
+    assert "--at-least 95" in done.output
 
 
 def test_the_terminal_and_the_page_say_the_groups(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ FLOORS = [
     {"errors", "words"},
     {"checks", "files", "initial", "penalties", "metrics"},
     {"losses", "posthoc", "stats"},
-    {"modules", "heads", "models", "select", "curves", "data"},
+    {"modules", "heads", "models", "select", "curves", "guarantee", "data"},
     {"methods"},
     {"engine"},
     {"study"},

@@ -15,7 +15,7 @@ CLASSES_SHOWN = 60
 
 def answer(found: Audit) -> Answer:
     """The audit in one sentence, with its details."""
-    return Answer(found.kind, _sentence(found), (*_warnings(found), *_details(found)))
+    return Answer(found.kind, _sentence(found), (*_warnings(found), *_promised(found), *_details(found)))
 
 
 def note(found: Audit) -> str:
@@ -63,6 +63,41 @@ def _sentence(found: Audit) -> str:
     return f"No free gain is shown for {names}: with the best shift, {shift}, {gains}."
 
 
+def _promised(found: Audit) -> list[str]:
+    if found.promise is None:
+        return []
+    made, units = found.promise.guarantee, "rows" if found.num_groups is None else "groups"
+    names = " and ".join(quoted(name) for name in found.important)
+    asked = (
+        f"a recall of {made.at_least:g} or more of {names} on new {units} like these, {100 * made.confidence:g} % sure"
+    )
+    if made.shift is not None:
+        recall = ", ".join(f"{one.hits}/{one.num}" for one in found.promise.recall)
+        reached = f"recall {recall}, accuracy {rate(found.promise.accuracy)}"
+        precision = "" if found.promise.precision is None else f", precision {found.promise.precision:.3f}"
+        if not made.shift:
+            return [f"Promised: {asked}, as the model is, without a shift: {reached}{precision}."]
+        cost = points(found.promise.accuracy.value - found.accuracy_before.value)
+        return [
+            f"Promised: {asked}, with a shift of {made.shift:+.3g}: {reached}, {cost} points{precision}. "
+            f"{how_to_use(found, made.shift)}"
+        ]
+    few = [
+        f"{quoted(name)} has {num:,}"
+        for name, num in zip(found.important, made.num_units, strict=True)
+        if num < made.fewest
+    ]
+    if few:
+        return [
+            f"Cannot be promised: {asked}. That takes {made.fewest:,} {units} of a class at least; {', '.join(few)}."
+        ]
+    most = ", ".join(f"{hits}/{num}" for hits, num in zip(made.hits, made.num, strict=True))
+    return [
+        f"Cannot be promised: {asked}. Even the largest shift finds only {most}: the rest are taken for another "
+        "important class."
+    ]
+
+
 def _details(found: Audit) -> list[str]:
     own = [one for one in found.by_class if one.important]
     if found.kind == "unknown":
@@ -77,17 +112,28 @@ def _details(found: Audit) -> list[str]:
     ]
     lines.append(f"Accuracy: {rate(found.accuracy_before)} as it is, {rate(found.accuracy_after)} with the shift.")
     if found.shift and found.recall.low > 0:
-        lines.append(f"{how_to_use(found)} A smaller shift is safer.")
+        lines.append(f"{how_to_use(found, found.shift)} A smaller shift is safer.")
     lines.append(f"Tuned on {found.tuned_on}.")
     return lines
 
 
-def how_to_use(found: Audit) -> str:
-    """What to do with the shift in one's own code."""
+def how_to_use(found: Audit, shift: float) -> str:
+    """What to do with a shift in one's own code. Figures are rounded up: a smaller shift may break a promise."""
     names = " and ".join(quoted(name) for name in found.important)
     if found.scores_are == "probabilities":
-        return f"To use it: multiply the probability of {names} by {math.exp(found.shift):.4g}, then take the largest."
-    return f"To use it: add {found.shift:.4g} to the score of {names}, then take the largest."
+        return f"To use it: multiply the probability of {names} by {_round_up(math.exp(shift))}, then take the largest."
+    return f"To use it: add {_round_up(shift)} to the score of {names}, then take the largest."
+
+
+def _round_up(value: float) -> str:
+    """Four digits, never less than the value, which is above 0.
+
+    >>> _round_up(2.29341), _round_up(0.0012), _round_up(1234567.0)
+    ('2.294', '0.0012', '1.235e+06')
+    """
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    steps = round(value / unit)
+    return f"{(steps if steps * unit >= value else steps + 1) * unit:.4g}"
 
 
 def _missed(one: ClassResult, how: str) -> str:

@@ -80,8 +80,16 @@ def facts(found: Audit, source: str, command: Sequence[str]) -> list[tuple[str, 
         ("scores are", found.scores_are),
         ("tuned on", f"{found.tuned_on}; parts drawn with seed {SPLIT_SEED}"),
         ("accuracy that may be given up", f"{found.tolerance:g}"),
+        *_asked(found),
         *([("this page", shlex.join(command))] if command else []),
     ]
+
+
+def _asked(found: Audit) -> list[tuple[str, str]]:
+    if found.promise is None:
+        return []
+    made = found.promise.guarantee
+    return [("recall to promise", f"{made.at_least:g}, {100 * made.confidence:g} % sure")]
 
 
 def curve_figure(found: Audit, look: Look) -> Figure:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from camri.audit.change import Change
+from camri.guarantee import Guarantee
 from camri.metrics import Array
 from camri.posthoc import Curve
 from camri.stats import design_effect, wilson
@@ -72,6 +73,28 @@ class Price:
     precision: float
 
 
+@dataclass(frozen=True)
+class Promise:
+    """A guarantee, made of the rows to tune on, and what its shift gives on the judged rows.
+
+    recall: of each important class. precision: their mean, None where one is never predicted. Without a shift that
+    keeps the promise these are the figures of the model as it is.
+    """
+
+    guarantee: Guarantee
+    recall: tuple[Rate, ...]
+    accuracy: Rate
+    precision: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **vars(self.guarantee),
+            "recall": [one.to_json() for one in self.recall],
+            "accuracy": self.accuracy.to_json(),
+            "precision": self.precision,
+        }
+
+
 @dataclass(frozen=True, eq=False)
 class Audit:
     """What `audit` found.
@@ -80,7 +103,7 @@ class Audit:
     recall, accuracy: the changes that such a shift brings on rows it was not tuned on; recall is the mean over the
     important classes. kind: "gain" where recall surely rises and accuracy is not shown to fall, "none", or "unknown"
     where there are too few rows. tuned_on: how tuning and judging were kept apart. num_groups: None where rows count
-    as independent.
+    as independent. promise: the recall that was asked for, None where none was.
     """
 
     classes: tuple[str, ...]
@@ -99,6 +122,7 @@ class Audit:
     prices: tuple[Price, ...]
     curve: Curve
     num_groups: int | None = None
+    promise: Promise | None = None
 
     @property
     def few_groups(self) -> tuple[ClassResult, ...]:
@@ -142,6 +166,7 @@ class Audit:
                 for one in self.by_class
             ],
             "prices": [vars(one) for one in self.prices],
+            "promise": None if self.promise is None else self.promise.to_json(),
         }
 
 

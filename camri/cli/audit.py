@@ -33,6 +33,10 @@ def audit(
     tolerance: Annotated[
         float, typer.Option("--keep-accuracy", help="Accuracy that may be given up: 0.01 for a point.")
     ] = 0.0,
+    at_least: Annotated[
+        float | None, typer.Option(help="A recall to promise of new rows: the shift for it and what it costs.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="How sure the promise is to be.")] = 0.95,
     out: Annotated[Path | None, typer.Option(help="Write a page with the curve and the tables (.html) here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -41,7 +45,8 @@ def audit(
     Nothing is trained: the scores of any model on rows it was not trained on are enough. The shift is tuned on part of
     the rows and judged on the others. Without --split-column (or a column called split) the parts take turns. With
     --group (or a column called group) rows of one patient, film or track stay together, and intervals count them for
-    what they are worth.
+    what they are worth. With --at-least it says which shift promises such a recall of new rows, or how many rows that
+    takes.
 
     [bold]Examples[/bold]
 
@@ -49,6 +54,7 @@ def audit(
       camri audit scores.csv --important stop --important yield --out audit.html
       camri audit scores.csv --important melanoma --group patient
       camri audit scores.npz --important melanoma --keep-accuracy 0.005
+      camri audit scores.csv --important melanoma --at-least 0.95
     """
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {out} must end in .html")
@@ -73,6 +79,8 @@ def audit(
         groups=table.groups,
         kind=kind,
         tolerance=tolerance,
+        at_least=at_least,
+        confidence=confidence,
     )
     page = None
     if out is not None:
