@@ -87,7 +87,7 @@ WRONG = [
     (FIT, "--model resnet", "--model resnet is not allowed; did you mean 'resnet18'?"),
     (FIT, "--model small", "--model small takes images (channels, height, width); the inputs have shape (3,)"),
     (FIT, "--no-verify", "--no-verify is for the official files of CIFAR-10 and MNIST, and table.csv holds features"),
-    (FIT, "--budget 3s", "a fit needs at least 16 and 8 s for the model and the page; give --budget 2m"),
+    (FIT, "--budget 3s", "a fit needs at least 16 and 8 s for the model and the page; give --budget "),
     (FIT, "--weights no.safetensors", "--weights no.safetensors cannot be read"),
     (FIT, "--weights table.csv", "table.csv is not a safetensors file"),
     (FIT, "--device tpu", "--device tpu is not known"),

@@ -239,9 +239,9 @@ def test_chance_of_a_fall_is_a_tail_of_the_draws():
 def test_ten_thousand_images_of_ten_seeds_take_no_time():
     rng = np.random.default_rng(7)
     arm, other = rng.random((10, 10_000)) < 0.8, rng.random((10, 10_000)) < 0.8
-    start = time.perf_counter()
+    start = time.thread_time()
     compare(arm, other, seed=0, num_draws=2000)
-    assert time.perf_counter() - start < 1.0  # 0.012 s measured
+    assert time.thread_time() - start < 1.0  # 0.012 s measured
 
 
 @pytest.mark.parametrize(

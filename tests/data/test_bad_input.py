@@ -275,9 +275,9 @@ def test_a_hundred_thousand_classes_are_refused_at_once(tmp_path: Path, form: st
         (tmp_path / "t.csv").write_text("f,label\n" + "".join(f"0.0,{name}\n" for name in columns["label"]))
     else:
         pq.write_table(pa.table(columns), tmp_path / "t.parquet")
-    start = time.perf_counter()
+    start = time.thread_time()
     refused(tmp_path / f"t.{form}", "100,000 different labels in 100,000 rows look like identifiers, not classes")
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5
 
 
 def test_a_hundred_thousand_real_classes_are_read(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def handler(server: Server) -> type[BaseHTTPRequestHandler]:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(download, "PAUSE_S", 0.001)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     state = Server(files={"/data.bin": CONTENT})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler(state)) as http:
         state.address = f"http://127.0.0.1:{http.server_port}"
@@ -171,6 +172,7 @@ def test_an_ailing_server_is_asked_again_then_given_up(server: Server, tmp_path:
 
 def test_nobody_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "PAUSE_S", 0.001)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     with pytest.raises(InputError, match=r"could not be read to its end .*refused"):
         fetch(RemoteFile(("http://127.0.0.1:9/x.bin",), MD5), tmp_path, quiet)
 

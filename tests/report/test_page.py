@@ -289,7 +289,7 @@ def test_hovering_the_curve_shows_the_setting(look, gain_page):
     assert points.count() > 100
     points.nth(60).hover(force=True)
     tip = page.locator("#vg-tooltip-element")
-    tip.wait_for(state="visible", timeout=5000)
+    tip.wait_for(state="visible")
     said = tip.inner_text()
     assert re.search(r"setting\s+(ce|wce w=\d|camri m=\dπ/64 s=8|l2softmax s=8)", said), said
     assert "accuracy" in said
@@ -366,12 +366,12 @@ def test_what_is_the_matter_with_the_data_stands_above_the_answer(tmp_path):
     assert "“ring” was made rare for this study: 5 % of its train rows were kept</bdi>." in before
 
 
+LINES = "[...document.querySelectorAll('#chart-curve-0 .mark-line path')]"
+
+
 def opacities(page):
     """Of the curve's lines, by the method they are drawn for."""
-    return page.evaluate(
-        "[...document.querySelectorAll('#chart-curve-0 .mark-line path')]"
-        ".map(line => [line.getAttribute('stroke'), line.getAttribute('opacity')])"
-    )
+    return page.evaluate(f"{LINES}.map(line => [line.getAttribute('stroke'), line.getAttribute('opacity')])")
 
 
 def test_a_method_is_singled_out_by_the_keyboard(look, gain_page):
@@ -383,12 +383,12 @@ def test_a_method_is_singled_out_by_the_keyboard(look, gain_page):
     assert {value for _, value in opacities(page)} == {"1"}
     group.locator("button", has_text="CAMRI").focus()
     page.keyboard.press("Enter")
-    page.wait_for_timeout(200)
+    page.wait_for_function(f"{LINES}.some(line => line.getAttribute('opacity') !== '1')")
     assert {value for color, value in opacities(page) if "camri" in color} == {"1"}
     assert {value for color, value in opacities(page) if "camri" not in color} == {"0.12"}
     assert group.locator("[aria-pressed=true]").all_inner_texts() == ["CAMRI"]
     page.keyboard.press("Space")
-    page.wait_for_timeout(200)
+    page.wait_for_function(f"{LINES}.every(line => line.getAttribute('opacity') === '1')")
     assert {value for _, value in opacities(page)} == {"1"}
     assert group.locator("[aria-pressed=true]").count() == 0
     assert complaints == []

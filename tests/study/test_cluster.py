@@ -188,12 +188,11 @@ def test_an_unreachable_cluster_is_refused_in_a_sentence(monkeypatch):
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray tries for half a minute"))
     address = f"ray://127.0.0.1:{free_port()}"
-    began = time.monotonic()
     with pytest.raises(InputError, match=f"on='{address}' cannot be reached .*ray start --head") as told:
         find_executor(address)
     assert "\n" not in str(told.value)
-    assert time.monotonic() - began < 5
 
 
 @needs_ray
