@@ -12,6 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 VERSION = "1"
+UNREADABLE = (FileNotFoundError, SafetensorError, json.JSONDecodeError, KeyError)
 
 
 def write(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> bool:
@@ -38,13 +39,11 @@ def write(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> bool
 
 def read(path: Path, engine: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Tensors and notes of a checkpoint; None where there is none that this engine ("cpu", "cuda") wrote."""
-    notes = read_notes(path, engine)
-    if notes is None:
-        return None
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118
-    except (FileNotFoundError, SafetensorError):
+        with safe_open(path, framework="pt") as file:  # once: a dying worker may replace the file meanwhile
+            notes = _notes(file, engine)
+            return None if notes is None else ({name: file.get_tensor(name) for name in file.keys()}, notes)  # noqa: SIM118
+    except UNREADABLE:
         return None
 
 
@@ -52,10 +51,14 @@ def read_notes(path: Path, engine: str) -> dict[str, Any] | None:
     """The notes of a checkpoint without its tensors."""
     try:
         with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-        notes = json.loads(header["n"])
-    except (FileNotFoundError, SafetensorError, json.JSONDecodeError, KeyError):
+            return _notes(file, engine)
+    except UNREADABLE:
         return None
+
+
+def _notes(file: Any, engine: str) -> dict[str, Any] | None:
+    header = file.metadata() or {}
+    notes = json.loads(header["n"])
     return notes if header.get("v") == VERSION and notes.get("engine") == engine else None
 
 

@@ -265,6 +265,22 @@ def test_other_layers_are_left_as_they_are(layer):
     assert not PaddedConv2d.fits(layer)
 
 
+def test_a_checkpoint_is_of_one_moment_though_another_takes_its_place(tmp_path, monkeypatch):
+    """A killed run's worker writes its last checkpoint after the next run has begun to read."""
+    path = tmp_path / "trial.safetensors"
+    checkpoint.write(path, {"a": torch.tensor([4.0])}, {"engine": "cpu", "epoch": 4})
+    real = checkpoint.safe_open
+
+    def open_then_replace(*arguments, **options):
+        opened = real(*arguments, **options)
+        checkpoint.write(path, {"a": torch.tensor([5.0])}, {"engine": "cpu", "epoch": 5})
+        return opened
+
+    monkeypatch.setattr(checkpoint, "safe_open", open_then_replace)
+    tensors, notes = checkpoint.read(path, "cpu")
+    assert (tensors["a"].item(), notes["epoch"]) == (4.0, 4)
+
+
 def test_where_a_checkpoint_stands_is_read_without_its_tensors(tmp_path):
     path = tmp_path / "trial.safetensors"
     checkpoint.write(path, {"a": torch.ones(2)}, {"engine": "cuda", "epoch": 4})
