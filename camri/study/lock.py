@@ -38,7 +38,13 @@ def hold(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{folder} cannot be written ({error.strerror}); choose another folder for --out") from None
     try:
-        if not _taken(handle):
+        try:
+            taken = _taken(handle)
+        except OSError as error:  # Lustre and NFS, as they are mounted on some clusters; SQLite needs locks too
+            raise InputError(
+                f"{folder} is on a file system that cannot lock files ({error.strerror}); choose a folder on another"
+            ) from None
+        if not taken:
             other = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
             raise InputError(
                 f"{folder} is in use by another process (pid {other}); wait for it, or choose another folder"
@@ -56,7 +62,7 @@ def _taken(handle: int) -> bool:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        except OSError:
+        except BlockingIOError:
             if time.monotonic() > end:
                 return False
             time.sleep(0.01)
@@ -74,8 +80,10 @@ def holder(folder: Path) -> int | None:
             return None
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return None
-    except OSError:
+    except BlockingIOError:
         pid = os.read(handle, 20).decode(errors="replace").strip()
         return int(pid) if pid.isdigit() else 0
+    except OSError:  # no locks there
+        return None
     finally:
         os.close(handle)
