@@ -15,6 +15,7 @@ from camri.data import DataSet
 from camri.engine import Outcome, Progress, Trial
 from camri.engine.replica import Job, make
 from camri.engine.spec import identity
+from camri.engine.training import stop_on_signals
 from camri.errors import InputError, last_line
 from camri.study import heartbeat, lock
 from camri.study.executor import Executor, Hooks, LocalExecutor, Work
@@ -79,10 +80,11 @@ def run(
     check(study, data)
     folder = Path(out)
     lock.refuse_other_files(folder, FILE_NAME, "run", beside)
-    with lock.hold(folder), Store.open(folder, facts_of(study, data)) as store:
+    # Signals are heard from here on: one that comes as the cross-entropy trials end stops the trials after them too.
+    with lock.hold(folder), Store.open(folder, facts_of(study, data)) as store, stop_on_signals() as told:
         limit_s = None if max_wall_s is None else max_wall_s - _margin(max_wall_s)
         run = _Run(study, data, store, executor, folder, retry_failed, listeners, on_report)
-        run.should_stop = lambda: limit_s is not None and time.monotonic() - began > limit_s
+        run.should_stop = lambda: told.is_set() or (limit_s is not None and time.monotonic() - began > limit_s)
         try:
             return run.go()
         except OSError as error:

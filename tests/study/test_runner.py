@@ -358,6 +358,30 @@ def test_an_interrupt_leaves_checkpoints_and_the_next_call_goes_on(data, small, 
     assert_same_table(tmp_path, undisturbed)
 
 
+def test_a_signal_as_the_cross_entropy_trials_end_stops_the_trials_after_them(data, small, tmp_path):
+    """Nobody looks for a signal any more after a call's last step, and the next call would not know of it."""
+
+    def interrupt(outcome):
+        if len(table(tmp_path)) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    sought = small.with_(important="worst")
+    result = runner.run(sought, tmp_path, LocalExecutor("cpu", workers=1), data=data, listeners=[interrupt])
+    assert (result.finished, result.done, result.pending) == (False, 2, 4)
+
+
+def test_a_file_system_without_locks_is_not_in_use(tmp_path, monkeypatch):
+    def flock(handle, how):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    said = r"is on a file system that cannot lock files \(Function not implemented\); choose a folder on another"
+    with pytest.raises(InputError, match=said), lock.hold(tmp_path):
+        pass
+    assert (tmp_path / lock.FILE_NAME).exists()
+    assert lock.holder(tmp_path) is None
+
+
 def test_a_study_can_be_made_of_named_settings_alone():
     made = study("s", "digits", 8, {"camri": {"m": [0.2], "s": [8]}}, seeds=[3])
     (trial,) = made.trials([((8, 1.0),)])
