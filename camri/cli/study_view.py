@@ -1,7 +1,6 @@
 """What `camri study` prints."""
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -89,10 +88,11 @@ def _unusual(training: Training) -> str:
 
 
 def print_cost(study: Study, device: str) -> None:
+    from camri.data.parallel import num_cores
     from camri.engine.training import pick_device
     from camri.study.cost import estimate
 
-    cost = estimate(study, pick_device(device), os.cpu_count() or 1)
+    cost = estimate(study, pick_device(device), num_cores())
     Console().print(
         f"cost on {cost.device}: about {duration(cost.total_s)}, {duration(cost.trial_s)} a trial, "
         f"{cost.images_per_s:,.0f} images/s ({cost.source})"

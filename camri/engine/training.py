@@ -1,7 +1,6 @@
 """The one entry: trials in, outcomes out, on whatever device there is."""
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 
 from camri.data import DataSet
+from camri.data.parallel import num_cores
 from camri.engine import checkpoint, cpu
 from camri.engine.outcome import Outcome, Progress
 from camri.engine.progress import Tracker
@@ -83,7 +83,7 @@ def train(
 
             cuda.run(trials, job, chosen, pack_size, deterministic, stopping, tracker.epoch, ended)
         else:
-            cpu.run(trials, job, workers or os.cpu_count() or 1, stopping, tracker.epoch, ended)
+            cpu.run(trials, job, workers or num_cores(), stopping, tracker.epoch, ended)
     in_order = [outcomes[place] for place in sorted(outcomes)]
     if len(in_order) < len(trials):
         raise Stopped(in_order)
@@ -125,8 +125,8 @@ def stop_on_signals() -> Iterator[threading.Event]:
         for event in _LISTENING:
             event.set()
 
+    _LISTENING.append(told)  # before the handlers: a signal that came between would be lost
     before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    _LISTENING.append(told)
     try:
         yield told
     finally:

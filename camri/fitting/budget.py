@@ -1,10 +1,10 @@
 """What a fit can afford: trials, counted or by the clock."""
 
 import math
-import os
 import time
 from collections.abc import Callable
 
+from camri.data.parallel import num_cores
 from camri.engine import Training
 from camri.engine.schedule import batch_size, steps_per_epoch
 from camri.errors import InputError
@@ -78,5 +78,5 @@ def measure_epoch_s(request: Request, training: Training) -> float:
     images = steps_per_epoch(training, num_rows) * batch_size(training, num_rows)
     rate = measure(training, data.input_shape, data.num_classes, request.device)
     if request.device.type == "cpu":
-        rate *= os.cpu_count() or 1
+        rate *= num_cores()
     return images / rate

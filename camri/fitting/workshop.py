@@ -1,11 +1,11 @@
 """Where a fit trains: every trial goes through a study's runner into a store, with one clock and one progress."""
 
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from camri.data.parallel import num_cores
 from camri.engine import Outcome, Training
 from camri.errors import InputError, last_line
 from camri.fitting.request import Request
@@ -65,7 +65,7 @@ class Workshop:
         self.train_s = 0.0
         self.device_s = 0.0  # of the trials' own, without the starting of processes and the compiling of models
         self.expected_s: float | None = None  # what a trial takes of the device, before one has ended
-        self.parallel = (os.cpu_count() or 1) if request.device.type == "cpu" else 1
+        self.parallel = num_cores() if request.device.type == "cpu" else 1
 
     @property
     def trial_s(self) -> float | None:

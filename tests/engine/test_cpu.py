@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from camri.data import batches
-from camri.engine import Stopped, Training, Trial, train
+from camri.engine import Stopped, Training, Trial, cpu, train
 from camri.engine.loop import ADAM_EPS
 from camri.engine.replica import make
 from camri.engine.spec import generator
+from camri.engine.training import stop_on_signals
 from camri.errors import InputError
 from camri.heads import CosineHead, LinearHead
 from camri.methods import setting
@@ -50,6 +51,26 @@ def test_worker_processes_end_with_the_same_bits(trials, data, training, crowd):
     for outcome, before in zip(outcomes, crowd, strict=True):
         assert same(outcome, before)
     assert sorted(o.trial.key for o in heard) == sorted(t.key for t in trials)
+
+
+def test_there_are_no_more_processes_than_cores_that_may_be_used(monkeypatch, trials, data, training):
+    """A job scheduler or `taskset` gives a program some of a machine's many cores."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3}, raising=False)
+    monkeypatch.setattr(cpu, "_Pool", lambda *_: pytest.fail("a process for every core of the machine"))
+    assert len(train(trials[:2], data, "cpu", training=training)) == 2
+
+
+def test_a_signal_between_the_handlers_and_the_list_of_who_listens_is_heard(monkeypatch):
+    def install_and_send(number, handler, real=signal.signal):
+        before = real(number, handler)
+        if number == signal.SIGTERM and handler is not signal.SIG_DFL:
+            os.kill(os.getpid(), number)
+        return before
+
+    monkeypatch.setattr(signal, "signal", install_and_send)
+    with stop_on_signals() as told:
+        assert told.is_set()
 
 
 def test_the_global_generator_and_the_thread_count_are_left_alone(trials, data, training):
