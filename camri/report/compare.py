@@ -180,8 +180,9 @@ def headline(results: Sequence[Results]) -> Table:
             )
             records.append({"results": one.name, "important": column["important"], **camri})
     return Table(
-        "Recall of the important class at the accuracy reached, on test images; settings and shifts chosen on "
-        "validation images; differences in points of a hundred with 95 % intervals.",
+        "Recall of the important class at the accuracy reached, on test images; settings fixed beforehand or chosen on "
+        "validation images, as shifts are; differences in points of a hundred with 95 % intervals, over the seeds that "
+        "both sides have.",
         (
             "important class",
             "cross-entropy",
