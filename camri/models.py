@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from camri.counters import reading
 from camri.errors import InputError, closest
 from camri.initial import start_from
 
@@ -54,7 +55,8 @@ class Dropout(nn.Module):
             return x
         if not self.seeded:
             return F.dropout(x, self.p, self.training)
-        kept = _hash(_position(x), _hash(self.calls, self.seeds[1]) + self.seeds[0]) >= round((self.p - 0.5) * 2**32)
+        key = _hash(reading(self.calls), self.seeds[1]) + self.seeds[0]
+        kept = _hash(_position(x), key) >= round((self.p - 0.5) * 2**32)
         self.calls += 1
         return torch.where(kept, x * (1 / (1 - self.p)), 0)
 

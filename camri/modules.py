@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from camri import losses
 from camri.checks import as_float
+from camri.counters import reading
 from camri.errors import InputError, closest
 from camri.penalties import ClassKey, important_matrix, important_vector
 
@@ -92,7 +93,7 @@ class Criterion(nn.Module):
         if end == 0:
             return 1.0
         width = max(end - start, 1)
-        return ((self.step - (end - width)) / width).clamp(0, 1)
+        return ((reading(self.step) - (end - width)) / width).clamp(0, 1)
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         per_sample = self.loss(outputs, labels, **self._parameters_at(self.strength()))

@@ -303,8 +303,13 @@ def test_compiles_without_a_break(name, training):
     seed_dropout(trunk, 5)
     twin = copy.deepcopy(trunk)
     x = batch(name)
-    got = torch.compile(trunk, fullgraph=True, backend="aot_eager")(x)
-    torch.testing.assert_close(got, twin(x), rtol=1e-4, atol=1e-4)
+    got, wanted = torch.compile(trunk, fullgraph=True, backend="aot_eager")(x), twin(x)
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+    upstream = torch.linspace(-1, 1, got.numel()).view_as(got)
+    got.backward(upstream)
+    wanted.backward(upstream)
+    for one, other in zip(trunk.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4)
     for key, value in twin.state_dict().items():  # running statistics too
         torch.testing.assert_close(trunk.state_dict()[key], value, rtol=1e-4, atol=1e-4)
 
@@ -394,13 +399,16 @@ def test_two_layers_of_one_seed_have_different_masks():
     assert not torch.equal(model[0](torch.ones(100)), model[2](torch.ones(100)))
 
 
-def test_dropout_masks_the_gradient_as_it_masked_the_value():
+@pytest.mark.parametrize("compiled", [False, True])
+def test_dropout_masks_the_gradient_as_it_masked_the_value(compiled):
     drop = Dropout(0.5)
     seed_dropout(drop, 0)
-    x = torch.ones(40, requires_grad=True)
-    out = drop(x)
-    out.sum().backward()
-    assert torch.equal(x.grad, out.detach())
+    run = torch.compile(drop, fullgraph=True, backend="aot_eager") if compiled else drop
+    for _ in range(2):
+        x = torch.ones(40, requires_grad=True)
+        out = run(x)
+        out.sum().backward()
+        assert torch.equal(x.grad, out.detach())
 
 
 def test_dropout_does_not_depend_on_the_memory_format():

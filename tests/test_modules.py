@@ -80,6 +80,19 @@ def test_object_compiles_without_a_graph_break_and_counts_its_steps(name):
     assert loss.step.item() == before + 1
 
 
+def test_compiled_the_gradient_is_that_of_the_steps_own_margin():
+    slopes = []
+    for compiled in (False, True):
+        loss = camri.CamriLoss(2, {0: 0.4}, scale=4.0, ramp=4)
+        run = torch.compile(loss, fullgraph=True, backend="aot_eager") if compiled else loss
+        for _ in range(6):
+            cos = torch.tensor([[0.3, 0.1]], requires_grad=True)
+            run(cos, torch.tensor([0])).backward()
+            slopes.append(cos.grad)
+    torch.testing.assert_close(slopes[6:], slopes[:6])
+    assert not torch.isclose(slopes[1], slopes[2]).any(), "the margin grows, and the slope with it"
+
+
 @pytest.mark.parametrize("name", OBJECTS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_leading_dimensions_change_nothing(name, smoothing):
