@@ -1,9 +1,14 @@
 """What all tests share."""
 
+import os
 import random
 import sys
 
 import pytest
+
+# What a terminal or a CI service sets, and what changes the commands' output: tests read it as a pipe gets it.
+for _name in ("COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "NO_COLOR", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(_name, None)
 
 
 @pytest.fixture(autouse=True)
