@@ -7,7 +7,7 @@ from pathlib import Path
 
 from camri.data import archive, awa2
 from camri.data.catalog import recognise
-from camri.data.download import RemoteFile, Report, fetch
+from camri.data.download import RemoteFile, Report, alone_in, fetch
 from camri.data.listing import Options
 from camri.errors import InputError, closest
 
@@ -79,10 +79,16 @@ def get(name: str, to: Path, report: Report) -> tuple[Path, bool]:
         staging.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{to} cannot be written ({error.strerror}); choose another folder with --to") from None
+    with alone_in(staging):
+        _fill(name, official, staging, target, report)
+    return target, False
+
+
+def _fill(name: str, official: Official, staging: Path, target: Path, report: Report) -> None:
     files = [fetch(file, staging, report) for file in official.files]
     if official.unpacked_rows is None:
         os.rename(staging, target)
-        return target, False
+        return
     unpacked = staging / "unpacked"
     shutil.rmtree(unpacked, ignore_errors=True)
     try:
@@ -97,7 +103,6 @@ def get(name: str, to: Path, report: Report) -> tuple[Path, bool]:
         raise
     os.rename(unpacked, target)
     shutil.rmtree(staging, ignore_errors=True)
-    return target, False
 
 
 def _check_rows(name: str, folder: Path, official: Official) -> None:

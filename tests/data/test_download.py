@@ -215,6 +215,16 @@ def test_get_unpacks_checks_and_names_the_folder_last(small_awa2: Server, tmp_pa
     assert official.get("awa2", tmp_path / "data", quiet) == (folder, True)
 
 
+def test_two_at_once_do_not_write_into_one_file(small_awa2: Server, tmp_path: Path) -> None:
+    def start_another(name: str, done: int, total: int | None) -> None:
+        with pytest.raises(InputError, match=r"another process is fetching into .*/\.awa2\.download; wait until"):
+            official.get("awa2", tmp_path / "data", quiet)
+
+    folder, was_there = official.get("awa2", tmp_path / "data", start_another)
+    assert (sorted(entry.name for entry in folder.parent.iterdir()), was_there) == (["awa2"], False)
+    assert [wanted for _, wanted in small_awa2.asked] == [None]
+
+
 def test_an_archive_with_images_missing_is_refused(
     small_awa2: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
