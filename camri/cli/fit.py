@@ -16,10 +16,14 @@ def fit(
         list[str] | None,
         typer.Option(help="A class that must not be missed; several times for several, stop:0.5 at half strength."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write: new, or of this same fit to go on.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder to write: new, or of this same fit to go on; runs/DATA-CLASS unless told."),
+    ] = None,
     budget: Annotated[str | None, typer.Option(help="Time to take, e.g. 90s, 10m, 2h; 10m unless told.")] = None,
     num_trials: Annotated[
-        int | None, typer.Option("--trials", help="Models to train instead, 16 or more; ends the same everywhere.")
+        int | None,
+        typer.Option("--trials", help="Models to train instead, 16 or more; on a CPU the same result every time."),
     ] = None,
     keep_accuracy: Annotated[
         float, typer.Option(help="Accuracy that may be given up on validation data; 0.01 is a point.")

@@ -28,7 +28,7 @@ Words = Annotated[
 Methods = Annotated[str | None, typer.Option(help="Methods to run, for example ce,camri.")]
 Trials = Annotated[int | None, typer.Option(min=1, help="Seeds of each setting: 0, 1, … up to this many.")]
 Seeds = Annotated[str | None, typer.Option(help="Which seeds, for example 5-9; for several machines.")]
-Schedule = Annotated[str | None, typer.Option(help="fast or paper.")]
+Schedule = Annotated[str | None, typer.Option(help="fast (18 epochs, the rate falls) or paper (300 epochs).")]
 Rule = Annotated[str | None, typer.Option(help="honest (choose on held-out images) or paper (on the test images).")]
 GridWords = Annotated[
     list[str] | None,
@@ -36,7 +36,7 @@ GridWords = Annotated[
 ]
 Important = Annotated[
     list[str] | None,
-    typer.Option(help="Important class: a name, an index, worst, second, median; several at once as cat+dog:0.5."),
+    typer.Option(help="A name, index, worst, second or median; two at once: cat+dog:0.5; given again: another column."),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
 
