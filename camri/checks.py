@@ -1,6 +1,7 @@
 """What the losses refuse: wrong shapes and plain numbers always, wrong values in tensors where they can be read."""
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ HIGHEST_MARGIN_RAD = torch.tensor(math.pi, dtype=torch.float32).item()
 
 
 def known_dtype(outputs: Tensor) -> Tensor:
+    if not isinstance(outputs, Tensor):
+        raise InputError(f"outputs of type {type(outputs).__name__} are no tensor; give the head's own output")
     if outputs.dim() < 2 or outputs.shape[-1] < 2:
         raise InputError(f"outputs of shape {tuple(outputs.shape)} are not (batch, classes) with two classes or more")
     if not outputs.is_floating_point():
@@ -27,19 +30,23 @@ def as_float(outputs: Tensor) -> Tensor:
 
 def per_class(values: Tensor, outputs: Tensor, name: str, *, scalar: bool = False) -> Tensor:
     num_classes = outputs.shape[-1]
-    if scalar and values.dim() == 0:
+    if scalar and isinstance(values, Tensor) and values.dim() == 0:
         values = values.expand(num_classes)
-    if values.shape != (num_classes,):
-        raise InputError(
-            f"{name} of shape {tuple(values.shape)} does not fit {num_classes} classes; give ({num_classes},)"
-        )
-    return values.to(outputs.dtype)
+    return _fitting(values, outputs, name, (num_classes,))
 
 
 def square(values: Tensor, outputs: Tensor, name: str) -> Tensor:
-    wanted = (outputs.shape[-1],) * 2
+    return _fitting(values, outputs, name, (outputs.shape[-1],) * 2)
+
+
+def _fitting(values: Tensor, outputs: Tensor, name: str, wanted: tuple[int, ...]) -> Tensor:
+    if not isinstance(values, Tensor):
+        raise InputError(f"{name} of type {type(values).__name__} are no tensor; give one of shape {wanted}")
     if values.shape != wanted:
-        raise InputError(f"{name} of shape {tuple(values.shape)} does not fit {wanted[0]} classes; give {wanted}")
+        raise InputError(
+            f"{name} of shape {tuple(values.shape)} does not fit {wanted[0]} classes, the last dimension of outputs of "
+            f"shape {tuple(outputs.shape)}; give {wanted}"
+        )
     return values.to(outputs.dtype)
 
 
@@ -55,9 +62,11 @@ def check(
     scale: float | Tensor | None = None,
     margins: Tensor | None = None,
     label_smoothing: float = 0.0,
-    bound: float = math.inf,
+    bound: float | None = None,
+    finite: dict[str, Tensor] | None = None,
     at_least_zero: dict[str, Tensor] | None = None,
     zero_diagonal: dict[str, Tensor] | None = None,
+    sums_to_one: Tensor | None = None,
     validate: bool = False,
 ) -> None:
     """Refuse what cannot be right: shapes and plain numbers always, values in tensors where they can be read."""
@@ -69,22 +78,26 @@ def check(
         return validate or (look and values.device.type == "cpu")
 
     if labels is not None:
+        if not isinstance(labels, Tensor):
+            raise InputError(
+                f"labels of type {type(labels).__name__} are no tensor; give one class index (int64) a row"
+            )
         if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != outputs.shape[:-1]:
             raise InputError(
                 f"labels of shape {tuple(labels.shape)} and dtype {labels.dtype} do not fit outputs of shape "
-                f"{tuple(outputs.shape)}; give one class index (int64) a row"
+                f"{tuple(outputs.shape)}, whose last dimension is the classes; give one class index (int64) a row"
             )
         if readable(labels) and labels.numel():
-            ends = labels.aminmax()
+            ends = labels.long().aminmax()  # torch cannot compare uint16
             low, high = ends.min.item(), ends.max.item()
             if low < 0 or high >= num_classes:
                 wrong = low if low < 0 else high
                 raise InputError(
                     f"label {wrong} is out of range; there are {num_classes} classes, 0 to {num_classes - 1}"
                 )
-    if scale is not None and (not isinstance(scale, Tensor) or readable(scale)):
-        value = scale.detach().item() if isinstance(scale, Tensor) else scale
-        if not 0 < value < math.inf:
+    if scale is not None and (not isinstance(scale, Tensor) or scale.numel() != 1 or readable(scale)):
+        value = scale.detach().item() if isinstance(scale, Tensor) and scale.numel() == 1 else scale
+        if not (isinstance(value, (int, float, Real)) and 0 < value < math.inf):
             raise InputError(f"scale={value!r} is not allowed; it must be a finite number above 0")
     if not 0 <= label_smoothing < 1:
         raise InputError(f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)")
@@ -93,17 +106,25 @@ def check(
     for name, values in (at_least_zero or {}).items():
         if readable(values):
             _refuse_outside(values, torch.finfo(values.dtype).max, name, "finite numbers of at least 0")
+    for name, values in (finite or {}).items():
+        if readable(values):
+            _refuse_if(values, ~values.isfinite(), name, "finite numbers")
     for name, values in (zero_diagonal or {}).items():
         if readable(values):
             diagonal = values.diagonal()
             _refuse_if(diagonal, diagonal != 0, f"diagonal of {name}", "0: a class is not mistaken for itself")
     if validate:
-        _refuse_if(
-            outputs,
-            ~(outputs.abs() <= bound),
-            "outputs",
-            "finite" if bound == math.inf else "cosines in [-1, 1]",
-        )
+        highest = torch.finfo(outputs.dtype).max if bound is None else bound
+        allowed = "finite numbers" if bound is None else "cosines in [-1, 1]"
+        _refuse_if(outputs, ~(outputs.abs() <= highest), "outputs", allowed)
+    elif bound is not None and readable(outputs) and outputs.numel():
+        # Logits by mistake would make a loss of NaN. What is not a number already is the training's to tell.
+        lowest, largest = outputs.detach().aminmax()
+        if lowest.item() < -bound or largest.item() > bound:
+            _refuse_if(outputs, outputs.abs() > bound, "outputs", "cosines in [-1, 1], as CosineHead gives them")
+    if sums_to_one is not None and readable(sums_to_one):
+        sums = sums_to_one.sum(dim=-1)
+        _refuse_if(sums, ~((sums - 1).abs() <= 0.01), "sum of targets", "1: a row is a distribution")
 
 
 def _refuse_outside(values: Tensor, highest: float, name: str, allowed: str) -> None:

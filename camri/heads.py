@@ -5,6 +5,8 @@
 """
 
 from collections.abc import Callable
+from numbers import Integral
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,8 +48,8 @@ class _Head(nn.Module):
     def __init__(self, in_features: int, num_classes: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         for name, value in (("in_features", in_features), ("num_classes", num_classes)):
-            if value < 1:
-                raise InputError(f"{name}={value!r} must be 1 or more")
+            if not _is_size(value):
+                raise InputError(f"{name}={value!r} must be a whole number of at least 1")
         self.in_features = in_features
         self.num_classes = num_classes
         self.weight = nn.Parameter(torch.empty(num_classes, in_features, dtype=torch.float32))
@@ -59,7 +61,11 @@ class _Head(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         weight: Tensor = self.weight
-        if features.shape[-1] != self.in_features:
+        if not isinstance(features, Tensor):
+            raise InputError(
+                f"features of type {type(features).__name__} are no tensor; give (..., {self.in_features})"
+            )
+        if features.shape[-1:] != (self.in_features,):
             raise InputError(
                 f"features of shape {tuple(features.shape)} do not fit this head: "
                 f"the last dimension must be in_features={self.in_features}"
@@ -166,8 +172,8 @@ def replace_head(
     """
     if head not in HEADS:
         raise InputError(f"head={head!r} is not a head; {closest(head, HEADS)}")
-    if neck is not None and neck < 1:
-        raise InputError(f"neck={neck!r} must be 1 or more, or None for no neck")
+    if neck is not None and not _is_size(neck):
+        raise InputError(f"neck={neck!r} must be a whole number of at least 1, or None for no neck")
     if hasattr(model, "_orig_mod") or isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise InputError(
             f"{type(model).__name__} wraps the model: replace the head first, then compile or distribute it"
@@ -320,6 +326,10 @@ def _draw(weight: Tensor, init: Callable[..., Tensor], generator: torch.Generato
     with torch.no_grad():
         drawn = torch.empty(weight.shape, dtype=torch.float32, device=generator.device)
         weight.copy_(init(drawn, generator=generator))
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, (int, Integral)) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _may_be_autocast(x: Tensor) -> bool:

@@ -113,7 +113,7 @@ def wasserstein(
     if not 0 <= entropy < math.inf:
         raise InputError(f"entropy={entropy!r} is not allowed; it must be a finite number of at least 0")
     at_least_zero = {"cost": cost}
-    if not targets.is_floating_point():
+    if not isinstance(targets, Tensor) or not targets.is_floating_point():
         check(logits, targets, validate=validate, at_least_zero=at_least_zero)
         log_h = torch.log_softmax(logits, dim=-1)
         return (log_h.exp() * (cost.T[targets.long()] + entropy * (log_h - 1))).sum(dim=-1)
@@ -125,7 +125,9 @@ def wasserstein(
         )
     if entropy == 0:
         raise InputError("entropy=0 needs class indices as targets; with distributions it must be positive")
-    check(logits, None, validate=validate, at_least_zero={**at_least_zero, "targets": targets})
+    if num_iterations < 1:
+        raise InputError(f"num_iterations={num_iterations!r} is not allowed; it must be 1 or more")
+    check(logits, None, validate=validate, at_least_zero={**at_least_zero, "targets": targets}, sums_to_one=targets)
     return _sinkhorn(logits, targets.to(logits.dtype), cost, entropy, num_iterations, validate)
 
 
@@ -302,9 +304,9 @@ def logit_adjusted(
     tensor([1.3133])
     """
     logits = as_float(logits)
-    adjusted = logits + per_class(adjustments, logits, "adjustments")
-    check(adjusted, labels, label_smoothing=label_smoothing, validate=validate)
-    return -_at_label(torch.log_softmax(adjusted, dim=-1), labels, label_smoothing)
+    adjustments = per_class(adjustments, logits, "adjustments")
+    check(logits, labels, label_smoothing=label_smoothing, validate=validate, finite={"adjustments": adjustments})
+    return -_at_label(torch.log_softmax(logits + adjustments, dim=-1), labels, label_smoothing)
 
 
 def vector_scaling(
@@ -324,9 +326,10 @@ def vector_scaling(
     """
     logits = as_float(logits)
     scales = per_class(scales, logits, "scales")
-    scaled = scales * logits + per_class(shifts, logits, "shifts")
-    check(scaled, labels, label_smoothing=label_smoothing, validate=validate, at_least_zero={"scales": scales})
-    loss = -_at_label(torch.log_softmax(scaled, dim=-1), labels, label_smoothing)
+    shifts = per_class(shifts, logits, "shifts")
+    check(logits, labels, label_smoothing=label_smoothing, validate=validate, finite={"shifts": shifts},
+           at_least_zero={"scales": scales})  # fmt: skip
+    loss = -_at_label(torch.log_softmax(scales * logits + shifts, dim=-1), labels, label_smoothing)
     return loss if weights is None else loss * _label_weights(weights, logits, labels, validate)
 
 

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from camri import modules, penalties
@@ -241,7 +242,10 @@ class Setting:
             name: dict(zip(self.important, value, strict=True)) if isinstance(value, tuple) else value
             for name, value in self.knobs
         }
-        return METHODS[self.method].make(num_classes, class_counts or [1] * num_classes, values, **common)
+        counts = [1] * num_classes if class_counts is None else class_counts
+        if len(counts) != num_classes:
+            raise InputError(f"class_counts has {len(counts)} counts, but num_classes={num_classes}")
+        return METHODS[self.method].make(num_classes, counts, values, **common)
 
     @property
     def head(self) -> str:
@@ -314,7 +318,11 @@ def setting(
     (('m', (0.2, 0.1)), ('s', 8.0))
     """
     entry = method(name)
-    classes = (int(important),) if isinstance(important, int) else tuple(int(index) for index in important)
+    given_classes = [important] if isinstance(important, (int, str, float, Integral)) else list(important)
+    for index in given_classes:
+        if not isinstance(index, (int, Integral)):
+            raise InputError(f"important class {index!r} is no index; give whole numbers from 0 on")
+    classes = tuple(int(index) for index in given_classes)
     if len(set(classes)) != len(classes):
         raise InputError(f"important={list(classes)} names a class twice")
     for unknown in knobs.keys() - entry.knobs.keys():
@@ -362,6 +370,6 @@ def grid(name: str, important: int | Iterable[int] = (), **narrowed: Sequence[fl
 
 
 def _number(name: str, knob: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float, Real)) or not math.isfinite(value):
         raise InputError(f"{name} {knob}={value!r} is not a finite number")
     return float(value)

@@ -11,6 +11,7 @@ import itertools
 import math
 import struct
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -42,8 +43,8 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        if not 0 <= p < 1:
-            raise InputError(f"dropout p={p!r} must be at least 0 and below 1")
+        if not (isinstance(p, (int, float, Real)) and 0 <= p < 1):
+            raise InputError(f"dropout p={p!r} must be a number of at least 0 and below 1")
         self.p = p
         self.seeded = False
         # Tensors and not numbers: a compiler would make one version of the model for each seed.
@@ -318,7 +319,7 @@ NAMES = (*MODELS, f"{TIMM}NAME")
 
 def is_known(name: str) -> bool:
     """Whether it is one of `MODELS` or names one of timm's, which are looked for when they are built."""
-    return name in MODELS or (name.startswith(TIMM) and name != TIMM)
+    return name in MODELS or (str(name).startswith(TIMM) and name != TIMM)
 
 
 def build(name: str, input_shape: Sequence[int], generator: Generator = None, **options: Any) -> Trunk:
@@ -332,6 +333,8 @@ def build(name: str, input_shape: Sequence[int], generator: Generator = None, **
     2
     """
     initial, digest = options.pop("initial", None), options.pop("initial_sha256", None)
+    if not isinstance(input_shape, Sequence) or not all(_is_size(size) for size in input_shape) or not input_shape:
+        raise InputError(f"input_shape={input_shape!r} must have one dimension or more, each at least 1")
     trunk = _build(name, tuple(input_shape), generator, options)
     if initial is not None:
         start_from(trunk, initial, digest)
@@ -346,14 +349,14 @@ def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dic
     model = MODELS[name]
     known = [option for option in inspect.signature(model).parameters if not option.startswith("in_")]
     known.remove("generator")
-    for option in options:
+    for option, value in options.items():
         if option not in known:
             raise InputError(f"model {name!r} has no option {option!r}; {closest(option, known)}")
-    for option, value in options.items():
-        if option in ("num_features", "width") and value is not None and not (isinstance(value, int) and value >= 1):
+        may_be_none = inspect.signature(model).parameters[option].default is None
+        if option in ("num_features", "width") and not (_is_size(value) or (value is None and may_be_none)):
             raise InputError(f"model {name!r} option {option}={value!r} must be a whole number of at least 1")
-    if not shape or any(size < 1 for size in shape):
-        raise InputError(f"input_shape={shape} must have one dimension or more, each at least 1")
+        if option == "hidden" and not (isinstance(value, (list, tuple)) and all(_is_size(size) for size in value)):
+            raise InputError(f"model {name!r} option hidden={value!r} must be a list of whole numbers of at least 1")
     if model is MLP:
         return MLP(math.prod(shape), generator=generator, **options)
     if len(shape) != 3:
@@ -382,6 +385,10 @@ def _build_timm(name: str, shape: tuple[int, ...], generator: Generator, options
         seed = torch.randint(0, 2**62, (), generator=generator).item()
         torch.manual_seed(int(seed))
         return timm.create_model(name, pretrained=False, num_classes=0, in_chans=shape[0], **options)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, (int, Integral)) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _average(x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ the first steps, and is off in `eval()`, so that a validation loss means the sam
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -49,14 +50,17 @@ class Criterion(nn.Module):
         super().__init__()
         if reduction not in REDUCTIONS:
             raise InputError(f"reduction={reduction!r} is unknown; {closest(reduction, REDUCTIONS)}")
-        if not 0 <= label_smoothing < 1:
+        if not (isinstance(label_smoothing, (int, float, Real)) and 0 <= label_smoothing < 1):
             raise InputError(f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)")
-        start, end = (0, ramp) if isinstance(ramp, int) else ramp
-        if not 0 <= start <= end:
-            raise InputError(f"ramp={ramp!r} is not allowed; give a number of steps, or (start, end) in that order")
+        scale = options.get("scale", 1.0)
+        if not isinstance(scale, (int, float, Real, Tensor)) or isinstance(scale, nn.Parameter):
+            raise InputError(
+                f"scale of type {type(scale).__name__} is not allowed; it must be a number (to learn one, call "
+                "camri.losses.margin_softmax)"
+            )
         self.loss = loss
         self.options = options
-        self.ramp = (start, end)
+        self.ramp = _start_and_end(ramp)
         self.label_smoothing = label_smoothing
         self.reduction = reduction
         self._names = tuple(parameters)
@@ -67,12 +71,22 @@ class Criterion(nn.Module):
         self._refuse_bad_parameters()
 
     def _refuse_bad_parameters(self) -> None:
-        """One call on made-up outputs, now: on a GPU the values would not be looked at later."""
+        """One call on made-up outputs, now, on the CPU: on a GPU the values would not be looked at later."""
         tensors = [tensor for name in self._names if (tensor := getattr(self, name)) is not None and tensor.dim()]
         num_classes = tensors[0].shape[0] if tensors else 2
-        self.loss(
-            torch.zeros(1, num_classes), torch.zeros(1, dtype=torch.int64), **self._parameters_at(1.0), validate=True
-        )
+        if self.step.device.type == "meta":
+            raise InputError(
+                "a loss made on the meta device has no values; if from_pretrained is to load the model, make the loss "
+                "outside of its __init__"
+            )
+        given = self._parameters_at(1.0)
+        with torch.device("cpu"):
+            self.loss(
+                torch.zeros(1, num_classes),
+                torch.zeros(1, dtype=torch.int64),
+                **{name: value.cpu() if isinstance(value, Tensor) else value for name, value in given.items()},
+                validate=True,
+            )
 
     def _parameters_at(self, strength: Tensor | float) -> dict[str, Any]:
         parameters = {name: getattr(self, name) for name in self._names}
@@ -108,7 +122,7 @@ class Criterion(nn.Module):
         return as_float(outputs) * self.options["scale"] if "scale" in self.options else outputs
 
     def extra_repr(self) -> str:
-        parts = [f"{name}={getattr(self, name).tolist()}" for name in self._names if getattr(self, name) is not None]
+        parts = [f"{name}={_shown(getattr(self, name))}" for name in self._names if getattr(self, name) is not None]
         parts += [f"{name}={value!r}" for name, value in self.options.items()]
         return ", ".join([*parts, f"ramp={self.ramp}", f"label_smoothing={self.label_smoothing}"])
 
@@ -142,8 +156,8 @@ class RealWorldWeightCrossEntropyLoss(Criterion):
     ):
         names = _names_of(num_classes, classes)
         costs = {
-            "false_negative": important_vector(names, false_negative, elsewhere=1.0),
-            "false_positive": important_matrix(names, false_positive),
+            "false_negative": important_vector(names, _strengths(false_negative), elsewhere=1.0),
+            "false_positive": important_matrix(names, _strengths(false_positive)),
         }
         super().__init__(losses.real_world_weight_cross_entropy, costs, **common)
 
@@ -180,7 +194,7 @@ class WassersteinLoss(Criterion):
         classes: Sequence[str] | None = None,
         **common: Any,
     ):
-        cost = important_matrix(_names_of(num_classes, classes), important)
+        cost = important_matrix(_names_of(num_classes, classes), _strengths(important))
         super().__init__(_wasserstein_smoothed, {"cost": cost}, entropy=entropy, **common)
 
 
@@ -193,14 +207,16 @@ class L2SoftmaxLoss(_MarginLoss):
     """L2-constrained softmax, equation 11: scaled cosines without a margin, CAMRI's control at the same scale."""
 
     def __init__(self, num_classes: int, scale: float, **common: Any):
-        super().__init__(losses.margin_softmax, {"margins": torch.zeros(num_classes)}, scale=scale, **common)
+        margins = important_vector(_names_of(num_classes, None), {})
+        super().__init__(losses.margin_softmax, {"margins": margins}, scale=scale, **common)
 
 
 class ArcFaceLoss(_MarginLoss):
     """ArcFace, equation 12: the same angular margin (radians) at every class."""
 
     def __init__(self, num_classes: int, margin: float, scale: float, **common: Any):
-        margins = important_vector(num_classes, dict.fromkeys(range(num_classes), margin))
+        names = _names_of(num_classes, None)
+        margins = important_vector(names, dict.fromkeys(range(num_classes), margin))
         super().__init__(losses.margin_softmax, {"margins": margins}, scale=scale, **common)
 
 
@@ -281,14 +297,36 @@ class VectorScalingLoss(Criterion):
         super().__init__(losses.vector_scaling, {"scales": scales, "shifts": shifts, "weights": weights}, **common)
 
 
+def _start_and_end(ramp: Ramp) -> tuple[int, int]:
+    both = (0, ramp) if isinstance(ramp, (int, Integral)) else ramp
+    whole = isinstance(both, (tuple, list)) and all(isinstance(step, (int, Integral)) for step in both)
+    if not whole or len(both) != 2 or not 0 <= both[0] <= both[1]:
+        raise InputError(f"ramp={ramp!r} is not allowed; give a whole number of steps, or (start, end) in that order")
+    return int(both[0]), int(both[1])
+
+
+def _shown(values: Tensor) -> str:
+    """The numbers, if they are few: a matrix of 1,000 classes would take 5 MB."""
+    few = values.numel() <= 100 and values.device.type != "meta"
+    return str(values.tolist()) if few else f"tensor of shape {tuple(values.shape)}"
+
+
 def _names_of(num_classes: int, classes: Sequence[str] | None) -> int | Sequence[str]:
+    if not isinstance(num_classes, (int, Integral)) or num_classes < 2:
+        raise InputError(f"num_classes={num_classes!r} must be a whole number of at least 2")
     if classes is not None and len(classes) != num_classes:
         raise InputError(f"classes has {len(classes)} names, but num_classes={num_classes}")
     return num_classes if classes is None else classes
 
 
+def _strengths(important: Important) -> Important:
+    if not isinstance(important, Mapping):  # of strength 1 each, a list would be a margin of 57° or a weight of nothing
+        raise InputError(f"important={important!r} says no strengths; give {{class: strength}}")
+    return important
+
+
 def _some(important: Important) -> Important:
-    if not important:
+    if not _strengths(important):
         raise InputError(f"important={important!r} names no class; give {{class: strength}} for at least one")
     return important
 
@@ -304,6 +342,8 @@ def _wasserstein_smoothed(
     """The Wasserstein loss; smoothed labels are distributions, so they go through Sinkhorn."""
     if label_smoothing == 0:
         return losses.wasserstein(logits, labels, cost, entropy, validate=validate)
+    if entropy == 0:
+        raise InputError(f"label_smoothing={label_smoothing!r} makes the labels distributions; entropy must be above 0")
     num_classes = logits.shape[-1]
     one_hot = labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)
     targets = torch.where(one_hot, 1 - label_smoothing, 0.0) + label_smoothing / num_classes

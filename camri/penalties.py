@@ -6,7 +6,7 @@
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ def class_index(key: ClassKey, classes: Classes) -> int:
     """
     num_classes = _count(classes)
     if isinstance(key, str):
-        if isinstance(classes, int):
+        if isinstance(classes, (int, Integral)):
             raise InputError(f"important class {key!r} is a name, but no class names are known; give classes=[…]")
         if key not in classes:
             key = unicodedata.normalize("NFC", key)  # as names of own data are; macOS writes accents as signs apart
@@ -33,7 +33,7 @@ def class_index(key: ClassKey, classes: Classes) -> int:
             many = "names more than one class" if key in classes else "is not a class"
             raise InputError(f"important class {key!r} {many}; {closest(key, classes)}")
         return list(classes).index(key)
-    if isinstance(key, bool) or not isinstance(key, Integral) or not 0 <= key < num_classes:
+    if isinstance(key, bool) or not isinstance(key, (int, Integral)) or not 0 <= key < num_classes:
         raise InputError(
             f"important class {key!r} is not a class; give an index from 0 to {num_classes - 1}, or a name"
         )
@@ -53,13 +53,13 @@ def strengths(
     if isinstance(important, Mapping):
         given = dict(important)
     else:
-        given = dict.fromkeys([important] if isinstance(important, (str, int)) else important, 1.0)
+        given = dict.fromkeys([important] if isinstance(important, (str, int, Integral)) else important, 1.0)
     found: dict[int, float] = {}
     for key, strength in given.items():
         index = class_index(key, classes)
         if index in found:
             raise InputError(f"important class {key!r} was given twice")
-        if not (isinstance(strength, (int, float)) and math.isfinite(strength) and strength >= 0):
+        if not (isinstance(strength, (int, float, Real)) and math.isfinite(strength) and float(strength) >= 0):
             raise InputError(
                 f"strength {strength!r} of class {key!r} is not allowed; give a finite number of at least 0"
             )
@@ -121,11 +121,11 @@ def log_priors(class_counts: Sequence[int] | Tensor, tau: float = 1.0) -> Tensor
 
 
 def _count(classes: Classes) -> int:
-    return classes if isinstance(classes, int) else len(classes)
+    return int(classes) if isinstance(classes, (int, Integral)) else len(classes)
 
 
 def _counts(class_counts: Sequence[int] | Tensor) -> Tensor:
     counts = torch.as_tensor(class_counts, dtype=torch.float32)
-    if counts.dim() != 1 or not bool((counts > 0).all()):
+    if counts.dim() != 1 or not len(counts) or not bool(((counts > 0) & counts.isfinite()).all()):
         raise InputError(f"class_counts={counts.tolist()} are not allowed; give one positive count a class")
     return counts

@@ -246,6 +246,15 @@ def test_wrong_sizes_are_refused(make):
         make(4, 0)
     with pytest.raises(InputError, match="in_features=-1"):
         make(-1, 4)
+    for size in ("4", 4.0, None, True):
+        with pytest.raises(InputError, match=f"num_classes={size!r} must be a whole number"):
+            make(4, size)
+        with pytest.raises(InputError, match=f"in_features={size!r} must be a whole number"):
+            make(size, 4)
+    with pytest.raises(InputError, match="features of type list"):
+        make(4, 3)([1.0, 2.0, 3.0, 4.0])
+    with pytest.raises(InputError, match=r"features of shape \(\)"):
+        make(4, 3)(torch.tensor(1.0))
     with pytest.raises(InputError, match=r"\(2, 5\).*in_features=4"):
         make(4, 3)(torch.zeros(2, 5))
 

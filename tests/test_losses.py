@@ -132,7 +132,7 @@ def test_extreme_outputs_have_finite_loss_and_gradient(case, dtype):
 
 
 @every_loss
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.uint16])
 def test_leading_dimensions_and_small_integer_labels(case, dtype):
     smoothing = {"label_smoothing": 0.1} if case.smooths else {}
     got = case.loss(
@@ -499,6 +499,31 @@ ZEROS = torch.zeros(3)
             lambda: losses.wasserstein(COSINES * math.nan, COSINES, torch.ones(3, 3), 1.0, validate=True),
             r"outputs at \(0, 0\) is nan",
         ),
+        (lambda: losses.wasserstein(COSINES, COSINES, torch.ones(3, 3), 1.0), r"sum of targets at \(0,\) is 0\.8"),
+        (
+            lambda: losses.wasserstein(COSINES, COSINES / 0.8, torch.ones(3, 3), 1.0, num_iterations=0),
+            "num_iterations=0 is not allowed",
+        ),
+        (lambda: losses.wasserstein(COSINES, [0], torch.ones(3, 3)), "labels of type list"),
+        (lambda: losses.cross_entropy({"logits": COSINES}, TRUTH), "outputs of type dict"),
+        (lambda: losses.cross_entropy(COSINES, [0]), "labels of type list are no tensor"),
+        (
+            lambda: losses.cross_entropy(COSINES / 0, TRUTH, validate=True),
+            r"outputs at \(0, 0\) is inf; allowed: finite",
+        ),
+        (lambda: losses.margin_softmax(COSINES, TRUTH, [0.2, 0, 0], 8.0), r"margins of type list .*\(3,\)"),
+        (lambda: losses.real_world_weight_cross_entropy(COSINES, TRUTH, ZEROS, [ZEROS] * 3), r"list .*\(3, 3\)"),
+        (lambda: losses.margin_softmax(COSINES, TRUTH, ZEROS, "8"), "scale='8'"),
+        (lambda: losses.margin_softmax(COSINES, TRUTH, ZEROS, torch.ones(3)), "scale=tensor"),
+        (lambda: losses.margin_softmax(torch.zeros(2, 3, 5, 5), TRUTH, ZEROS, 8.0), r"last dimension .*\(2, 3, 5, 5\)"),
+        (
+            lambda: losses.cross_entropy(torch.zeros(2, 3, 5, 5), torch.zeros(2, 5, 5).long()),
+            "last dimension is the cl",
+        ),
+        (lambda: losses.margin_softmax(COSINES * 2.03, TRUTH, ZEROS, 8.0), r"outputs at \(0, 0\) is 1\.015"),
+        (lambda: losses.add_angular_margin(COSINES * -2.03, TRUTH, ZEROS), r"outputs at \(0, 0\) is -1\.015"),
+        (lambda: losses.cosine_margin_softmax(COSINES * 9, TRUTH, ZEROS, 8.0), "cosines in"),
+        (lambda: losses.logit_adjusted(COSINES, TRUTH, torch.tensor([0, -math.inf, 0])), "adjustments at .* is -inf"),
         (lambda: losses.focal(COSINES, TRUTH, gamma=-1.0), "gamma at"),
         (lambda: losses.focal(COSINES, TRUTH, gamma=torch.ones(2)), r"gamma of shape \(2,\) does not fit 3 classes"),
         (lambda: losses.weighted_cross_entropy(COSINES, TRUTH, torch.tensor(1.0)), r"weights of shape \(\)"),

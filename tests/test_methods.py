@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -125,6 +126,15 @@ def test_ldam_and_logit_adjustment_use_the_class_counts():
     torch.testing.assert_close(loss.exp(), torch.tensor([4.0, 4 / 3]))
 
 
+def test_numbers_and_counts_of_numpy_and_torch_are_taken():
+    plain = setting("ldam", 1, m=0.25, max_m=0.5, s=8)
+    assert setting("ldam", np.int64(1), m=np.float32(0.25), max_m=0.5, s=np.int64(8)) == plain
+    wanted = plain.criterion(2, [16, 256]).margins
+    assert wanted.tolist() == [0.5, 0.5]
+    for counts in (np.array([16, 256]), torch.tensor([16, 256])):
+        assert plain.criterion(np.int64(2), counts).margins.equal(wanted)
+
+
 def test_the_first_and_the_last_class_may_be_important_and_each_gets_its_own():
     def made(name, **knobs):
         return setting(name, [0, 2], **knobs).criterion(3, [256, 16, 256])
@@ -165,6 +175,10 @@ def test_common_options_reach_the_loss():
         (lambda: setting("camri", -1, m=0.1, s=8).criterion(10), "-1 is not a class"),
         (lambda: setting("camri", 3, m=True, s=8), "m=True is not a finite number"),
         (lambda: methods.method("CE"), "unknown"),
+        (lambda: setting("camri", "cat", m=0.1, s=8), "important class 'cat' is no index"),
+        (lambda: setting("camri", [1.7], m=0.1, s=8), r"important class 1\.7 is no index"),
+        (lambda: setting("camri", 1.0, m=0.1, s=8), r"important class 1\.0 is no index"),
+        (lambda: setting("ldam", 2, m=0.1, max_m=0.5, s=8).criterion(3, [4, 5]), "2 counts, but num_classes=3"),
     ],
 )
 def test_wrong_input_is_refused(call, words):

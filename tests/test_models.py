@@ -467,6 +467,17 @@ def test_build_makes_what_the_name_says():
         (("paper", (3, 32, 3)), {}, r"from 4 x 4 on.*\(3, 32, 3\)"),
         (("mlp", ()), {}, r"input_shape=\(\)"),
         (("mlp", (0,)), {}, r"input_shape=\(0,\)"),
+        (("mlp", (8.5,)), {}, r"input_shape=\(8\.5,\)"),
+        (("mlp", 8), {}, "input_shape=8 must have"),
+        ((None, (8,)), {}, "model=None is not a model"),
+        (("small", (1, 8, 8)), {"width": "a"}, "option width='a' must be a whole number"),
+        (("small", (1, 8, 8)), {"width": True}, "option width=True must be a whole number"),
+        (("small", (1, 8, 8)), {"dropout": "a"}, "dropout p='a' must be a number"),
+        (("mlp", (8,)), {"num_features": None}, "option num_features=None must be a whole number"),
+        (("mlp", (8,)), {"hidden": 5}, "option hidden=5 must be a list"),
+        (("mlp", (8,)), {"hidden": (16, 0)}, r"option hidden=\(16, 0\) must be a list"),
+        (("mlp", (8,)), {"hidden": "ab"}, "option hidden='ab' must be a list"),
+        (("resnet18", (3, 8, 8)), {"num_features": "x"}, "option num_features='x' must be a whole number"),
     ],
 )
 def test_build_refuses_by_name(arguments, options, message):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -224,6 +225,24 @@ def test_parameters_follow_the_module_to_another_dtype_and_nothing_is_trained():
             lambda: camri.WassersteinLoss(4, {1: 2.0}, entropy=1e-3, label_smoothing=0.2),
             "Sinkhorn misses its marginals",
         ),
+        (lambda: camri.WassersteinLoss(4, {1: 2.0}, label_smoothing=0.1), r"label_smoothing=0\.1 .*entropy must be"),
+        (lambda: camri.CamriLoss(4, [1]), r"important=\[1\] says no strengths"),
+        (lambda: camri.WeightedCrossEntropyLoss(4, "dog", classes=NAMES), "important='dog' says no strengths"),
+        (lambda: camri.RealWorldWeightCrossEntropyLoss(4, [1], {1: 2.0}), "says no strengths"),
+        (lambda: camri.RealWorldWeightCrossEntropyLoss(4, {1: 2.0}, [1]), "says no strengths"),
+        (lambda: camri.WassersteinLoss(4, [1]), "says no strengths"),
+        (lambda: camri.L2SoftmaxLoss(1, 8.0), "num_classes=1 must be a whole number of at least 2"),
+        (lambda: camri.ArcFaceLoss(4.0, 0.3, 8.0), r"num_classes=4\.0 must be"),
+        (lambda: camri.CamriLoss(4, {1: 0.3}, "8"), "scale of type str"),
+        (lambda: camri.CamriLoss(4, {1: 0.3}, torch.nn.Parameter(torch.tensor(8.0))), "scale of type Parameter"),
+        (lambda: camri.CamriLoss(4, {1: 0.3}, torch.ones(4)), r"scale=tensor\(\[1"),
+        (lambda: camri.CamriLoss(4, {1: 0.3}, ramp=100.0), r"ramp=100\.0"),
+        (lambda: camri.CamriLoss(4, {1: 0.3}, ramp=(1, 2, 3)), r"ramp=\(1, 2, 3\)"),
+        (lambda: camri.CamriLoss(4, {1: 0.3}, ramp=(0.5, 2)), r"ramp=\(0\.5, 2\)"),
+        (lambda: camri.CamriLoss(4, {1: 0.3}, ramp=(-1, 2)), r"ramp=\(-1, 2\)"),
+        (lambda: camri.CamriLoss(4, {1: 0.3}, label_smoothing=None), "label_smoothing=None"),
+        (lambda: camri.LogitAdjustedLoss([0.0, -math.inf]), r"adjustments at \(1,\) is -inf; allowed: finite"),
+        (lambda: camri.VectorScalingLoss([1.0, 1.0], [math.nan, 0.0]), r"shifts at \(0,\) is nan; allowed: finite"),
         (lambda: camri.FocalLoss(-1.0), "gamma"),
         (lambda: camri.VectorScalingLoss(torch.ones(3), torch.ones(2)), "shifts of shape"),
     ],
@@ -231,3 +250,33 @@ def test_parameters_follow_the_module_to_another_dtype_and_nothing_is_trained():
 def test_wrong_input_is_refused_at_construction(call, words):
     with pytest.raises(InputError, match=words):
         call()
+
+
+def test_numbers_of_numpy_are_numbers():
+    loss = camri.CamriLoss(np.int64(4), {np.int64(1): np.float32(0.25)}, np.float32(8), ramp=np.int64(6))
+    assert loss.margins.tolist() == [0, 0.25, 0, 0]
+    assert loss.ramp == (0, 6)
+    assert camri.CamriLoss(4, {1: 0.25}, ramp=[2, 6]).ramp == (2, 6)
+
+
+def test_logits_are_not_taken_for_cosines():
+    """Without the check the loss is NaN: sin θ of a logit is the root of a number below 0."""
+    loss = camri.CamriLoss(4, {1: 0.3})
+    with pytest.raises(InputError, match=r"outputs at \(2, 1\) is -3; allowed: cosines in \[-1, 1\]"):
+        loss(COS.index_put((torch.tensor(2), torch.tensor(1)), torch.tensor(-3.0)), LABELS)
+    with pytest.raises(InputError, match=r"outputs at \(0, 0\) is 2"):
+        camri.CosFaceLoss(4, {1: 0.3})(torch.full((1, 4), 2.0), torch.tensor([0]))
+    assert loss(torch.full((1, 4), math.nan), torch.tensor([0])).isnan()  # the training tells of it
+    assert loss(COS[:0], LABELS[:0]).isnan()  # as torch's mean of nothing
+
+
+def test_on_the_meta_device_a_loss_is_refused_and_a_moved_one_still_shows_itself():
+    with torch.device("meta"), pytest.raises(InputError, match=r"meta device.*from_pretrained"):
+        camri.CamriLoss(4, {1: 0.3})
+    assert "margins=tensor of shape (4,)" in repr(camri.CamriLoss(4, {1: 0.3}).to("meta"))
+
+
+def test_a_loss_of_many_classes_shows_itself_in_a_line():
+    assert "margins=[0.0, 0.25, 0.0, 0.0], scale=8.0" in repr(camri.CamriLoss(4, {1: 0.25}))
+    assert "cost=tensor of shape (300, 300)" in repr(camri.WassersteinLoss(300, {1: 2.0}))
+    assert len(repr(camri.CamriLoss(101, {1: 0.25}))) < 200

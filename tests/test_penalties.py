@@ -33,6 +33,8 @@ def test_matrix_of_two_important_classes_takes_the_larger_where_they_meet_and_be
 
 def test_numpy_integers_are_indices():
     assert penalties.strengths({np.int64(2): 1.5}, 4) == {2: 1.5}
+    assert penalties.strengths({2: np.float32(1.5), 0: np.int64(3)}, np.int64(4)) == {0: 3.0, 2: 1.5}
+    assert penalties.strengths(np.int64(2), 4) == {2: 1.0}
 
 
 def test_no_important_class_leaves_the_plain_vector_and_matrix():
@@ -61,6 +63,10 @@ def test_ldam_margins_and_log_priors_follow_their_formulas():
         (lambda: penalties.important_vector(NAMES, {"dog": -1.0}), "strength -1.0 of class 'dog'"),
         (lambda: penalties.important_vector(NAMES, {"dog": math.nan}), "strength nan"),
         (lambda: penalties.ldam_margins([3, 0]), "positive count"),
+        (lambda: penalties.ldam_margins([]), r"class_counts=\[\]"),
+        (lambda: penalties.log_priors([3, math.inf]), "positive count"),
+        (lambda: penalties.log_priors([[3, 4]]), "positive count"),
+        (lambda: penalties.important_vector(np.int64(4), {"dog": 1.0}), "no class names are known"),
     ],
 )
 def test_wrong_input_is_refused_by_name_and_value(call, words):
