@@ -62,7 +62,7 @@ def print_fitted(fitted: Fitted) -> None:
     console = _console()
     table = Table(
         *("step", "recall", "hits/n", "accuracy", "recall added", "accuracy added"),
-        title=f"{', '.join(fitted.important)}: {fitted.num_seeds} models of new seeds each, test images",
+        title=escape(f"{', '.join(fitted.important)}: {fitted.num_seeds} models of new seeds each, test images"),
         title_justify="left",
         box=HEAVY_HEAD if console.is_terminal else None,
         pad_edge=console.is_terminal,

@@ -39,9 +39,12 @@ def title_of(setting: Setting) -> str:
 def verdict(fitted: Fitted) -> str:
     """Whether the method earned its keep, in one sentence."""
     if fitted.over_shifted is None:
+        given = "cross-entropy and a constant added to the important scores"
+        if not any(fitted.shift):
+            given = "cross-entropy, and even a shift was not better than none"
         return (
-            "No method beat cross-entropy with a shift on validation data, so that is what you get: cross-entropy and "
-            "a constant added to the important scores. It needs no special loss."
+            f"No method beat cross-entropy with a shift on validation data, so that is what you get: {given}. It needs "
+            "no special loss."
         )
     over = f"Over cross-entropy with a shift of its own, same training: {gain(fitted.over_shifted)} of recall. "
     shown = "The method earns its keep."

@@ -1,5 +1,6 @@
 """What `camri fit` prints and how it ends."""
 
+import dataclasses
 import re
 
 import pytest
@@ -58,6 +59,11 @@ def test_the_answer_is_plain_when_piped(asked, fitted):
         assert line in lines
     assert f"model: {fitted.model_path}" in lines
     assert f"page:  {fitted.page_path}" in lines
+
+
+def test_a_class_that_looks_like_markup_is_shown_as_it_is_called(fitted, capsys):
+    fit_view.print_fitted(dataclasses.replace(fitted, important=("stop [v2]", "go [/b]")))
+    assert capsys.readouterr().out.startswith(f"stop [v2], go [/b]: {fitted.num_seeds} models of new seeds each")
 
 
 def test_stopped_too_early_ends_with_130(monkeypatch):

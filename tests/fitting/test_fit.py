@@ -130,7 +130,11 @@ def test_the_answer_and_the_card_say_the_figures(fitted):
     assert "+1.0 points [−1.0, +3.0] of recall. That a method was needed is not shown" in answer.verdict(known)
     assert halves not in answer.verdict(replace(known, is_unanimous=True))
     assert "earns its keep" in answer.verdict(replace(known, gain_is_shown=True))
-    assert "No method beat cross-entropy" in answer.verdict(replace(known, over_shifted=None))
+    kept = answer.verdict(replace(known, over_shifted=None, shift=(0.5,)))
+    assert kept.startswith("No method beat cross-entropy with a shift on validation data, so that is what you get: ")
+    assert kept.endswith("cross-entropy and a constant added to the important scores. It needs no special loss.")
+    bare = answer.verdict(replace(known, over_shifted=None, shift=(0.0,)))
+    assert bare.endswith("cross-entropy, and even a shift was not better than none. It needs no special loss.")
     card = (fitted.model_path / "README.md").read_text(encoding="utf-8")
     for text in ("Limits", f"{fitted.handed.hits[0]}/{fitted.handed.num[0]}", fitted.steps[1].title, "camri predict"):
         assert text in card
