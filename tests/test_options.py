@@ -221,7 +221,10 @@ def test_a_study_is_told_what_stands_in_its_file(camri_says, folder):
     assert said.endswith("no label column among kind, f; name it with label_column under [data] of the study's file\n")
     assert camri_says("data show unnamed.csv").endswith("; name it with --label-column\n")
     said = camri_says("data show unnamed.csv --label-column f")
-    assert "column 'kind' holds string, and features are numbers; encode or drop it, or, where it has the" in said
+    assert (
+        "column 'kind' holds string (first 'go'), and features are numbers; encode or drop it, or, where it has the"
+        in said
+    )
     assert said.endswith("name it with --path-column\n")
 
 

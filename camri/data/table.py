@@ -167,12 +167,19 @@ def _feature_columns(table: Any, label: str, options: Options, where: str) -> li
             )
         if not columns.is_number_type(kind):
             raise InputError(
-                f"{where}: column {name!r} holds {kind}, and features are numbers; encode or drop it, or, where it has "
-                "the images' paths, name it with path_column= (--path-column)"
+                f"{where}: column {name!r} holds {kind} (first {_first(table.column(name))}), and features are "
+                "numbers; encode or drop it, or, where it has the images' paths, name it with path_column= "
+                "(--path-column)"
             )
     if not rest:
         raise InputError(f"{where} has a label column and nothing else; add image paths or features")
     return rest
+
+
+def _first(column: Any) -> str:
+    """The first value, for people: "0,5" tells of a decimal comma."""
+    text = str(column[0].as_py())
+    return repr(text if len(text) <= 30 else f"{text[:30]}…")
 
 
 def _are_distinct(column: Any) -> bool:

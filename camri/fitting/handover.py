@@ -2,9 +2,11 @@
 
 import importlib.util
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from camri.data import DataSet
 from camri.engine import Training, Trial
 from camri.export import Model, Trained, save
 from camri.fitting import answer, finals
@@ -17,6 +19,7 @@ from camri.fitting.trainings import describe
 from camri.methods import Setting
 from camri.metrics import condense
 from camri.report.answer import NOTE as ANSWER
+from camri.report.reading import quoted
 from camri.report.steps import NOTE as STEPS
 from camri.select import Rule
 from camri.study import lock
@@ -26,6 +29,7 @@ from camri.study.store import open_run
 from camri.study.writer import Store
 
 MODEL, PAGE = "model", "report.html"
+FEWEST_ROWS = 20  # of an important class: with fewer an interval of its recall is wider than .4
 PAGE_NEEDS = ("altair", "vl_convert", "jinja2")
 
 
@@ -72,7 +76,7 @@ def hand_over(
         over_shifted=claim.over_shifted,
         gain_is_shown=claim.gain_is_shown,
         is_unanimous=claim.is_unanimous,
-        caution=claim.caution,
+        caution="; ".join(filter(None, [claim.caution, *doubts(request.data, ended.important)])) or None,
         steps=claim.steps,
         paid=claim.paid,
         handed=handed,
@@ -99,6 +103,25 @@ def hand_over(
     if is_finished:
         finals.remove_weights(request.out / finals.FOLDER)
     return fitted
+
+
+def doubts(data: DataSet, important: Sequence[int]) -> list[str]:
+    """Why the figures are less sure than their intervals say: few rows of an important class, test rows in groups."""
+    found = []
+    for index in important:
+        num_val, num_test = (int(data.class_counts(part)[index]) for part in ("val", "test"))
+        if min(num_val, num_test) < FEWEST_ROWS:
+            found.append(
+                f"of {quoted(data.classes[index])} there are {num_val} validation and {num_test} test rows, and with "
+                f"fewer than {FEWEST_ROWS} of either no choice and no interval is to be trusted"
+            )
+    groups = data.splits["test"].groups
+    if groups is not None and (num_groups := len(groups.unique())) < len(groups):
+        found.append(
+            f"the {len(groups):,} test rows are of {num_groups:,} groups, and intervals count every row as "
+            "independent: where rows of a group are alike, they are too narrow"
+        )
+    return found
 
 
 def can_draw() -> bool:

@@ -122,8 +122,8 @@ class Fitted:
     chosen ramp, `ramps` the names of those that were compared, the early one first. `paid` has the
     classes that lost most recall, by name. `is_unanimous` is False where the halves of the seeds, each of which picks
     for the other, did not both pick `setting`: gains are then those of the way it was chosen. `caution` is set where
-    validation data could not tell settings apart. `finished` is False
-    where it was stopped before all seeds had ended.
+    validation data could not tell settings apart, rows of an important class are few, or test rows come in groups.
+    `finished` is False where it was stopped before all seeds had ended.
     """
 
     important: tuple[str, ...]

@@ -9,9 +9,10 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from camri.data import DataSet, Split
 from camri.export import load, save
 from camri.fitting import handover
-from camri.fitting.handover import _count, _trained, can_draw, command
+from camri.fitting.handover import _count, _trained, can_draw, command, doubts
 from camri.methods import setting
 from camri.models import build
 from camri.study.grid import Column
@@ -52,6 +53,30 @@ def test_the_command_has_the_options_of_the_data_and_the_first_weights(request_o
     for verify, word in ((True, ""), (False, "--no-verify ")):
         asked = replace(request_of_digits, data_options=(("verify", verify),))
         assert command(asked) == f"camri fit digits --important 9 --trials 30 {word}--model small --out runs/again"
+
+
+def test_few_rows_of_an_important_class_and_test_rows_in_groups_make_figures_doubtful():
+    def part(rare, common, groups=None):
+        labels = torch.tensor([0] * rare + [1] * common)
+        return Split(torch.zeros(len(labels), 2), labels, None if groups is None else torch.tensor(groups))
+
+    def made(num_val, num_test, groups=None):
+        splits = {"train": part(9, 9), "val": part(num_val, 30), "test": part(num_test, 30, groups)}
+        return DataSet("made", ("rare", "common"), splits, "made")
+
+    assert doubts(made(20, 20), [0, 1]) == []
+    few = (
+        "of “rare” there are {} validation and {} test rows, and with fewer than 20 of either no choice and no "
+        "interval is to be trusted"
+    )
+    assert doubts(made(19, 20), [0, 1]) == [few.format(19, 20)]
+    assert doubts(made(20, 1), [0]) == [few.format(20, 1)]
+    assert doubts(made(1, 1), [1]) == []
+    assert doubts(made(20, 20, range(50)), [0]) == []
+    assert doubts(made(20, 20, [row // 2 for row in range(50)]), [0]) == [
+        "the 50 test rows are of 25 groups, and intervals count every row as independent: where rows of a group are "
+        "alike, they are too narrow"
+    ]
 
 
 def test_trials_are_counted_over_all_runs_failed_ones_among_them(tmp_path):
