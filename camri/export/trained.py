@@ -11,6 +11,7 @@ from camri.engine import Outcome, Training
 from camri.errors import InputError
 from camri.methods import Setting
 
+LONGEST_SHOWN = 200  # characters of a value that is refused: a mean has a number for each of thousands of features
 Standardise = tuple[tuple[float, ...], tuple[float, ...]]
 
 
@@ -42,7 +43,9 @@ class Trained:
     def __post_init__(self) -> None:
         def need(condition: bool, field: str, allowed: str) -> None:
             if not condition:
-                raise InputError(f"a trained model's {field}={getattr(self, field)!r} is not allowed; {allowed}")
+                value = repr(getattr(self, field))
+                shown = value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}…"
+                raise InputError(f"a trained model's {field}={shown} is not allowed; {allowed}")
 
         num = len(self.classes)
         need(num >= 2 and len(set(self.classes)) == num, "classes", "give two names or more, all different")

@@ -201,6 +201,12 @@ def test_how_many_classes_shapes_and_shifts_there_may_be(trained, change, is_fin
         dataclasses.replace(trained, **{**BARE, **change})
 
 
+def test_of_a_long_value_that_is_refused_the_beginning_is_shown():
+    with pytest.raises(InputError, match=r"standardise=\(\(0\.0, 0\.0,[0., ]+…") as said:
+        made_trained("mlp", setting("ce"), (3000,), standardise=((0.0,) * 3000, (0.0,) * 3000))
+    assert len(str(said.value)) < 400
+
+
 @pytest.mark.parametrize(
     ("mean", "sd", "is_fine"),
     [
