@@ -120,9 +120,11 @@ def check(study: Study, data: DataSet) -> None:
     settings = study.unique_settings(columns if columns is not None else study.placeholders())
     make(Trial(settings[0], study.seeds[0]), job)
     counts = data.class_counts("train").tolist()
+    more = max((index for setting in settings for index in setting.important), default=0) + 1 - len(counts)
+    counts += [1] * more  # placeholders of classes that are yet to be found may be more than there are classes
     for setting in settings:
         try:
-            setting.criterion(max(data.num_classes, 2 + max(setting.important, default=0)), counts)
+            setting.criterion(len(counts), counts)
         except InputError as error:
             raise InputError(f"{setting}: {error}") from error
 

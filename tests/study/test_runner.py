@@ -83,6 +83,20 @@ def test_every_setting_is_trained_once_and_stored(undisturbed, small, data):
     assert sorted(path.name for path in undisturbed.iterdir()) == ["outcomes.sqlite", "run.lock"]
 
 
+@pytest.mark.parametrize("important", ["corner", ["row", "corner"], ["worst", "second", "median"]])
+def test_every_class_may_be_important_the_last_one_too(data, important):
+    grids = {"ce": {}, "camri": {"m": [0.2], "s": [8]}, "ldam": {"m": [0.1], "max_m": [0.5], "s": [8]}}
+    runner.check(study("last", "made", important, grids, training=TRAINING), data)
+
+
+def test_classes_yet_to_be_found_may_be_more_than_there_are(data):
+    two = dataclasses.replace(data, classes=("row", "rest"), splits={
+        name: dataclasses.replace(split, labels=split.labels.clamp(max=1)) for name, split in data.splits.items()
+    })  # fmt: skip
+    important = ["worst", "second", "median"]
+    runner.check(study("found", "made", important, {"ce": {}, "camri": {"m": [0.2], "s": [8]}}, training=TRAINING), two)
+
+
 def test_what_is_done_is_not_done_again(undisturbed, small, data):
     pretender = Pretender()
     result = runner.run(small, undisturbed, pretender, data=data)
