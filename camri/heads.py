@@ -39,7 +39,8 @@ def unit(x: Tensor) -> Tensor:
 def _over_length(x: Tensor, keepdim: bool = False) -> Tensor:
     """1 / |x| along the last dimension, 0 with gradient 0 for a zero vector: (..., D) -> (...) or (..., 1)."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim)
-    return torch.threshold(length, TINY_LENGTH, INFINITY).reciprocal()
+    # Not torch.threshold, one step less: ONNX's older exporter, the default before torch 2.9, does not know it.
+    return torch.where(length > TINY_LENGTH, length, INFINITY).reciprocal()
 
 
 class _Head(nn.Module):

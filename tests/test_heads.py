@@ -287,6 +287,20 @@ def test_exports_with_a_free_batch_size(make, num_classes):
     torch.testing.assert_close(program.module()(x), head(x), rtol=0, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("num_classes", [3, 8])
+def test_onnx_by_the_older_exporter(num_classes, tmp_path):
+    """The default before torch 2.9; it does not know every operator."""
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    head, x = CosineHead(6, num_classes, seeded()), torch.randn(9, 6, generator=seeded(1))
+    x[2] = 0
+    axes = {"x": {0: "batch"}}
+    torch.onnx.export(head, (x[:4],), tmp_path / "head.onnx", dynamo=False, input_names=["x"], dynamic_axes=axes)
+    (got,) = runtime.InferenceSession(tmp_path / "head.onnx").run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), head(x).detach(), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("make", [CosineHead, LinearHead])
 @pytest.mark.parametrize("num_classes", [3, 8])
 def test_vmap_over_heads_equals_a_loop(make, num_classes):

@@ -50,6 +50,15 @@ def test_ldam_margins_and_log_priors_follow_their_formulas():
     torch.testing.assert_close(penalties.log_priors(torch.tensor(counts), tau=2.0), torch.tensor(want))
 
 
+def test_what_is_not_said_is_the_articles_tau():
+    torch.testing.assert_close(penalties.log_priors([1, 3]), torch.tensor([0.25, 0.75]).log())
+
+
+def test_a_name_is_found_however_its_accents_are_written():
+    assert penalties.class_index("cafe\u0301", ["tea", "caf\u00e9"]) == 1
+    assert penalties.class_index("cafe\u0301", ["caf\u00e9", "cafe\u0301"]) == 1  # as it stands, where it does
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
