@@ -755,6 +755,12 @@ def test_a_promise_can_be_asked_for_by_command(table, tmp_path):
     made_of = audit(*made(), 1, at_least=0.9, confidence=0.99).promise.guarantee
     assert (told["shift"], told["hits"]) == (pytest.approx(made_of.shift), list(made_of.hits))
     assert "99 % sure, with a shift of" in html.unescape(page.read_text(encoding="utf-8"))
+    found = audit(*made(), 1, at_least=0.97, confidence=0.9)
+    lines, (*_, dot) = curve_records(found)
+    assert dot["point"] == "with the promised recall"
+    assert dot["recall"] == pytest.approx(found.promise.recall[0].value, abs=1e-5)
+    assert dot["accuracy"] == pytest.approx(found.promise.accuracy.value, abs=1e-5)
+    assert lines[-1]["recall"] >= dot["recall"], "the line goes on to the dot"
     done = run(table, "--important", "stop", "--at-least", "95")
     assert isinstance(done.exception, InputError)
     assert str(done.exception).startswith("--at-least 95 is not allowed; give a recall above 0 and below 1")

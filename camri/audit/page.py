@@ -19,6 +19,7 @@ from camri.report.theme import PAGE, Figure, Look, Panel, drawing
 MOST_POINTS = 400
 DEPTH = 0.05  # of accuracy below the model's own: further down nobody wants to be
 BACK = 0.1  # of recall below the model's own
+PROMISED = "with the promised recall"
 
 
 def write_page(found: Audit, path: str | Path, source: str, command: Sequence[str] = ()) -> Path:
@@ -117,7 +118,8 @@ def curve_figure(found: Audit, look: Look) -> Figure:
         .add_params(near)
     )
     rule = drawing([{"accuracy": floor}]).mark_rule(strokeDash=[4, 3], color=look.muted).encode(y=y)
-    shown = alt.Scale(domain=[one["point"] for one in dots], range=[look.series["ce"], look.down][: len(dots)])
+    colours = {"as it is": look.series["ce"], "with the shift": look.down, PROMISED: look.series["camri"]}
+    shown = alt.Scale(domain=[one["point"] for one in dots], range=[colours[one["point"]] for one in dots])
     points = (
         drawing(dots)
         .mark_point(filled=True, size=110, stroke=look.ink, strokeWidth=1)
@@ -128,14 +130,15 @@ def curve_figure(found: Audit, look: Look) -> Figure:
         "The curve: what recall costs",
         "Adding a constant to the important class’s score moves the model along this line. Dots: the model as it is, "
         "and with the shift, judged on rows it was not tuned on; that dot may lie below the line, which is drawn of "
-        "all judged rows together. The dashed rule is the accuracy to keep.",
+        "all judged rows together. The dashed rule is the accuracy to keep."
+        + (" The promised recall is the least that new rows will have; these have more." if found.promise else ""),
         (Panel("", alt.layer(rule, line, points, hover), 340),),
         (*lines, *dots),
     )
 
 
 def curve_records(found: Audit) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The curve from the model as it is to where accuracy has fallen too far, and the two dots."""
+    """The curve from the model as it is to where accuracy has fallen too far, and the dots."""
     curve = found.curve
     accuracy, recall = curve.accuracy, curve.mean_recall
     start = int(np.flatnonzero(curve.shift == 0.0)[0])
@@ -144,7 +147,11 @@ def curve_records(found: Audit) -> tuple[list[dict[str, Any]], list[dict[str, An
         now = best.setdefault(float(recall[state]), state)
         if accuracy[state] > accuracy[now]:
             best[float(recall[state])] = state
-    kept = [state for state in best.values() if accuracy[state] >= accuracy[start] - DEPTH]
+    promise = None if found.promise is None or not found.promise.guarantee.shift else found.promise
+    least = accuracy[start] - DEPTH
+    if promise is not None:
+        least = min(least, promise.accuracy.value - DEPTH / 10)
+    kept = [state for state in best.values() if accuracy[state] >= least]
     states = kept[:: max(1, -(-len(kept) // MOST_POINTS))]
     lines = [_record(recall[state], accuracy[state], curve.shift[state]) for state in states]
     own = [one for one in found.by_class if one.important]
@@ -152,6 +159,9 @@ def curve_records(found: Audit) -> tuple[list[dict[str, Any]], list[dict[str, An
     if found.shift:
         after = float(np.mean([one.after.value for one in own]))
         dots.append({**_record(after, found.accuracy_after.value, found.shift), "point": "with the shift"})
+    if promise is not None:
+        after = float(np.mean([one.value for one in promise.recall]))
+        dots.append({**_record(after, promise.accuracy.value, promise.guarantee.shift or 0.0), "point": PROMISED})
     return lines, dots
 
 
