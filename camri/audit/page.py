@@ -118,7 +118,7 @@ def curve_figure(found: Audit, look: Look) -> Figure:
         .add_params(near)
     )
     rule = drawing([{"accuracy": floor}]).mark_rule(strokeDash=[4, 3], color=look.muted).encode(y=y)
-    colours = {"as it is": look.series["ce"], "with the shift": look.down, PROMISED: look.series["camri"]}
+    colours = {"as it is": look.series["ce"], "with the shift": look.down, PROMISED: look.up}
     shown = alt.Scale(domain=[one["point"] for one in dots], range=[colours[one["point"]] for one in dots])
     points = (
         drawing(dots)
