@@ -611,6 +611,19 @@ def test_classes_that_begin_like_a_prefix_keep_their_names(tmp_path):
     assert read_scores(write_csv(tmp_path / "s.csv", ["label", "p_1", "p_2"], rows)).classes == ("p_1", "p_2")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "label,a,b,c\na,.5,.5,0\nb,.2,.8,0\n",  # a class that is never predicted, nor there
+        "label,a,b,c\na,.5,.5,7\nc,.2,.8,9\n",  # a class whose scores happen to be whole
+        "label,a,b,c\na,5,4,1\nb,2,8,0\n",  # votes
+    ],
+)
+def test_whole_numbers_may_be_scores(tmp_path, text):
+    (tmp_path / "s.csv").write_text(text)
+    assert read_scores(tmp_path / "s.csv").classes == ("a", "b", "c")
+
+
 def test_parquet_columns_lists_and_npz(tmp_path):
     logits, labels = made(300)
     names = [CLASSES[k] for k in labels]
@@ -641,6 +654,9 @@ def test_parquet_columns_lists_and_npz(tmp_path):
         ("label,a,b\n,1,2\n", "the label of row 0 is missing"),
         ("label,split,a,b\na,spring,1,2\n", "column 'split': 'spring' is no split"),
         ("label,a,b\n", "has no rows"),
+        ("label,a,b,patient\na,.5,.5,7\nb,.2,.8,9\n", r"column 'patient' holds whole numbers, and no .* \(--group\)$"),
+        ("label,id,a,b\n0,7,.5,.5\n1,9,.2,.8\n", "column 'id' holds whole numbers, and no label is called that"),
+        ("label,a,b,debt\na,.5,.5,-1\nb,.2,.8,0\n", "column 'debt' holds whole numbers"),
     ],
 )
 def test_tables_that_cannot_be_read_are_refused(tmp_path, text, said):

@@ -107,7 +107,28 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
             f"{where}: label {unknown!r} is no column; {closest(unknown, numbers)}; call each class's column by its "
             "name, alone or as p:NAME, or give labels as numbers from 0"
         )
+    if strays := _strays(table, numbers, labels):
+        raise InputError(
+            f"{where}: column {strays[0]!r} holds whole numbers, and no label is called that, so these are no class's "
+            "scores; drop it, or, where it says what rows belong together, name it with group_column= (--group)"
+        )
     return numbers, tuple(numbers)
+
+
+def _strays(table: Any, numbers: Sequence[str], labels: Array) -> list[str]:
+    """Columns of whole numbers beyond 0 and 1 that no label names, among columns of scores: identifiers, ages, counts.
+
+    Taken for a class, the largest of its numbers would be the answer to every row.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole = [name for name in numbers if pa.types.is_integer(table.schema.field(name).type)]
+    if len(whole) == len(numbers):  # votes, counts of trees
+        return []
+    known = {str(label).strip() for label in labels.tolist()}
+    ranges = {name: pc.min_max(table.column(name)).as_py() for name in whole if name not in known}
+    return [name for name, found in ranges.items() if (found["min"] or 0) < 0 or (found["max"] or 0) > 1]
 
 
 def _fit(labels: Array, classes: Sequence[str]) -> bool:
