@@ -4,7 +4,11 @@ import os
 import random
 import sys
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("same chance", derandomize=True)
+hypothesis.settings.load_profile("same chance")
 
 # What a terminal or a CI service sets, and what changes the commands' output: tests read it as a pipe gets it.
 for _name in ("COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "NO_COLOR", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):

@@ -97,12 +97,12 @@ def test_two_nodes_end_with_the_table_of_a_local_run(cluster, data, longer, loca
     assert (result.finished, result.done, result.failed, result.new) == (True, 6, 0, 6)
     assert_same_table(tmp_path, local)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["outcomes.sqlite", "run.lock"]
-    assert len(greeted) == 2  # a worker takes one pack after the other
+    assert len(greeted) <= 2  # a worker takes one pack after the other; a slow one may come when all is done
     assert (reports[-1].done, reports[-1].part) == (6, 1.0)
 
 
 @needs_ray
-def test_the_same_with_a_worker_killed_in_the_middle(cluster, data, longer, local, tmp_path, greeted):
+def test_the_same_with_the_only_worker_killed_in_the_middle(cluster, data, longer, local, tmp_path, greeted):
     killed = []
 
     def kill_one(report):
@@ -111,11 +111,11 @@ def test_the_same_with_a_worker_killed_in_the_middle(cluster, data, longer, loca
             killed.append(greeted[0].pid)
             os.kill(greeted[0].pid, signal.SIGKILL)
 
-    executor = RayExecutor(checkpoint_every_s=0.1)
+    executor = RayExecutor(workers=1, checkpoint_every_s=0.1)  # a second would have ended the rest before a third came
     result = runner.run(longer, tmp_path, executor, data=data, on_report=kill_one)
     assert killed
     assert (result.finished, result.done, result.failed) == (True, 6, 0)
-    assert len(greeted) == 3
+    assert len(greeted) == 2
     assert_same_table(tmp_path, local)
     with open_run(tmp_path) as run:
         assert {row.attempts for row in run.rows()} == {1}
