@@ -216,6 +216,8 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
     >>> _pairs({"flip": False, "options": {}, "ramp": [0.0, 0.3], "sizes": {"least": 32}, "sha256": "0123456789" * 6})
     'flip no, ramp 0.0 to 0.3, sizes (least 32), sha256 0123456789…'
+    >>> _pairs({"columns": [*range(1, 1201)]})[-24:]
+    '49, 50, … (1,200 in all)'
     """
     return ", ".join(f"{name} {_plain(value)}" for name, value in values.items() if value not in ({}, [], (), "", None))
 
