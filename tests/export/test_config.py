@@ -123,9 +123,10 @@ def test_values_that_no_model_could_have_are_refused_with_the_place():
     with pytest.raises(InputError, match=r"^x: a trained model's shift=\(0\.5,\) is not allowed; give 2 finite"):
         made(shift=[0.5])
     told, training = SCALED.setting.to_json(), SCALED.training.to_json()
+    with pytest.raises(InputError, match=r"^x: important class 'a' is no index; give whole numbers from 0 on$"):
+        made(setting={**told, "important": ["a"]})
     for error, changes in (
         ("TypeError", {"setting": {**told, "important": None}}),
-        ("ValueError", {"setting": {**told, "important": ["a"]}}),
         ("AttributeError", {"training": {**training, "model_options": 3}}),
     ):
         with pytest.raises(InputError, match=rf"^x is damaged \({error}: .*\); copy the folder again$"):
