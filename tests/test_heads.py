@@ -99,6 +99,12 @@ def test_gradcheck(sizes):
     assert torch.autograd.gradgradcheck(run, (x, weight))
 
 
+def test_half_precision_is_scaled_in_float32():
+    got = unit(torch.tensor([[300.0, 400.0]], dtype=torch.float16))  # 300² is no float16
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, torch.tensor([[0.6, 0.8]]))
+
+
 def test_the_gradient_at_an_axis_is_right():
     """One entry alone: the scaled vector's length is exactly 1, where a clamp must not cut the gradient."""
     x = torch.tensor([[0.0, 4.0, 0.0]], requires_grad=True)

@@ -326,6 +326,12 @@ def test_vmap_over_margins_or_scales_alone(loss):
 # --- the others' edges ---------------------------------------------------------------------------------------
 
 
+def test_ldam_without_weights_is_the_cosine_margin():
+    cos, margins = torch.tensor([[0.5, 0.2]]), torch.tensor([0.3, 0.0])
+    loss = losses.ldam(cos, torch.tensor([0]), margins)
+    torch.testing.assert_close(loss, torch.tensor([math.log(2)]))  # 0.5 − 0.3 = 0.2, whatever the scale
+
+
 def test_wce_mean_divides_by_the_batch_and_not_by_the_weights():
     logits, where = CASES[0].outputs(), labels()
     ours = losses.weighted_cross_entropy(logits, where, WEIGHTS).mean()

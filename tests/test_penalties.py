@@ -15,6 +15,7 @@ NAMES = ["cat", "dog", "airplane", "bird"]
 def test_vector_has_the_strength_at_the_important_classes_only():
     assert penalties.important_vector(NAMES, {"dog": 0.25}).tolist() == [0, 0.25, 0, 0]
     assert penalties.important_vector(4, {3: 8.0, 1: 2.0}, elsewhere=1.0).tolist() == [1, 2, 1, 8]
+    assert penalties.important_vector(2, {0: 0.0}, elsewhere=1.0).tolist() == [0, 1]
 
 
 def test_matrix_has_row_and_column_at_the_strength_ones_elsewhere_and_a_zero_diagonal():
