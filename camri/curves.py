@@ -23,15 +23,13 @@ ENDLESS = 1e5  # beyond every lead: they are float16, 65,504 at most
 class Gap:
     """Accuracy of an arm less the baseline's: at each of `recall` (G,), and their mean over that range.
 
-    `accuracy` is the baseline's, mean over trials (G,); `by_trial` (S,) has the mean over the range of each pair of
-    trials, for a test over seeds.
+    `accuracy` is the baseline's, mean over trials (G,).
     """
 
     recall: Array
     accuracy: Array
     at: tuple[Difference, ...]
     mean: Difference
-    by_trial: Array
 
 
 def recall_range(baseline: Sequence[Scores], num: int = NUM_RECALLS) -> Array:
@@ -85,7 +83,7 @@ def compare_curves(arm: Sequence[Scores], baseline: Sequence[Scores], *, seed: i
     mine, its = (np.array([_correct_at(one, grid) for one in side]) for side in (arm, baseline))  # (S, G, N)
     at = tuple(compare(mine[:, g], its[:, g], seed=seed) for g in range(len(grid)))
     mean = compare(mine.mean(axis=1), its.mean(axis=1), seed=seed)
-    return Gap(grid, its.mean(axis=(0, 2)), at, mean, (mine - its).mean(axis=(1, 2), dtype=np.float64))
+    return Gap(grid, its.mean(axis=(0, 2)), at, mean)
 
 
 def _correct_at(scores: Scores, grid: Array) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from camri.errors import InputError, closest
 from camri.metrics import Array, Reliability, Scores, pool, reliability
 from camri.posthoc import SLACK, Objective, Shift, choose_shift, value_of
-from camri.stats import Debiased, Difference, compare, debias_choice, paired_t
+from camri.stats import Debiased, Difference, compare, debias_choice
 
 OPTIMISTIC = "chosen on the test set: optimistic"
 
@@ -238,13 +238,12 @@ class Arm:
 class Gain:
     """The chosen setting less another arm, on the same images and seeds.
 
-    recall is the important classes' mean; p is a paired t test's on the mean recall over seeds; chance_of_fall is the
-    probability that accuracy fell by more than epsilon. `over` makes the difference over some of the images.
+    recall is the important classes' mean; chance_of_fall is the probability that accuracy fell by more than epsilon.
+    `over` makes the difference over some of the images.
     """
 
     recall: Difference
     accuracy: Difference
-    p: float
     chance_of_fall: float
     labels: Array
     over: Callable[[Array], Difference]
@@ -393,7 +392,6 @@ def _gain(chosen: Arm, other: Arm, images: Scores, epsilon: float, *, seed: int,
     return Gain(
         recall=over(own, labels[own]),
         accuracy=accuracy,
-        p=paired_t(chosen.recall.mean(axis=1) - other.recall.mean(axis=1)),
         chance_of_fall=accuracy.chance_of_fall(epsilon),
         labels=labels,
         over=over,

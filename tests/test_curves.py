@@ -25,7 +25,8 @@ def test_the_same_models_differ_by_nothing():
     arm = models(1.5)
     gap = compare_curves(arm, arm, seed=0)
     assert gap.mean.estimate == 0
-    assert (gap.mean.low, gap.mean.high) == (0, 0)
+    assert gap.mean.p == 1
+    assert -0.0035 < gap.mean.low < 0 < gap.mean.high < 0.0035  # 1.96/602: on other images they would differ
     assert all(one.estimate == 0 for one in gap.at)
 
 
@@ -51,7 +52,6 @@ def test_every_point_is_the_accuracy_at_that_recall():
     arm, baseline = models(1.6, seed=1), models(1.4, seed=2)
     grid = np.array([0.6, 0.8])
     gap = compare_curves(arm, baseline, seed=0, recall=grid)
-    by_trial = np.zeros(len(arm))
     for place, recall in enumerate(grid):
         wanted = []
         for mine, its in zip(arm, baseline, strict=True):
@@ -62,9 +62,7 @@ def test_every_point_is_the_accuracy_at_that_recall():
             wanted.append(accuracies)
         assert gap.at[place].estimate == pytest.approx(np.diff(wanted, axis=1).mean() * -1)
         assert gap.accuracy[place] == pytest.approx(np.mean(wanted, axis=0)[1])
-        by_trial -= np.diff(wanted, axis=1)[:, 0] / len(grid)
     assert gap.mean.estimate == pytest.approx(np.mean([one.estimate for one in gap.at]))
-    assert gap.by_trial == pytest.approx(by_trial)
 
 
 def test_the_range_of_one_class_goes_from_the_baselines_recall_to_half_its_misses():

@@ -117,7 +117,7 @@ def _one_column(one: ColumnVerdict, best: Judged, is_sure: bool, p: float) -> st
     if best.accuracy.high < 0:
         doubt = " Its accuracy fell."
     elif gain.low > 0:
-        doubt = f" The interval lies above 0, but by the test over seeds it may be luck (p = {p_value(p)})."
+        doubt = f" The interval lies above 0, but by the test it may be luck (p = {p_value(p)})."
     return f"No improvement is shown for {quoted(title)}: over the shifted cross-entropy {by}, {costs}.{doubt}"
 
 

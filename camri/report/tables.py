@@ -224,7 +224,7 @@ def table_of_honest(records: Sequence[Record]) -> Table:
             "Every row but “cross-entropy” has its important scores shifted, each model by what its own validation "
             "scores allow at cross-entropy’s accuracy. A method’s row takes cross-entropy (“ce”) where no setting of "
             "the method was better on validation data. Mean ± sd over trials; differences in points of a hundred with "
-            "95 % intervals over seeds and images; p of a paired t test over seeds, corrected for all rows. "
+            "95 % intervals, and p, over seeds and images, of the seeds that both have; p corrected for all rows. "
             "CE: cross-entropy. A number in brackets: the seeds that were given that setting.",
         ),
     )  # fmt: skip

@@ -46,7 +46,7 @@ class Judged:
 
     @property
     def p(self) -> float:
-        return self.judgement.gains["baseline shifted"].p
+        return self.judgement.gains["baseline shifted"].recall.p
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ from camri.stats import Difference
 SETTINGS = (Planned("c", "ce", "ce", {}, ()), Planned("m", "camri", "camri m=4π/64", {}, ()))
 
 
-def difference(*ends):
-    return Difference(*ends, np.zeros(1), 4, 9)
+def difference(*ends, p=0.5):
+    return Difference(*ends, p, np.zeros(1), 4, 9)
 
 
 def judged(
@@ -35,10 +35,8 @@ def judged(
         "baseline": SimpleNamespace(keys=("c",), hits=np.array([1, 1]), num=np.array([50, 50])),
     }
     gains = {
-        "baseline shifted": SimpleNamespace(recall=difference(*gain), accuracy=None, p=p, chance_of_fall=0.125),
-        "baseline": SimpleNamespace(
-            recall=difference(*plain), accuracy=difference(*accuracy), p=0.5, chance_of_fall=0.9
-        ),
+        "baseline shifted": SimpleNamespace(recall=difference(*gain, p=p), accuracy=None, chance_of_fall=0.125),
+        "baseline": SimpleNamespace(recall=difference(*plain), accuracy=difference(*accuracy), chance_of_fall=0.9),
     }
     judgement = SimpleNamespace(arms=arms, gains=gains, seeds=tuple(range(num_seeds)), fresh_seeds=fresh_seeds)
     return Judged(None, judgement, SETTINGS[1], None)
@@ -84,7 +82,7 @@ def test_a_small_p_is_not_below_and_equal(p, said):
 @pytest.mark.parametrize(
     ("how", "doubt"),
     [
-        ({"p": 0.06}, "points. The interval lies above 0, but by the test over seeds it may be luck (p = 0.06)."),
+        ({"p": 0.06}, "points. The interval lies above 0, but by the test it may be luck (p = 0.06)."),
         ({"accuracy": (-0.02, -0.03, -0.01)}, "points. Its accuracy fell."),
         ({"gain": (0.02, -0.01, 0.05)}, "accuracy against cross-entropy −0.2 [−1.0, +0.6] points."),
         ({"gain": (0.02, 0.0, 0.05)}, "accuracy against cross-entropy −0.2 [−1.0, +0.6] points."),
