@@ -38,8 +38,9 @@ def who_paid(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = P
         "who-paid",
         "Who paid",
         "Recall of every class, gained or lost, in points, with 95 % intervals over seeds and images: the important "
-        "class first (diamond), then those that lost most. An interval that crosses 0 may be chance. Against the "
-        "shifted cross-entropy, what is left is what the method itself changes."
+        "class first (diamond), then those that lost most. An interval that crosses 0 may be chance, and where "
+        "nothing changed one in twenty does not cross it. Against the shifted cross-entropy, what is left is what the "
+        "method itself changes."
         + (f" Of {len(reading.classes)} classes those {MOST_CLASSES} that changed most." if _is_cut(reading) else ""),
         tuple(panels),
         tuple(records),

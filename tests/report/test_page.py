@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from camri.audit import audit
+from camri.audit.page import write_page as write_audit
 from camri.report.answer import is_sure
 from camri.report.page import render, write_page
 from camri.report.reading import Reading
@@ -36,7 +38,7 @@ def text_of(folder):
 
 
 def lead(page):
-    return re.search(r'<p class="lead"><bdi>(.*?)</bdi>', page).group(1)
+    return re.search(r'<p class="lead"><bdi dir="ltr">(.*?)</bdi>', page).group(1)
 
 
 def test_a_true_gain_is_told_with_its_uncertainty(gain_page):
@@ -59,7 +61,7 @@ def test_several_columns_are_answered_by_a_table(gain_page, no_gain):
     assert '<td class="text"><bdi>camri m=' in table
     assert "<li>" not in table
     one = text_of(no_gain)
-    assert "<li><bdi>“column”: " in one
+    assert '<li><bdi dir="ltr">“column”: ' in one
     assert "p = &lt;" not in one
 
 
@@ -77,8 +79,8 @@ def test_no_improvement_is_said_plainly(no_gain):
 )
 def test_a_gain_needs_its_interval_its_test_and_its_accuracy(low, p, accuracy_high, sure):
     best = SimpleNamespace(
-        gain=Difference(0.05, low, 0.1, np.zeros(1), 4, 9),
-        accuracy=Difference(-0.02, -0.03, accuracy_high, np.zeros(1), 4, 9),
+        gain=Difference(0.05, low, 0.1, 0.5, np.zeros(1), 4, 9),
+        accuracy=Difference(-0.02, -0.03, accuracy_high, 0.5, np.zeros(1), 4, 9),
     )
     assert is_sure(best, p) is sure
     assert is_sure(best, float("nan")) is (low > 0 and accuracy_high >= 0), "one seed has no test"
@@ -168,7 +170,7 @@ def test_an_interval_above_zero_that_is_not_claimed_says_why(tmp_path):
     make_run(tmp_path, sharpness={"camri": 0.6})
     page = text_of(tmp_path)
     assert re.search(r"\(95 %: \+\d+\.\d to \+\d+\.\d; hits \d+/400 → \d+/400, 4 models each\)", lead(page))
-    assert re.search(r"above 0, but by the test over seeds it may be luck \(p = 0\.\d+\)", lead(page))
+    assert re.search(r"above 0, but by the test it may be luck \(p = 0\.\d+\)", lead(page))
 
 
 def test_names_are_escaped_in_html_and_json(tmp_path):
@@ -283,6 +285,24 @@ def test_hostile_names_stay_text(look, hostile_page):
     assert page.evaluate("document.scripts.length") == 3
 
 
+def test_names_from_right_to_left_turn_no_sentence_round_and_long_ones_leave_room_for_numbers(look, tmp_path):
+    names = ("שלט עצור", "X" * 200, "corner", "ring")
+    run = make_run(tmp_path / "run", classes=names, important=names[:1], sharpness={"camri": 1.2}, seeds=2)
+    page, _, _ = look(write_page(run), width=390)
+    ways = "all => all.map(one => getComputedStyle(one).direction)"
+    for place in ("h1 bdi", ".lead bdi", ".answer li bdi", "h3 bdi"):
+        found = page.locator(place)
+        assert found.count() > 0, place
+        assert set(found.evaluate_all(ways)) == {"ltr"}, place
+    drawn = np.random.default_rng(0)
+    labels = drawn.integers(0, 4, 400)
+    found = audit(drawn.normal(size=(400, 4)) + 2 * np.eye(4)[labels], labels, 0, classes=names)
+    page, _, _ = look(write_audit(found, tmp_path / "audit.html", "scores.csv"), width=390)
+    names_end = "one => one.querySelector('tbody th').offsetWidth / one.clientWidth"
+    assert page.locator("#classes .scroll").evaluate(names_end) < 0.6
+    assert page.locator("#classes tbody th bdi").evaluate_all(ways).count("rtl") == 1, "a name alone runs its own way"
+
+
 def test_hovering_the_curve_shows_the_setting(look, gain_page):
     page, complaints, _ = look(gain_page)
     points = page.locator("#chart-curve-0 path[aria-roledescription=point]")
@@ -312,7 +332,11 @@ def test_headings_landmarks_and_names_are_there(look, gain_page):
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-    assert page.locator(".chart:not([aria-label])").count() == 0
+    drawn = page.locator(".chart").evaluate_all("all => all.map(one => [one.role, one.ariaLabel])")
+    assert {role for role, _ in drawn} == {"img"}
+    captions = page.locator("figcaption").all_inner_texts()
+    assert all(any(label.endswith(caption) for caption in captions) for _, label in drawn)
+    assert drawn[0][1].startswith("“column”. Adding a constant")
     ids = page.evaluate("[...document.querySelectorAll('nav a')].map(a => a.getAttribute('href').slice(1))")
     assert page.evaluate("ids => ids.every(id => document.getElementById(id))", ids)
     page.keyboard.press("Tab")
@@ -361,8 +385,8 @@ def test_what_is_the_matter_with_the_data_stands_above_the_answer(tmp_path):
         changed = json.dumps({**known, "provenance": {**known["provenance"], **told}})
         connection.execute("UPDATE meta SET value = ? WHERE name = 'data'", (changed,))
     before = text_of(tmp_path).split('id="answer"')[0]
-    assert "About the data:</strong> <bdi>3 of 9 test images are &lt;copies&gt;</bdi>." in before
-    assert "About the data:</strong> <bdi>2 unreadable images were left out</bdi>." in before
+    assert 'About the data:</strong> <bdi dir="ltr">3 of 9 test images are &lt;copies&gt;</bdi>.' in before
+    assert 'About the data:</strong> <bdi dir="ltr">2 unreadable images were left out</bdi>.' in before
     assert "“ring” was made rare for this study: 5 % of its train rows were kept</bdi>." in before
 
 

@@ -36,7 +36,12 @@ function pickers(view, signal) {
         actions: false, // a drawing saved without the page would lose its colours; camri report --figure saves them
         tooltip: { theme: "custom" },
       };
+      const label = place.getAttribute("aria-label");
       const { view } = await window.vegaEmbed(place, specification, options);
+      // Vega calls every drawing "Vega visualization" and has its hundreds of marks read out one by one.
+      place.setAttribute("role", "img");
+      place.setAttribute("aria-label", label);
+      place.removeAttribute("aria-roledescription");
       const picked = (specification.params || []).find((one) => one.name.startsWith("picked"));
       if (picked) place.after(pickers(view, picked.name));
       drawn.push(view);
