@@ -1,6 +1,6 @@
 """How often the interval of a difference holds the truth, and how often its p rejects where nothing differs.
 
-python benchmarks/intervals.py        # ten minutes on one core
+python benchmarks/intervals.py        # seven minutes on one core
 
 Made tables, seeds × images, of two arms: hardness that both share, each arm's own view of an image, luck of a training,
 noise of a single outcome. Few seeds, few images and recalls near 1 are the hard cases.
@@ -19,8 +19,6 @@ BETTER = 0.3  # of one arm, in standard deviations of what decides an outcome
 WORLDS = {  # the sd of an arm's own view of images, of luck, of single outcomes; hardness has 1
     "outcomes": (0.0, 0.0, 0.4),
     "images": (0.5, 0.1, 0.4),
-    "alike": (0.5, 0.1, 0.05),
-    "seeds": (0.5, 0.4, 0.4),
 }
 
 
