@@ -208,6 +208,8 @@ def test_shares_of_images_of_which_none_changed_are_not_held_for_sure():
     once = found.copy()
     once[:, :2] = False  # two images, alike for all seeds: no p of 0 for seeds that agree
     assert compare(found, once, seed=0).p > 0.1
+    one = np.ones((3, 1))
+    assert compare(one, 0 * one, seed=0).p == pytest.approx(2 * reference.norm.sf(3))  # a single image is no certainty
 
 
 def test_p_is_the_paired_t_test_where_images_add_nothing():
