@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import guarantee
 from benchmarks.prize import pack as prize_pack
 from benchmarks.prize.__main__ import main as run_prize
 from benchmarks.prize.arms import ARMS, choose_arms
@@ -25,13 +26,46 @@ from benchmarks.prize.store import Folder, Kept
 from benchmarks.prize.workshop import Workshop
 from camri import losses
 from camri.curves import compare_curves, recall_range
-from camri.engine import Trial, train
+from camri.data import hold_out, load
+from camri.engine import Training, Trial, train
 from camri.engine.replica import make
 from camri.errors import InputError
+from camri.guarantee import assure
 from camri.metrics import condense
+from camri.study import runner
+from camri.study.executor import LocalExecutor
+from camri.study.spec import study
+from camri.study.store import open_run
 from tests.references import over_rows, softmax
 
 ROOT = Path(__file__).parents[1]
+
+
+def test_promises_are_counted_on_fresh_rows_and_on_the_test_images_of_a_run(tmp_path, capsys, monkeypatch):
+    def told(*words):
+        monkeypatch.setattr(sys, "argv", ["guarantee", *words])
+        guarantee.main()
+        return {(one.get("setting"), one["rule"]): one for one in json.loads(capsys.readouterr().out)["found"]}
+
+    found = told("--tables", "60", "--rows", "1000")
+    assert found[None, "promised"]["made"] == "60/60"
+    assert found[None, "promised"]["kept"] >= 0.9 > 0.7 > found[None, "seen"]["kept"]
+    assert found[None, "promised"]["recall"] > found[None, "seen"]["recall"]
+    assert found[None, "promised"]["accuracy"] < found[None, "seen"]["accuracy"] < 0
+
+    spec = study("s", "digits", ["9"], {"ce": {}}, seeds=[0, 1], training=Training(model="small", epochs=1))
+    data = hold_out(load("digits"), fraction=0.3)
+    runner.run(spec, tmp_path, LocalExecutor("cpu", workers=1), data=data)
+    (promised, seen) = told("--run", str(tmp_path), "--at-least", "0.8").values()
+    with open_run(tmp_path) as run:
+        rows = run.rows()
+        shifts = [assure(run.scores(row, "val", (9,)), 0.8).shift for row in rows]
+        tests = [run.scores(row, "test", (9,)) for row in rows]
+    recalls = [test.recall(shift)[0] for test, shift in zip(tests, shifts, strict=True) if shift is not None]
+    assert promised["made"] == f"{len(recalls)}/2" == "2/2"
+    assert promised["kept"] == np.mean([recall >= 0.8 for recall in recalls])
+    assert promised["recall"] == pytest.approx(np.mean(recalls))
+    assert seen["made"] == "2/2"
 
 
 @pytest.mark.slow
