@@ -88,7 +88,7 @@ class _Head(nn.Module):
 
 
 class CosineHead(_Head):
-    """Cosines between features and class weights: (..., D) -> (..., C), eq. 6's cos θ.
+    """Cosines between features and class weights: (..., D) -> (..., C), eq. 8's cos θ.
 
     No bias; weight (C, D), Glorot-uniform, from `generator` if one is given. Computed in float32 under
     any autocast dtype (in bfloat16 every angle below 0.063 rad would round to 0); float64 stays float64.

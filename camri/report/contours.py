@@ -30,7 +30,7 @@ def cross_entropy(features: Array, weight: float = 1.0) -> Array:
 
 
 def margin_softmax(features: Array, margin: float = 0.0, scale: float = SCALE) -> Array:
-    """Eq. 6 and 11 for the label 0: (…, 2) -> (…). Past π the angle's cosine falls on, as camri's losses have it.
+    """Eq. 11 and 13 for the label 0: (…, 2) -> (…). Past π the angle's cosine falls on, as camri's losses have it.
 
     >>> margin_softmax(np.array([[0.0, 2.0]]), scale=1.0).round(4).tolist() == [round(np.log(1 + 2 * np.exp(-1.5)), 4)]
     True
