@@ -30,7 +30,7 @@ from camri.study.grid import SYMBOLS, Column, Resolved
 from camri.study.store import FILE_NAME as STORE
 from camri.study.store import open_run
 
-BESIDE = (JOURNAL, f"{JOURNAL}.part", TRAININGS, handover.MODEL, handover.PAGE, finals.FOLDER)
+BESIDE = (JOURNAL, TRAININGS, handover.MODEL, handover.PAGE, finals.FOLDER)
 SEEDS_APART = 1000  # between the seeds of two fits; the finals' begin in the middle
 
 

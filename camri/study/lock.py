@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from camri.errors import InputError
+from camri.files import PART
 
 try:
     import fcntl
@@ -22,7 +23,9 @@ PATIENCE_S = 1.0
 def refuse_other_files(folder: Path, marker: str, kind: str, beside: Collection[str] = ()) -> None:
     """Nothing; a folder is refused where files lie that are neither of this kind, told by its marker, nor `beside`."""
     if folder.is_dir() and not (folder / marker).exists():
-        others = sorted(path.name for path in folder.iterdir() if path.name not in (FILE_NAME, *beside))
+        others = sorted(
+            path.name for path in folder.iterdir() if path.name not in (FILE_NAME, *beside) and path.suffix != PART
+        )
         if others:
             raise InputError(
                 f"{folder} holds other files ({others[0]}, …) and no {kind}; choose an empty or new folder"
