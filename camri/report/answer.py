@@ -7,7 +7,7 @@ import numpy as np
 
 from camri.report.reading import BASELINE, Reading, measure, quoted
 from camri.report.table import BLANK, Cell, Table, cells
-from camri.report.tables import interval, p_value, picked, points
+from camri.report.tables import interval, p_value, picked, points, span
 from camri.report.verdict import ColumnVerdict, Judged, correct_for_columns
 from camri.select import OPTIMISTIC
 
@@ -168,9 +168,23 @@ def _table(verdicts: Sequence[ColumnVerdict], corrected: Sequence[float]) -> Tab
         ),
         (tuple(rows),),
         (),
-        notes=("A fall: accuracy more than half a point below shifted cross-entropy’s.",),
+        notes=("A fall: accuracy more than half a point below shifted cross-entropy’s.", _bold(verdicts, corrected)),
         words=("picked (seeds)",),
     )  # fmt: skip
+
+
+def _bold(verdicts: Sequence[ColumnVerdict], corrected: Sequence[float]) -> str:
+    """What bold stands for, and which gains lack it for their accuracy alone, whose end may be shown as 0.0."""
+    fallen = [
+        f" {quoted(one.column.title)} is not: its accuracy fell, {gap} points."
+        for one, p in zip(verdicts, corrected, strict=True)
+        if one.best is not None and one.best.gain.low > 0 and not p >= LEVEL and not is_sure(one.best, p)
+        for gap in [span(one.best.accuracy.estimate, one.best.accuracy.low, one.best.accuracy.high, decimals=2)]
+    ]
+    return (
+        "Bold: the interval lies above 0, p is below 0.05, and accuracy’s interval does not lie below 0."
+        f"{''.join(fallen)}"
+    )
 
 
 def _on_the_test_set(verdicts: Sequence[ColumnVerdict]) -> Answer:

@@ -105,6 +105,17 @@ def test_no_doubt_is_held_against_a_gain_whose_accuracy_may_be_the_same():
     assert "accuracy fell" not in lucky
 
 
+def test_the_table_says_which_gain_is_not_bold_for_its_accuracy():
+    fell = judged(p=0.01, accuracy=(-0.0022, -0.004, -0.0003))
+    unsure = judged(p=0.9, accuracy=(-0.0022, -0.004, -0.0003))
+    found = answer(reading(), [column(judged(p=0.01), "stop"), column(fell, "yield"), column(unsure, "limit")])
+    assert [row[1].bold for row in found.table.groups[0]] == [True, False, False]
+    assert found.table.groups[0][1][4].text == "−0.2 [−0.4, 0.0]"
+    assert found.table.notes[1].endswith(
+        " does not lie below 0. “yield” is not: its accuracy fell, −0.22 [−0.40, −0.03] points."
+    )
+
+
 def test_a_kept_baseline_is_told_by_its_shift():
     found = answer(reading(), [column(judged(chosen="c", gain=(0, 0, 0)))])
     assert found.kind == "none"
@@ -149,7 +160,8 @@ def test_several_columns_count_those_that_are_sure_and_the_table_has_all():
         "accuracy against cross-entropy", "chance of a fall", "trials", "picked (seeds)",
     )  # fmt: skip
     assert found.table.words == ("picked (seeds)",)
-    assert found.table.notes == ("A fall: accuracy more than half a point below shifted cross-entropy’s.",)
+    bold = "Bold: the interval lies above 0, p is below 0.05, and accuracy’s interval does not lie below 0."
+    assert found.table.notes == ("A fall: accuracy more than half a point below shifted cross-entropy’s.", bold)
 
 
 def test_several_settings_that_were_picked_are_told_in_words_but_in_a_table():
