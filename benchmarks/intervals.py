@@ -1,9 +1,11 @@
 """How often the interval of a difference holds the truth, and how often its p rejects where nothing differs.
 
-python benchmarks/intervals.py        # seven minutes on one core
+python benchmarks/intervals.py             # seven minutes on one core
+python benchmarks/intervals.py --curves    # accuracy at equal recall: a quarter of an hour
 
 Made tables, seeds × images, of two arms: hardness that both share, each arm's own view of an image, luck of a training,
-noise of a single outcome. Few seeds, few images and recalls near 1 are the hard cases.
+noise of a single outcome. Few seeds, few images and recalls near 1 are the hard cases. For accuracy at equal recall the
+same is made of logits of five classes, one or two of them important.
 """
 
 import argparse
@@ -13,6 +15,9 @@ from itertools import product
 import numpy as np
 from scipy.stats import norm, ttest_rel
 
+from camri.curves import common_range, compare_curves
+from camri.metrics import Scores, condense
+from camri.posthoc import trace
 from camri.stats import compare
 
 BETTER = 0.3  # of one arm, in standard deviations of what decides an outcome
@@ -20,6 +25,7 @@ WORLDS = {  # the sd of an arm's own view of images, of luck, of single outcomes
     "outcomes": (0.0, 0.0, 0.4),
     "images": (0.5, 0.1, 0.4),
 }
+RECALLS = np.linspace(0.3, 1.0, 200)
 
 
 def made_arms(
@@ -36,13 +42,7 @@ def made_arms(
     return arms
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", type=int, default=400)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[2, 3, 5, 16])
-    parser.add_argument("--images", type=int, nargs="+", default=[10, 30, 100])
-    parser.add_argument("--recalls", type=float, nargs="+", default=[0.5, 0.9, 0.97])
-    asked = parser.parse_args()
+def judge_outcomes(asked: argparse.Namespace) -> None:
     warnings.filterwarnings("ignore")  # the t test's, where all differences are equal
     print("world     recall  seeds  images   within: equal  better   p < .05, equal: here  t over seeds  better: here")
     shares = []
@@ -66,6 +66,105 @@ def main() -> None:
         )
     for name, ends in (("lowest", np.min(shares, axis=0)), ("highest", np.max(shares, axis=0))):
         print(f"{name:31}" + "{:16.3f} {:7.3f} {:22.3f} {:13.3f} {:15.3f}".format(*ends))
+
+
+def made_models(
+    strengths: tuple[float, float],
+    world: str,
+    counts: list[int],
+    num_important: int,
+    num_seeds: int,
+    drawn: np.random.Generator,
+) -> list[list[Scores]]:
+    """Scores of two arms that know the right class so well, of images of five classes, the first ones important."""
+    own, luck, noise = WORLDS[world]
+    labels = np.repeat(np.arange(len(counts)), counts)
+    shape = (len(labels), len(counts))
+    hardness, arms = drawn.normal(size=shape), []
+    for strength in strengths:
+        view = hardness + own * drawn.normal(size=shape) + strength * np.eye(len(counts))[labels]
+        arms.append([])
+        for _ in range(num_seeds):
+            logits = view + luck * drawn.normal(size=len(counts)) + noise * drawn.normal(size=shape)
+            arms[-1].append(condense(logits, labels, range(num_important)))
+    return arms
+
+
+def true_gaps(strengths: tuple[float, float], world: str, counts: list[int], num_important: int) -> np.ndarray:
+    """How much more accurate the first arm is at each of RECALLS, of 40 models each on 20,000 images of their own."""
+    drawn, gaps = np.random.default_rng(0), []
+    for _ in range(40 if strengths[0] != strengths[1] else 0):
+        many = [count * 20_000 // sum(counts) for count in counts]
+        curves = [trace(arm[0]) for arm in made_models(strengths, world, many, num_important, 1, drawn)]
+        at = [curve.accuracy[curve.reach(RECALLS.clip(max=curve.mean_recall[-1]))] for curve in curves]
+        gaps.append(at[0] - at[1])
+    return np.mean(gaps, axis=0) if gaps else np.zeros_like(RECALLS)
+
+
+def correct_at(side: list[Scores], recall: np.ndarray) -> np.ndarray:
+    """Which images are right (S, N), the mean over recalls, as if shifts had not been found on them."""
+    curves = [trace(one) for one in side]
+    return np.array(
+        [
+            np.mean([one.correct(shift) for shift in curve.shift[curve.reach(recall)]], axis=0)
+            for one, curve in zip(side, curves, strict=True)
+        ]
+    )
+
+
+def judge_curves(asked: argparse.Namespace) -> None:
+    print(
+        "world     classes  images  seeds   within: mean  its ends   better: mean  its ends   p < .05"
+        "   shifts given: within  p < .05"
+    )
+    shares = []
+    for world, num_important, num_images, num_seeds in product(WORLDS, (1, 2), asked.images, asked.seeds):
+        counts = [num_images] * num_important + [max(200, num_images)] * (5 - num_important)
+        row = []
+        for strengths in ((2.5, 2.5), (2.5 + BETTER, 2.5)):
+            drawn = np.random.default_rng([list(WORLDS).index(world), num_important, num_images, num_seeds])
+            true = true_gaps(strengths, world, counts, num_important)
+            marks = []
+            for number in range(asked.tables):
+                arm, other = made_models(strengths, world, counts, num_important, num_seeds, drawn)
+                recall = common_range(other, arm)[[0, 4, 8]]
+                wanted = np.interp(recall, RECALLS, true)
+                found = compare_curves(arm, other, seed=number, recall=recall)
+                given = compare(correct_at(arm, recall), correct_at(other, recall), seed=number, num_draws=500)
+                within = [one.low <= gap <= one.high for one, gap in zip(found.at, wanted, strict=True)]
+                mean = wanted.mean()
+                marks.append(
+                    (
+                        found.mean.low <= mean <= found.mean.high,
+                        np.mean([within[0], within[2]]),
+                        found.mean.p < 0.05,
+                        given.low <= mean <= given.high,
+                        given.p < 0.05,
+                    )
+                )
+            row.append(np.mean(marks, axis=0))
+        equal, better = row
+        shares.append((*equal[:2], *better[:2], *equal[2:]))
+        line = "{:15.3f} {:9.3f} {:14.3f} {:9.3f} {:9.3f} {:23.3f} {:8.3f}".format(*shares[-1])
+        print(f"{world:9} {num_important:7} {num_images:7} {num_seeds:6}{line}", flush=True)
+    for name, ends in (("lowest", np.min(shares, axis=0)), ("highest", np.max(shares, axis=0))):
+        print(f"{name:32}" + "{:15.3f} {:9.3f} {:14.3f} {:9.3f} {:9.3f} {:23.3f} {:8.3f}".format(*ends))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--curves", action="store_true", help="accuracy at equal recall; images are an important class's"
+    )
+    parser.add_argument("--tables", type=int)
+    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--images", type=int, nargs="+")
+    parser.add_argument("--recalls", type=float, nargs="+", default=[0.5, 0.9, 0.97])
+    asked = parser.parse_args()
+    usual = (200, [3, 8, 16], [60, 150, 1000]) if asked.curves else (400, [2, 3, 5, 16], [10, 30, 100])
+    for name, value in zip(("tables", "seeds", "images"), usual, strict=True):
+        setattr(asked, name, getattr(asked, name) or value)
+    (judge_curves if asked.curves else judge_outcomes)(asked)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from camri.errors import InputError
-from camri.metrics import Array, Scores
+from camri.metrics import Array, Scores, divide
 from camri.posthoc import SLACK, trace
 from camri.stats import Difference, compare
 
@@ -81,13 +81,33 @@ def compare_curves(arm: Sequence[Scores], baseline: Sequence[Scores], *, seed: i
     reached = min(_reached(one) for one in (*arm, *baseline))
     if grid.max() > reached + SLACK:
         raise InputError(f"recall={grid.max():g} is not reached by every model; give recalls up to {reached:.4g}")
-    mine, its = (np.array([_correct_at(one, grid) for one in side]) for side in (arm, baseline))  # (S, G, N)
-    at = tuple(compare(mine[:, g], its[:, g], seed=seed) for g in range(len(grid)))
-    mean = compare(mine.mean(axis=1), its.mean(axis=1), seed=seed)
+    (mine, my_pull), (its, its_pull) = (_outcomes_of(side, grid) for side in (arm, baseline))
+    pull = my_pull - its_pull
+    at = tuple(compare(mine[:, g], its[:, g], besides=pull[:, g], seed=seed) for g in range(len(grid)))
+    mean = compare(mine.mean(axis=1), its.mean(axis=1), besides=pull.mean(axis=1), seed=seed)
     return Gap(grid, its.mean(axis=(0, 2)), at, mean)
 
 
-def _correct_at(scores: Scores, grid: Array) -> Array:
-    """Which images are right when the model is shifted to each recall: (G, N)."""
+def _outcomes_of(side: Sequence[Scores], grid: Array) -> tuple[Array, Array]:
+    """Which images are right when each model is shifted to each recall, and how each pulls at that: (S, G, N) both."""
+    correct, pulls = zip(*(_outcomes_at(one, grid) for one in side), strict=True)
+    return np.array(correct), np.array(pulls)
+
+
+def _outcomes_at(scores: Scores, grid: Array) -> tuple[Array, Array]:
+    """The same of one model: (G, N).
+
+    An important image that is found makes recall higher by its share, and a smaller shift reaches what is wanted:
+    accuracy goes back along the curve by the slope there. The slope is taken over one standard error of recall to
+    either side, which is how far the luck of the images moves it.
+    """
     curve = trace(scores)
-    return np.array([scores.correct(shift) for shift in curve.shift[curve.reach(grid)]], dtype=np.float32)
+    states = curve.reach(grid)
+    correct = np.array([scores.correct(shift) for shift in curve.shift[states]], dtype=np.float64)
+    recalls, num = curve.recall[states], curve.num
+    error = np.sqrt(np.sum((recalls * (1 - recalls) + 1 / num) / num, axis=1)) / len(num)
+    low, high = (curve.reach((grid + step).clip(0.0, curve.mean_recall[-1])) for step in (-error, error))
+    slope = divide(curve.accuracy[high] - curve.accuracy[low], curve.mean_recall[high] - curve.mean_recall[low])
+    own = scores.labels[:, None] == np.array(scores.important)
+    shares = own @ (len(scores) / (len(num) * num))
+    return correct, np.nan_to_num(slope)[:, None] * shares * (recalls @ own.T - correct)

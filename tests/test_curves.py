@@ -5,7 +5,7 @@ import pytest
 
 from camri.curves import common_range, compare_curves, recall_range
 from camri.errors import InputError
-from camri.metrics import condense
+from camri.metrics import Scores, condense
 from camri.posthoc import trace
 
 
@@ -36,6 +36,44 @@ def test_a_better_model_is_above_and_a_worse_one_below():
     assert above.mean.low > 0.05
     assert below.mean.high < -0.05
     assert all(one.low > 0 for one in above.at)
+
+
+def views(seed, important, num_images=600):
+    """Two models of the same images, each with its own view of them."""
+    labels = np.arange(num_images) % 4
+    rng = np.random.default_rng(seed)
+    hardness = rng.normal(size=(num_images, 4)) + 2 * np.eye(4)[labels]
+    return [condense(hardness + rng.normal(size=(num_images, 4)), labels, important) for _ in range(2)]
+
+
+def drawn_gaps(arm, baseline, recall, num_draws=300):
+    """Gaps at the recalls with both models shifted anew on images drawn with replacement: (num_draws, G)."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(num_draws):
+        images = rng.integers(0, len(arm), len(arm))
+        curves = [
+            trace(
+                Scores(
+                    one.labels[images], one.important, *(x[images] for x in (one.lead, one.rest_right, one.rest_spread))
+                )
+            )
+            for one in (arm, baseline)
+        ]
+        found.append(np.subtract(*(curve.accuracy[curve.reach(recall)] for curve in curves)))
+    return np.array(found)
+
+
+@pytest.mark.parametrize(("important", "recall"), [((1,), [0.7, 0.9]), ((1, 2), [0.65, 0.75])])
+def test_intervals_are_those_of_shifts_found_anew_on_other_images(important, recall):
+    # With shifts taken as given they are .99 and .49 as wide for one class, 1.04 and .68 for two.
+    arm, baseline = views(3, important)
+    gap = compare_curves([arm], [baseline], seed=0, recall=np.array(recall))
+    drawn = drawn_gaps(arm, baseline, gap.recall)
+    for found, wanted in zip((*gap.at, gap.mean), (*drawn.T, drawn.mean(axis=1)), strict=True):
+        assert found.draws.std() == pytest.approx(wanted.std(), rel=0.15)
+    assert gap.at[0].estimate == pytest.approx(
+        np.subtract(*(trace(one).accuracy[trace(one).reach(recall[0])] for one in (arm, baseline)))
+    )
 
 
 def test_a_shift_alone_moves_along_the_curve_and_not_above_it():

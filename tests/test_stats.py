@@ -261,6 +261,26 @@ def test_intervals_cover_where_a_rare_class_is_nearly_always_found(num_seeds):
     assert np.mean(inside) >= 0.95  # .4 to .7 without a least spread
 
 
+def test_what_an_image_does_besides_widens_the_interval_and_leaves_the_estimate():
+    rng = np.random.default_rng(0)
+    arm, other = rng.random((2, 1, 400)) < 0.7
+    difference = arm.astype(float) - other
+    apart = difference - difference.mean()
+    plain = compare(arm, other, seed=0)
+    twice, none = (compare(arm, other, seed=0, besides=times * apart) for times in (1, -1))
+    assert plain.estimate == pytest.approx(twice.estimate) == pytest.approx(none.estimate)
+    assert twice.draws.std() == pytest.approx(2 * plain.draws.std())
+    # nothing is left of the images' differences, and they are still shares: Agresti and Min's least spread
+    assert none.draws.std() == pytest.approx(1 / 402, rel=0.05)
+
+
+def test_many_different_values_are_drawn_as_their_mean_is_distributed():
+    values = np.random.default_rng(0).exponential(size=(1, 2000))
+    found = compare(values, np.zeros_like(values), seed=0, num_draws=20_000)
+    assert found.draws.std() == pytest.approx(values.std() / np.sqrt(2000), rel=0.03)
+    assert found.draws.mean() == pytest.approx(values.mean(), abs=0.001)
+
+
 def test_one_seed_is_the_plain_paired_bootstrap_over_images():
     rng = np.random.default_rng(5)
     arm, other = rng.random((1, 2000)) < 0.82, rng.random((1, 2000)) < 0.8
