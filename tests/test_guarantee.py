@@ -81,11 +81,16 @@ def leads(values, important=(1,)):
 @pytest.mark.parametrize(("at_least", "confidence", "fewest"), [(0.95, 0.95, 59), (0.99, 0.95, 299), (0.9, 0.99, 44)])
 def test_fewest_rows_are_just_enough(at_least, confidence, fewest):
     assert assure(leads(np.arange(fewest) - 9.5), at_least, confidence).shift > 9.5
-    assert assure(leads(np.arange(fewest - 1) - 9.5), at_least, confidence).shift is None
+    too_few = assure(leads(np.arange(fewest - 1) - 9.5), at_least, confidence)
+    assert (too_few.shift, too_few.hits) == (None, (fewest - 1,))  # an endless shift finds them all
     assert assure(leads([1.0]), at_least, confidence).fewest == fewest
     each = np.arange(fewest)  # groups of three rows, all found
     assert assure(leads(np.ones(3 * fewest)), at_least, confidence, np.repeat(each, 3)).shift == 0.0
     assert assure(leads(np.ones(3 * fewest - 3)), at_least, confidence, np.repeat(each[1:], 3)).shift is None
+
+
+def test_a_chance_that_is_just_the_one_allowed_passes():
+    assert assure(leads([1.0]), 0.5, 0.5).shift == 0.0
 
 
 def test_a_model_that_is_good_enough_is_left_as_it_is():
@@ -167,7 +172,7 @@ def test_chance_of_luck_bounds_what_groups_do():
         ({"at_least": 0.0}, "at_least=0.0 is not allowed"),
         ({"at_least": math.nan}, "at_least=nan is not allowed"),
         ({"confidence": 1.0}, "confidence=1.0 is not allowed; give 0.5 or more and less than 1"),
-        ({"confidence": 0.05}, "confidence=0.05 is not allowed"),
+        ({"confidence": 0.49}, "confidence=0.49 is not allowed"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(changed, told):
@@ -178,3 +183,5 @@ def test_what_cannot_be_asked_is_refused(changed, told):
 def test_a_class_without_rows_is_refused():
     with pytest.raises(InputError, match=r"important classes \[0\] have no rows"):
         assure(leads([1.0], important=(0,)), 0.9)
+    with pytest.raises(InputError, match=r"important classes \[2\] have no rows"):
+        assure(condense(np.eye(3), [0, 1, 1], (1, 2)), 0.9)

@@ -39,6 +39,7 @@ def test_half_precision_inputs_are_computed_in_float32(case, dtype, rtol):
     torch.testing.assert_close(
         got.double(), case.reference(outputs, labels(), **case.cast(torch.float32)), rtol=rtol, atol=1e-5
     )
+    assert case.loss(outputs, labels(), **case.parameters).dtype == torch.float32  # float64 parameters change nothing
 
 
 @every_loss
@@ -377,11 +378,12 @@ def test_sinkhorn_gradient_equals_finite_differences():
 
 def test_sinkhorn_that_has_not_arrived_is_refused_under_validate():
     logits, targets = CASES[0].outputs(4), torch.softmax(CASES[0].outputs(4, seed=1), dim=-1)
-    with pytest.raises(InputError, match="num_iterations=1"):
+    with pytest.raises(InputError, match=r"misses its marginals by .* after num_iterations=1;"):
         losses.wasserstein(logits, targets, COST, 0.01, num_iterations=1, validate=True)
     arrived = losses.wasserstein(logits, targets, COST, 0.5, validate=True)
     folded = losses.wasserstein(logits.view(2, 2, 5), targets.view(2, 2, 5), COST, 0.5, validate=True)
     torch.testing.assert_close(folded.flatten(), arrived)
+    assert losses.wasserstein(logits.float(), targets, COST, 0.5).dtype == torch.float32
 
 
 # --- other people's packages ---------------------------------------------------------------------------------
@@ -488,6 +490,9 @@ ZEROS = torch.zeros(3)
         (lambda: losses.margin_softmax(COSINES, TRUTH, ZEROS, 8.0, "monotonic"), "did you mean 'monotone'"),
         (lambda: losses.margin_softmax(COSINES * 9, TRUTH, ZEROS, 8.0, validate=True), "cosines in"),
         (lambda: losses.add_angular_margin(COSINES * 9, TRUTH, ZEROS, validate=True), "cosines in"),
+        (lambda: losses.add_angular_margin(COSINES * math.nan, TRUTH, ZEROS, validate=True), "is nan"),
+        (lambda: losses.add_angular_margin(COSINES.long(), TRUTH, ZEROS), "torch.int64.*float"),
+        (lambda: losses.margin_softmax(COSINES.long(), TRUTH, ZEROS, 8.0), "torch.int64.*float"),
         (lambda: losses.add_angular_margin(COSINES, TRUTH + 3, ZEROS), "label 3 is out of range"),
         (lambda: losses.add_angular_margin(COSINES, TRUTH, ZEROS + 4), r"margins at \(0,\) is 4; allowed: 0 to π"),
         (
@@ -495,6 +500,11 @@ ZEROS = torch.zeros(3)
             "diagonal of false_pos",
         ),
         (lambda: losses.real_world_weight_cross_entropy(COSINES, TRUTH, ZEROS, torch.ones(3)), r"give \(3, 3\)"),
+        (
+            lambda: losses.real_world_weight_cross_entropy(COSINES, TRUTH, torch.ones(1), torch.zeros(3, 3)),
+            r"false_negative of shape \(1,\)",
+        ),
+        (lambda: losses.wasserstein(COSINES, TRUTH, torch.ones(1, 3)), r"cost of shape \(1, 3\)"),
         (lambda: losses.wasserstein(COSINES, TRUTH, -torch.ones(3, 3)), "cost at"),
         (lambda: losses.wasserstein(COSINES, TRUTH, torch.ones(3, 3), entropy=-1.0), "entropy=-1.0"),
         (lambda: losses.wasserstein(COSINES, TRUTH, torch.ones(3, 3), entropy=math.inf), "entropy=inf"),
@@ -548,6 +558,7 @@ def test_wrong_input_is_refused_by_name_and_value(call, words):
 def test_a_margin_of_pi_passes_in_every_precision_and_no_more_does(of_outputs, of_margins):
     margins = torch.tensor([math.pi, 0, 0], dtype=of_margins)
     turned = losses.add_angular_margin(COSINES.to(of_outputs), TRUTH, margins, "paper")
+    assert turned.dtype == (torch.float64 if of_outputs == torch.float64 else torch.float32)
     assert turned[0].tolist() == pytest.approx([-0.5, 0.1, 0.2], abs=1e-3 if of_margins.itemsize > 2 else 2e-3)
     for margin in (3.2, -0.01):
         margins[0] = margin

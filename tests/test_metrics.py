@@ -128,6 +128,14 @@ def test_no_lead_loses_its_sign_and_no_two_their_order(base, nudge):
         )
 
 
+def test_leads_end_at_60000():
+    assert condense(np.array([[0.0, 1e6], [1e6, 0.0], [0.0, 59968.0]]), [0, 1, 1], (1,)).lead.tolist() == [
+        [60000.0],
+        [-60000.0],
+        [59968.0],
+    ]
+
+
 def test_equal_logits_go_to_the_lower_index():
     assert condense(np.zeros((1, 3), np.float32), [0], (0,)).predict().tolist() == [0]
     assert condense(np.zeros((1, 3), np.float32), [0], (1,)).predict().tolist() == [-1]
