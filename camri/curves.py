@@ -63,9 +63,8 @@ def compare_curves(arm: Sequence[Scores], baseline: Sequence[Scores], *, seed: i
 
     Test scores of the same images, trial by trial of the same seeds. Each model is shifted on these very images until
     it reaches a recall, in both arms alike, so nothing is chosen and nothing can be lucky; it says which curve is
-    higher, not what somebody gets who must choose a shift beforehand. Coverage of nominal 95 % over 250 made tables
-    each of equal truth, two to eight seeds of 300 and 800 images: .92 to .99; at the upper end of the range .90 to .98,
-    for the shift was found on the images that are judged.
+    higher, not what somebody gets who must choose a shift beforehand. The intervals hold that the shifts were
+    found on the images that are judged: coverage of nominal 95 % in docs/numbers.md.
 
     >>> from camri.metrics import condense
     >>> def scores(*leads):

@@ -11,6 +11,7 @@ from camri.errors import InputError, closest
 from camri.methods import Setting
 
 SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-entropy
+FLOAT32_MAX = 3.4028235e38
 ANGULAR = ("arcface", "camri")  # people give the margins of these in π/64
 
 Resolved = tuple[tuple[int, float], ...]  # a column's class indices with their strengths
@@ -152,6 +153,6 @@ def _numbers(method: str, knob: str, values: Any) -> tuple[float, ...]:
 
 
 def _number(method: str, knob: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= FLOAT32_MAX:
         raise InputError(f"{method} {knob}={value!r} is not a finite number")
     return float(value)

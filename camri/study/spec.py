@@ -70,8 +70,8 @@ class Study:
         need(type(self.split_seed) is int, "split_seed", "give a whole number")
         parts = all(_is_part(part) and part > 0 for _, part in self.thin)
         need(parts, "thin", "give a part between 0 and 1 for each class, for example {cat = 0.1}")
-        wanted = "give different whole numbers of at least 0"
-        need(bool(self.seeds) and all(type(seed) is int and seed >= 0 for seed in self.seeds), "seeds", wanted)
+        wanted = "give different whole numbers of at least 0 and below 2**63"  # more the store cannot hold
+        need(bool(self.seeds) and all(type(seed) is int and 0 <= seed < 2**63 for seed in self.seeds), "seeds", wanted)
         need(len(set(self.seeds)) == len(self.seeds), "seeds", wanted)
         need(self.important_from in ("val", "test"), "important_from", "choices: val, test")
         need(type(self.keep_logits) is bool, "keep_logits", "choices: true, false")

@@ -144,6 +144,8 @@ def test_several_important_classes_have_their_own_strength():
         ({"methods": {"camri": {"w": [1]}}}, "camri has no knob 'w'"),
         ({"methods": {"camri": {"m": ["x"]}}}, "camri m='x' is not a finite number"),
         ({"methods": {"camri": {"m": [math.nan]}}}, "camri m=nan is not a finite number"),
+        ({"methods": {"camri": {"m": [1e300]}}}, r"camri m=1e\+300 is not a finite number"),
+        ({"seeds": [2**63]}, r"seeds=\(9223372036854775808,\) is not allowed; give different .* below 2\*\*63"),
         ({"methods": {"camri": {"s": []}}}, "camri s has no values"),
         ({"methods": []}, r"methods=\(\) is not allowed"),
         ({"seeds": 0}, "study seeds=0 is not allowed; give how many, at least 1, or a list of which"),
