@@ -1,5 +1,7 @@
 """Unite the stores of one study from several machines."""
 
+import os
+import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,10 +31,26 @@ def merge(sources: Sequence[str | Path], out: str | Path) -> Merged:
     """The runs in `sources` as one in `out`, which may hold outcomes already.
 
     A trial that several runs did must have the same confusion counts in all; where it has not, the first is kept and
-    the trial reported. An outcome that is done takes the place of a failed one.
+    the trial reported. An outcome that is done takes the place of a failed one. A new run is there when it is whole.
     """
     folder = Path(out)
     lock.refuse_other_files(folder, FILE_NAME, "run")
+    if (folder / FILE_NAME).exists():
+        return _unite(sources, folder)
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        united = _unite(sources, part)
+        with lock.hold(folder):
+            if (folder / FILE_NAME).exists():
+                raise InputError(f"{folder} was filled by another process meanwhile; merge once more, into it")
+            os.replace(part / FILE_NAME, folder / FILE_NAME)
+        return united
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _unite(sources: Sequence[str | Path], folder: Path) -> Merged:
     with ExitStack() as stack:
         runs = [stack.enter_context(open_run(source)) for source in sources]
         first = runs[0]

@@ -173,6 +173,17 @@ def test_runs_are_merged_into_an_empty_folder(run_into, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "run.lock").touch()  # of a call that was killed before it wrote anything
     assert merge([run_into("a")], tmp_path / "empty").added == 6
+    assert {path.name for path in (tmp_path / "empty").iterdir()} == {"outcomes.sqlite", "run.lock"}
+
+
+def test_a_damaged_run_leaves_no_half_of_a_united_one(run_into, tmp_path):
+    whole, damaged = run_into("a", seeds=[0, 1]), run_into("b", seeds=[2])
+    with sqlite3.connect(damaged / "outcomes.sqlite") as connection:
+        connection.execute("UPDATE outcomes SET setting = 'no JSON'")
+    connection.close()
+    with pytest.raises((InputError, ValueError)):
+        merge([whole, damaged], tmp_path / "both")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_runs_that_found_different_classes_are_not_merged(run_into, tmp_path):
