@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from camri.data import Split
 from camri.engine.evaluate import Evaluation, evaluate, judged
 from camri.engine.flat import Flat, Tables
+from camri.engine.loop import decayed
 from camri.engine.padded import PaddedConv2d
 from camri.engine.record import Record
 from camri.engine.replica import Job, draw_epoch, prepare
@@ -27,8 +28,18 @@ Forward = Callable[..., Tensor]  # trunk, rows, mirrored, dx, dy -> features
 def run_trunk(
     trunk: nn.Module, inputs: Tensor, mirrored: Tensor | None, dx: Tensor | None, dy: Tensor | None
 ) -> Tensor:
-    """The features of rows as a split holds them."""
-    return trunk(prepare(inputs, mirrored, dx, dy, LOW))
+    """The features of rows as a split holds them.
+
+    What is float32 in a trunk that is not ours (embeddings, layer norms) meets bfloat16: autocast brings them together.
+    """
+    dtype = precision(inputs)
+    with torch.autocast(inputs.device.type, dtype, enabled=dtype != torch.float32):
+        return trunk(prepare(inputs, mirrored, dx, dy, dtype))
+
+
+def precision(inputs: Tensor) -> torch.dtype:
+    """What a trunk computes in: bfloat16 holds any pixel; of ready-made features it keeps three digits."""
+    return LOW if inputs.dtype == torch.uint8 else torch.float32
 
 
 @functools.cache
@@ -61,8 +72,11 @@ class Replica:
         self.model: Classifier = model.to(device).train()
         self.criterion = criterion.to(device)
         low, high = _by_precision(self.model)
-        averaged = job.training.average > 0
-        self.flats = [Flat(low, LOW, tables, averaged), Flat(high, torch.float32, tables, averaged)]
+        averaged, dtypes = job.training.average > 0, (precision(resident["train"].inputs), torch.float32)
+        decaying = {id(parameter) for parameter in decayed(self.model)}
+        self.flats = [
+            Flat(places, dtype, tables, averaged, decaying) for places, dtype in zip((low, high), dtypes, strict=True)
+        ]
         self.statistics = _gather_statistics(self.model, device)
         self.averaged_statistics = self.statistics.clone() if averaged else None
         steps, size = job.steps_per_epoch, job.batch_size
@@ -172,7 +186,7 @@ class Replica:
     def weights(self) -> dict[str, np.ndarray]:
         """The trained model's state in float32, by the names of an ordinary `Classifier`."""
         with self.as_judged() as model:
-            found = {name: value.float().cpu().numpy() for name, value in model.state_dict().items()}
+            found = {name: value.float().cpu().numpy().copy() for name, value in model.state_dict().items()}
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         for flat in self.flats:
             for parameter, value in zip(flat.parameters, flat.full_precision(), strict=True):

@@ -5,7 +5,7 @@ gradients and writes master, moments, weight and average: the casts that autocas
 of small launches of an ordinary optimiser are gone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 import triton
@@ -39,13 +39,22 @@ class Tables:
 class Flat:
     """Some of a model's parameters, re-seated as views of one buffer."""
 
-    def __init__(self, places: Sequence[tuple[nn.Module, str]], dtype: torch.dtype, tables: Tables, averaged: bool):
+    def __init__(
+        self,
+        places: Sequence[tuple[nn.Module, str]],
+        dtype: torch.dtype,
+        tables: Tables,
+        averaged: bool,
+        decaying: Collection[int],
+    ):
+        """`places` are the parameters' modules and names, `decaying` the ids of those that weight decay acts on."""
         self.tables = tables
-        # Kernels and matrices of the trunk first: only they decay. The head and what has one dimension do not.
-        places = sorted(places, key=lambda place: not _decays(place, dtype))
-        originals = [getattr(module, name).detach() for module, name in places]
-        sizes = [-(-original.numel() // ALIGNED) * ALIGNED for original in originals]
-        self.num_decayed = sum(size for size, place in zip(sizes, places, strict=True) if _decays(place, dtype))
+        places = sorted(places, key=lambda place: id(getattr(*place)) not in decaying)  # those that decay first
+        sizes = [-(-getattr(*place).numel() // ALIGNED) * ALIGNED for place in places]
+        self.num_decayed = sum(
+            size for size, place in zip(sizes, places, strict=True) if id(getattr(*place)) in decaying
+        )
+        originals = [getattr(*place).detach() for place in places]
         self.size = sum(sizes)
         device = originals[0].device
         self.master, self.first, self.second = torch.zeros(3, self.size, device=device)
@@ -113,11 +122,6 @@ class Flat:
             else:
                 views.append(part.view(shape))
         return views
-
-
-def _decays(place: tuple[nn.Module, str], dtype: torch.dtype) -> bool:
-    module, name = place
-    return dtype != torch.float32 and getattr(module, name).dim() > 1
 
 
 @triton.jit

@@ -22,18 +22,23 @@ from camri.modules import Criterion
 
 
 def optimizer(model: Classifier, training: Training) -> torch.optim.Optimizer:
-    """The training's optimiser; weight decay acts on the trunk's kernels and matrices only.
-
-    A cosine head's weight is normalised, so decay would only raise its effective rate.
-    """
-    decayed = [p for p in model.trunk.parameters() if p.dim() > 1]
-    chosen = {id(p) for p in decayed}
+    """The training's optimiser, with weight decay where it belongs."""
+    some = decayed(model)
+    chosen = {id(p) for p in some}
     rest = [p for p in model.parameters() if id(p) not in chosen]
-    groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    groups = [{"params": some, "weight_decay": training.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     if training.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=training.learning_rate, momentum=training.momentum)
     kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
     return kind(groups, lr=training.learning_rate, eps=ADAM_EPS)
+
+
+def decayed(model: Classifier) -> list[nn.Parameter]:
+    """The parameters that weight decay acts on: the trunk's kernels and matrices.
+
+    A cosine head's weight is normalised, so decay would only raise its effective rate.
+    """
+    return [p for p in model.trunk.parameters() if p.dim() > 1]
 
 
 ADAM_EPS = 1e-7  # Keras' default, which the authors' code kept; PyTorch's is 1e-8

@@ -141,7 +141,8 @@ def test_the_fused_update_is_that_of_torch(kind, average):
     num_steps = 20
     device = torch.device("cuda")
     places = [(module, name) for module in model for name, _ in module.named_parameters()]
-    flat = Flat(places, torch.bfloat16, Tables(training, num_steps, device), average > 0)
+    decaying = {id(p) for p in model.parameters() if p.dim() > 1}
+    flat = Flat(places, torch.bfloat16, Tables(training, num_steps, device), average > 0, decaying)
     matrices, biases = [p for p in twin.parameters() if p.dim() > 1], [p for p in twin.parameters() if p.dim() == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": biases, "weight_decay": 0.0}]
     theirs = (

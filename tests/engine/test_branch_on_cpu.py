@@ -1,0 +1,148 @@
+"""The GPU's engine, run by a stand-in on the CPU in float32: what it trains is what the plain loop trains."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import camri.engine
+from camri.data import DataSet, Split
+from camri.engine import Training, Trial, train
+from camri.engine.replica import Job
+from camri.methods import setting
+from camri.models import MODELS, Trunk
+from tests.engine.conftest import same
+from tests.engine.stand_in import MODULES as MODULES_ON_GPU
+from tests.engine.stand_in import gpu_engine
+
+KEEP = {"important": (1,), "keep_logits": True, "keep_weights": True}
+# A bias before a batch norm has no gradient but rounding, of which Adam makes full steps; the norm's mean follows it.
+NOISE = ("trunk.dense.bias", "trunk.norm.running_mean")
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    engine = gpu_engine(monkeypatch)
+    monkeypatch.setattr(engine.branch, "LOW", torch.float32)
+    monkeypatch.setattr(engine.cuda, "compiled", lambda signature: engine.branch.run_trunk)
+    return engine
+
+
+def test_the_stand_in_leaves_nothing_behind():
+    def found():
+        names = [f"camri.engine.{name}" for name in MODULES_ON_GPU]
+        return [sys.modules.get(name) for name in names], [vars(camri.engine).get(name) for name in MODULES_ON_GPU]
+
+    before = found()
+    with pytest.MonkeyPatch.context() as patch:
+        gpu_engine(patch)
+        assert found() != before
+    assert found() == before
+
+
+def run(engine, trials, data, training, *, pack_size=None, should_stop=lambda: False, **options):
+    outcomes = {}
+    job = Job(training, data, **KEEP, **options)
+    engine.cuda.run(
+        trials, job, torch.device("cpu"), pack_size, True, should_stop, lambda *_: None, outcomes.__setitem__
+    )
+    return [outcomes[place] for place in sorted(outcomes)]
+
+
+def assert_trained_alike(mine, plain, within):
+    assert mine.status == plain.status == "done"
+    np.testing.assert_allclose(mine.curves["train_loss"], plain.curves["train_loss"], rtol=1e-5)
+    assert mine.weights.keys() == {name for name in plain.weights if "num_batches" not in name}
+    for name in mine.weights.keys() - NOISE:
+        np.testing.assert_allclose(mine.weights[name], plain.weights[name], rtol=0, atol=within, err_msg=name)
+
+
+@pytest.mark.parametrize("average", [0.9, 0.0])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_it_trains_what_the_plain_loop_trains(gpu, trials, data, training, optimizer, average):
+    training = training.with_(optimizer=optimizer, average=average, weight_decay=0.05, learning_rate=0.003)
+    plain = train(trials, data, "cpu", training=training, workers=1, **KEEP)
+    for mine, its in zip(run(gpu, trials, data, training), plain, strict=True):
+        assert_trained_alike(mine, its, within=2e-6 if optimizer == "sgd" else 2e-4)
+        if optimizer == "sgd":
+            assert (mine.curves["val_hits"] == its.curves["val_hits"]).all()
+            assert (mine.confusion["test"] == its.confusion["test"]).all()
+
+
+def test_compiled_too_where_the_backward_pass_computes_some_of_the_forward_pass_anew(gpu, trials, data, training):
+    def compiled(signature):  # torch.compile as it is, but for the C++
+        return torch.compile(gpu.branch.run_trunk, fullgraph=True, dynamic=False, backend="aot_eager_decomp_partition")
+
+    gpu.cuda.compiled = compiled
+    training = training.with_(optimizer="sgd", epochs=1)
+    plain = train(trials[:2], data, "cpu", training=training, workers=1, **KEEP)
+    for mine, its in zip(run(gpu, trials[:2], data, training), plain, strict=True):
+        assert_trained_alike(mine, its, within=2e-6)
+
+
+def test_stopped_in_an_epoch_and_in_other_company_it_goes_on_to_the_same_bits(
+    gpu, trials, data, training, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(gpu.graph, "RUN_AHEAD", 4)
+    calls = iter(range(3))  # it is asked twice an epoch: after the fourth step, and at the end
+    whole = run(gpu, trials, data, training)
+    ended = run(gpu, trials, data, training, checkpoints=tmp_path, should_stop=lambda: next(calls, None) is None)
+    assert (ended, len(list(tmp_path.iterdir()))) == ([], len(trials))
+    for mine, before in zip(run(gpu, trials, data, training, checkpoints=tmp_path, pack_size=2), whole, strict=True):
+        assert same(mine, before)
+
+
+def test_a_trial_that_diverges_leaves_its_neighbours_their_bits(gpu, trials, data, training):
+    broken = Trial(setting("wce", 1, w=1e38), 0)
+    alone = run(gpu, trials[:2], data, training)
+    first, failed, last = run(gpu, [trials[0], broken, trials[1]], data, training)
+    assert failed.status == "failed"
+    assert same(first, alone[0])
+    assert same(last, alone[1])
+
+
+def test_ready_made_features_are_not_rounded(gpu, monkeypatch):
+    """In bfloat16 a year is a multiple of eight."""
+    monkeypatch.setattr(gpu.branch, "LOW", torch.bfloat16)
+    drawn = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) % 3
+    years = 2000 + labels[:, None] + 0.1 * torch.randn(60, 2, generator=drawn)
+    splits = {name: Split(years, labels, None) for name in ("train", "val", "test")}
+    data = DataSet("years", ("a", "b", "c"), splits, "years", {})
+    training = Training(model="features", model_options=(("hidden", ()),), epochs=3, batch_size=20, optimizer="sgd")
+    trial = Trial(setting("camri", 1, m=0.3, s=8), 0)
+    (mine,), (plain,) = run(gpu, [trial], data, training), train([trial], data, "cpu", training=training, **KEEP)
+    np.testing.assert_allclose(mine.curves["train_loss"], plain.curves["train_loss"], rtol=1e-3)
+
+
+class Tokens(Trunk):
+    """What transformers have and our own trunks do not: an embedding of its own, and layer norm."""
+
+    def __init__(self, in_channels, generator=None):
+        super().__init__()
+        self.num_features = 8
+        self.patches = nn.Conv2d(in_channels, 8, 4, 4)
+        self.place = nn.Parameter(torch.linspace(-1, 1, 32).view(1, 4, 8))
+        self.norm = nn.LayerNorm(8)
+        self.mix = nn.Linear(8, 8)
+        for number, layer in enumerate((self.patches, self.mix)):
+            layer.weight.data = torch.sin(torch.arange(layer.weight.numel()) + number).view_as(layer.weight) / 3
+            layer.bias.data.zero_()
+
+    def forward(self, x):
+        tokens = self.patches(x).flatten(2).transpose(1, 2) + self.place
+        return (tokens + self.mix(self.norm(tokens))).mean(1)
+
+
+@pytest.mark.parametrize("low", [torch.float32, torch.bfloat16])
+def test_a_trunk_with_embeddings_and_layer_norms_trains_as_on_the_cpu(gpu, data, monkeypatch, low):
+    monkeypatch.setitem(MODELS, "tokens", Tokens)
+    monkeypatch.setattr(gpu.branch, "LOW", low)
+    trial = Trial(setting("ce"), 0)
+    training = Training(model="tokens", epochs=1, batch_size=32, optimizer="sgd", learning_rate=0.01, weight_decay=1.0)
+    (mine,), (plain,) = run(gpu, [trial], data, training), train([trial], data, "cpu", training=training, **KEEP)
+    within = 1e-6 if low == torch.float32 else 3e-3
+    np.testing.assert_allclose(mine.weights["trunk.place"], plain.weights["trunk.place"], rtol=0, atol=within)
+    np.testing.assert_allclose(mine.curves["train_loss"], plain.curves["train_loss"], rtol=10 * within)
