@@ -1,7 +1,7 @@
 """How often the interval of a difference holds the truth, and how often its p rejects where nothing differs.
 
-python benchmarks/intervals.py             # seven minutes on one core
-python benchmarks/intervals.py --curves    # accuracy at equal recall: a quarter of an hour
+python benchmarks/intervals.py             # differences of recall or accuracy
+python benchmarks/intervals.py --curves    # accuracy at equal recall
 
 Made tables, seeds × images, of two arms: hardness that both share, each arm's own view of an image, luck of a training,
 noise of a single outcome. Few seeds, few images and recalls near 1 are the hard cases. For accuracy at equal recall the

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from camri.audit.verdict import FEWEST_ROWS
 from camri.data import DataSet
 from camri.engine import Training, Trial
 from camri.export import Model, Trained, save
@@ -29,7 +30,6 @@ from camri.study.store import open_run
 from camri.study.writer import Store
 
 MODEL, PAGE = "model", "report.html"
-FEWEST_ROWS = 20  # of an important class: with fewer an interval of its recall is wider than .4
 PAGE_NEEDS = ("altair", "vl_convert", "jinja2")
 
 

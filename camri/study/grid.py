@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from camri import methods
 from camri.errors import InputError, closest
 from camri.methods import Setting
 
 SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-entropy
-FLOAT32_MAX = 3.4028235e38
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 ANGULAR = ("arcface", "camri")  # people give the margins of these in π/64
 
 Resolved = tuple[tuple[int, float], ...]  # a column's class indices with their strengths
