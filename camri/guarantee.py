@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special, stats
 
 from camri.errors import InputError
@@ -34,7 +35,7 @@ class Guarantee:
     fewest: int
 
 
-def assure(scores: Scores, at_least: float, confidence: float = 0.95, groups: Array | None = None) -> Guarantee:
+def assure(scores: Scores, at_least: float, confidence: float = 0.95, groups: ArrayLike | None = None) -> Guarantee:
     """The smallest shift whose recall on new rows like these is at least that of every important class.
 
     scores: rows that neither trained nor chose the model. The chance that the promise fails for any class is at most
@@ -55,12 +56,14 @@ def assure(scores: Scores, at_least: float, confidence: float = 0.95, groups: Ar
     if not scores.num.all():
         empty = [index for index, num in zip(scores.important, scores.num, strict=True) if not num]
         raise InputError(f"important classes {empty} have no rows: nothing can be promised of them")
+    if groups is not None and np.shape(groups) != scores.labels.shape:
+        raise InputError(f"groups {np.shape(groups)} do not fit {len(scores)} rows; give one group for each row")
     chance = (1 - confidence) / len(scores.important)
     shifts = trace(scores).shift
     passes, units = shifts >= 0, []
     for i, index in enumerate(scores.important):
         own = scores.labels == index
-        weight, num_units, is_whole = _weights(own, None if groups is None else groups[own])
+        weight, num_units, is_whole = _weights(own, None if groups is None else np.asarray(groups)[own])
         units.append(num_units)
         missed = _missed(scores.lead[own].astype(np.float64), i, weight, shifts)
         passes &= chance_of_luck(missed, num_units, 1 - at_least, is_whole) <= chance

@@ -4,6 +4,7 @@ Under a shift of the important classes' scores an image's outcome depends on its
 score, and on whether that other is right. `Scores` keeps these three, and what softmax needs of the rest.
 """
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -147,7 +148,10 @@ def condense(logits: Array, labels: Array | Sequence[int], important: Sequence[i
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
         raise InputError(f"logits {logits.shape} and labels {labels.shape} do not fit; give (N, C) and (N,), N > 0")
     num_classes = logits.shape[1]
-    chosen = sorted(int(index) for index in important)
+    try:
+        chosen = sorted(operator.index(one) for one in important)
+    except TypeError:
+        raise InputError(f"important={important!r} is not allowed; give class indices, for example [1]") from None
     if not 0 < len(set(chosen)) == len(chosen) < num_classes or not 0 <= chosen[0] <= chosen[-1] < num_classes:
         raise InputError(
             f"important={tuple(important)} is not allowed; give at least one and not all of 0 … {num_classes - 1}"

@@ -152,6 +152,8 @@ def choose_shift(
     >>> choose_shift(scores, accuracy_floor=0.7) is None
     True
     """
+    if not accuracy_floor <= 1 + SLACK:
+        raise InputError(f"accuracy_floor={accuracy_floor!r} is not allowed; give a share of at most 1, say 0.9")
     pooled = scores if isinstance(scores, Scores) else pool(scores)
     if not pooled.num.all():
         empty = [index for index, num in zip(pooled.important, pooled.num, strict=True) if not num]

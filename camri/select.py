@@ -383,9 +383,9 @@ def _arm(tests: Sequence[Scores], planned: Sequence[tuple[str, tuple[float, ...]
 def _gain(chosen: Arm, other: Arm, images: Scores, epsilon: float, *, seed: int, num_draws: int) -> Gain:
     labels = images.labels
 
-    def over(columns: Array, groups: Array | None = None) -> Difference:
+    def over(columns: Array, parts: Array | None = None) -> Difference:
         mine, theirs = chosen.correct[:, columns], other.correct[:, columns]
-        return compare(mine, theirs, groups=groups, seed=seed, num_draws=num_draws)
+        return compare(mine, theirs, parts=parts, seed=seed, num_draws=num_draws)
 
     own = np.isin(labels, images.important)
     accuracy = over(np.ones(len(labels), dtype=bool))

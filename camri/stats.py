@@ -129,15 +129,15 @@ def compare(
     other: Array,
     *,
     seed: int,
-    groups: Array | None = None,
+    parts: ArrayLike | None = None,
     besides: Array | None = None,
     num_draws: int = 2000,
     level: float = 0.95,
 ) -> Difference:
     """arm − other, from outcomes (S, N) of the same S seeds and N images, with a bootstrap interval over both.
 
-    groups: labels (N,); the figure is then the mean over groups of their means, as the mean recall of several classes,
-    and images are drawn within their group.
+    parts: labels (N,); the figure is then the mean over parts of their means, as the mean recall of several classes,
+    and images are drawn within their part.
     besides: (S, N), rows of mean 0: what an image does to arm − other apart from its own outcome, where the arms were
     set on these images (camri.curves). The estimate stays what it is.
 
@@ -161,20 +161,24 @@ def compare(
         raise InputError(f"outcomes {one.shape} and {two.shape} do not fit; give (S, N) of the same seeds and images")
     rng = np.random.default_rng(seed)
     table, num_seeds = one - two if besides is None else one - two + besides, len(one)
-    marks = np.zeros(one.shape[1], dtype=int) if groups is None else np.asarray(groups)
-    parts = [table[:, marks == mark] for mark in np.unique(marks)]
-    sizes, noise = np.array([part.shape[1] for part in parts]), np.array([_cell_noise(part) for part in parts])
-    row_means = np.mean([part.mean(axis=1) for part in parts], axis=0)
+    marks = np.zeros(one.shape[1], dtype=int) if parts is None else np.asarray(parts)
+    if marks.shape != one.shape[1:]:
+        raise InputError(f"parts {marks.shape} do not fit {one.shape[1]} images; give the part of each image")
+    if not np.isfinite(table).all():
+        raise InputError("outcomes that are not finite cannot be compared; give 1 for right and 0 for wrong")
+    tables = [table[:, marks == mark] for mark in np.unique(marks)]
+    sizes, noise = np.array([part.shape[1] for part in tables]), np.array([_cell_noise(part) for part in tables])
+    row_means = np.mean([part.mean(axis=1) for part in tables], axis=0)
     estimate = float(row_means.mean())
-    seeds = _seed_variance(row_means, float(np.sum(noise / sizes)) / len(parts) ** 2)
+    seeds = _seed_variance(row_means, float(np.sum(noise / sizes)) / len(tables) ** 2)
     draws, image_variance = _draw_seeds(row_means, seeds, rng, num_draws), 0.0
-    for part, cell in zip(parts, noise.tolist(), strict=True):
+    for part, cell in zip(tables, noise.tolist(), strict=True):
         image_means = part.mean(axis=0)
         share = _image_share(image_means, cell / num_seeds)
-        draws += math.sqrt(share) * _draw_mean(image_means, rng, num_draws) / len(parts)
-        image_variance += share * float(image_means.var()) / max(len(image_means) - 1, 1) / len(parts) ** 2
+        draws += math.sqrt(share) * _draw_mean(image_means, rng, num_draws) / len(tables)
+        image_variance += share * float(image_means.var()) / max(len(image_means) - 1, 1) / len(tables) ** 2
     are_shares = min(one.min(), two.min()) >= 0 and max(one.max(), two.max()) <= 1
-    least = float(np.sum(1 / (sizes + 2.0) ** 2)) / len(parts) ** 2 if are_shares else 0.0
+    least = float(np.sum(1 / (sizes + 2.0) ** 2)) / len(tables) ** 2 if are_shares else 0.0
     p = _p_of(estimate, seeds, image_variance, least)
     low, high = np.quantile(draws, [0.025, 0.975])
     if high - low < 2 * Z * math.sqrt(least):

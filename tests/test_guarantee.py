@@ -60,6 +60,7 @@ def test_the_shift_is_the_smallest_that_passes(seed, at_least, confidence, impor
     groups = None if group_rows is None else np.random.default_rng(seed).permutation(len(scores)) // group_rows
     found = assure(scores, at_least, confidence, groups)
     assert found.shift == slowly(scores, at_least, confidence, groups)
+    assert assure(scores, at_least, confidence, None if groups is None else groups.tolist()) == found
     assert found.num == tuple(scores.num.tolist())
     assert found.hits == tuple(scores.hits(trace(scores).shift[-1] if found.shift is None else found.shift).tolist())
     units = np.arange(len(scores)) if groups is None else groups
@@ -173,6 +174,7 @@ def test_chance_of_luck_bounds_what_groups_do():
         ({"at_least": math.nan}, "at_least=nan is not allowed"),
         ({"confidence": 1.0}, "confidence=1.0 is not allowed; give 0.5 or more and less than 1"),
         ({"confidence": 0.49}, "confidence=0.49 is not allowed"),
+        ({"groups": [1, 2]}, r"groups \(2,\) do not fit .* rows; give one group for each row"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(changed, told):

@@ -1,6 +1,7 @@
 """The shift and its curve, against hand-counted images and against trying every shift."""
 
 import itertools
+import math
 import time
 
 import numpy as np
@@ -182,6 +183,12 @@ def test_floors_ask_for_no_more_than_they_name():
 def test_unknown_objectives_are_refused(objective, message):
     with pytest.raises(InputError, match=message):
         choose_shift(made_scores(), accuracy_floor=0.5, objective=objective)
+
+
+@pytest.mark.parametrize("floor", [85, 1.01, math.nan])
+def test_a_floor_that_no_accuracy_can_be_is_refused(floor):
+    with pytest.raises(InputError, match=f"accuracy_floor={floor} is not allowed; give a share of at most 1"):
+        choose_shift(made_scores(), accuracy_floor=floor)
 
 
 def test_a_class_without_held_out_images_is_refused():

@@ -243,7 +243,7 @@ def test_a_setting_is_shifted_back_where_its_best_shift_goes_down(rule):
         scores = {s: condense(rng.normal(size=(60, 3)) + 1.5 * np.eye(3)[labels], labels, (1, 2)) for s in range(3)}
         setting = Validation("made", scores)
         accuracy = np.mean([scores[1].accuracy(), scores[2].accuracy()])
-        floor = accuracy + rng.choice([-0.05, 0.0, 0.02, 0.05, 0.3])
+        floor = min(1.0, accuracy + rng.choice([-0.05, 0.0, 0.02, 0.05, 0.3]))
         shift = rule.tune(setting.of({1, 2}), floor)
         wanted = rule.negative and (shift is None or min(shift.shift) < 0)
         assert _rule_for(setting, rule, Pick("made", floor, {}), frozenset({0})) == replace(rule, negative=wanted)

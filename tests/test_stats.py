@@ -152,7 +152,7 @@ def test_intervals_of_a_mean_over_classes_cover_too():
     inside = []
     for trial in range(700):
         arm, other, truth = made_outcomes(rng, 10, 270, seed_sd=0.1, image_sd=1.5, own_sd=0.4)
-        found = compare(arm, other, seed=trial, groups=groups, num_draws=500)
+        found = compare(arm, other, seed=trial, parts=groups, num_draws=500)
         inside.append(found.low <= truth <= found.high)
     assert 0.93 <= np.mean(inside) <= 0.97
 
@@ -162,7 +162,7 @@ def test_difference_by_hand_and_by_group():
     other = np.array([[1, 0, 1, 0], [0, 0, 0, 0]])
     assert compare(arm, other, seed=0).estimate == 3 / 8
     # Group 0 holds image 0 alone: +.5; group 1 the others: +2/6.
-    np.testing.assert_allclose(compare(arm, other, seed=0, groups=np.array([0, 1, 1, 1])).estimate, (0.5 + 2 / 6) / 2)
+    np.testing.assert_allclose(compare(arm, other, seed=0, parts=np.array([0, 1, 1, 1])).estimate, (0.5 + 2 / 6) / 2)
     assert compare(other, arm, seed=0).estimate == -3 / 8
     assert compare(arm, arm, seed=0).estimate == 0
 
@@ -201,7 +201,7 @@ def test_shares_of_images_of_which_none_changed_are_not_held_for_sure():
     same = compare(found, found, seed=0, num_draws=20_000)
     assert (same.estimate, same.p) == (0, 1)
     np.testing.assert_allclose((same.low, same.high), (-1.96 / 22, 1.96 / 22), rtol=0.03)  # Agresti and Min's
-    two = compare(found, found, seed=0, groups=np.repeat([0, 1], 10), num_draws=20_000)
+    two = compare(found, found, seed=0, parts=np.repeat([0, 1], 10), num_draws=20_000)
     assert two.high == pytest.approx(1.96 * math.sqrt(2 / 12**2) / 2, rel=0.03)
     many = np.ones((3, 10_000), dtype=bool)
     assert compare(many, many, seed=0).high < 0.00025
@@ -328,6 +328,13 @@ def test_ten_thousand_images_of_ten_seeds_take_no_time():
 def test_tables_that_do_not_fit_are_refused(shapes, message):
     with pytest.raises(InputError, match=message):
         compare(np.zeros(shapes[0]), np.zeros(shapes[1]), seed=0)
+
+
+def test_parts_that_do_not_fit_and_outcomes_that_are_no_numbers_are_refused():
+    with pytest.raises(InputError, match=r"parts \(2,\) do not fit 5 images"):
+        compare(np.zeros((3, 5)), np.ones((3, 5)), seed=0, parts=[0, 1])
+    with pytest.raises(InputError, match="not finite"):
+        compare(np.full((2, 5), np.nan), np.zeros((2, 5)), seed=0)
 
 
 def test_holm_by_hand():

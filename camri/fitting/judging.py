@@ -150,7 +150,7 @@ def _steps(
 
 def _gains(table: Array, other: Array, labels: Array, important: Sequence[int]) -> tuple[Interval, Interval]:
     own = np.isin(labels, important)
-    recall = compare(table[:, own], other[:, own], groups=labels[own], seed=SEED)
+    recall = compare(table[:, own], other[:, own], parts=labels[own], seed=SEED)
     return Interval.of(recall), Interval.of(compare(table, other, seed=SEED))
 
 

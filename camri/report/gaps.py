@@ -62,7 +62,7 @@ def _gap(reading: Reading, one: ColumnVerdict, setting: Planned) -> dict[str, An
     own = np.isin(labels, one.column.indices)
     mine, its = (np.array([s.correct() for s in side]) for side in (arm, baseline))
     differences: dict[str, Difference | None] = {
-        "recall_change": compare(mine[:, own], its[:, own], groups=labels[own], seed=SEED),
+        "recall_change": compare(mine[:, own], its[:, own], parts=labels[own], seed=SEED),
         "accuracy_change": compare(mine, its, seed=SEED),
         "mean": found.mean,
         "first": found.at[0],

@@ -145,7 +145,7 @@ def gain_over_shifted(judged: Judged, arm: str, labels: Array) -> Difference:
     arms, important = judged.judgement.arms, judged.judgement.important
     own = np.isin(labels, important)
     mine, other = arms[arm].correct[:, own], arms["baseline shifted"].correct[:, own]
-    return compare(mine, other, groups=labels[own], seed=SEED)
+    return compare(mine, other, parts=labels[own], seed=SEED)
 
 
 def _best_of(choice: Choice, rivals: Sequence[Planned]) -> Planned:
