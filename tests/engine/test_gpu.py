@@ -92,10 +92,11 @@ def test_it_learns_what_the_cpu_learns(data):
 
 
 @pytest.mark.parametrize("model", ["paper", "small"])
-def test_the_compiled_trunks_gradients_are_those_of_the_plain_one(model):
+def test_the_compiled_trunks_gradients_are_those_of_the_plain_one(model, monkeypatch):
     """Through dropout too: its masks were once those of the next step in a compiled backward pass."""
     from camri.models import build, seed_dropout
 
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # with it 0.14 is noise
     trunk = build(model, (3, 32, 32), torch.Generator().manual_seed(0)).cuda().train()
     seed_dropout(trunk, 5)
     twin = copy.deepcopy(trunk)
@@ -107,7 +108,7 @@ def test_the_compiled_trunks_gradients_are_those_of_the_plain_one(model):
             features.backward(torch.linspace(-1, 1, features.numel(), device="cuda").view_as(features))
     for (name, mine), plain in zip(trunk.named_parameters(), twin.parameters(), strict=True):
         if mine.dim() > 1:  # a bias before a norm has no gradient but rounding
-            assert (mine.grad - plain.grad).norm() < 0.1 * plain.grad.norm(), name  # with the wrong masks 0.7 to 0.9
+            assert (mine.grad - plain.grad).norm() < 0.02 * plain.grad.norm(), name  # wrong masks: 1.15, right: 0.0035
 
 
 def test_the_trained_weights_give_the_outcomes_scores_on_the_cpu(data, training):
