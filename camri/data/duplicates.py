@@ -46,7 +46,7 @@ def remarks(dataset: DataSet, duplicates: Sequence[Mapping[str, Any]], names: Ma
         (one, other), (first, second) = found["splits"], found["rows"][0]
         told.append(
             f"{len(found['rows']):,} of {len(dataset.splits[other]):,} {other} images are exact copies of {one} images "
-            f"({called(other, second)} of {called(one, first)}), and results on them look better than they are; "
+            f"({called(other, second)} is {called(one, first)}), and results on them look better than they are; "
             "where the data are yours, remove them from one of the two"
         )
     for part, split in dataset.splits.items():

@@ -32,7 +32,7 @@ def test_show_prints_what_was_recognised(tmp_path: Path) -> None:
     assert run("show", tmp_path / "d").splitlines() == [
         "d  image folder; 2 classes; 5 train, 2 test",
         "images of 6 x 5 x 3 (height x width x channels)",
-        "note: 2 of 2 test images are exact copies of train images (test/cat/000.png of train/dog [old]/000.png), and "
+        "note: 2 of 2 test images are exact copies of train images (test/cat/000.png is train/dog [old]/000.png), and "
         "results on ",
         "them look better than they are; where the data are yours, remove them from one of the two",
         "class      train  test",

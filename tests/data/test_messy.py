@@ -335,7 +335,7 @@ def test_test_images_that_are_trained_on_are_a_warning(tmp_path: Path) -> None:
     for _ in range(2):  # decoded, and from the cache
         data, told = warned(tmp_path / "d")
         assert told == [
-            "d: 1 of 4 test images are exact copies of train images (test/b/001.png of train/b/002.png), and results "
+            "d: 1 of 4 test images are exact copies of train images (test/b/001.png is train/b/002.png), and results "
             "on them look better than they are; where the data are yours, remove them from one of the two"
         ]
     assert data.provenance["duplicates"] == [{"splits": ["train", "test"], "rows": [[5, 3]]}]
