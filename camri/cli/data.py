@@ -166,7 +166,10 @@ def _remarks(told: dict[str, Any]) -> list[str]:
         if (low_height, low_width) != (high_height, high_width) or told["shape"][:2] != [low_height, low_width]:
             lines.append(f"files are {low_height} x {low_width} to {high_height} x {high_width} pixels")
     if columns := told["columns"]:
+        unused = columns.pop("unused_columns", [])
         lines.append(", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in columns.items()))
+        if unused:
+            lines.append(f"columns that are not used: {', '.join(unused[:12])}{', …' if len(unused) > 12 else ''}")
     if told["verified"] is not None:
         lines.append(f"official content verified: {'yes' if told['verified'] else 'no'}")
     for part, count in told["groups"].items():

@@ -9,7 +9,7 @@ from camri.data.catalog import notes
 from camri.data.dataset import DataSet
 from camri.errors import InputError
 
-COLUMNS = ("label_column", "image_column", "path_column", "num_feature_columns")
+COLUMNS = ("label_column", "image_column", "path_column", "num_feature_columns", "group_column", "unused_columns")
 SHEET_CLASSES = 50
 SHEET_COLUMNS = 12
 TILE_PX = 64
@@ -28,7 +28,7 @@ def describe(dataset: DataSet) -> dict[str, Any]:
         "shape": list(dataset.input_shape),
         "original_sizes": told.get("original_sizes"),
         "notes": [note for note in notes(told) if note != told.get("skipped_note")],
-        "columns": {key: told[key] for key in COLUMNS if key in told},
+        "columns": {key: told[key] for key in COLUMNS if told.get(key)},
         "verified": told.get("verified"),
         "fingerprint": dataset.fingerprint,
         "num_classes": dataset.num_classes,

@@ -108,9 +108,14 @@ def _list(path: Path, files: dict[str, list[Path]], options: Options) -> Listing
     texts = {part: columns.to_numpy(table.column(label)) for part, table in tables.items()}
     classes, labels = encode(texts, f"{where}, column {label!r}", named)
     inputs, facts = _inputs(tables, folder, label, options, where)
-    groups = _groups(tables, options.group_column, where)
+    group = columns.role(first, "group", options.group_column, where)
+    split = columns.role(first, "split", options.split_column, where, columns.is_text_type)
+    groups = {} if group is None else _groups(tables, group, where)
     parts = {part: Part(inputs[part], labels[part], groups.get(part)) for part in tables}
-    return Listing(classes, parts, facts={"label_column": label, **facts})
+    facts = {"label_column": label, **facts, **({} if group is None else {"group_column": group})}
+    used = {split, *facts.get("feature_columns", []), *(fact for fact in facts.values() if isinstance(fact, str))}
+    unused = [name for name in first.column_names if name not in used]
+    return Listing(classes, parts, facts={**facts, "unused_columns": unused})
 
 
 def _inputs(
@@ -219,11 +224,8 @@ def to_features(values: np.ndarray, where: str, names: list[str] | None = None) 
     return features
 
 
-def _groups(tables: dict[str, Any], told: str | None, where: str) -> dict[str, np.ndarray]:
-    """int64 groups per split, numbered over all splits together; empty without a group column."""
-    column = columns.role(next(iter(tables.values())), "group", told, where)
-    if column is None:
-        return {}
+def _groups(tables: dict[str, Any], column: str, where: str) -> dict[str, np.ndarray]:
+    """int64 groups per split, numbered over all splits together; none for a split without that column."""
     texts = {part: columns.to_numpy(t.column(column)) for part, t in tables.items() if column in t.column_names}
     for part, values in texts.items():
         missing = [row for row, value in enumerate(values) if value is None or value != value or not str(value).strip()]

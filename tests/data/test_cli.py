@@ -60,11 +60,19 @@ def test_show_tells_copies_columns_and_what_is_doubtful(tmp_path: Path) -> None:
     for k in range(4):
         write_picture(tmp_path / f"{k}.png", picture(k % 3))
     (tmp_path / "t.csv").write_text("file,class,label\n0.png,x,Cat\n1.png,x,cat\n2.png,x,dog\n3.png,x,Cat\n")
-    assert run("show", tmp_path / "t.csv").splitlines()[2:5] == [
+    assert run("show", tmp_path / "t.csv").splitlines()[2:6] == [
         "label column: label, path column: file",
+        "columns that are not used: class",
         "copies: 1 rows of train are the same as another; splits keep them together",
         "note: classes 'Cat' and 'cat' differ in upper and lower case only; if they are one class, call them alike",
     ]
+
+
+def test_show_tells_which_column_groups_the_rows(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("f,patient,label,split\n1,p,a,train\n2,p,b,train\n3,q,a,test\n4,q,b,test\n")
+    wanted = "label column: label, num feature columns: 1, group column: patient"
+    lines = run("show", tmp_path / "t.csv", "--group-column", "patient").splitlines()
+    assert lines[2:4] == [wanted, "1 groups in train; splits keep a group together"]
 
 
 def test_warnings_are_one_line_without_a_place_in_the_code(tmp_path: Path) -> None:
