@@ -221,7 +221,7 @@ def confusion(predicted: Array | Sequence[int], labels: Array | Sequence[int], n
         raise InputError(f"predicted {predicted.shape} and labels {labels.shape} do not fit; give (N,) and (N,)")
     _check_range("predicted", predicted, num_classes)
     _check_range("labels", labels, num_classes)
-    pairs = labels.astype(np.int64) * num_classes + predicted
+    pairs = labels.astype(np.int64) * num_classes + predicted.astype(np.int64)
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes).astype(np.int64)
 
 

@@ -119,7 +119,8 @@ def debias_paper(baseline: Candidate, settings: Sequence[Candidate], *, seed: in
         index = _rule(recall[1:], accuracy[1:], float(accuracy[0]))
         return None if index is None else 1 + index
 
-    return debias_choice(correct, np.isin(labels, important), choose, seed=seed, num_draws=num_draws)
+    is_important = np.isin(labels, important)
+    return debias_choice(correct, is_important, choose, seed=seed, parts=labels, num_draws=num_draws)
 
 
 @dataclass(frozen=True)

@@ -292,6 +292,7 @@ def debias_choice(
     choose: Callable[[Array, Array], int | None],
     *,
     seed: int,
+    parts: Array | None = None,
     baseline: int = 0,
     num_draws: int = 200,
 ) -> Debiased:
@@ -299,6 +300,7 @@ def debias_choice(
 
     correct: bool (K, S, N), settings × seeds × images, the baseline among the settings; is_important: bool (N,).
     choose: (recall (K,), accuracy (K,)) -> the chosen setting, or None to stay with the baseline.
+    parts: labels (N,); recall is then the mean over the important classes of theirs.
 
     Out-of-bag, after BBC-CV (Tsamardinos 2018): draw seeds and images with replacement, choose on them, and take the
     gain on the seeds and images not drawn. It needs no new training, follows any rule of choice, and speaks about the
@@ -314,12 +316,14 @@ def debias_choice(
     num_settings, num_seeds, num_images = correct.shape
     cells = correct.reshape(-1, num_images).astype(np.float32)
     mask = np.asarray(is_important, dtype=bool)
+    marks = np.zeros(num_images, dtype=int) if parts is None else np.asarray(parts)
+    masks = [mask & (marks == mark) for mark in np.unique(marks[mask])]
     rng = np.random.default_rng(seed)
-    recalls = correct[:, :, mask].mean(axis=(1, 2))
+    recalls = np.mean([correct[:, :, part].mean(axis=(1, 2)) for part in masks], axis=0)
     chosen = choose(recalls, correct.mean(axis=(1, 2)))
     apparent = 0.0 if chosen is None else float(recalls[chosen] - recalls[baseline])
     images = np.zeros((num_draws, num_images))
-    for part in (np.flatnonzero(mask), np.flatnonzero(~mask)):
+    for part in map(np.flatnonzero, (*masks, ~mask)):
         images[:, part] = rng.multinomial(len(part), np.full(len(part), 1 / max(len(part), 1)), size=num_draws)
     seeds = rng.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), size=num_draws).astype(np.float64)
     left_out = (seeds == 0) if num_seeds > 1 else np.ones((num_draws, 1))
@@ -329,8 +333,9 @@ def debias_choice(
         whole = weights.sum(axis=1) * seed_weights.sum(axis=1)
         return np.einsum("ksd,ds->kd", sums, seed_weights) / np.maximum(whole, 1e-9)
 
-    recall, accuracy = mean_over(images * mask, seeds), mean_over(images, seeds)
-    outside = mean_over((images == 0) & mask, left_out)
+    accuracy = mean_over(images, seeds)
+    recall = np.mean([mean_over(images * part, seeds) for part in masks], axis=0)
+    outside = np.mean([mean_over((images == 0) & part, left_out) for part in masks], axis=0)
     gains = []
     for draw in np.flatnonzero(left_out.any(axis=1)):
         picked = choose(recall[:, draw], accuracy[:, draw])

@@ -142,3 +142,6 @@ def test_a_recall_that_no_common_shift_reaches_is_refused_and_not_in_the_range()
     assert compare_curves([full], [blocked], seed=0).recall.tolist() == np.linspace(0.5, 0.625, 9).tolist()
     assert common_range([full], [full]).tolist() == np.linspace(0.75, 0.875, 9).tolist()
     assert common_range([full], [full], [blocked]).tolist() == [0.75] * 9
+    leads[[0, 2]] = -1.0, 5.0  # no shift finds class 1: not even the baseline's own recall is reached
+    worst = condense(np.column_stack([np.zeros(5), leads]), labels, (1, 2))
+    assert common_range([full], [worst]).tolist() == [0.5] * 9

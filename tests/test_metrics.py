@@ -38,6 +38,8 @@ def test_confusion_has_true_classes_in_rows():
     np.testing.assert_array_equal(metrics.recall(counts), [0.5, 1.0, 0.5, np.nan])
     np.testing.assert_array_equal(metrics.precision(counts), [1.0, 1 / 3, 1.0, np.nan])
     assert metrics.accuracy(counts) == 0.6
+    assert confusion(np.array([1, 0], np.uint64), np.array([1, 1], np.uint8), 2).tolist() == [[0, 0], [1, 1]]
+    assert confusion([], [], 2).tolist() == [[0, 0], [0, 0]]
 
 
 @pytest.mark.filterwarnings("error")
@@ -51,7 +53,13 @@ def test_empty_classes_are_nan_without_a_warning():
 
 @pytest.mark.parametrize(
     ("predicted", "labels", "message"),
-    [([0, 3], [0, 1], "predicted are whole numbers from 0 to 2, not 3"), ([0, 1], [-1, 1], "labels.*not -1")],
+    [
+        ([0, 3], [0, 1], "predicted are whole numbers from 0 to 2, not 3"),
+        ([0, 1], [-1, 1], "labels.*not -1"),
+        ([0.0, 1.0], [0, 1], "predicted are whole numbers from 0 to 2, not float64"),
+        ([0, 1, 1], [0, 1], r"predicted \(3,\) and labels \(2,\) do not fit"),
+        ([[0, 1]], [[0, 1]], r"predicted \(1, 2\) and labels \(1, 2\) do not fit"),
+    ],
 )
 def test_confusion_refuses_what_is_no_class(predicted, labels, message):
     with pytest.raises(InputError, match=message):
@@ -78,6 +86,17 @@ def test_scores_of_five_images_by_hand():
         assert scores.precision(shift).tolist() == [precision]
     np.testing.assert_array_equal(scores.recall_of_all(4), [np.nan, 1 / 3, 1 / 2, np.nan])
     np.testing.assert_array_equal(scores.recall_of_all(4, 3.5), [np.nan, 1.0, 0.0, np.nan])
+
+
+def test_two_important_classes_are_counted_apart():
+    scores = condense(LOGITS, LABELS, important=(1, 2))
+    # Class 0 wins images 0 and 3, class 1 image 1, class 2 images 2 and 4; class 2 raised by 3.5 wins all.
+    assert scores.num.tolist() == [3, 2]
+    assert scores.hits().tolist() == [1, 1]
+    assert scores.recall().tolist() == [1 / 3, 1 / 2]
+    assert scores.precision().tolist() == [1.0, 1 / 2]
+    assert scores.recall([0.0, 3.5]).tolist() == [0.0, 1.0]
+    np.testing.assert_array_equal(scores.precision([0.0, 3.5]), [np.nan, 2 / 5])
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.7, -0.4, np.array([1.1, -0.3])])
@@ -181,7 +200,13 @@ def test_only_refuses_classes_that_were_not_kept():
         (LOGITS, LABELS, [1.7], r"important=\[1.7\] is not allowed; give class indices"),
         (LOGITS, LABELS, (0, 1, 2), "not all of 0 … 2"),
         (LOGITS, LABELS + 1, (1,), "labels are whole numbers from 0 to 2, not 3"),
-        (np.where(LOGITS > 3, np.nan, LOGITS), LABELS, (1,), "1 of 5 images have logits that are not finite"),
+        (np.where(LOGITS > 3, np.nan, LOGITS), LABELS, (1,), "^1 of 5 images have logits that are not finite"),
+        (
+            np.where(LABELS[:, None] == 2, np.inf, LOGITS),
+            LABELS,
+            (1,),
+            "^2 of 5 images have logits that are not finite",
+        ),
     ],
 )
 def test_condense_refuses_by_name(logits, labels, important, message):
@@ -207,6 +232,10 @@ def test_calibration_by_hand():
     np.testing.assert_allclose(bins.confidence[9], 0.975)
     assert np.isnan(bins.accuracy[0])
     np.testing.assert_allclose(bins.ece, (0.5 + 0.55 + 0.85 + 2 * 0.025) / 5)
+    low = reliability(np.array([0.0, 0.2]), np.array([False, True]))  # no image in the upper bins
+    assert low.count.tolist() == [1, 0, 1] + 12 * [0]
+    np.testing.assert_array_equal(low.confidence, [0.0, np.nan, 0.2] + 12 * [np.nan])
+    np.testing.assert_array_equal(low.accuracy, [0.0, np.nan, 1.0] + 12 * [np.nan])
 
 
 def test_an_honest_model_is_calibrated_and_a_shift_makes_it_less_so():

@@ -351,6 +351,35 @@ def test_a_gain_is_what_the_statistics_say_of_its_arms():
     assert usual.chance_of_fall == np.mean(usual.accuracy.draws < -0.005)
 
 
+def test_the_recall_of_several_classes_is_their_mean_however_many_images_each_has():
+    rng, labels = np.random.default_rng(0), np.repeat([0, 1, 2], [40, 60, 10])
+
+    def made(key, signal):
+        logits = [rng.normal(size=(2, 110, 3)) + signal * np.eye(3)[labels] for _ in range(4)]
+        return Candidate(
+            key, [Trial(s, *(condense(one, labels, (1, 2)) for one in pair)) for s, pair in enumerate(logits)]
+        )
+
+    ce, better = made("ce", 1.0), made("better", 2.5)
+    found = judge(choose(ce.validation(), [better.validation()]), ce, [better], seed=3, num_draws=300)
+    chosen, plain, own = found.arms["chosen"], found.arms["baseline"], labels > 0
+    assert (found.seeds, chosen.keys) == ((0, 1, 2, 3), ("better",) * 4)
+    np.testing.assert_array_equal(plain.recall, [trial.test.recall() for trial in ce.trials])
+    np.testing.assert_array_equal(plain.hits, np.sum([trial.test.hits() for trial in ce.trials], axis=0))
+    np.testing.assert_array_equal(plain.num, [240, 40])
+    gain = found.gains["baseline"]
+    assert gain.recall.estimate == pytest.approx((chosen.recall - plain.recall).mean())
+    by_hand = compare(chosen.correct[:, own], plain.correct[:, own], parts=labels[own], seed=3, num_draws=300)
+    assert gain.recall.draws.tolist() == by_hand.draws.tolist()
+    assert [gain.by_class[index].estimate for index in (1, 2)] == pytest.approx(
+        (chosen.recall - plain.recall).mean(axis=0).tolist()
+    )
+    corrected = debias_paper(ce, [made("worse", 0.5), better], seed=3, num_draws=40)
+    assert corrected.apparent == pytest.approx(np.mean(measure(better).recall) - np.mean(measure(ce).recall))
+    assert corrected.corrected == pytest.approx(corrected.apparent, abs=0.05)  # far better: no luck of having chosen
+    assert corrected != debias_paper(ce, [better], seed=3, num_draws=41)
+
+
 def run_both_rules(seed, **study):
     ce, others = made_study(seed, **study)
     honest = judge(choose(ce.validation(), [one.validation() for one in others]), ce, others, seed=seed, num_draws=50)

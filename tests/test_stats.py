@@ -1,7 +1,6 @@
 """Intervals and tests: by hand, against scipy, and by simulation with noise of seeds and of images."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -307,14 +306,6 @@ def test_chance_of_a_fall_is_a_tail_of_the_draws():
     found = compare(arm, other, seed=0)
     assert found.chance_of_fall(0.0) > 0.99
     assert found.chance_of_fall(0.2) < 0.01
-
-
-def test_ten_thousand_images_of_ten_seeds_take_no_time():
-    rng = np.random.default_rng(7)
-    arm, other = rng.random((10, 10_000)) < 0.8, rng.random((10, 10_000)) < 0.8
-    start = time.thread_time()
-    compare(arm, other, seed=0, num_draws=2000)
-    assert time.thread_time() - start < 1.0  # 0.012 s measured
 
 
 @pytest.mark.parametrize(
