@@ -1,7 +1,7 @@
 """The table of everything that can be trained: name -> head, loss, knobs and their grid.
 
-A *method* is a row of that table, a *setting* a method with values for its knobs. To add a method, add an entry to
-`METHODS`.
+A *method* is a row of that table, a *setting* a method with values for its knobs. Methods of other packages are entry
+points of the group "camri.methods" (docs/study.md).
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from typing import Any
 
 from camri import modules, penalties
 from camri.errors import InputError, closest
+from camri.installed import find_installed
 
 MARGIN_UNIT = math.pi / 64  # the paper's step for margins
 
@@ -212,7 +213,7 @@ def method(name: str) -> Method:
     >>> method("camri").head
     'cosine'
     """
-    if name not in METHODS:
+    if not find_installed(name, METHODS, "camri.methods"):
         raise InputError(f"method {name!r} is unknown; {closest(name, METHODS)}")
     return METHODS[name]
 
@@ -245,11 +246,11 @@ class Setting:
         counts = [1] * num_classes if class_counts is None else class_counts
         if len(counts) != num_classes:
             raise InputError(f"class_counts has {len(counts)} counts, but num_classes={num_classes}")
-        return METHODS[self.method].make(num_classes, counts, values, **common)
+        return method(self.method).make(num_classes, counts, values, **common)
 
     @property
     def head(self) -> str:
-        return METHODS[self.method].head
+        return method(self.method).head
 
     def canonical(self) -> "Setting":
         """The simplest setting that trains the same: classes whose knobs are all neutral dropped, then the base method.
@@ -257,7 +258,7 @@ class Setting:
         >>> setting("camri", 3, m=0.0, s=8.0).canonical() == setting("arcface", m=0.0, s=8.0).canonical()
         True
         """
-        entry, values = METHODS[self.method], dict(self.knobs)
+        entry, values = method(self.method), dict(self.knobs)
         per_class = {name: v for name, v in values.items() if isinstance(v, tuple)}
         kept = [
             place
@@ -300,7 +301,7 @@ class Setting:
 
     def _shown(self, name: str, value: float | tuple[float, ...]) -> str:
         values = value if isinstance(value, tuple) else (value,)
-        if name == "m" and METHODS[self.method].knobs["m"].grid == _ANGULAR:
+        if name == "m" and method(self.method).knobs["m"].grid == _ANGULAR:
             return ",".join(f"{v / MARGIN_UNIT:.4g}π/64" for v in values)
         return ",".join(f"{v:.4g}" for v in values)
 

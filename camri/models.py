@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from camri.counters import reading
 from camri.errors import InputError, closest
 from camri.initial import start_from
+from camri.installed import find_installed
 
 Generator = torch.Generator | None
 
@@ -318,8 +319,11 @@ NAMES = (*MODELS, f"{TIMM}NAME")
 
 
 def is_known(name: str) -> bool:
-    """Whether it is one of `MODELS` or names one of timm's, which are looked for when they are built."""
-    return name in MODELS or (str(name).startswith(TIMM) and name != TIMM)
+    """Whether it is one of `MODELS` or names one of timm's, which are looked for when they are built.
+
+    Trunks of other packages are entry points of the group "camri.models" (docs/study.md).
+    """
+    return (str(name).startswith(TIMM) and name != TIMM) or find_installed(name, MODELS, "camri.models")
 
 
 def build(name: str, input_shape: Sequence[int], generator: Generator = None, **options: Any) -> Trunk:

@@ -1,7 +1,9 @@
 """The examples run as they stand and do what they say: losses fall, the important class is found on unseen data."""
 
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
 import sys
 import types
@@ -10,6 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+
+from camri.report.gaps import gap_records
+from camri.report.reading import Reading
+from camri.report.tables import honest_records, paper_records
+from camri.report.verdict import judge_columns
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -40,6 +47,32 @@ def test_plain_loop():
     assert found["recall"] > 0.85
     assert found["shifted"] >= found["recall"]
     assert found["accuracy"] > 0.95
+
+
+def test_own_method(monkeypatch, tmp_path):
+    """As if installed: trained in worker processes, whichever module comes first; reported without the package."""
+    package, site = ROOT / "examples" / "own_method", tmp_path / "site"
+    project = (package / "pyproject.toml").read_text(encoding="utf-8")
+    told = re.findall(r'^\[project.entry-points."(.*)"\]\n(\w+) = "(.*)"', project, flags=re.M)
+    assert len(told) == 2
+    facts = site / "own_method-1.0.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: own-method\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("".join(f"[{group}]\n{name} = {place}\n" for group, name, place in told))
+    shutil.copy(package / "own_method.py", site)
+    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{ROOT}")
+    words = ["study", "run", f"{package}/study.toml", "--out", f"{tmp_path}/run", "--device", "cpu", "--workers", "2"]
+    code = f"import own_method, sys; sys.argv[1:] = {words}; import camri.cli; camri.cli.main()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    with Reading(tmp_path / "run") as reading:
+        (column,) = reading.columns
+        assert [(one.title, len(one.rows)) for one in reading.settings(column, "poly")] == [
+            ("poly eps=1", 2),
+            ("poly eps=2", 2),
+        ]
+        verdicts = judge_columns(reading)
+        for records in (paper_records, honest_records, gap_records):
+            assert [one.get("method") for one in records(reading, verdicts)].count("poly") == 1
 
 
 def test_lightning_module(monkeypatch, tmp_path):

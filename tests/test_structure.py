@@ -13,7 +13,7 @@ ROOT = Path(camri.__file__).parent
 
 # Each module may import what stands on its own floor or below. A package is named by its first part.
 FLOORS = [
-    {"errors", "words"},
+    {"errors", "installed", "words"},
     {"checks", "counters", "files", "initial", "penalties", "metrics"},
     {"losses", "posthoc", "stats"},
     {"modules", "heads", "models", "select", "curves", "guarantee", "data"},

@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 
 from camri.report.angles import IMAGES
-from camri.report.reading import TITLES, Reading, quoted
+from camri.report.reading import Reading, quoted, title_of
 from camri.report.tables import picked
 from camri.report.theme import PRINT, Figure, Look, Panel, drawing
 from camri.report.verdict import ColumnVerdict, Judged
@@ -116,7 +116,7 @@ def angle_strips(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look
             mean, sd = reading.angles(setting)
             found += [
                 {
-                    "method": TITLES.get(name, name),
+                    "method": title_of(name),
                     "setting": setting.title,
                     "class": reading.classes[index],
                     "kind": "important" if index in one.column.indices else "other classes",
@@ -129,7 +129,7 @@ def angle_strips(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look
         records += found
         base = drawing(found).encode(
             alt.X("sd:Q", title="sd of the angle (radians)"),
-            alt.Y("method:N", sort=[TITLES.get(name, name) for name in methods], title=None),
+            alt.Y("method:N", sort=[title_of(name) for name in methods], title=None),
             tooltip=[
                 "method:N",
                 "setting:N",
@@ -162,7 +162,7 @@ def cost(reading: Reading, look: Look = PRINT) -> Figure:
         if taken:
             figures = {"mean": sum(taken) / len(taken), "least": min(taken), "most": max(taken)}
             rounded = {key: round(value, 3) for key, value in figures.items()}
-            records.append({"method": TITLES.get(name, name), "trials": len(taken), **rounded})
+            records.append({"method": title_of(name), "trials": len(taken), **rounded})
     base = drawing(records).encode(
         y=alt.Y("method:N", sort=[record["method"] for record in records], title=None),
         tooltip=["method:N", "trials:Q", "mean:Q", "least:Q", "most:Q"],

@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 
 from camri.posthoc import Curve, average, trace
-from camri.report.reading import BASELINE, TITLES, Reading, quoted
+from camri.report.reading import BASELINE, Reading, quoted, title_of
 from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing
 from camri.report.verdict import ColumnVerdict
 
@@ -62,13 +62,13 @@ def draw_curves(columns: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Fig
     panels: list[Panel] = []
     records: list[dict[str, Any]] = []
     num_methods = max((len(column["lines"]) for column in columns), default=0)
-    banded = [TITLES[name] for name in BANDED] if num_methods > MOST_BANDS else list(TITLES.values())
+    banded = [title_of(name) for name in BANDED] if num_methods > MOST_BANDS else None
     for column in columns:
         lines = [point for line in column["lines"] for point in _points(line)]
         starts = [{**_named(line), **_at(*line["start"]), "floor": column["floor"]} for line in column["lines"]]
         records += [{"column": column["column"], **point} for point in lines]
         colors, dashes = look.methods([line["method"] for line in column["lines"]])
-        bands = [point for point in lines if point["method"] in banded]
+        bands = [point for point in lines if banded is None or point["method"] in banded]
         is_several = column.get("num_important", 1) > 1
         recall = "mean recall of the important classes" if is_several else "recall of the important class"
         chart = _curve_chart(lines, bands, starts, colors, dashes, column["column"], recall, look)
@@ -79,7 +79,7 @@ def draw_curves(columns: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Fig
         "Adding a constant to the important class’s score moves any trained model along its line. A line above "
         "cross-entropy’s is a better model; a point further right on the same line is only another shift. Dots: the "
         "models as trained. Lines: mean over trials on test images, each method at its best setting on validation "
-        f"data; bands: ± one standard deviation{f' of {banded[0]} and {banded[1]}' if len(banded) == 2 else ''}. The "
+        f"data; bands: ± one standard deviation{'' if banded is None else f' of {banded[0]} and {banded[1]}'}. The "
         "dashed rule is cross-entropy’s accuracy.",
         tuple(panels),
         tuple(records),
@@ -94,7 +94,7 @@ def _points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _named(line: Mapping[str, Any]) -> dict[str, Any]:
-    title = TITLES.get(line["method"], line["method"])
+    title = title_of(line["method"])
     return {"method": title, "setting": line["setting"], "trials": line["num_trials"]}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from camri.errors import InputError
 from camri.metrics import Array
-from camri.report.reading import TITLES, Planned, Reading, measure, quoted
+from camri.report.reading import Planned, Reading, measure, quoted, title_of
 from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, labels
 from camri.report.verdict import ColumnVerdict
 
@@ -184,7 +184,7 @@ def draw_penalty(records: Sequence[dict[str, Any]], look: Look = PRINT) -> Figur
         for method in dict.fromkeys(record["method"] for record in own):
             found = [record for record in own if record["method"] == method]
             at = f", s = {found[0]['scale']:g}" if found[0]["scale"] is not None else ""
-            title = f"{quoted(found[0]['column'])}: {TITLES.get(method, method)}{at}"
+            title = f"{quoted(found[0]['column'])}: {title_of(method)}{at}"
             panels.append(Panel(title, _penalty_chart(found, PENALTIES[method][1], (min(ends), max(ends)), look), 220))
     if not panels:
         return None

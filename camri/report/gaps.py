@@ -10,7 +10,7 @@ import numpy as np
 
 from camri.curves import common_range, compare_curves
 from camri.metrics import Scores
-from camri.report.reading import BASELINE, TITLES, Planned, Reading, quoted
+from camri.report.reading import BASELINE, Planned, Reading, in_order, quoted, title_of
 from camri.report.table import Cell, Table, cells
 from camri.report.tables import ends_of, figures, interval_of, p_value, points, spread
 from camri.report.verdict import SEED, ColumnVerdict, correct_several, same_scale
@@ -35,7 +35,7 @@ def gap_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dic
     for one in verdicts:
         reading.begin(f"comparing the curves of {quoted(one.column.title)}")
         about = {"column": one.column.number, "important": one.column.title}
-        for method in [name for name in TITLES if name != BASELINE and name in one.own]:
+        for method in in_order(set(one.own) - {BASELINE}):
             gap = _gap(reading, one, one.own[method])
             if gap is not None:
                 records.append({**about, "method": method, "setting": one.own[method].title, **gap})
@@ -90,7 +90,7 @@ def table_of_trained(records: Sequence[Mapping[str, Any]]) -> Table:
     def row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
         numbers = (spread(one, "recall"), interval_of(one, "recall_change"), spread(one, "accuracy"))
         return cells(
-            TITLES[one["method"]], one["setting"], *numbers, gap_of(one, "accuracy_change"), str(one["num_trials"])
+            title_of(one["method"]), one["setting"], *numbers, gap_of(one, "accuracy_change"), str(one["num_trials"])
         )
 
     return _table(
@@ -110,7 +110,7 @@ def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
         p = one["p_holm"]
         ends = (("first", "recall_from"), ("last", "recall_to"))
         return (
-            *cells(TITLES[one["method"]], one["setting"]),
+            *cells(title_of(one["method"]), one["setting"]),
             Cell(gap_of(one, "mean"), bold=one["mean_low"] > 0 and p is not None and p < 0.05),
             *cells(
                 p_value(p), ", ".join(f"{points(one[gap], decimals=2)} at {one[recall]:.3f}" for gap, recall in ends)

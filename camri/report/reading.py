@@ -1,7 +1,7 @@
 """A run as the report reads it: columns, settings with their outcomes, scores. No torch."""
 
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +35,21 @@ TITLES = {
     "vector_scaling": "vector scaling",
     "ce": "cross-entropy",
 }
+
+
+def title_of(method: str) -> str:
+    """The method's title; of one that another package brought, its name."""
+    return TITLES.get(method, method)
+
+
+def in_order(methods: Iterable[str]) -> list[str]:
+    """The methods in the order of Table I, those of other packages before cross-entropy, which is last.
+
+    >>> in_order(["ce", "poly", "camri"])
+    ['camri', 'poly', 'ce']
+    """
+    places = list(TITLES)
+    return sorted(methods, key=lambda name: (places.index(name) if name in TITLES else len(places) - 1.5, name))
 
 
 @dataclass(frozen=True)
@@ -141,8 +156,7 @@ class Reading:
 
     def methods(self) -> list[str]:
         """The methods of the plan, in the order of Table I."""
-        planned = {one.method for one in self.run.plan()}
-        return [name for name in TITLES if name in planned] + sorted(planned - set(TITLES))
+        return in_order({one.method for one in self.run.plan()})
 
     def scores(self, row: Row, split: str, column: ColumnFacts) -> Scores:
         """The condensed scores of the column's important classes."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from camri.errors import InputError
-from camri.report.reading import TITLES, Reading, measure
+from camri.report.reading import Reading, in_order, measure, title_of
 from camri.report.table import BLANK, Cell, Table, cells
 from camri.report.verdict import ColumnVerdict, Judged, correct_for_rows, gain_over_shifted
 from camri.select import OPTIMISTIC, Measured, PaperChoice, mark_best
@@ -82,7 +82,7 @@ def paper_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[d
         shown = {method: one.in_table_one(method) for method in one.paper}
         numbers = {m: measure(setting, one.column.indices) for m, setting in shown.items() if setting is not None}
         columns.append((one.column.title, reading.name, one.paper, numbers))
-    records = records_of_columns(columns, [method for method in TITLES if method in reading.methods()])
+    records = records_of_columns(columns, reading.methods())
     for record in records:
         setting = verdicts[record["column"]].in_table_one(record["method"])
         record["setting"] = None if setting is None else setting.title
@@ -113,8 +113,8 @@ def paper_table(runs: Sequence[Sequence[Record]]) -> Table:
         raise InputError("Table I needs important classes, and they are not known yet: cross-entropy trials come first")
     found = {(run, one["column"], one["method"]): one for run, records in enumerate(runs) for one in records}
     groups, shown = [], []
-    for method in [name for name in TITLES if any(name == method for *_, method in found)]:
-        recalls, accuracies = [Cell(TITLES[method])], [Cell(ROLES.get(method, ""))]
+    for method in in_order({method for *_, method in found}):
+        recalls, accuracies = [Cell(title_of(method))], [Cell(ROLES.get(method, ""))]
         for place in columns:
             record = found.get((*place, method))
             is_blank = record is None or record["setting"] is None
@@ -164,17 +164,17 @@ def honest_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[
     )
     records = []
     for one in verdicts:
-        for method in [name for name in TITLES if name in one.by_method]:
+        for method in in_order(one.by_method):
             row = one.by_method[method]
             gains: Gains = (
                 (None, None, None) if row.keeps_baseline else (row.gain, row.accuracy, p[one.column.number, method])
             )
-            found = _honest_record(one, TITLES[method], picked(one, row), row, "chosen", gains)
+            found = _honest_record(one, title_of(method), picked(one, row), row, "chosen", gains)
             records.append({**found, "method": method, "num_settings": len(one.of(method))})
         for row in _one_for_each_control(one):
             assert row.control is not None
             gains = (gain_over_shifted(row, row.control.key, labels), None, None)
-            title = f"control: L2-softmax at {TITLES[row.final.method]}’s scale"
+            title = f"control: L2-softmax at {title_of(row.final.method)}’s scale"
             records.append(_honest_record(one, title, row.control.title, row, row.control.key, gains))
         first = next(iter(one.by_method.values()), None)
         if first is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from camri.errors import InputError, closest
-from camri.report.reading import TITLES
+from camri.report.reading import title_of
 
 FORMATS = ("png", "svg", "pdf")
 # Methods that share a dash differ in colour for every kind of sight: tests/report/test_theme.py measures it.
@@ -77,7 +77,7 @@ class Look:
 
     def methods(self, used: Sequence[str]) -> tuple[alt.Scale, alt.Scale]:
         """Scales of colour and dash for the methods used, the same in every chart."""
-        domain = [TITLES.get(name, name) for name in used]
+        domain = [title_of(name) for name in used]
         colors = [self.series.get(name, self.muted) for name in used]
         strokes = [list(_DASHES.get(name, (4, 4))) for name in used]
         return alt.Scale(domain=domain, range=colors), alt.Scale(domain=domain, range=strokes)
