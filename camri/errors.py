@@ -1,6 +1,8 @@
 """The one exception for input that a person can correct."""
 
 import difflib
+import re
+import shlex
 from collections.abc import Iterable
 
 
@@ -36,3 +38,18 @@ def closest(name: object, choices: Iterable[object], shown: int = 12) -> str:
     more = f" … ({len(names)} in all)" if len(names) > shown else ""
     listed = [repr(name) if "," in name else name for name in names[:shown]]
     return f"{hint}choices: {', '.join(listed)}{more}"
+
+
+def one_by_one(word: object, classes: Iterable[str]) -> str:
+    """How to give several classes, for a word that seems to name them at once; nothing for other words.
+
+    >>> one_by_one("cat+no entry", ["cat", "dog", "no entry"])
+    "several are given one by one: --important cat --important 'no entry' (in Python: ['cat', 'no entry'])"
+    >>> one_by_one("zebra+cow", ["cat", "dog"]), one_by_one("cat", ["cat", "dog"])
+    ('', '')
+    """
+    names = [name.strip() for name in re.split("[+,;]", str(word))]
+    if len(names) < 2 or not {name.partition(":")[0] for name in names} & set(classes):
+        return ""
+    flags = " ".join(f"--important {shlex.quote(name)}" for name in names)
+    return f"several are given one by one: {flags} (in Python: {names})"

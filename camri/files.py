@@ -1,16 +1,24 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and folders that one process has for itself."""
 
 import contextlib
 import glob
 import os
 import secrets
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from camri.errors import InputError
 
+try:
+    import fcntl
+except ImportError:  # Windows: nothing is locked there
+    fcntl = None  # type: ignore[assignment]
+
 PART = ".part"  # how the name of a file ends that is being written, or was when its writer was killed
+SCRATCH = "camri-scratch-"  # how the name of a temporary folder begins: no user's own folder may be called so
 
 
 @contextlib.contextmanager
@@ -32,3 +40,47 @@ def replacing(path: Path, remedy: str = "") -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # it has moved, or was never there
             part.unlink()
+
+
+def take_lock(handle: int, shared: bool = False) -> bool:
+    """Whether the open file or folder is locked for this process; the system frees it when the process ends somehow.
+
+    Shared, others may hold it so too. On Windows always true; an OSError where the file system has no locks.
+    """
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[bool | None]:
+    """Whether this process alone is in the folder until the end; None where nothing tells: no locks are there."""
+    if fcntl is None:  # and a folder cannot be opened
+        yield None
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            taken = take_lock(handle)
+        except OSError:
+            taken = None
+        yield taken
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A temporary folder, removed at the end; and so are those that killed processes have left."""
+    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        with contextlib.suppress(OSError):  # another user's, or removed meanwhile
+            if left.stat().st_mtime < time.time() - 60:  # a newer one's owner may be about to lock it
+                with alone_in(left) as is_alone:
+                    if is_alone:
+                        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as name, alone_in(Path(name)):
+        yield Path(name)

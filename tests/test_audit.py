@@ -382,6 +382,7 @@ def test_changes_have_an_interval_even_where_no_row_changed():
     ("change", "said"),
     [
         ({"important": "stopp"}, "important class 'stopp' is not a class; did you mean 'stop'"),
+        ({"important": "stop+limit"}, "several are given one by one: --important stop --important limit"),
         ({"important": 7}, "important class 7 is not a class"),
         ({"important": []}, "0 of 4 classes are important"),
         ({"important": list(CLASSES)}, "4 of 4 classes are important; name at least one and not all"),

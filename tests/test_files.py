@@ -1,12 +1,15 @@
 """Files that are there whole or not at all."""
 
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from camri.errors import InputError
-from camri.files import PART, replacing
+from camri.files import PART, SCRATCH, replacing, scratch_folder
 from camri.study.lock import refuse_other_files
 
 
@@ -57,3 +60,40 @@ def test_what_a_killed_writer_left_does_not_bar_its_folder(tmp_path):
         refuse_other_files(tmp_path, "outcomes.sqlite", "run")
     with pytest.raises(InputError, match=r"holds other files \(fit\.json, …\) and no run"):
         refuse_other_files(tmp_path, "outcomes.sqlite", "run")
+
+
+HOLD = """
+import sys, time
+from camri.files import scratch_folder
+with scratch_folder() as folder:
+    (folder / "inputs.npy").write_bytes(b"0" * 1000)
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def make_old(path):
+    os.utime(path, (time.time() - 100,) * 2)
+
+
+def test_what_a_killed_process_left_in_the_temporary_folder_is_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mine = tmp_path / f"{SCRATCH.removesuffix('scratch-')}results"
+    mine.mkdir()
+    make_old(mine)
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen([sys.executable, "-c", HOLD], **pipes) as process:
+        try:
+            left = Path(process.stdout.readline().strip())
+            make_old(left)
+            with scratch_folder() as other:
+                assert other.parent == left.parent == tmp_path
+                assert (left / "inputs.npy").exists()  # its owner is there
+        finally:
+            process.kill()
+            process.wait()
+        assert set(tmp_path.iterdir()) == {mine, left}
+        with scratch_folder() as other:
+            assert set(tmp_path.iterdir()) == {mine, other}
+    assert list(tmp_path.iterdir()) == [mine]

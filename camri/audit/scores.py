@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from camri.errors import InputError, closest
+from camri.errors import InputError, closest, one_by_one
 from camri.metrics import Array, Scores, condense
 from camri.words import name_rows
 
@@ -119,7 +119,8 @@ def _class_index(wanted: str | int, classes: tuple[str, ...]) -> int:
         return classes.index(str(wanted))
     if isinstance(wanted, (int, np.integer)) and 0 <= wanted < len(classes):
         return int(wanted)
-    raise InputError(f"important class {wanted!r} is not a class; {closest(wanted, classes)}")
+    hint = one_by_one(wanted, classes) or closest(wanted, classes)
+    raise InputError(f"important class {wanted!r} is not a class; {hint}")
 
 
 def _numbers(scores: ArrayLike) -> Array:

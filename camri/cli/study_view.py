@@ -136,7 +136,8 @@ def _trials(report: Report) -> str:
 
 def _rest(report: Report) -> str:
     live = {"recall": report.recall, "accuracy": report.accuracy}
-    told = [f"{report.images_per_s:,.0f} images/s", f"{duration(report.left_s)} left"]
+    told = [f"{report.images_per_s:,.0f} images/s"] if report.images_per_s else ["starting"]
+    told += [f"{duration(report.left_s)} left"] if report.left_s < float("inf") else []
     return ", ".join(told + [f"{name} {value:.3f}" for name, value in live.items() if value is not None])
 
 
@@ -159,7 +160,7 @@ def print_status(status: Status, folder: Path) -> None:
     )
     if status.pid is not None:
         console.print(f"running now: process {status.pid}")
-    if status.pending and status.left_s is not None:
+    if status.pending and status.left_s is not None and status.left_s < float("inf"):
         of_device = "" if status.report else " of the device that ran it"
         console.print(f"time left: about {duration(status.left_s)}{of_device}")
     if status.retried:

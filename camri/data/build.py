@@ -1,7 +1,6 @@
 """Files -> DataSet: list, check, decode, fingerprint; and the same through the cache."""
 
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
@@ -22,6 +21,7 @@ from camri.data.listing import EncodedImages, Found, Options, Part
 from camri.data.parallel import Progress
 from camri.data.splits import make_test
 from camri.errors import InputError
+from camri.files import scratch_folder
 
 CACHE_VERSION = 4  # to be raised when the same files and options would decode to something else, or be refused
 OFFICIAL_SHA256 = {"cifar10": cifar10.OFFICIAL_SHA256}  # of the decoded pixels, for layouts without file checksums
@@ -40,8 +40,8 @@ def build(
     kept = cache.read(file) if file else None
     if kept is not None:
         return _from_cache(*kept)
-    with tempfile.TemporaryDirectory(prefix="camri-") as scratch:
-        dataset = _decode(name, path, found, options, scratch, progress)
+    with scratch_folder() as scratch:
+        dataset = _decode(name, path, found, options, str(scratch), progress)
     if file:
         _keep(file, dataset)
     return dataset

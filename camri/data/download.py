@@ -1,6 +1,5 @@
 """Files from the web: resumed where they broke off, checked, and named only when whole."""
 
-import contextlib
 import hashlib
 import http.client
 import os
@@ -9,16 +8,11 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from camri.errors import InputError
-
-try:
-    import fcntl
-except ImportError:  # Windows: downloads are not guarded there
-    fcntl = None  # type: ignore[assignment]
 
 Report = Callable[[str, int, int | None], None]  # (file name, bytes so far, bytes in all where known)
 
@@ -37,24 +31,6 @@ class RemoteFile:
     @property
     def name(self) -> str:
         return self.addresses[0].rsplit("/", 1)[-1]
-
-
-@contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """The folder for this process's downloads alone: a second one would write into the same file, checked or not."""
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks: downloads are not guarded there
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(f"another process is fetching into {folder}; wait until it has ended") from None
-        yield
-    finally:
-        os.close(handle)
 
 
 def fetch(file: RemoteFile, folder: Path, report: Report) -> Path:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from camri.data import archive, awa2
 from camri.data.catalog import recognise
-from camri.data.download import RemoteFile, Report, alone_in, fetch
+from camri.data.download import RemoteFile, Report, fetch
 from camri.data.listing import Options
 from camri.errors import InputError, closest
+from camri.files import alone_in
 
 _ERDA = "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370"
 _MNIST = (
@@ -79,7 +80,9 @@ def get(name: str, to: Path, report: Report) -> tuple[Path, bool]:
         staging.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{to} cannot be written ({error.strerror}); choose another folder with --to") from None
-    with alone_in(staging):
+    with alone_in(staging) as is_alone:  # a second one would write into the same file, checked or not
+        if is_alone is False:
+            raise InputError(f"another process is fetching into {staging}; wait until it has ended")
         _fill(name, official, staging, target, report)
     return target, False
 

@@ -7,16 +7,14 @@ same bits alone, in company and in any process.
 
 import contextlib
 import dataclasses
-import functools
 import os
 import pickle
 import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from camri.engine.record import Record
 from camri.engine.replica import Job
 from camri.engine.shipping import ship, unship
 from camri.engine.spec import Trial
+from camri.files import scratch_folder
 
 STOP_PATIENCE_S = 30.0
 
@@ -52,7 +51,7 @@ def run(
     job: Job,
     workers: int,
     should_stop: Callable[[], bool],
-    say: Callable[[int, Record], None],
+    say: Callable[[Mapping[int, Record]], None],
     ended: Callable[[int, Outcome], None],
 ) -> None:
     """Nothing; `ended(place, outcome)` hears of each trial as it ends, in the order of ending. Stops when told to."""
@@ -61,7 +60,11 @@ def run(
         return
     with one_thread():
         for place, trial in enumerate(trials):
-            outcome = train_one(trial, job, should_stop, functools.partial(say, place))
+
+            def tell(record: Record, place: int = place) -> None:
+                say({place: record})
+
+            outcome = train_one(trial, job, should_stop, tell)
             if outcome is None:
                 return
             ended(place, outcome)
@@ -75,7 +78,7 @@ class _Pool:
     """
 
     def __init__(self, trials: Sequence[Trial], job: Job, size: int, should_stop: Callable[[], bool],
-                 say: Callable[[int, Record], None], ended: Callable[[int, Outcome], None]):  # fmt: skip
+                 say: Callable[[Mapping[int, Record]], None], ended: Callable[[int, Outcome], None]):  # fmt: skip
         self.trials, self.job, self.size = trials, job, size
         self.should_stop, self.say, self.ended = should_stop, say, ended
         self.waiting = list(range(len(trials)))[::-1]
@@ -83,8 +86,8 @@ class _Pool:
         self.heard: queue.Queue[tuple[subprocess.Popen[bytes], tuple[Any, ...]]] = queue.Queue()
 
     def run(self) -> None:
-        with tempfile.TemporaryDirectory(prefix="camri-") as folder:
-            plan = pickle.dumps((dataclasses.replace(self.job, data=None), _leave_data(self.job.data, Path(folder))))  # type: ignore[arg-type]
+        with scratch_folder() as folder:
+            plan = pickle.dumps((dataclasses.replace(self.job, data=None), _leave_data(self.job.data, folder)))  # type: ignore[arg-type]
             try:
                 for _ in range(self.size):
                     self._hire(plan)
@@ -138,7 +141,7 @@ class _Pool:
         if kind == "epoch":
             record = Record(self.trials[place], self.job, {})
             record.restore(rest[0])
-            self.say(place, record)
+            self.say({place: record})
             return
         if kind == "outcome":
             self.ended(place, rest[0])

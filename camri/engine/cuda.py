@@ -8,7 +8,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -39,7 +39,7 @@ def run(
     pack_size: int | None,
     deterministic: bool,
     should_stop: Callable[[], bool],
-    say: Callable[[int, Record], None],
+    say: Callable[[Mapping[int, Record]], None],
     ended: Callable[[int, Outcome], None],
 ) -> None:
     """Nothing; `ended(place, outcome)` hears of each trial as it ends. Stops when told to."""
@@ -56,14 +56,16 @@ def run(
         judge = forward if _rows_judged(job) * len(trials) > WORTH_COMPILING and not deterministic else run_trunk
         tables = Tables(training, job.num_steps, device)
         about = {**environment.describe(device), "deterministic": deterministic}
-        starts: dict[tuple[int, int], list[int]] = {}
-        for place, trial in enumerate(trials):
-            starts.setdefault(_start(trial, job), []).append(place)
-        groups = [places for _, places in sorted(starts.items(), reverse=True)]
+        groups = _by_start(range(len(trials)), trials, job)
+        over: set[int] = set()
+
+        def end(place: int, outcome: Outcome) -> None:
+            over.add(place)
+            ended(place, outcome)
 
         with _Ahead(trials, job, [place for places in groups for place in places]) as ahead:
 
-            def train_pack(places: list[int]) -> bool:
+            def train_alike(places: list[int]) -> bool:
                 replicas = []
                 for place in places:
                     record = Record(trials[place], job, {**about, "replicas": len(places)})
@@ -71,7 +73,12 @@ def run(
                     replicas.append(Replica(trials[place], job, made, resident, tables, record, judge))
                     _resume(replicas[-1])
                 ahead.prepare(len(places))
-                return _train(Pack(replicas, forward), places, should_stop, say, ended)
+                return _train(Pack(replicas, forward), places, should_stop, say, end)
+
+            def train_pack(places: list[int]) -> bool:
+                # Tried again with half of its neighbours: some may have ended, and checkpoints may have come since.
+                rest = [place for place in places if place not in over]
+                return all(train_alike(alike) for alike in _by_start(rest, trials, job))
 
             for places in groups:
                 if not in_packs(places, pack_size or PACK_SIZE, train_pack):
@@ -114,11 +121,15 @@ class _Ahead:
         return self.maker.submit(make, self.trials[place], self.job)
 
 
-def _start(trial: Trial, job: Job) -> tuple[int, int]:
-    """Epoch and step at which a trial goes on."""
-    path = job.checkpoint_of(trial)
-    notes = None if path is None else checkpoint.read_notes(path, engine="cuda")
-    return (0, 0) if notes is None else (notes["epoch"], notes["step_in_epoch"])
+def _by_start(places: Iterable[int], trials: Sequence[Trial], job: Job) -> list[list[int]]:
+    """The places of trials that go on at the same epoch and step, those together; the furthest first."""
+    starts: dict[tuple[int, int], list[int]] = {}
+    for place in places:
+        path = job.checkpoint_of(trials[place])
+        notes = None if path is None else checkpoint.read_notes(path, engine="cuda")
+        start = (0, 0) if notes is None else (notes["epoch"], notes["step_in_epoch"])
+        starts.setdefault(start, []).append(place)
+    return [alike for _, alike in sorted(starts.items(), reverse=True)]
 
 
 def _resume(replica: Replica) -> None:
@@ -142,7 +153,7 @@ def _train(
     pack: Pack,
     places: list[int],
     should_stop: Callable[[], bool],
-    say: Callable[[int, Record], None],
+    say: Callable[[Mapping[int, Record]], None],
     ended: Callable[[int, Outcome], None],
 ) -> bool:
     """Whether every replica of the pack came to its end; False if they were stopped, their checkpoints written."""
@@ -175,14 +186,13 @@ def _train(
             record.end_epoch(loss_sum / job.steps_per_epoch, hits)
             replica.loss_sum.zero_()
             replica.place.zero_()
-            say(place_of[replica], record)
-        if lost:
-            pack.replicas = [replica for replica in pack.replicas if replica not in lost]
-            if not pack.replicas:
-                return True
-            # After the last step the tables have no more entries to capture a step with.
-            if pack.replicas[0].record.epoch < job.training.epochs:
-                pack.capture()
+        pack.replicas = [replica for replica in pack.replicas if replica not in lost]
+        if not pack.replicas:
+            return True
+        say({place_of[replica]: replica.record for replica in pack.replicas})
+        # After the last step the tables have no more entries to capture a step with.
+        if lost and pack.replicas[0].record.epoch < job.training.epochs:
+            pack.capture()
         due = time.perf_counter() - saved_at > job.checkpoint_every_s
         if due and pack.replicas[0].record.epoch < job.training.epochs:
             _save(pack.replicas)

@@ -51,7 +51,12 @@ class Progress:
     running: int
     total: int
     part: float  # of all epochs of all trials, 0 to 1
-    images_per_s: float
-    left_s: float  # estimated
+    images_per_s: float  # 0 until it is known
+    trial_s: float  # this call's seconds over the trials that they are enough for; infinite until it is known
     accuracy: float | None = None  # mean validation accuracy of the running trials
     recall: float | None = None  # mean validation recall of the important classes
+
+    @property
+    def left_s(self) -> float:
+        """Estimated; infinite until it is known."""
+        return self.total * (1 - self.part) * self.trial_s if self.part < 1 else 0.0

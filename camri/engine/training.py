@@ -12,6 +12,7 @@ from camri.data import DataSet
 from camri.data.parallel import num_cores
 from camri.engine import checkpoint, cpu
 from camri.engine.outcome import Outcome, Progress
+from camri.engine.packs import PACK_SIZE
 from camri.engine.progress import Tracker
 from camri.engine.replica import Job
 from camri.engine.spec import FAST, Training, Trial
@@ -62,12 +63,13 @@ def train(
     folder = None if checkpoints is None else Path(checkpoints)
     job = Job(training, data, tuple(important), keep_logits, keep_weights, folder, checkpoint_every_s)
     job.check(trials)
-    tracker = Tracker(job, len(trials), on_progress)
+    side_by_side = (pack_size or PACK_SIZE) if chosen.type == "cuda" else (workers or num_cores())
+    tracker = Tracker(job, len(trials), side_by_side, on_progress)
     outcomes: dict[int, Outcome] = {}
 
     def ended(place: int, outcome: Outcome) -> None:
         outcomes[place] = outcome
-        tracker.end(place)
+        tracker.end(place, outcome)
         if on_outcome is not None:
             on_outcome(outcome)
         if (path := job.checkpoint_of(outcome.trial)) is not None:
@@ -81,9 +83,9 @@ def train(
         if chosen.type == "cuda":
             from camri.engine import cuda  # triton is there on GPU machines only
 
-            cuda.run(trials, job, chosen, pack_size, deterministic, stopping, tracker.epoch, ended)
+            cuda.run(trials, job, chosen, pack_size, deterministic, stopping, tracker.epochs, ended)
         else:
-            cpu.run(trials, job, workers or num_cores(), stopping, tracker.epoch, ended)
+            cpu.run(trials, job, side_by_side, stopping, tracker.epochs, ended)
     in_order = [outcomes[place] for place in sorted(outcomes)]
     if len(in_order) < len(trials):
         raise Stopped(in_order)

@@ -14,7 +14,7 @@ from camri.data import DataSet
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
 from camri.engine.training import pick_device
-from camri.errors import InputError, closest
+from camri.errors import InputError, closest, one_by_one
 from camri.fitting.inputs import Inputs, prepare
 from camri.methods import setting
 from camri.study.grid import Column, Resolved
@@ -159,13 +159,16 @@ def parse_important(given: Important, classes: Sequence[str]) -> Column:
 
 
 def _parse_word(word: Any, classes: Sequence[str]) -> tuple[Any, float]:
-    if not isinstance(word, str) or word in classes or ":" not in word:
+    if not isinstance(word, str) or word in classes:
         return word, 1.0
-    name, _, strength = word.rpartition(":")
+    name, colon, number = word.rpartition(":")
     try:
-        return name, float(strength)
+        name, strength = (name, float(number)) if colon else (word, 1.0)
     except ValueError:
-        return word, 1.0
+        name, strength = word, 1.0
+    if name not in classes and (hint := one_by_one(word, classes)):
+        raise InputError(f"important={word!r} is not a class; {hint}")
+    return name, strength
 
 
 def epochs_for(num_rows: int) -> int:

@@ -119,8 +119,8 @@ class Workshop:
             return
         left = max(self.total - self.ended, 0)
         left_s = left * self.trial_s + self.start_s if self.trial_s is not None else None
-        if left_s is None and report is not None and report.left_s < float("inf"):
-            left_s = report.left_s
+        if left_s is None and report is not None and report.trial_s < float("inf"):
+            left_s = left * report.trial_s  # of all trials of the fit, not of this step's alone
         recall, accuracy = (None, None) if report is None else (report.recall, report.accuracy)
         self.on_progress(Progress(step, self.ended, max(self.total, self.ended), left_s, accuracy, recall))
 

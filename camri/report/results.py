@@ -11,16 +11,17 @@
 The same store gives the same bytes. A number that is not one is null; no file names a place on the machine.
 """
 
+import contextlib
 import csv
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from camri.errors import InputError
+from camri.files import replacing
 from camri.report.answer import answer
 from camri.report.reading import Reading
 from camri.report.records import FIGURES, IN_VERDICT, VERDICT, VERSION, FromRun, is_results, plain
@@ -51,19 +52,19 @@ def write_results(
         raise InputError(
             f"{folder} holds {taken[0] if taken else 'something'} that is not of results; choose another with --results"
         )
-    parts = {
-        folder / name: folder / f"{name}.part" for name in reversed(files)
-    }  # the verdict last: it makes the rest valid
+    remedy = "; choose another with --results"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path, part in parts.items():
-            part.write_bytes(files[path.name])
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror}){remedy}") from None
+    with (
+        contextlib.ExitStack() as stack
+    ):  # left in reverse, so the verdict takes its place last: it makes the rest valid
+        parts = {name: stack.enter_context(replacing(folder / name, remedy)) for name in files}
+        for name, part in parts.items():
+            part.write_bytes(files[name])
         for old in folder.glob("study-*.json"):
             old.unlink()
-        for path, part in parts.items():
-            os.replace(part, path)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written ({error.strerror}); choose another with --results") from None
     return folder
 
 

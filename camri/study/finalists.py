@@ -187,17 +187,17 @@ def make_finals(
     screening's; `schedule` replaces all of it but the model, then `epochs` its length.
     """
     screening = Study.from_json(run.studies[0])
-    columns = list({one.column.number: one.column for one in finalists}.values())
+    columns = {_content(one.column): one.column for one in finalists}  # "second" and "median" may be one class
     grids: dict[str, list[list[Point]]] = {BASELINE: [[()] for _ in columns]}
     for one in finalists:
-        place = columns.index(one.column)
+        place = list(columns).index(_content(one.column))
         grids.setdefault(one.method, [[] for _ in columns])[place].append(one.point)
         values = dict(one.setting.knobs)
         if one.setting.head == "cosine":
             grids.setdefault(CONTROL, [[] for _ in columns])[place].append((float(values["s"]),))  # type: ignore[arg-type]
     return screening.with_(
         name=f"{screening.name}.finals",
-        important=[_named(column, run.classes) for column in columns],
+        important=[_named(column, run.classes) for column in columns.values()],
         methods=[
             Grid.at(name, [sorted(set(points)) for points in by_column])
             for name, by_column in grids.items()
@@ -206,6 +206,10 @@ def make_finals(
         seeds=_fresh(_used_seeds(run), seeds),
         training=_training(screening.training, schedule, epochs),
     )
+
+
+def _content(column: ColumnFacts) -> frozenset[tuple[int, float]]:
+    return frozenset(zip(column.indices, column.strengths, strict=True))
 
 
 def _named(column: ColumnFacts, classes: Sequence[str]) -> Column:

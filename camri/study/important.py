@@ -16,11 +16,17 @@ def resolve(study: Study, classes: Sequence[str], found: Mapping[str, int] | Non
     A name of digits that no class has is an index. A name that is no class is refused in either case.
     """
     columns = [_resolve_column(column, classes, found or {}) for column in study.important]
+    first: dict[Resolved, int] = {}
+    for number, column in enumerate(study.important):
+        # "worst" may turn out to be a class that has a column already: then both are shown.
+        if not set(column.classes) & set(SYMBOLS) and first.setdefault(tuple(sorted(columns[number])), number) < number:
+            raise InputError(f"important={list(column.classes)} is a column twice; give each once")
     return None if study.symbols - set(found or {}) else columns
 
 
 def _resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, int]) -> Resolved:
     indices: dict[int, float] = {}
+    named: dict[int, str | int] = {}
     for name, strength in zip(column.classes, column.strengths, strict=True):
         if name in SYMBOLS:
             index = found.get(str(name), -1)
@@ -34,6 +40,8 @@ def _resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, 
             index = int(name)
         else:
             raise InputError(f"important={name!r} is not a class; {closest(name, [*classes, *SYMBOLS])}")
+        if name not in SYMBOLS and named.setdefault(index, name) is not name:
+            raise InputError(f"important={named[index]!r} and {name!r} are the same class; give it once")
         indices.setdefault(index, strength)  # "worst" may turn out to be a class that is named beside it
     return tuple(indices.items())
 

@@ -7,12 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from camri.errors import InputError
-from camri.files import PART
-
-try:
-    import fcntl
-except ImportError:  # Windows: runs are not guarded there
-    fcntl = None  # type: ignore[assignment]
+from camri.files import PART, take_lock
 
 FILE_NAME = "run.lock"
 # A process that is killed while it starts another leaves its lock to that one for the moment before it becomes another
@@ -42,7 +37,9 @@ def hold(folder: Path) -> Iterator[None]:
         raise InputError(f"{folder} cannot be written ({error.strerror}); choose another folder for --out") from None
     try:
         try:
-            taken = _taken(handle)
+            end = time.monotonic() + PATIENCE_S
+            while not (taken := take_lock(handle)) and time.monotonic() < end:
+                time.sleep(0.01)
         except OSError as error:  # Lustre and NFS, as they are mounted on some clusters; SQLite needs locks too
             raise InputError(
                 f"{folder} is on a file system that cannot lock files ({error.strerror}); choose a folder on another"
@@ -59,19 +56,6 @@ def hold(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _taken(handle: int) -> bool:
-    end = time.monotonic() + PATIENCE_S
-    while fcntl is not None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.01)
-    return True
-
-
 def holder(folder: Path) -> int | None:
     """The process that runs in the folder now; None where none does."""
     try:
@@ -79,11 +63,8 @@ def holder(folder: Path) -> int | None:
     except OSError:
         return None
     try:
-        if fcntl is None:
+        if take_lock(handle, shared=True):
             return None
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return None
-    except BlockingIOError:
         pid = os.read(handle, 20).decode(errors="replace").strip()
         return int(pid) if pid.isdigit() else 0
     except OSError:  # no locks there

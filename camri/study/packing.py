@@ -23,11 +23,19 @@ def cut(num_trials: int, size: int, slots: int) -> list[list[int]]:
 def combine(total: int, ended: int, packs: Sequence[Progress], passed_s: float) -> Progress:
     """The progress of all trials from the number that ended and the progress of the packs at work.
 
-    >>> half = Progress(done=1, running=1, total=2, part=0.75, images_per_s=10.0, left_s=1.0, accuracy=0.5)
-    >>> whole = combine(4, ended=1, packs=[half], passed_s=3.0)
+    >>> half = Progress(done=1, running=1, total=2, part=0.75, images_per_s=10.0, trial_s=2.0, accuracy=0.5)
+    >>> whole = combine(4, ended=1, packs=[half], passed_s=30.0)
     >>> whole.running, whole.part, whole.left_s, whole.accuracy
     (1, 0.375, 5.0, 0.5)
+
+    A pack that does not know its speed yet has that of the others; where none does, all time that passed counts.
+
+    >>> begun = Progress(done=0, running=2, total=2, part=0.0, images_per_s=0.0, trial_s=float("inf"))
+    >>> combine(5, ended=1, packs=[half, begun], passed_s=30.0).trial_s, combine(5, 2, [begun], 30.0).trial_s
+    (1.0, 15.0)
     """
+    speeds = [1 / pack.trial_s for pack in packs if pack.trial_s < float("inf")]
+    speed = len(packs) * sum(speeds) / len(speeds) if speeds else ended / passed_s if ended else 0.0
     part = (ended + sum(pack.part * pack.total - pack.done for pack in packs)) / total
     return Progress(
         done=ended,
@@ -35,7 +43,7 @@ def combine(total: int, ended: int, packs: Sequence[Progress], passed_s: float) 
         total=total,
         part=part,
         images_per_s=sum(pack.images_per_s for pack in packs),
-        left_s=passed_s * (1 - part) / part if part > 0 else float("inf"),
+        trial_s=1 / speed if speed else float("inf"),
         accuracy=_mean([(pack.accuracy, pack.running) for pack in packs]),
         recall=_mean([(pack.recall, pack.running) for pack in packs]),
     )

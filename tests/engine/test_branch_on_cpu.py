@@ -103,6 +103,32 @@ def test_a_trial_that_diverges_leaves_its_neighbours_their_bits(gpu, trials, dat
     assert same(last, alone[1])
 
 
+def test_a_pack_that_is_halved_after_a_divergence_goes_on_to_the_same_bits(
+    gpu, trials, data, training, tmp_path, monkeypatch
+):
+    """What had failed stays so; tried again it would start at another epoch than its neighbours."""
+    broken = Trial(setting("wce", 1, w=1e38), 0)
+    alone = run(gpu, trials[:2], data, training)
+    packs, ended = [], []
+
+    class Pack(gpu.graph.Pack):
+        def run(self, num_steps, should_stop):
+            packs.append([replica.trial.setting.method for replica in self.replicas])
+            if len(packs) == 2:
+                raise torch.cuda.OutOfMemoryError("full")
+            return super().run(num_steps, should_stop)
+
+    monkeypatch.setattr(gpu.cuda, "Pack", Pack)
+    job = Job(training, data, **KEEP, checkpoints=tmp_path, checkpoint_every_s=0.0)
+    with pytest.warns(UserWarning, match="3 models side by side do not fit"):
+        gpu.cuda.run([broken, *trials[:2]], job, torch.device("cpu"), None, True, lambda: False, lambda _: None,
+                     lambda place, outcome: ended.append((place, outcome)))  # fmt: skip
+    assert packs == [["wce", "ce", "camri"], ["ce", "camri"], ["ce"], ["ce"], ["camri"], ["camri"]]
+    assert [(place, outcome.status) for place, outcome in ended] == [(0, "failed"), (1, "done"), (2, "done")]
+    for (_, mine), before in zip(ended[1:], alone, strict=True):
+        assert same(mine, before)
+
+
 def test_ready_made_features_are_not_rounded(gpu, monkeypatch):
     """In bfloat16 a year is a multiple of eight."""
     monkeypatch.setattr(gpu.branch, "LOW", torch.bfloat16)

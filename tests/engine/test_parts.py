@@ -14,6 +14,8 @@ from camri.engine import FAST, PAPER, Training, Trial, checkpoint, schedule
 from camri.engine.evaluate import angles, evaluate, judged
 from camri.engine.packs import in_packs
 from camri.engine.padded import PaddedConv2d
+from camri.engine.progress import Tracker
+from camri.engine.record import Record
 from camri.engine.replica import Job, draw_epoch, prepare
 from camri.engine.spec import generator, identity
 from camri.errors import InputError
@@ -223,6 +225,55 @@ def test_a_pack_that_does_not_fit_is_halved_and_says_so():
         assert in_packs(list(range(7)), 5, train_pack)
     assert trained == list(range(7))
     assert tried == [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1], [2], [3, 4], [5, 6]]
+
+
+class Clock:
+    """Seconds as the test has them, and a tracker's last words."""
+
+    def __init__(self, monkeypatch, data, total, side_by_side):
+        self.now, self.told = 100.0, []
+        monkeypatch.setattr("camri.engine.progress.time.perf_counter", lambda: self.now)
+        self.job = Job(Training(epochs=10, batch_size=50), data)  # 200 rows an epoch
+        self.tracker = Tracker(self.job, total, side_by_side, self.told.append)
+
+    def hear(self, second, **epochs):
+        """(images/s, seconds left) told at that second, when trials `t0`, `t1` … had ended so many epochs."""
+        self.now = 100.0 + second
+        records = {int(name[1:]): Record(TRIAL, self.job, {}) for name in epochs}
+        for record, epoch in zip(records.values(), epochs.values(), strict=True):
+            record.epoch = epoch
+        self.tracker.epochs(records)
+        return self.told[-1].images_per_s, self.told[-1].left_s
+
+
+TRIAL = Trial(setting("ce"), 0)
+
+
+def test_of_a_pack_the_compiling_does_not_count_and_all_its_trials_do(monkeypatch, data):
+    clock = Clock(monkeypatch, data, total=8, side_by_side=4)
+    assert clock.hear(60, t0=1, t1=1, t2=1, t3=1) == (0.0, math.inf)  # a minute until here, two seconds of it trained
+    assert clock.hear(62, t0=2, t1=2, t2=2, t3=2) == (400.0, 36.0)
+    assert clock.hear(64, t0=3, t1=3, t2=3, t3=3) == (400.0, 34.0)
+
+
+def test_of_processes_the_start_does_not_count_and_every_epoch_after_it_does(monkeypatch, data):
+    clock = Clock(monkeypatch, data, total=4, side_by_side=2)
+    assert clock.hear(5, t0=1) == (0.0, math.inf)
+    assert clock.hear(6, t1=1) == (0.0, math.inf)  # trained before the clock began, for the most part
+    assert clock.hear(9, t0=2) == (0.0, math.inf)
+    assert clock.hear(10, t1=2) == (pytest.approx(2 * 200 / 5), pytest.approx(36 * 5 / 2))
+    assert clock.hear(13, t0=3) == (pytest.approx(3 * 200 / 8), pytest.approx(35 * 8 / 3))
+
+
+def test_what_was_trained_in_an_earlier_call_or_not_at_all_is_no_speed(monkeypatch, data):
+    clock = Clock(monkeypatch, data, total=4, side_by_side=1)
+    assert clock.hear(5, t0=7) == (0.0, math.inf)
+    assert clock.hear(7, t0=8) == (100.0, 64.0)
+    broken = Record(TRIAL, clock.job, {}).failed("before the end of its first epoch")
+    clock.tracker.end(0, dataclasses.replace(broken, epochs_done=8))
+    clock.tracker.end(1, broken)
+    assert clock.hear(9, t2=6) == (100.0, pytest.approx(14 * 2.0))
+    assert (clock.told[-1].done, clock.told[-1].part) == (2, (10 + 10 + 6) / 40)
 
 
 def test_one_model_that_does_not_fit_is_an_error_and_a_stop_stops():

@@ -40,6 +40,11 @@ def ask(data="digits", important="9", out=None, **changes):
     [
         ({"important": "nin"}, "important='nin' is not a class"),
         ({"important": ["9", "1O"]}, "important='1O' is not a class; did you mean"),
+        (
+            {"important": "8+9"},
+            "important='8\\+9' is not a class; several are given one by one: --important 8 --important 9",
+        ),
+        ({"important": ["8,9:0.5"]}, "one by one: --important 8 --important 9:0.5"),
         ({"important": ["9", "9"]}, "none twice"),
         ({"data_options": {"label": "x"}}, "data has no option 'label'; choices: size"),
         ({"important": ["9:0"]}, "strength 0"),

@@ -1,5 +1,6 @@
 """Finals: each method's best setting on validation data, its controls, seeds that the screening did not use."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from camri.report.reading import Reading
 from camri.report.verdict import judge_columns
 from camri.study.facts import facts_of
 from camri.study.finalists import Edge, find_column, find_finalists, make_finals
-from camri.study.grid import Grid
+from camri.study.grid import Column, Grid
 from camri.study.narrow import narrow
 from camri.study.recipes import find_study
 from camri.study.spec import Study, study
@@ -193,6 +194,16 @@ def test_points_change_a_study_and_plain_grids_do_not():
         pointed.with_(important="8")
     with pytest.raises(InputError, match="give a value for each of m, s"):
         Grid.at("camri", [[(0.1,)]])
+
+
+def test_two_columns_that_turned_out_to_be_one_class_are_one_in_the_finals(run):
+    found = find_finalists(run, ["camri"])
+    one_class = dataclasses.replace(found[0].column, number=1)  # as "second" and "median" of four classes are
+    finals = make_finals(run, [found[0], dataclasses.replace(found[1], column=one_class)])
+    assert finals.important == (Column.of("column"),)
+    assert [grid.points for grid in finals.methods if grid.method == "camri"] == [
+        (((4 * MARGIN_UNIT, 16.0), (8 * MARGIN_UNIT, 8.0)),)
+    ]
 
 
 def test_finals_keep_away_from_the_screenings_seeds(run):

@@ -16,6 +16,7 @@ import pytest
 
 from camri.engine import Outcome, Trial
 from camri.errors import InputError
+from camri.files import take_lock
 from camri.methods import setting
 from camri.metrics import recall
 from camri.study import lock, runner
@@ -200,6 +201,9 @@ def test_all_classes_may_be_important(data, small, tmp_path):
     [
         ({"important": "colum"}, "important='colum' is not a class; did you mean 'column'"),
         ({"important": 3}, "important=3 is not a class; there are 3, 0 to 2"),
+        ({"important": ["column", "row", 1]}, r"important=\[1\] is a column twice; give each once"),
+        ({"important": [["row", "column"], ["1", 0]]}, r"important=\['1', 0\] is a column twice"),
+        ({"important": [{"column": 1.0, "row": 1.0, 1: 0.5}]}, "important='column' and 1 are the same class; give it"),
         ({"training": TRAINING.with_(model_options=(("widht", 2),))}, "widht"),
         ({"methods": {"camri": {"m": [0.1], "s": [-1]}}}, "-1"),
     ],
@@ -318,7 +322,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(data, small, tmp_pa
 def test_a_lock_that_a_dying_process_leaves_for_a_moment_is_waited_for(tmp_path, monkeypatch):
     """Killed while it asks git for the commit, a process has a child that holds its lock until it has become git."""
     handle = os.open(tmp_path / lock.FILE_NAME, os.O_RDWR | os.O_CREAT)
-    lock.fcntl.flock(handle, lock.fcntl.LOCK_EX)
+    take_lock(handle)
     assert lock.holder(tmp_path) is not None
     clock = types.SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: os.close(handle))
     monkeypatch.setattr(lock, "time", clock)
@@ -388,7 +392,7 @@ def test_a_file_system_without_locks_is_not_in_use(tmp_path, monkeypatch):
     def flock(handle, how):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    monkeypatch.setattr("camri.files.fcntl.flock", flock)
     said = r"is on a file system that cannot lock files \(Function not implemented\); choose a folder on another"
     with pytest.raises(InputError, match=said), lock.hold(tmp_path):
         pass

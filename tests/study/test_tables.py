@@ -51,12 +51,12 @@ def test_status_before_the_important_class_is_found(run_into):
 
 def test_status_of_a_run_under_way(run_into):
     folder = run_into("a", Pretender(stop_after=4))
-    report = Report(4, 0, 2, 6, 0.75, 100.0, 12.5, 0.9, 0.8)
+    report = Report(4, 2, 6, 0.75, 100.0, 10.0, 0.9, 0.8, failed=0)
     heartbeat.write(folder, report)
     assert status(folder).report is None  # nobody holds the lock: it is a killed run's
     with lock.hold(folder):
         found = status(folder)
-    assert (found.report, found.left_s) == (report, 12.5)
+    assert (found.report, found.left_s) == (report, 15.0)
     assert found.pid is not None
 
 
