@@ -592,6 +592,7 @@ def test_wrong_arguments_are_refused_by_name():
     for arguments, message in (
         ({"head": "cosin"}, "head='cosin'.*did you mean 'cosine'.*choices: cosine, linear"),
         ({"neck": 0}, "neck=0"),
+        ({"neck": 2.5}, "neck=2.5"),
         ({"num_classes": 0}, "num_classes=0"),
         ({"layer": "fx"}, "layer='fx' is not in Net.*fc"),
         ({"layer": "trunk"}, "trunk, Sequential"),

@@ -16,8 +16,10 @@ UNIT = math.pi / 64
 
 def test_the_papers_grids():
     assert [s.knobs[0][1][0] for s in grid("wce", 3)] == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
-    assert len(list(grid("crwwce", 3))) == 11 * 16
-    assert [s.knobs[0][1][0] for s in grid("wasserstein", 3)] == pytest.approx([1 + 0.2 * i for i in range(16)])
+    costs = [s.knobs[0][1][0] for s in grid("wasserstein", 3)]
+    assert costs == pytest.approx([1 + 0.2 * i for i in range(16)])
+    crwwce = [(s.knobs[0][1][0], s.knobs[1][1][0]) for s in grid("crwwce", 3)]
+    assert crwwce == [(fn, fp) for fn in (1, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40) for fp in costs]
     camri = [(s.knobs[0][1][0], s.knobs[1][1]) for s in grid("camri", 3)]
     assert camri == [(i * UNIT, 2.0**j) for i in range(9) for j in range(7)]
     assert [(s.knobs[0][1], s.knobs[1][1]) for s in grid("arcface")] == camri
@@ -167,7 +169,8 @@ def test_common_options_reach_the_loss():
         (lambda: setting("camri", [3, 3], m=0.1, s=8), "twice"),
         (lambda: setting("camri", [3, 5], m=[0.1], s=8), "1 values for 2"),
         (lambda: setting("camri", [3, 5], m={3: 0.1}, s=8), "does not name the important classes"),
-        (lambda: setting("camri", 3, m="x", s=8), "m='x' is not a finite number"),
+        (lambda: setting("camri", 3, m="x", s=8), "^camri m='x' is not a finite number"),
+        (lambda: setting("camri", 3, m=0.1, s="x"), "^camri s='x' is not a finite number"),
         (lambda: setting("camri", 3, m=math.nan, s=8), "m=nan"),
         (lambda: list(grid("camri", 3, q=[1])), "no knob 'q'"),
         (lambda: setting("camri", 12, m=0.1, s=8).criterion(10), "12 is not a class; there are 10"),

@@ -154,6 +154,15 @@ def test_a_shift_for_each_class_comes_near_the_best_there_is(objective, value, s
     assert min(each.shift) >= 0
 
 
+def test_no_change_of_a_single_classs_shift_finds_more():
+    scores = made_scores(300, important=(1, 2, 4), seed=11)  # one round over the classes would leave some
+    floor = scores.accuracy() - 0.02
+    found = choose_shift(scores, accuracy_floor=floor, each=True)
+    for place, step in itertools.product(range(3), np.linspace(0, 5, 101)):
+        changed = [*found.shift[:place], step, *found.shift[place + 1 :]]
+        assert scores.accuracy(changed) < floor or scores.recall(changed).mean() <= found.value
+
+
 def test_floors_ask_for_no_more_than_they_name():
     scores = made_scores()
     bare = dict(zip(scores.important, (scores.recall() - 0.01).tolist(), strict=True))

@@ -180,7 +180,15 @@ def test_bad_arguments(arguments: dict, sentence: str) -> None:
         hold_out(load("digits"), **arguments)
 
 
+def test_a_test_split_has_the_rows_the_fraction_or_three_in_ten() -> None:
+    data = rows_of([0] * 20 + [1] * 20)
+    for asked, num_rows in (({}, 12), ({"fraction": 0.5}, 20), ({"num_rows": 39}, 38)):  # each class keeps one
+        assert len(make_test(data, **asked).splits["test"]) == num_rows
+
+
 def test_make_test_refuses_impossible_sizes() -> None:
+    with pytest.raises(InputError, match="num_rows=0 must lie between 1 and 3"):
+        make_test(rows_of([0, 0, 1, 1]), num_rows=0)
     with pytest.raises(InputError, match="num_rows=4 must lie between 1 and 3"):
         make_test(rows_of([0, 0, 1, 1]), num_rows=4)
     with pytest.raises(InputError, match="not both"):

@@ -29,6 +29,11 @@ def test_hashes_are_pinned(name):
     assert find_study(name).key == PINNED[name]
 
 
+def test_a_study_has_its_recipes_name_a_column_that_of_its_table():
+    for name in RECIPES:
+        assert find_study(name).name == (name if name == "digits.pair" else ".".join(name.split(".")[:2]))
+
+
 def test_a_screening_has_every_methods_settings_around_the_finals_and_other_seeds():
     found = find_study("screen.gtsrb")
     assert set(found.seeds).isdisjoint(range(10))
