@@ -54,7 +54,7 @@ def read_scores(
         raise InputError(f"{file} is not a file; give a table of scores: CSV, TSV, parquet or npz")
     if file.suffix.lower() == ".npz":
         return _from_arrays(file, label_column, split_column, group_column)
-    if file.suffix.lower() not in columns.SUFFIXES:
+    if not columns.is_table(file):
         raise InputError(f"{file} ends in {file.suffix!r}; give a table of scores: CSV, TSV, parquet or npz")
     table = columns.read_table(file, {label_column, split_column, group_column})
     label = columns.role(table, "label", label_column, str(file))

@@ -14,6 +14,7 @@ from camri.errors import InputError, closest
 
 TEXT_SUFFIXES = (".csv", ".tsv")
 SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
+PACKED = (".gz", ".bz2", ".xz", ".zst")
 ROLES = {
     "image": ("image", "img", "picture", "photo", "bytes"),
     "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image_path", "image", "img"),
@@ -32,6 +33,13 @@ def part_of_file(path: Path) -> str | None:
     """
     start = path.name.split(".")[0].split("-")[0].split("_")[0].lower()
     return SPLIT_ALIASES.get(start)
+
+
+def is_table(file: Path) -> bool:
+    """True for a file that is called like a table; a packed one is refused."""
+    if file.suffix.lower() in PACKED and Path(file.stem).suffix.lower() in SUFFIXES:
+        raise InputError(f"{file} is a packed table; unpack it and give {file.stem}, or save it as parquet")
+    return file.suffix.lower() in SUFFIXES
 
 
 def read_table(file: Path, named: Container[str | None] = ()) -> Any:

@@ -17,10 +17,9 @@ ROW_NUMBERS = ("", "id", "index", "idx", "row", "unnamed: 0", "__index_level_0__
 
 def find(path: Path, options: Options) -> Found | None:
     """The table at path, or the tables in a folder (train*.parquet, data/*.parquet, train.csv …, or its only one)."""
-    if path.is_file():
-        files = {"": [path]} if path.suffix.lower() in columns.SUFFIXES else {}
-    else:
-        files = _files_of_folder(path)
+    if path.is_file() and not columns.is_table(path):
+        return None
+    files = {"": [path]} if path.is_file() else _files_of_folder(path)
     if not files:
         return None
     every = [file for group in files.values() for file in group]

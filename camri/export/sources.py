@@ -92,7 +92,7 @@ def _table(path: Path, trained: Trained) -> Group:
     try:
         if path.suffix.lower() in ARRAYS:
             return _checked(Ready(str(path), _array(path)), trained)
-        if path.suffix.lower() not in columns.SUFFIXES:
+        if not columns.is_table(path):
             return Problem(str(path), f"this model takes features, from a table: {', '.join(TABLES)}")
         table = columns.read_table(path)
         if trained.is_image:

@@ -78,11 +78,18 @@ def measure(training: Training, shape: tuple[int, ...], num_classes: int, device
 
 
 def _slope(timed: Callable[[int], float], least_s: float = 0.5, most: int = 4096) -> float:
-    """Seconds an epoch, from the difference of a long and a short call that is long enough to be trusted."""
-    short, epochs = timed(1), 2
-    while (more := timed(1 + epochs) - short) < least_s and epochs < most:
+    """Seconds an epoch, from the difference of a long and a short call that is long enough to be trusted.
+
+    Of both the quicker of two calls counts: one may have been held up by something else.
+    """
+    short, epochs = min(timed(1), timed(1)), 2
+    while True:
+        more = timed(1 + epochs) - short
+        if more >= least_s:
+            more = min(more, timed(1 + epochs) - short)
+        if more >= least_s or epochs >= most:
+            return max(more, 1e-9) / epochs
         epochs *= 4
-    return max(more, 1e-9) / epochs
 
 
 def _made(rows: int, shape: tuple[int, ...], num_classes: int) -> DataSet:

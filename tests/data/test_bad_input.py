@@ -1,5 +1,6 @@
 """Whatever is wrong with the input, one sentence says where and what to do; nothing half-written stays."""
 
+import gzip
 import os
 import re
 import struct
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from camri.audit.table import read_scores
 from camri.data import kinds as kinds_of_data
 from camri.data import load
 from camri.data.listing import Options
@@ -267,6 +269,14 @@ def test_bad_csv(tmp_path: Path, text: str, sentence: str) -> None:
 def test_a_table_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes("path,label\ncafé.png,a\n".encode("latin1"))
     refused(tmp_path / "t.csv", r"t.csv is not UTF-8 text \(byte 0xe9\); save it as UTF-8")
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "T.TSV.GZ", "t.csv.zst"])
+def test_a_packed_table_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b"f,label\n1,a\n2,b\n"))
+    refused(tmp_path / name, rf"{name} is a packed table; unpack it and give {name.rpartition('.')[0]}, or save it as")
+    with pytest.raises(InputError, match="is a packed table"):
+        read_scores(tmp_path / name)
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import math
 import sqlite3
 
@@ -273,6 +274,14 @@ def test_throughput_is_measured(monkeypatch):
     assert 100 < rate < 1e7
     # 0.2 s to start and 0.01 s an epoch: the start does not count.
     assert cost._slope(lambda epochs: 0.2 + 0.01 * epochs) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("held_up", range(8))
+def test_one_call_that_was_held_up_does_not_count(held_up):
+    calls = itertools.count()
+    found = cost._slope(lambda epochs: 0.2 + 0.01 * epochs + (3.0 if next(calls) == held_up else 0.0))
+    assert found == pytest.approx(0.01)
+    assert next(calls) <= 9
 
 
 def test_settings_of_a_plan_have_their_own_titles():
