@@ -234,7 +234,7 @@ def _p_of(estimate: float, seeds: _Variance, images: float, least: float) -> flo
         return float(np.mean(2 * stats.norm.sf(np.divide(distance, sds, out=np.full_like(sds, np.inf), where=sds > 0))))
 
     floor = math.sqrt(least)
-    if tail(Z * floor) < 0.05:  # its interval is narrower than that of the least spread
+    if floor > 0 and tail(Z * floor) < 0.05:  # its interval is narrower than that of the least spread
         return float(2 * stats.norm.sf(abs(estimate) / floor))
     return tail(abs(estimate)) if sds.any() else float(estimate == 0)
 

@@ -47,8 +47,9 @@ def test_summary_by_hand():
     np.testing.assert_allclose(summary.high - summary.mean, 3.182446 * summary.sd / 2, rtol=1e-6)
     np.testing.assert_allclose(summary.mean - summary.low, summary.high - summary.mean)
     assert math.isnan(summarise([0.5]).sd)
-    with pytest.raises(InputError, match="give at least one number"):
-        summarise([])
+    for wrong in ([], [[0.5, 0.7]]):
+        with pytest.raises(InputError, match="give at least one number"):
+            summarise(wrong)
 
 
 @pytest.mark.parametrize(("hits", "num"), [(0, 10), (10, 10), (7, 54), (500, 1000)])
@@ -103,6 +104,8 @@ def test_design_effect_at_its_ends():
     assert high > 1 - 1e-3, "one group tells nothing"
     with pytest.raises(InputError, match=r"values \(3,\) and groups \(2,\) do not fit"):
         design_effect([1, 0, 1], [1, 2])
+    with pytest.raises(InputError, match=r"values \(0,\) and groups \(0,\) do not fit"):
+        design_effect([], [])
 
 
 @pytest.mark.parametrize("recall", [0.75, 0.95])
@@ -217,6 +220,8 @@ def test_p_is_the_paired_t_test_where_images_add_nothing():
     found = compare(arm, np.zeros_like(arm), seed=0)
     assert found.p == pytest.approx(reference.ttest_1samp(seeds, 0).pvalue, rel=1e-3)
     assert compare(-arm, np.zeros_like(arm), seed=0).p == found.p
+    same = np.full((3, 20), 7.0)  # no shares, and nothing differs from seed to seed or image to image
+    assert [compare(same + more, same, seed=0).p for more in (0.0, 1.0)] == [1.0, 0.0]
     assert math.isnan(compare(arm[:1], arm[1:2], seed=0).p)
 
 
@@ -331,6 +336,9 @@ def test_parts_that_do_not_fit_and_outcomes_that_are_no_numbers_are_refused():
 def test_holm_by_hand():
     np.testing.assert_allclose(holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
     np.testing.assert_allclose(holm([0.5, 0.9]), [1.0, 1.0])
+    given = np.array([0.01, 0.04])
+    assert holm(given).tolist() == [0.02, 0.04]
+    assert given.tolist() == [0.01, 0.04], "what is given stays as it is"
 
 
 def test_the_correction_takes_away_luck_and_leaves_a_true_gain():

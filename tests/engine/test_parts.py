@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import math
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -338,3 +340,35 @@ def test_where_a_checkpoint_stands_is_read_without_its_tensors(tmp_path):
     assert checkpoint.read_notes(path, "cuda") == {"engine": "cuda", "epoch": 4}
     assert checkpoint.read_notes(path, "cpu") is None
     assert checkpoint.read_notes(tmp_path / "none", "cuda") is None
+
+
+@pytest.mark.parametrize(
+    ("field", "fit", "wrong"),
+    [
+        ("epochs", [1], [0, 2.5]),
+        ("batch_size", [1], [0, 2.5]),
+        ("translate_px", [0], [-1, 0.5]),
+        ("learning_rate", [1e-9], [0.0, 100.0, math.nan]),
+        ("momentum", [0.0], [-0.1, 1.0]),
+        ("label_smoothing", [0.0], [-0.1, 1.0]),
+        ("average", [0.0], [-0.1, 1.0]),
+        ("weight_decay", [0.0], [-1e-9, 100.0, math.nan]),
+        ("hold", [0.0, 1.0], [-0.1, 1.1]),
+        ("ramp", [(0.0, 0.0), (1.0, 1.0)], [(-0.1, 0.5), (0.5, 0.2), (0.5, 1.1)]),
+    ],
+)
+def test_a_training_takes_what_makes_sense_and_refuses_the_rest_by_name(field, fit, wrong):
+    for value in fit:
+        assert getattr(Training(**{field: value}), field) == value
+    for value in wrong:
+        with pytest.raises(InputError, match=re.escape(f"training {field}={value!r} is not allowed; give ")):
+            Training(**{field: value})
+
+
+def test_the_time_of_a_device_is_shared_by_its_replicas(monkeypatch):
+    clock = iter([10.0, 16.0, 19.0])
+    monkeypatch.setattr("camri.engine.record.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    record = Record(Trial(setting("ce"), 0), None, {})
+    record.tick(replicas=3)
+    record.tick()
+    assert (record.wall_s, record.device_s) == (9.0, 5.0)

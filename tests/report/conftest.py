@@ -86,8 +86,10 @@ def make_run(
         keep_logits=keep,
         keep_weights=keep,
     )
-    columns = [((classes.index(name), 1.0),) for name in important]
-    kept = tuple(sorted(column[0][0] for column in columns))
+    columns = [
+        tuple((classes.index(name), 1.0) for name in ([one] if isinstance(one, str) else one)) for one in important
+    ]
+    kept = tuple(sorted({index for column in columns for index, _ in column}))
     folder.mkdir(exist_ok=True)
     with Store.open(folder, facts_of(asked, data)) as store:
         store.add_study(asked, columns)

@@ -7,7 +7,8 @@ import pytest
 
 from camri.curves import compare_curves
 from camri.report.gaps import gap_of, gap_records, gap_tables, table_of_gaps, table_of_trained
-from camri.report.verdict import SEED
+from camri.report.verdict import SEED, gain_over_shifted
+from camri.stats import compare
 from tests.report.conftest import make_run
 
 
@@ -47,6 +48,37 @@ def test_differences_as_trained_are_those_of_the_same_seeds(opened, gain):
     assert camri["accuracy_change"] == pytest.approx(accuracy)
     assert camri["recall_change_low"] < camri["recall_change"] < camri["recall_change_high"]
     assert camri["accuracy_change_low"] < camri["accuracy_change"] < camri["accuracy_change_high"]
+
+
+def test_several_important_classes_count_alike(opened, tmp_path):
+    methods = {"ce": {}, "l2softmax": {"s": [8]}, "camri": {"m": [0.2], "s": [8]}}
+    made = make_run(tmp_path, important=[("column", "ring")], methods=methods, sharpness={"camri": 1.2}, num_images=402)
+    reading, (one,) = opened(made)
+    labels, column = reading.run.labels("test"), one.column
+    own = np.isin(labels, column.indices)
+    counts = np.bincount(labels[own])
+    assert len(set(counts[counts > 0])) == 2, "classes of different sizes"
+
+    def right(planned):
+        return np.array([reading.scores(row, "test", column).correct() for row in planned.rows])[:, own]
+
+    wanted = compare(right(one.own["camri"]), right(one.baseline), parts=labels[own], seed=SEED)
+    found = next(record for record in gap_records(reading, [one]) if record["method"] == "camri")
+    assert (found["recall_change"], found["recall_change_low"]) == (wanted.estimate, wanted.low)
+    control = one.best.control
+    shifted = one.best.judgement.arms["baseline shifted"].correct[:, own]
+    its = one.best.judgement.arms[control.key].correct[:, own]
+    gain = gain_over_shifted(one.best, control.key, labels)
+    assert gain.draws.tolist() == compare(its, shifted, parts=labels[own], seed=SEED).draws.tolist()
+
+
+def test_charts_show_the_best_setting_on_validation_data_else_the_papers(opened, gain, no_validation):
+    for one in opened(gain)[1]:
+        blank = dataclasses.replace(one, paper={})
+        assert {method: blank.shown(method) for method in one.own} == one.own
+        assert one.own["camri"] != one.of("camri")[0]
+    for one in opened(no_validation)[1]:
+        assert one.shown("camri") == one.in_table_one("camri")
 
 
 def test_a_margin_is_also_held_against_the_head_without_it(opened, tmp_path):
