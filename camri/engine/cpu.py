@@ -30,6 +30,7 @@ from camri.engine.record import Record
 from camri.engine.replica import Job
 from camri.engine.shipping import ship, unship
 from camri.engine.spec import Trial
+from camri.errors import InputError
 from camri.files import scratch_folder
 
 STOP_PATIENCE_S = 30.0
@@ -187,7 +188,13 @@ def _leave_data(data: DataSet, folder: Path) -> dict[str, Any]:
     """The data set as files that every worker maps into its memory."""
 
     def put(name: str, array: np.ndarray) -> str:
-        np.save(folder / f"{name}.npy", array)
+        try:
+            np.save(folder / f"{name}.npy", array)
+        except OSError as error:
+            raise InputError(
+                f"{folder.parent} has no room for the copy of the data that workers share ({error}); free some "
+                "space, set TMPDIR to another folder, or train in one process (workers=1, --workers 1)"
+            ) from None
         return str(folder / f"{name}.npy")
 
     return ship(data, put)

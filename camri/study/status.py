@@ -59,7 +59,7 @@ def status(folder: str | Path, with_best: bool = True) -> Status:
         estimate = pending * sum(ended) / len(ended) if ended else None
         split = "val" if "val" in run.splits else "test"
         return Status(
-            names=tuple(spec["name"] for spec in run.studies),
+            names=tuple(dict.fromkeys(spec["name"] for spec in run.studies)),
             total=len(planned),
             done=done,
             failed=failed,

@@ -254,6 +254,18 @@ def test_a_signal_checkpoints_and_stops(tmp_path, number, workers):
     assert not list(folder.glob("*.part"))
 
 
+def test_a_full_temporary_folder_is_named_with_ways_around_it(trials, data, training, tmp_path, monkeypatch):
+    def full(path, array):  # as numpy says it
+        path.write_bytes(b"0")
+        raise OSError("881 requested and 496 written")
+
+    monkeypatch.setattr("camri.engine.cpu.np.save", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(InputError, match=rf"{tmp_path} has no room .*881 requested.*set TMPDIR .* --workers 1"):
+        train(trials[:2], data, "cpu", training=training, workers=2)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_progress_counts_epochs_and_knows_the_end(trials, data, training):
     told = []
     train(trials[:2], data, "cpu", training=training, important=[1], workers=1, on_progress=told.append)

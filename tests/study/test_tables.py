@@ -110,6 +110,7 @@ def test_a_method_that_is_never_accurate_enough_has_no_best(run_into, data):
 def test_merging_parts_gives_the_whole(run_into, tmp_path):
     whole = run_into("whole", seeds=[0, 1, 2])
     merged = merge([run_into("a", seeds=[0, 1]), run_into("b", seeds=[1, 2])], tmp_path / "both")
+    assert status(tmp_path / "both").names == ("small",)  # of two studies that differ in their seeds
     assert (merged.total, merged.added, merged.agreed, merged.conflicts) == (9, 9, 3, ())
     assert_same_table(tmp_path / "both", whole)
     with open_run(tmp_path / "both") as run, open_run(whole) as other:
