@@ -65,7 +65,7 @@ class Study:
         for option, _ in self.data_options:
             if option not in DATA_OPTIONS:
                 raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
-        need(_is_part(self.val_fraction, least=0.0), "val_fraction", "give a part of the train split from 0 to below 1")
+        need(_is_part(self.val_fraction), "val_fraction", "give a part of the train split from 0 to below 1")
         need(_is_part(self.test_fraction) and self.test_fraction > 0, "test_fraction", "give a part between 0 and 1")
         need(type(self.split_seed) is int, "split_seed", "give a whole number")
         parts = all(_is_part(part) and part > 0 for _, part in self.thin)
@@ -218,5 +218,5 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(one) for one in value) if isinstance(value, (list, tuple)) else value
 
 
-def _is_part(value: Any, least: float = 0.0) -> bool:
-    return type(value) in (int, float) and least <= value < 1
+def _is_part(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < 1

@@ -14,6 +14,7 @@ from torch import nn
 from camri.data import DataSet, Split, batches
 from camri.engine import FAST, PAPER, Training, Trial, checkpoint, schedule
 from camri.engine.evaluate import angles, evaluate, judged
+from camri.engine.loop import optimizer
 from camri.engine.packs import in_packs
 from camri.engine.padded import PaddedConv2d
 from camri.engine.progress import Tracker
@@ -23,6 +24,7 @@ from camri.engine.spec import generator, identity
 from camri.errors import InputError
 from camri.heads import CosineHead, LinearHead
 from camri.methods import setting
+from camri.models import MLP, Classifier
 
 
 def test_the_papers_rate_is_constant_and_the_fast_one_is_held_then_falls_to_nothing():
@@ -37,6 +39,26 @@ def test_the_papers_settings():
     assert (PAPER.epochs, PAPER.batch_size, PAPER.optimizer, PAPER.learning_rate) == (300, 64, "adam", 1e-3)
     assert (PAPER.ramp, PAPER.average, PAPER.flip, PAPER.weight_decay) == ((0.0, 0.0), 0.0, False, 0.0)
     assert PAPER.beyond_pi == "paper"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        ("adam", torch.optim.Adam, {"eps": 1e-7}),
+        ("adamw", torch.optim.AdamW, {"eps": 1e-7}),
+        ("sgd", torch.optim.SGD, {"momentum": 0.8}),
+    ],
+)
+def test_optimisers_are_pytorchs_and_decay_the_trunks_matrices_alone(name, kind, told):
+    model = Classifier(MLP(4, num_features=2), CosineHead(2, 3))
+    made = optimizer(model, Training(optimizer=name, learning_rate=0.02, momentum=0.8, weight_decay=0.1))
+    assert type(made) is kind
+    names = {id(p): name for name, p in model.named_parameters()}
+    trunk = {name for name, p in model.trunk.named_parameters(prefix="trunk") if p.dim() > 1}
+    some, rest = ({names[id(p)] for p in group["params"]} for group in made.param_groups)
+    assert (some, rest) == (trunk, set(names.values()) - trunk)
+    assert [group["weight_decay"] for group in made.param_groups] == [0.1, 0.0]
+    assert all(group["lr"] == 0.02 and told.items() <= group.items() for group in made.param_groups)
 
 
 def test_average_decays_grow_to_the_asked_one():
