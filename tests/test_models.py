@@ -209,6 +209,8 @@ def test_mlp_is_what_it_says():
     torch.testing.assert_close(model(x), h)
     assert [linear.out_features for linear in linears] == [5, 4, 3]
     assert MLP(6, hidden=())(torch.rand(4, 6)).shape == (4, 64)
+    dropped = MLP(6, hidden=(5, 4), dropout=0.3)
+    assert [module.p for module in dropped.modules() if isinstance(module, Dropout)] == [0.3, 0.3]
 
 
 @pytest.mark.parametrize("name", ["paper", "small", "mlp"])

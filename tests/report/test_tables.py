@@ -241,3 +241,18 @@ def test_a_narrow_terminal_loses_no_digit():
     console.print(to_terminal(table))
     shown = "".join(re.findall(r"[\d.–]", console.file.getvalue().split("┩")[1]))
     assert shown == "0.561–0.6730.883–0.943"
+
+
+def test_markdown_shows_names_as_they_stand_under_the_titles_of_their_groups():
+    groups = ((cells("a|b", "<i>"),), ((Cell("*c*"), Cell("1_0", bold=True)),))
+    table = Table("T", ("name", "x"), groups, (), notes=("see [d]",), titles=("of `e`", "plain"))
+    assert write(table, "md").splitlines()[2:] == [
+        "| name | x |",
+        "|---|---|",
+        r"| *of \`e\`* |  |",
+        r"| a\|b | &lt;i&gt; |",
+        "| *plain* |  |",
+        r"| \*c\* | **1\_0** |",
+        "",
+        r"see \[d\]",
+    ]
