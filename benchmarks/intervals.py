@@ -2,6 +2,7 @@
 
 python benchmarks/intervals.py             # differences of recall or accuracy
 python benchmarks/intervals.py --curves    # accuracy at equal recall
+python benchmarks/intervals.py --group-rows 6 --alike 0.9    # six images a patient; with --ungrouped nobody says so
 
 Made tables, seeds × images, of two arms: hardness that both share, each arm's own view of an image, luck of a training,
 noise of a single outcome. Few seeds, few images and recalls near 1 are the hard cases. For accuracy at equal recall the
@@ -29,15 +30,27 @@ RECALLS = np.linspace(0.3, 1.0, 200)
 
 
 def made_arms(
-    recalls: tuple[float, float], world: str, num_seeds: int, num_images: int, drawn: np.random.Generator
+    recalls: tuple[float, float],
+    world: str,
+    num_seeds: int,
+    groups: np.ndarray,
+    alike: float,
+    drawn: np.random.Generator,
 ) -> list[np.ndarray]:
-    """Outcomes (S, N) of two arms of such recalls."""
+    """Outcomes (S, N) of two arms of such recalls; images of a group share the part `alike` of each variance."""
     own, luck, noise = WORLDS[world]
-    hardness = drawn.normal(size=num_images)
+
+    def draw(*shape: int) -> np.ndarray:
+        single = drawn.normal(size=(*shape, len(groups)))
+        if not alike:
+            return single
+        return np.sqrt(1 - alike) * single + np.sqrt(alike) * drawn.normal(size=(*shape, groups[-1] + 1))[..., groups]
+
+    hardness = draw()
     arms = []
     for recall in recalls:
-        view = hardness + own * drawn.normal(size=num_images) + luck * drawn.normal(size=(num_seeds, 1))
-        score = view + noise * drawn.normal(size=(num_seeds, num_images))
+        view = hardness + own * draw() + luck * drawn.normal(size=(num_seeds, 1))
+        score = view + noise * draw(num_seeds)
         arms.append(score < norm.ppf(recall) * np.sqrt(1 + own**2 + luck**2 + noise**2))
     return arms
 
@@ -48,12 +61,13 @@ def judge_outcomes(asked: argparse.Namespace) -> None:
     shares = []
     for world, recall, num_seeds, num_images in product(WORLDS, asked.recalls, asked.seeds, asked.images):
         drawn = np.random.default_rng([list(WORLDS).index(world), int(100 * recall), num_seeds, num_images])
-        row = []
+        row, groups = [], np.arange(num_images) // asked.group_rows
         for arm in (recall, float(norm.cdf(norm.ppf(recall) + BETTER))):
             marks = []
             for number in range(asked.tables):
-                first, second = made_arms((arm, recall), world, num_seeds, num_images, drawn)
-                found = compare(first, second, seed=number, num_draws=500)
+                first, second = made_arms((arm, recall), world, num_seeds, groups, asked.alike, drawn)
+                told = None if asked.ungrouped else groups
+                found = compare(first, second, groups=told, seed=number, num_draws=500)
                 alone = ttest_rel(first.mean(axis=1), second.mean(axis=1)).pvalue
                 marks.append((found.low <= arm - recall <= found.high, found.p < 0.05, alone < 0.05))
             row.append(np.mean(marks, axis=0))
@@ -160,6 +174,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--images", type=int, nargs="+")
     parser.add_argument("--recalls", type=float, nargs="+", default=[0.5, 0.9, 0.97])
+    parser.add_argument("--group-rows", type=int, default=1, help="images of one patient")
+    parser.add_argument("--alike", type=float, default=0.0, help="the part of every variance that they have in common")
+    parser.add_argument("--ungrouped", action="store_true", help="the comparison is not told of the groups")
     asked = parser.parse_args()
     usual = (200, [3, 8, 16], [60, 150, 1000]) if asked.curves else (400, [2, 3, 5, 16], [10, 30, 100])
     for name, value in zip(("tables", "seeds", "images"), usual, strict=True):

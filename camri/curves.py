@@ -58,13 +58,20 @@ def _reached(scores: Scores) -> float:
     return float(scores.recall(ENDLESS).mean())
 
 
-def compare_curves(arm: Sequence[Scores], baseline: Sequence[Scores], *, seed: int, recall: Array | None = None) -> Gap:
+def compare_curves(
+    arm: Sequence[Scores],
+    baseline: Sequence[Scores],
+    *,
+    seed: int,
+    recall: Array | None = None,
+    groups: Array | None = None,
+) -> Gap:
     """The arm's accuracy less the baseline's at equal recall, with intervals over seeds and images.
 
     Test scores of the same images, trial by trial of the same seeds. Each model is shifted on these very images until
     it reaches a recall, in both arms alike, so nothing is chosen and nothing can be lucky; it says which curve is
     higher, not what somebody gets who must choose a shift beforehand. The intervals hold that the shifts were
-    found on the images that are judged: coverage of nominal 95 % in docs/numbers.md.
+    found on the images that are judged: coverage of nominal 95 % in docs/numbers.md. `groups`: as in `stats.compare`.
 
     >>> from camri.metrics import condense
     >>> def scores(*leads):
@@ -82,8 +89,8 @@ def compare_curves(arm: Sequence[Scores], baseline: Sequence[Scores], *, seed: i
         raise InputError(f"recall={grid.max():g} is not reached by every model; give recalls up to {reached:.4g}")
     (mine, my_pull), (its, its_pull) = (_outcomes_of(side, grid) for side in (arm, baseline))
     pull = my_pull - its_pull
-    at = tuple(compare(mine[:, g], its[:, g], besides=pull[:, g], seed=seed) for g in range(len(grid)))
-    mean = compare(mine.mean(axis=1), its.mean(axis=1), besides=pull.mean(axis=1), seed=seed)
+    at = tuple(compare(mine[:, g], its[:, g], besides=pull[:, g], groups=groups, seed=seed) for g in range(len(grid)))
+    mean = compare(mine.mean(axis=1), its.mean(axis=1), besides=pull.mean(axis=1), groups=groups, seed=seed)
     return Gap(grid, its.mean(axis=(0, 2)), at, mean)
 
 

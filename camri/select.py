@@ -274,6 +274,7 @@ def judge(
     *,
     seed: int,
     controls: Sequence[str] = (),
+    groups: Array | None = None,
     epsilon: float = 0.005,
     num_draws: int = 2000,
 ) -> Judgement:
@@ -289,6 +290,7 @@ def judge(
     - one shift for a fold would tie its seeds together, and the 95 % intervals of the gain covered 83 %;
     - a model a little below the floor by chance would be shifted back, and where validation recall is 1 that may be
       far: on GTSRB cross-entropy lost 1 point of recall by "its best shift". So see `_rule_for`.
+    `groups` are the test images' patients or films, as in `stats.compare`.
     Only seeds that all arms have are counted. Test scores of settings that are in no arm are not opened.
 
     >>> from camri.metrics import condense
@@ -317,7 +319,7 @@ def judge(
             )
         judged[name] = _arm(tests, planned)
     gains = {
-        name: _gain(judged["chosen"], arm, first, epsilon, seed=seed, num_draws=num_draws)
+        name: _gain(judged["chosen"], arm, first, groups, epsilon, seed=seed, num_draws=num_draws)
         for name, arm in judged.items()
         if name != "chosen"
     }
@@ -381,12 +383,15 @@ def _arm(tests: Sequence[Scores], planned: Sequence[tuple[str, tuple[float, ...]
     )
 
 
-def _gain(chosen: Arm, other: Arm, images: Scores, epsilon: float, *, seed: int, num_draws: int) -> Gain:
+def _gain(
+    chosen: Arm, other: Arm, images: Scores, groups: Array | None, epsilon: float, *, seed: int, num_draws: int
+) -> Gain:
     labels = images.labels
 
     def over(columns: Array, parts: Array | None = None) -> Difference:
         mine, theirs = chosen.correct[:, columns], other.correct[:, columns]
-        return compare(mine, theirs, parts=parts, seed=seed, num_draws=num_draws)
+        units = None if groups is None else groups[columns]
+        return compare(mine, theirs, parts=parts, groups=units, seed=seed, num_draws=num_draws)
 
     own = np.isin(labels, images.important)
     accuracy = over(np.ones(len(labels), dtype=bool))

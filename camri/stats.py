@@ -130,6 +130,7 @@ def compare(
     *,
     seed: int,
     parts: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
     besides: Array | None = None,
     num_draws: int = 2000,
     level: float = 0.95,
@@ -138,6 +139,8 @@ def compare(
 
     parts: labels (N,); the figure is then the mean over parts of their means, as the mean recall of several classes,
     and images are drawn within their part.
+    groups: (N,), the patient or the film of each image, where several are of one: images then count for as many as they
+    are worth (`design_effect`, within each part).
     besides: (S, N), rows of mean 0: what an image does to arm − other apart from its own outcome, where the arms were
     set on these images (camri.curves). The estimate stays what it is.
 
@@ -166,19 +169,23 @@ def compare(
         raise InputError(f"parts {marks.shape} do not fit {one.shape[1]} images; give the part of each image")
     if not np.isfinite(table).all():
         raise InputError("outcomes that are not finite cannot be compared; give 1 for right and 0 for wrong")
+    units = np.arange(one.shape[1]) if groups is None else np.asarray(groups)
+    if units.shape != one.shape[1:]:
+        raise InputError(f"groups {units.shape} do not fit {one.shape[1]} images; give the group of each image")
     tables = [table[:, marks == mark] for mark in np.unique(marks)]
+    effects = [design_effect(table[:, marks == mark].mean(axis=0), units[marks == mark]) for mark in np.unique(marks)]
     sizes, noise = np.array([part.shape[1] for part in tables]), np.array([_cell_noise(part) for part in tables])
     row_means = np.mean([part.mean(axis=1) for part in tables], axis=0)
     estimate = float(row_means.mean())
     seeds = _seed_variance(row_means, float(np.sum(noise / sizes)) / len(tables) ** 2)
     draws, image_variance = _draw_seeds(row_means, seeds, rng, num_draws), 0.0
-    for part, cell in zip(tables, noise.tolist(), strict=True):
+    for part, cell, effect in zip(tables, noise.tolist(), effects, strict=True):
         image_means = part.mean(axis=0)
-        share = _image_share(image_means, cell / num_seeds)
+        share = effect - 1 + _image_share(image_means, cell / num_seeds)  # the noise of cells is in no group
         draws += math.sqrt(share) * _draw_mean(image_means, rng, num_draws) / len(tables)
         image_variance += share * float(image_means.var()) / max(len(image_means) - 1, 1) / len(tables) ** 2
     are_shares = min(one.min(), two.min()) >= 0 and max(one.max(), two.max()) <= 1
-    least = float(np.sum(1 / (sizes + 2.0) ** 2)) / len(tables) ** 2 if are_shares else 0.0
+    least = float(np.sum(1 / (sizes / effects + 2.0) ** 2)) / len(tables) ** 2 if are_shares else 0.0
     p = _p_of(estimate, seeds, image_variance, least)
     low, high = np.quantile(draws, [0.025, 0.975])
     if high - low < 2 * Z * math.sqrt(least):

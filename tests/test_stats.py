@@ -159,6 +159,26 @@ def test_intervals_of_a_mean_over_classes_cover_too():
     assert 0.93 <= np.mean(inside) <= 0.97
 
 
+def test_images_in_groups_are_fewer_than_they_look():
+    """Forty patients of six images that turn out alike: two equal methods seem to differ to whom is not told."""
+    rng, patients = np.random.default_rng(13), np.repeat(np.arange(40), 6)
+    told, alone = [], []
+    for trial in range(200):
+        ease = 0.8 + rng.normal(size=40)
+        views = [(ease + 0.5 * rng.normal(size=40))[patients] for _ in range(2)]
+        arm, other = (view + 0.4 * rng.normal(size=(10, 240)) > 0 for view in views)
+        for found, groups in ((told, patients), (alone, None)):
+            one = compare(arm, other, seed=trial, groups=groups, num_draws=400)
+            found.append((one.low <= 0 <= one.high, one.p < 0.05))
+    assert 0.92 <= np.mean(told, axis=0)[0] <= 0.99
+    assert np.mean(told, axis=0)[1] <= 0.08
+    assert np.mean(alone, axis=0)[0] < 0.8
+    same = compare(arm, other, seed=0, groups=np.arange(240), parts=patients % 2)
+    assert same.draws.tolist() == compare(arm, other, seed=0, parts=patients % 2).draws.tolist()
+    with pytest.raises(InputError, match=r"groups \(2,\) do not fit 240 images"):
+        compare(arm, other, seed=0, groups=[0, 1])
+
+
 def test_difference_by_hand_and_by_group():
     arm = np.array([[1, 1, 1, 0], [1, 1, 0, 0]])
     other = np.array([[1, 0, 1, 0], [0, 0, 0, 0]])

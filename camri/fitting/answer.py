@@ -168,7 +168,7 @@ scores, so they are not the frequencies of the training data.
 ## Figures
 
 This one model on {fitted.handed.num_images:,} test rows that nothing was chosen on: {own_figures(fitted)}. Intervals
-are 95 %, over rows.
+are 95 %, over rows{", which count for as many as their groups show them to be worth" if fitted.handed.effects else ""}.
 
 The procedure that chose it, over {fitted.num_seeds} models of new seeds, on the same rows, differences with 95 %
 intervals over seeds and rows:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from camri.audit.result import FEWEST_GROUPS
 from camri.audit.verdict import FEWEST_ROWS
 from camri.data import DataSet
 from camri.engine import Training, Trial
@@ -106,8 +107,8 @@ def hand_over(
 
 
 def doubts(data: DataSet, important: Sequence[int]) -> list[str]:
-    """Why the figures are less sure than their intervals say: few rows of an important class, test rows in groups."""
-    found = []
+    """Why the figures are less sure than their intervals say: few rows of an important class, or few groups of them."""
+    found, test = [], data.splits["test"]
     for index in important:
         num_val, num_test = (int(data.class_counts(part)[index]) for part in ("val", "test"))
         if min(num_val, num_test) < FEWEST_ROWS:
@@ -115,12 +116,12 @@ def doubts(data: DataSet, important: Sequence[int]) -> list[str]:
                 f"of {quoted(data.classes[index])} there are {num_val} validation and {num_test} test rows, and with "
                 f"fewer than {FEWEST_ROWS} of either no choice and no interval is to be trusted"
             )
-    groups = data.splits["test"].groups
-    if groups is not None and (num_groups := len(groups.unique())) < len(groups):
-        found.append(
-            f"the {len(groups):,} test rows are of {num_groups:,} groups, and intervals count every row as "
-            "independent: where rows of a group are alike, they are too narrow"
-        )
+        num_groups = num_test if test.groups is None else len(test.groups[test.labels == index].unique())
+        if num_groups < min(num_test, FEWEST_GROUPS):
+            found.append(
+                f"the {num_test:,} test rows of {quoted(data.classes[index])} are of {num_groups} groups, and with "
+                f"fewer than {FEWEST_GROUPS} it cannot be told how groups differ"
+            )
     return found
 
 
@@ -155,7 +156,8 @@ def _trained(request: Request, journal: Journal, ended: Finals, claim: Claim) ->
     split = data.splits["test"]
     test = condense(model.logits(split.inputs), split.labels.numpy(), ended.important)
     trained = Trained.of(outcome, data, ended.important, claim.shift, request.inputs.standardise)
-    return trained, measure(claim.setting, claim.seed, claim.shift, test)
+    groups = None if split.groups is None else split.groups.numpy()
+    return trained, measure(claim.setting, claim.seed, claim.shift, test, groups)
 
 
 def _note(request: Request, study: Study, **notes: object) -> None:

@@ -16,7 +16,7 @@ from camri.report.reading import BASELINE, Reading
 from camri.report.tables import picked
 from camri.report.verdict import SEED, ColumnVerdict, correct_for_columns, judge_column
 from camri.select import Rule, Validation
-from camri.stats import compare
+from camri.stats import compare, design_effect
 from camri.study.store import open_run
 
 MOST_PAID = 3
@@ -62,10 +62,14 @@ def pick_model(setting: Validation, floor: float, rule: Rule) -> tuple[int, tupl
     return max(sorted(setting.scores), key=worth), shift
 
 
-def measure(setting: Setting, seed: int, shift: tuple[float, ...], test: Scores) -> Handed:
-    """The figures of one model on test images."""
-    right = int(test.correct(shift).sum())
-    return Handed.of(setting, seed, shift, test.hits(shift).tolist(), test.num.tolist(), right, len(test))
+def measure(setting: Setting, seed: int, shift: tuple[float, ...], test: Scores, groups: Array | None = None) -> Handed:
+    """The figures of one model on test images, which may come in groups (N,)."""
+    right, effects = test.correct(shift), []
+    if groups is not None:
+        rows = [*(test.labels == index for index in test.important), np.ones(len(test), dtype=bool)]
+        effects = [design_effect(right[own], groups[own]) for own in rows]
+    hits, num = test.hits(shift).tolist(), test.num.tolist()
+    return Handed.of(setting, seed, shift, hits, num, int(right.sum()), len(test), effects)
 
 
 def claim_of(folder: Path, plain: Path | None, training_title: str, num_trainings: int) -> Claim:
@@ -90,7 +94,7 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
         (p,) = correct_for_columns([verdict])
         return Claim(
             steps=steps,
-            paid=_paid(tables[-1], tables[0], labels, column.indices, reading.classes),
+            paid=_paid(tables[-1], tables[0], labels, reading.run.groups("test"), column.indices, reading.classes),
             over_shifted=None if is_baseline else Interval.of(best.gain),
             gain_is_shown=is_sure(best, p) and not is_baseline,
             is_unanimous=is_baseline or set(best.judgement.arms["chosen"].keys) == {final.key},
@@ -126,7 +130,7 @@ def _steps(
     """The steps, and which images each classifies rightly, a row a seed. Cross-entropy has no step of a method."""
     assert verdict.best is not None
     best, important = verdict.best, verdict.column.indices
-    labels = reading.run.labels("test")
+    labels, groups = reading.run.labels("test"), reading.run.groups("test")
     arms = best.judgement.arms
     found: list[tuple[str, str, Array]] = []
     if plain is not None:
@@ -140,18 +144,24 @@ def _steps(
         found.append(("method", f"+ method: {picked(verdict, best)}", arms["chosen"].correct))
     steps = []
     for place, (name, title, table) in enumerate(found):
-        gains = _gains(table, found[place - 1][2], labels, important) if place else (None, None)
+        gains = _gains(table, found[place - 1][2], labels, groups, important) if place else (None, None)
         steps.append(Step(name, title, _figures(table, labels, important), *gains))
     last = found[-1][2]
-    gains = _gains(last, found[0][2], labels, important)
+    gains = _gains(last, found[0][2], labels, groups, important)
     steps.append(Step("together", "all together", _figures(last, labels, important), *gains))
     return tuple(steps), [table for _, _, table in found]
 
 
-def _gains(table: Array, other: Array, labels: Array, important: Sequence[int]) -> tuple[Interval, Interval]:
+def _gains(
+    table: Array, other: Array, labels: Array, groups: Array | None, important: Sequence[int]
+) -> tuple[Interval, Interval]:
     own = np.isin(labels, important)
-    recall = compare(table[:, own], other[:, own], parts=labels[own], seed=SEED)
-    return Interval.of(recall), Interval.of(compare(table, other, seed=SEED))
+    recall = compare(table[:, own], other[:, own], parts=labels[own], groups=_only(groups, own), seed=SEED)
+    return Interval.of(recall), Interval.of(compare(table, other, groups=groups, seed=SEED))
+
+
+def _only(groups: Array | None, rows: Array) -> Array | None:
+    return None if groups is None else groups[rows]
 
 
 def _figures(table: Array, labels: Array, important: Sequence[int]) -> Figures:
@@ -161,12 +171,20 @@ def _figures(table: Array, labels: Array, important: Sequence[int]) -> Figures:
 
 
 def _paid(
-    after: Array, before: Array, labels: Array, important: Sequence[int], classes: Sequence[str]
+    after: Array,
+    before: Array,
+    labels: Array,
+    groups: Array | None,
+    important: Sequence[int],
+    classes: Sequence[str],
 ) -> tuple[tuple[str, Interval], ...]:
     """The classes that lost most recall, with intervals, the greatest loss first."""
     others = [index for index in np.unique(labels).tolist() if index not in important]
     changes = {i: float(after[:, labels == i].mean() - before[:, labels == i].mean()) for i in others}
     lost = sorted((i for i in others if changes[i] < 0), key=lambda i: changes[i])[:MOST_PAID]
-    return tuple(
-        (classes[i], Interval.of(compare(after[:, labels == i], before[:, labels == i], seed=SEED))) for i in lost
-    )
+
+    def change(i: int) -> Interval:
+        own = labels == i
+        return Interval.of(compare(after[:, own], before[:, own], groups=_only(groups, own), seed=SEED))
+
+    return tuple((classes[i], change(i)) for i in lost)

@@ -26,9 +26,9 @@ class Interval:
         return Interval(found.estimate, found.low, found.high)
 
     @staticmethod
-    def of_share(hits: int, num: int) -> "Interval":
-        """A share of images, with Wilson's interval."""
-        return Interval(hits / num, *wilson(hits, num))
+    def of_share(hits: int, num: int, effect: float = 1.0) -> "Interval":
+        """A share of images, with Wilson's interval; of images in groups, by their design effect."""
+        return Interval(hits / num, *wilson(hits / effect, num / effect))
 
     def to_json(self) -> dict[str, float]:
         return {"estimate": self.estimate, "low": self.low, "high": self.high}
@@ -72,7 +72,8 @@ class Handed:
     """The one model that is handed over: of the chosen setting's models the best on validation data.
 
     `shift` is added to the important classes' scores, one number each. Its figures on test images are of this model
-    alone, with Wilson's intervals over images; `hits` and `num` are of each important class.
+    alone, with Wilson's intervals over images; `hits` and `num` are of each important class. `effects`: the design
+    effects of test images in groups, of each important class and of all images; none where they have no groups.
     """
 
     setting: Setting
@@ -84,6 +85,7 @@ class Handed:
     accuracy: Interval
     num_right: int
     num_images: int
+    effects: tuple[float, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -94,22 +96,25 @@ class Handed:
             "num": list(self.num),
             "num_right": self.num_right,
             "num_images": self.num_images,
+            "effects": list(self.effects),
         }
 
     @staticmethod
     def of(setting: Setting, seed: int, shift: Sequence[float], hits: Sequence[int], num: Sequence[int],
-           num_right: int, num_images: int) -> "Handed":  # fmt: skip
+           num_right: int, num_images: int, effects: Sequence[float] = ()) -> "Handed":  # fmt: skip
         """The figures of counts."""
+        *own, every = effects or [1.0] * (len(num) + 1)
         return Handed(
             setting,
             seed,
             tuple(shift),
-            tuple(Interval.of_share(one, of) for one, of in zip(hits, num, strict=True)),
+            tuple(Interval.of_share(*one) for one in zip(hits, num, own, strict=True)),
             tuple(hits),
             tuple(num),
-            Interval.of_share(num_right, num_images),
+            Interval.of_share(num_right, num_images, every),
             num_right,
             num_images,
+            tuple(effects),
         )
 
 
@@ -122,7 +127,7 @@ class Fitted:
     chosen ramp, `ramps` the names of those that were compared, the early one first. `paid` has the
     classes that lost most recall, by name. `is_unanimous` is False where the halves of the seeds, each of which picks
     for the other, did not both pick `setting`: gains are then those of the way it was chosen. `caution` is set where
-    validation data could not tell settings apart, rows of an important class are few, or test rows come in groups.
+    validation data could not tell settings apart, or rows of an important class, or groups of them, are few.
     `finished` is False where it was stopped before all seeds had ended.
     """
 

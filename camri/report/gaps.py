@@ -56,14 +56,15 @@ def _gap(reading: Reading, one: ColumnVerdict, setting: Planned) -> dict[str, An
     arm, baseline = scores(rows), scores([theirs[row.seed] for row in rows])
     plain = [] if control is None else scores([_by_seed(control)[row.seed] for row in rows])
     recall = common_range(baseline, arm, plain)
-    found = compare_curves(arm, baseline, seed=SEED, recall=recall)
-    over_plain = compare_curves(arm, plain, seed=SEED, recall=recall).mean if plain else None
-    labels = reading.run.labels("test")
+    labels, groups = reading.run.labels("test"), reading.run.groups("test")
+    found = compare_curves(arm, baseline, seed=SEED, recall=recall, groups=groups)
+    over_plain = compare_curves(arm, plain, seed=SEED, recall=recall, groups=groups).mean if plain else None
     own = np.isin(labels, one.column.indices)
+    own_groups = None if groups is None else groups[own]
     mine, its = (np.array([s.correct() for s in side]) for side in (arm, baseline))
     differences: dict[str, Difference | None] = {
-        "recall_change": compare(mine[:, own], its[:, own], parts=labels[own], seed=SEED),
-        "accuracy_change": compare(mine, its, seed=SEED),
+        "recall_change": compare(mine[:, own], its[:, own], parts=labels[own], groups=own_groups, seed=SEED),
+        "accuracy_change": compare(mine, its, groups=groups, seed=SEED),
         "mean": found.mean,
         "first": found.at[0],
         "last": found.at[-1],

@@ -173,7 +173,7 @@ def honest_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[
             records.append({**found, "method": method, "num_settings": len(one.of(method))})
         for row in _one_for_each_control(one):
             assert row.control is not None
-            gains = (gain_over_shifted(row, row.control.key, labels), None, None)
+            gains = (gain_over_shifted(row, row.control.key, labels, reading.run.groups("test")), None, None)
             title = f"control: L2-softmax at {title_of(row.final.method)}’s scale"
             records.append(_honest_record(one, title, row.control.title, row, row.control.key, gains))
         first = next(iter(one.by_method.values()), None)

@@ -140,12 +140,12 @@ def correct_several(values: Sequence[float]) -> list[float]:
     return [float("nan") if np.isnan(v) else float(p) for v, p in zip(values, holm(known), strict=True)]
 
 
-def gain_over_shifted(judged: Judged, arm: str, labels: Array) -> Difference:
+def gain_over_shifted(judged: Judged, arm: str, labels: Array, groups: Array | None = None) -> Difference:
     """Recall of any arm over the shifted baseline."""
     arms, important = judged.judgement.arms, judged.judgement.important
     own = np.isin(labels, important)
     mine, other = arms[arm].correct[:, own], arms["baseline shifted"].correct[:, own]
-    return compare(mine, other, parts=labels[own], seed=SEED)
+    return compare(mine, other, parts=labels[own], groups=None if groups is None else groups[own], seed=SEED)
 
 
 def _best_of(choice: Choice, rivals: Sequence[Planned]) -> Planned:
@@ -185,6 +185,7 @@ def _judge(
         [reading.candidate(every[key], column) for key in sorted(picked)],
         seed=SEED,
         controls=[] if control is None else [control.key],
+        groups=reading.run.groups("test"),
         epsilon=EPSILON,
     )
     return Judged(choice, judgement, final, control)

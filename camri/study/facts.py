@@ -22,6 +22,7 @@ def load_data(study: Study, progress: Callable[[int, int], None] | None = None) 
 def facts_of(study: Study, data: DataSet) -> RunFacts:
     """What a run of this study on this data holds once for all outcomes."""
     spec = study.to_json()
+    splits = {name: data.splits[name] for name in SPLITS if name in data.splits}
     return RunFacts(
         fingerprint=data.fingerprint,
         classes=data.classes,
@@ -33,5 +34,6 @@ def facts_of(study: Study, data: DataSet) -> RunFacts:
         },
         training=spec["training"],
         asked=[spec["important"], study.important_from],
-        labels={name: data.splits[name].labels.cpu().numpy() for name in SPLITS if name in data.splits},
+        labels={name: split.labels.cpu().numpy() for name, split in splits.items()},
+        groups={name: split.groups.cpu().numpy() for name, split in splits.items() if split.groups is not None},
     )

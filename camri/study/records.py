@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ class RunFacts:
     training: dict[str, Any]
     asked: list[Any]  # the important classes as the study names them, and the split they are found on
     labels: dict[str, Array]  # of val and test
+    groups: dict[str, Array] = field(default_factory=dict)  # of those of them whose rows have groups
 
 
 ROW_COLUMNS = (

@@ -44,7 +44,7 @@ class Run:
     def __init__(self, path: Path, connection: sqlite3.Connection):
         self.path = path
         self._connection = connection
-        self._labels: dict[str, Array] = {}
+        self._labels: dict[str, dict[str, Array]] = {}
 
     def __enter__(self: Opened) -> Opened:
         return self
@@ -102,14 +102,19 @@ class Run:
             found = self._select("SELECT arrays FROM labels WHERE split = ?", split)
             if not found:
                 raise InputError(f"{self.path} has no split {split!r}; {closest(split, self.splits)}")
-            self._labels[split] = self._unpack(found[0][0])["labels"]
-        return self._labels[split]
+            self._labels[split] = self._unpack(found[0][0])
+        return self._labels[split]["labels"]
+
+    def groups(self, split: str) -> Array | None:
+        """Which images of a split belong together: int64 (N,); None where they have no groups."""
+        self.labels(split)
+        return self._labels[split].get("groups")
 
     def facts(self) -> RunFacts:
         """What all outcomes share."""
         labels = {split: self.labels(split) for split in self.splits}
-        asked = self._meta("asked")
-        return RunFacts(self.fingerprint, self.classes, self.data, self.training, asked, labels)
+        groups = {split: found for split in self.splits if (found := self.groups(split)) is not None}
+        return RunFacts(self.fingerprint, self.classes, self.data, self.training, self._meta("asked"), labels, groups)
 
     def columns(self) -> list[ColumnFacts]:
         """The columns of important classes; none while they are still to be found from cross-entropy trials."""

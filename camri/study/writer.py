@@ -55,7 +55,7 @@ class Store(Run):
                 "INSERT INTO meta VALUES (?, ?)", [(name, json.dumps(value)) for name, value in meta.items()]
             )
             for split, labels in facts.labels.items():
-                blob = pack({"labels": labels})
+                blob = pack({"labels": labels, **({"groups": facts.groups[split]} if split in facts.groups else {})})
                 self._connection.execute("INSERT INTO labels VALUES (?, ?, ?)", (split, len(labels), blob))
 
     def add_study(self, study: Study, columns: Sequence[Resolved] | None) -> None:

@@ -8,9 +8,11 @@ import pytest
 from camri.errors import InputError
 from camri.fitting import judging
 from camri.fitting.judging import MOST_PAID, _figures, _gains, _paid, claim_of, measure, pick_model
+from camri.fitting.result import Handed
 from camri.methods import setting
 from camri.metrics import condense
 from camri.select import Rule, Validation
+from camri.stats import design_effect, wilson
 from camri.study.store import open_run
 from tests.report.conftest import CLASSES, make_run
 
@@ -35,20 +37,20 @@ def test_figures_are_the_classes_mean_recall_their_hits_and_the_accuracy_of_all(
 
 
 def test_gains_are_of_mean_recall_and_of_accuracy_after_less_before():
-    recall, accuracy = _gains(right(4, 3, 2, 5, 0, 1), right(4, 4, 0, 5, 2, 1), LABELS, (1, 2))
+    recall, accuracy = _gains(right(4, 3, 2, 5, 0, 1), right(4, 4, 0, 5, 2, 1), LABELS, None, (1, 2))
     assert recall.estimate == pytest.approx((-1 / 6 + 1) / 2)
     assert accuracy.estimate == pytest.approx(-1 / 27)
-    again = _gains(right(4, 3, 2, 5, 0, 1), right(4, 4, 0, 5, 2, 1), LABELS, (1, 2))
+    again = _gains(right(4, 3, 2, 5, 0, 1), right(4, 4, 0, 5, 2, 1), LABELS, None, (1, 2))
     assert (recall, accuracy) == again, "the same data give the same interval"
 
 
 def test_who_paid_are_at_most_three_others_that_lost_the_greatest_loss_first():
     before, after = right(4, 6, 2, 5, 5, 5), right(3, 0, 0, 5, 3, 1)
-    paid = _paid(after, before, LABELS, (1, 2), NAMES)
+    paid = _paid(after, before, LABELS, None, (1, 2), NAMES)
     assert [name for name, _ in paid] == ["f", "e", "a"]  # d lost nothing, b and c are the important ones
     assert [loss.estimate for _, loss in paid] == pytest.approx([-0.8, -0.4, -0.25])
-    assert _paid(before, after, LABELS, (1, 2), NAMES) == ()
-    most = _paid(right(3, 6, 2, 3, 2, 1), before, LABELS, (1, 2), NAMES)
+    assert _paid(before, after, LABELS, None, (1, 2), NAMES) == ()
+    most = _paid(right(3, 6, 2, 3, 2, 1), before, LABELS, None, (1, 2), NAMES)
     assert [name for name, _ in most] == ["f", "e", "d"]
     assert len(most) == MOST_PAID == 3
     assert most[-1][1].estimate == pytest.approx(-0.4)
@@ -63,6 +65,15 @@ def test_a_model_s_figures_are_counts_of_its_test_images_after_the_shift():
     assert (found.num_right, found.num_images) == (3, 6)  # two of the three others are captured
     assert (found.accuracy.estimate, found.recalls[0].estimate) == (0.5, pytest.approx(2 / 3))
     assert measure(setting("ce"), 7, (0.0,), test).num_right == 4
+    grouped = measure(setting("ce"), 7, (1.5,), test, np.array([0, 0, 1, 2, 2, 3]))
+    assert grouped.effects == (
+        design_effect([1, 1, 0], [0, 0, 1]),
+        design_effect([1, 1, 0, 0, 1, 0], [0, 0, 1, 2, 2, 3]),
+    )
+    own, every = grouped.effects
+    assert (grouped.recalls[0].low, grouped.recalls[0].high) == wilson(2 / own, 3 / own)
+    assert (grouped.accuracy.low, grouped.accuracy.high) == wilson(3 / every, 6 / every)
+    assert Handed.of(**{**grouped.to_json(), "setting": setting("ce")}) == grouped
     assert json.dumps(found.to_json()), "counts are plain numbers"
 
 

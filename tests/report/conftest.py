@@ -24,12 +24,14 @@ METHODS = {
 TRAINING = Training(model="small", epochs=2, batch_size=32)
 
 
-def made_data(classes, with_val, num_images):
+def made_data(classes, with_val, num_images, group_rows=None):
     drawn = torch.Generator().manual_seed(0)
 
     def split(num):
         labels = torch.arange(num) % len(classes)
-        return Split(torch.zeros((num, 8, 8, 1), dtype=torch.uint8), labels[torch.randperm(num, generator=drawn)], None)
+        groups = None if group_rows is None else torch.arange(num) // group_rows
+        labels = labels[torch.randperm(num, generator=drawn)]
+        return Split(torch.zeros((num, 8, 8, 1), dtype=torch.uint8), labels, groups)
 
     splits = {"train": split(num_images), "test": split(num_images)} | ({"val": split(num_images)} if with_val else {})
     return DataSet("made", tuple(classes), splits, "made-fingerprint", {"layout": "made by hand"})
@@ -65,6 +67,7 @@ def make_run(
     methods=METHODS,
     seeds=4,
     num_images=400,
+    group_rows=None,
     with_val=True,
     sharpness=None,
     bias=None,
@@ -73,7 +76,7 @@ def make_run(
     keep=False,
 ):
     """A run in the folder. `sharpness` and `bias`: method -> number; `failing` and `leave_out`: {(method, seed)}."""
-    data = made_data(classes, with_val, num_images)
+    data = made_data(classes, with_val, num_images, group_rows)
     asked = study(
         "made by hand",
         "made",

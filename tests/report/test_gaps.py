@@ -9,6 +9,7 @@ from camri.curves import compare_curves
 from camri.report.gaps import gap_of, gap_records, gap_tables, table_of_gaps, table_of_trained
 from camri.report.verdict import SEED, gain_over_shifted
 from camri.stats import compare
+from camri.study.merge import merge
 from tests.report.conftest import make_run
 
 
@@ -79,6 +80,32 @@ def test_charts_show_the_best_setting_on_validation_data_else_the_papers(opened,
         assert one.own["camri"] != one.of("camri")[0]
     for one in opened(no_validation)[1]:
         assert one.shown("camri") == one.in_table_one("camri")
+
+
+def test_images_in_groups_count_for_what_they_are_worth(opened, tmp_path):
+    """The store keeps the groups, a merged one too, and all differences are made with them."""
+    for number, seeds in enumerate(([0, 1], [2, 3])):
+        make_run(tmp_path / f"part{number}", group_rows=8, seeds=seeds, sharpness={"camri": 0.8})
+    merge([tmp_path / "part0", tmp_path / "part1"], tmp_path / "both")
+    reading, verdicts = opened(tmp_path / "both")
+    groups, labels = reading.run.groups("test"), reading.run.labels("test")
+    assert groups.tolist() == [row // 8 for row in range(400)]
+    column, own = verdicts[0].column, labels == verdicts[0].column.indices[0]
+    record = next(one for one in gap_records(reading, verdicts) if one["method"] == "camri")
+    arm, other = (
+        [reading.scores(row, "test", column) for row in one.rows]
+        for one in (verdicts[0].own["camri"], verdicts[0].baseline)
+    )
+    mine, its = (np.array([scores.correct()[own] for scores in side]) for side in (arm, other))
+    told, alone = (compare(mine, its, seed=SEED, groups=marks) for marks in (groups[own], None))
+    assert (
+        (record["recall_change_low"], record["recall_change_high"]) == (told.low, told.high) != (alone.low, alone.high)
+    )
+    wanted = compare_curves(arm, other, seed=SEED, groups=groups)
+    assert (record["mean_low"], record["mean_high"]) == (wanted.mean.low, wanted.mean.high)
+    gain, arms = verdicts[0].best.judgement.gains["baseline shifted"], verdicts[0].best.judgement.arms
+    chosen, shifted = (arms[name].correct[:, own] for name in ("chosen", "baseline shifted"))
+    assert gain.recall.low == compare(chosen, shifted, seed=SEED, groups=groups[own]).low
 
 
 def test_a_margin_is_also_held_against_the_head_without_it(opened, tmp_path):
