@@ -140,7 +140,8 @@ def test_ready_made_features_are_not_rounded(gpu, monkeypatch):
     training = Training(model="features", model_options=(("hidden", ()),), epochs=3, batch_size=20, optimizer="sgd")
     trial = Trial(setting("camri", 1, m=0.3, s=8), 0)
     (mine,), (plain,) = run(gpu, [trial], data, training), train([trial], data, "cpu", training=training, **KEEP)
-    np.testing.assert_allclose(mine.curves["train_loss"], plain.curves["train_loss"], rtol=1e-3)
+    # Such features are nearly parallel: with two threads the order of a sum makes 0.007, rounded features make 0.3.
+    np.testing.assert_allclose(mine.curves["train_loss"], plain.curves["train_loss"], rtol=0.05)
 
 
 class Tokens(Trunk):
