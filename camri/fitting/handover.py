@@ -60,6 +60,7 @@ def hand_over(
     trained, handed = _trained(request, journal, ended, claim)
     num_trials, num_failed = _count(ended.stores)
     first, last = claim.steps[0], claim.steps[-1]
+    cautions = [claim.caution, *doubts(request.data, ended.important, first.figures.accuracy)]
     assert last.recall_gain is not None
     assert last.accuracy_gain is not None
     fitted = Fitted(
@@ -77,7 +78,7 @@ def hand_over(
         over_shifted=claim.over_shifted,
         gain_is_shown=claim.gain_is_shown,
         is_unanimous=claim.is_unanimous,
-        caution="; ".join(filter(None, [claim.caution, *doubts(request.data, ended.important)])) or None,
+        caution="; ".join(filter(None, cautions)) or None,
         steps=claim.steps,
         paid=claim.paid,
         handed=handed,
@@ -106,9 +107,20 @@ def hand_over(
     return fitted
 
 
-def doubts(data: DataSet, important: Sequence[int]) -> list[str]:
-    """Why the figures are less sure than their intervals say: few rows of an important class, or few groups of them."""
+def doubts(data: DataSet, important: Sequence[int], accuracy: float) -> list[str]:
+    """Why the figures say less than they seem to: few rows or groups of an important class, or nothing learnt.
+
+    accuracy: cross-entropy's on test rows.
+    """
     found, test = [], data.splits["test"]
+    counts = data.class_counts("test").tolist()
+    share = max(counts) / sum(counts)
+    if accuracy <= share:
+        most = quoted(data.classes[counts.index(max(counts))])
+        found.append(
+            f"cross-entropy’s accuracy, {accuracy:.3f}, is no more than that of {most} for every row ({share:.3f}); "
+            "where it has not learnt yet, give a longer --budget or more --epochs"
+        )
     for index in important:
         num_val, num_test = (int(data.class_counts(part)[index]) for part in ("val", "test"))
         if min(num_val, num_test) < FEWEST_ROWS:

@@ -64,18 +64,23 @@ def test_few_rows_of_an_important_class_and_few_groups_of_them_make_figures_doub
         splits = {"train": part(9, 9), "val": part(num_val, 30), "test": part(num_test, 30, groups)}
         return DataSet("made", ("rare", "common"), splits, "made")
 
-    assert doubts(made(20, 20), [0, 1]) == []
+    assert doubts(made(20, 20), [0, 1], 0.99) == []
     few = (
         "of “rare” there are {} validation and {} test rows, and with fewer than 20 of either no choice and no "
         "interval is to be trusted"
     )
-    assert doubts(made(19, 20), [0, 1]) == [few.format(19, 20)]
-    assert doubts(made(20, 1), [0]) == [few.format(20, 1)]
-    assert doubts(made(1, 1), [1]) == []
-    assert doubts(made(20, 20, range(50)), [0]) == []
-    assert doubts(made(20, 20, [row // 2 for row in range(50)]), [0]) == []
-    assert doubts(made(20, 20, [row // 3 for row in range(50)]), [0, 1]) == [
+    assert doubts(made(19, 20), [0, 1], 0.99) == [few.format(19, 20)]
+    assert doubts(made(20, 1), [0], 0.99) == [few.format(20, 1)]
+    assert doubts(made(1, 1), [1], 0.99) == []
+    assert doubts(made(20, 20, range(50)), [0], 0.99) == []
+    assert doubts(made(20, 20, [row // 2 for row in range(50)]), [0], 0.99) == []
+    assert doubts(made(20, 20, [row // 3 for row in range(50)]), [0, 1], 0.99) == [
         "the 20 test rows of “rare” are of 7 groups, and with fewer than 10 it cannot be told how groups differ"
+    ]
+    assert doubts(made(20, 20), [0], 0.601) == []
+    assert doubts(made(20, 20), [0], 0.6) == [
+        "cross-entropy’s accuracy, 0.600, is no more than that of “common” for every row (0.600); where it has not "
+        "learnt yet, give a longer --budget or more --epochs"
     ]
 
 
