@@ -57,10 +57,11 @@ def verdict(fitted: Fitted) -> str:
 def compose(fitted: Fitted) -> str:
     """The answer, a sentence or two a line."""
     before, after = fitted.before, fitted.after
+    fell = " It fell by more than was allowed; validation rows did not show it." if fitted.accuracy_fell else ""
     lines = [
         f"Recall of {named(fitted.important)}: {before.recall:.3f} → {after.recall:.3f}, {gain(fitted.recall_gain)}; "
         f"hits {before.hits}/{before.num} → {after.hits}/{after.num}, {fitted.num_seeds} models each.",
-        f"Accuracy: {before.accuracy:.3f} → {after.accuracy:.3f}, {gain(fitted.accuracy_gain)}.",
+        f"Accuracy: {before.accuracy:.3f} → {after.accuracy:.3f}, {gain(fitted.accuracy_gain)}.{fell}",
         verdict(fitted),
         who_paid(fitted),
         f"Handed over: {title_of(fitted.setting)}, seed {fitted.handed.seed}, {shift_text(fitted)}. This one model on "
@@ -80,7 +81,7 @@ def note(fitted: Fitted) -> dict[str, object]:
     """The answer as the page shows it: recall and accuracy first, the rest below."""
     recall, accuracy, *details = compose(fitted).split("\n")
     return {
-        "kind": "gain" if fitted.recall_gain.low > 0 else "none",
+        "kind": "gain" if fitted.recall_gain.low > 0 and not fitted.accuracy_fell else "none",
         "sentence": f"{recall} {accuracy}",
         "details": details,
     }

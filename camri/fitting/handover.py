@@ -93,6 +93,7 @@ def hand_over(
         page_path=request.out / PAGE if can_draw() else None,
         answer="",
         finished=is_finished,
+        keep_accuracy=request.tolerance,
     )
     fitted = replace(fitted, answer=answer.compose(fitted))
     if trained is not None:

@@ -96,7 +96,7 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
             steps=steps,
             paid=_paid(tables[-1], tables[0], labels, reading.run.groups("test"), column.indices, reading.classes),
             over_shifted=None if is_baseline else Interval.of(best.gain),
-            gain_is_shown=is_sure(best, p) and not is_baseline,
+            gain_is_shown=is_sure(best, p, reading.rule.tolerance) and not is_baseline,
             is_unanimous=is_baseline or set(best.judgement.arms["chosen"].keys) == {final.key},
             setting=Setting.from_json(final.rows[0].setting),
             seed=seed,

@@ -128,7 +128,7 @@ class Fitted:
     classes that lost most recall, by name. `is_unanimous` is False where the halves of the seeds, each of which picks
     for the other, did not both pick `setting`: gains are then those of the way it was chosen. `caution` is set where
     validation data could not tell settings apart, or rows of an important class, or groups of them, are few.
-    `finished` is False where it was stopped before all seeds had ended.
+    `finished` is False where it was stopped before all seeds had ended. `keep_accuracy` is what was asked for.
     """
 
     important: tuple[str, ...]
@@ -160,6 +160,12 @@ class Fitted:
     page_path: Path | None
     answer: str
     finished: bool
+    keep_accuracy: float
+
+    @property
+    def accuracy_fell(self) -> bool:
+        """Whether accuracy is surely lower than was allowed, on test images."""
+        return self.accuracy_gain.high < -self.keep_accuracy
 
     def load(self) -> "Model":
         """The model, ready to predict."""

@@ -83,9 +83,12 @@ def _what_is_missing(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> str
     return None
 
 
-def is_sure(best: Judged | None, p: float) -> bool:
-    """Above 0 by the interval, and by the corrected test where there are seeds enough for one."""
-    return best is not None and best.gain.low > 0 and not p >= LEVEL and best.accuracy.high >= 0
+def is_sure(best: Judged | None, p: float, tolerance: float = 0.0) -> bool:
+    """Above 0 by the interval, and by the corrected test where there are seeds enough for one.
+
+    Accuracy must not surely have fallen by more than the tolerance.
+    """
+    return best is not None and best.gain.low > 0 and not p >= LEVEL and best.accuracy.high >= -tolerance
 
 
 def _figures(one: ColumnVerdict) -> str:

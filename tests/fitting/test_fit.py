@@ -319,5 +319,21 @@ def test_the_page_answers_what_the_fit_told(fitted):
     lines = fitted.answer.split("\n")
     assert said.sentence == f"{lines[0]} {lines[1]}"
     assert list(said.details) == lines[2:]
-    assert said.kind == ("gain" if fitted.recall_gain.low > 0 else "none")
+    assert said.kind == answer.note(fitted)["kind"]
     assert html.escape(lines[1], quote=False) in fitted.page_path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("recall_low", "accuracy_high", "allowed", "kind", "fell"),
+    [
+        (0.01, -0.001, 0.0, "none", True),
+        (0.01, -0.001, 0.01, "gain", False),
+        (0.01, 0.0, 0.0, "gain", False),
+        (0.0, 0.001, 0.0, "none", False),
+    ],
+)
+def test_recall_that_accuracy_surely_paid_for_is_no_gain(fitted, recall_low, accuracy_high, allowed, kind, fell):
+    recall, accuracy = Interval(0.05, recall_low, 0.1), Interval(-0.02, -0.04, accuracy_high)
+    told = answer.note(replace(fitted, recall_gain=recall, accuracy_gain=accuracy, keep_accuracy=allowed))
+    assert told["kind"] == kind
+    assert told["sentence"].endswith("It fell by more than was allowed; validation rows did not show it.") is fell

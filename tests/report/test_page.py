@@ -84,6 +84,7 @@ def test_a_gain_needs_its_interval_its_test_and_its_accuracy(low, p, accuracy_hi
     )
     assert is_sure(best, p) is sure
     assert is_sure(best, float("nan")) is (low > 0 and accuracy_high >= 0), "one seed has no test"
+    assert is_sure(best, p, tolerance=0.01) is (low > 0 and p < 0.05), "what may be given up is not held against it"
 
 
 def test_without_validation_data_nothing_is_claimed(no_validation):
