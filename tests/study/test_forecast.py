@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.cluster import Measured, makespan_s, paper_s, table
 from camri.study import paper
-from camri.study.forecast import Measured, makespan_s, paper_s, table
 
 ROOT = Path(__file__).parents[2]
 
