@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from camri.report.theme import Figure
 
 TABLES = ("1", "2")
-FIGURES = ("2", "3", "5", "6", "curve")
+FIGURES = {"2": "contours", "3": "confusion", "5": "penalty", "6": "circle", "curve": "curves"}  # -> records
 
 
 def report(
@@ -114,7 +114,7 @@ def _watching() -> Iterator[Callable[[str, float], None]]:
         yield tell
 
 
-def _known(option: str, name: str, choices: tuple[str, ...]) -> str:
+def _known(option: str, name: str, choices: Collection[str]) -> str:
     if name not in choices:
         raise InputError(f"{option} {name} is unknown; {closest(name, choices)}")
     return name
@@ -179,18 +179,12 @@ def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> 
 
 def _figure(run: Path, name: str) -> "Figure":
     _extra("altair", "vl_convert")
-    from camri.report import circle, contours, curve, figures
+    from camri.report import contours, figures
 
     if name == "2":
         return contours.contours()
     with _watching() as tell, _opened(run, tell) as source:
-        if name == "3":
-            return figures.draw_confusion(source.records("confusion"))
-        if name == "6":
-            return circle.draw_circle(source.records("circle"))
-        if name == "curve":
-            return curve.draw_curves(source.records("curves"))
-        found = figures.draw_penalty(source.records("penalty"))
+        found = figures.draw(FIGURES[name], source.records(FIGURES[name]))
     if found is None:
         raise InputError(f"{run}: Fig. 5 needs WCE or CAMRI trials of at least two penalties, and there are none")
     return found

@@ -28,11 +28,6 @@ def compared(one: ColumnVerdict) -> dict[str, Planned | None]:
     return found
 
 
-def table_two(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Table:
-    """Table II: sd of the angles of the important class, and the minimum and median of the others; smallest in bold."""
-    return table_of_angles(angle_records(reading, verdicts))
-
-
 def angle_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
     """The numbers of Table II: three records for each column and method."""
     if not verdicts:
@@ -62,7 +57,7 @@ def angle_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[d
 
 
 def table_of_angles(records: Sequence[Mapping[str, Any]]) -> Table:
-    """Table II of its records."""
+    """Table II of its records: the important class, the minimum and median of the others; the smallest in bold."""
     names = list(dict.fromkeys(one["method"] for one in records))
     groups = []
     for number in dict.fromkeys(one["column"] for one in records):

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from camri.errors import InputError, closest
-from camri.report import compare, printed
+from camri.report import compare, figures, printed
 from camri.report.angles import table_of_angles
+from camri.report.contours import contours
 from camri.report.gaps import table_of_gaps, table_of_trained
 from camri.report.records import VERDICT, Results, open_results
 from camri.report.table import Table, to_markdown
@@ -134,7 +135,7 @@ def _drawn(part: str, name: str) -> Maker:
         shown = []
         for one in site.find(patterns):
             try:
-                figure = _figure(part, one.records(part))
+                figure = figures.draw(part, one.records(part))
             except InputError:  # these results have nothing to draw it of
                 continue
             if figure is not None:
@@ -144,21 +145,7 @@ def _drawn(part: str, name: str) -> Maker:
     return block
 
 
-def _figure(part: str, records: Any) -> Figure | None:
-    from camri.report import circle, curve, figures
-
-    makers: dict[str, Callable[[Any], Figure | None]] = {
-        "curves": curve.draw_curves,
-        "confusion": figures.draw_confusion,
-        "penalty": figures.draw_penalty,
-        "circle": circle.draw_circle,
-    }
-    return makers[part](records)
-
-
 def _contours(site: Site, patterns: Sequence[str], images: str) -> str:
-    from camri.report.contours import contours
-
     # Computed and not measured: the last digits are the machine's, so its numbers are not in the stamp.
     return _picture(site, "figure2", replace(contours(), records=()), images)
 

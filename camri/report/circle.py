@@ -33,11 +33,6 @@ def recover(logits: Array, weight: Array) -> Array:
     return features / np.linalg.norm(features, axis=1, keepdims=True)
 
 
-def circle(reading: Reading, look: Look = PRINT) -> Figure:
-    """Fig. 6 of a run with two features whose logits and weights were kept: a panel a method, one model each."""
-    return draw_circle(find_circle(reading), look)
-
-
 def room(weight: Array, index: int) -> float:
     """Degrees between a weight vector's two neighbours on the circle, where it lies between them.
 
@@ -53,9 +48,11 @@ def room(weight: Array, index: int) -> float:
 
 
 def find_circle(reading: Reading) -> list[dict[str, Any]]:
-    """What Fig. 6 draws, a panel each: the weight vectors (spokes) and features (dots) of one model.
+    """What Fig. 6 draws of a run with two features, whose logits and weights were kept: a panel for each method.
 
-    Of several models of a method it is that of the median accuracy (validation, if there is any): one may have
+    A panel has the weight vectors (spokes) and features (dots) of one model.
+
+    Of several models it is that of the median accuracy (validation, if there is any): one may have
     collapsed. `models` has the accuracy and the first important class's room of every one.
     """
     if not reading.columns:

@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 
 from camri.metrics import Array
-from camri.report.theme import PRINT, Figure, Look, Panel, drawing
+from camri.report.theme import Figure, Panel, drawing
 
 WEIGHTS = np.array([[np.cos(a), np.sin(a)] for a in np.deg2rad([90.0, 210.0, 330.0])])  # the first is the label's
 EXTENT = 4.0
@@ -97,7 +97,7 @@ def _between(one: Sequence[float], other: Sequence[float], level: float) -> tupl
     return round(float(one[0] + part * (other[0] - one[0])), 4), round(float(one[1] + part * (other[1] - one[1])), 4)
 
 
-def contours(look: Look = PRINT, steps: int = 61) -> Figure:
+def contours(steps: int = 61) -> Figure:
     """Fig. 2: contours of cross-entropy, WCE, and softmax on the circle without and with a margin, label 0."""
     axis = np.linspace(-EXTENT, EXTENT, steps)
     x, y = np.meshgrid(axis, axis)
@@ -115,7 +115,7 @@ def contours(look: Look = PRINT, steps: int = 61) -> Figure:
         levels = np.linspace(scale.min(), scale.max(), LEVELS + 2)[1:-1]
         lines = [segment for level in levels for segment in isolines(values, axis, float(level))]
         records += [{"panel": title, **segment} for segment in lines]
-        panels.append(Panel(title, _layers(field, lines, look), 340))
+        panels.append(Panel(title, _layers(field, lines), 340))
     return Figure(
         "contours",
         "Fig. 2: loss over the feature plane",
@@ -128,7 +128,7 @@ def contours(look: Look = PRINT, steps: int = 61) -> Figure:
     )
 
 
-def _layers(field: list[dict[str, float]], lines: list[dict[str, float]], look: Look) -> Any:
+def _layers(field: list[dict[str, float]], lines: list[dict[str, float]]) -> Any:
     domain = alt.Scale(domain=[-EXTENT, EXTENT], nice=False)
     x, y = alt.X("x:Q", scale=domain, title="z₁"), alt.Y("y:Q", scale=domain, title="z₂")
     color = alt.Color("part:Q", scale=alt.Scale(scheme="viridis"), title="loss", legend=alt.Legend(orient="right"))

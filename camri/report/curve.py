@@ -17,11 +17,6 @@ BANDED = ("camri", BASELINE)
 BACK = 0.15  # of recall below the least of the models as trained: the curve's other end is of no use
 
 
-def curves(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRINT) -> Figure:
-    """Accuracy against the important class's recall under the shift, one line a method, with a band of one sd."""
-    return draw_curves(trace_curves(reading, verdicts), look)
-
-
 def trace_curves(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
     """What the curves draw, a column each: its accuracy floor and, for every method, the start and the line."""
     return [_trace(reading, one) for one in verdicts if one.settings]
@@ -58,7 +53,7 @@ def _trace(reading: Reading, one: ColumnVerdict) -> dict[str, Any]:
 
 
 def draw_curves(columns: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Figure:
-    """The figure of what `trace_curves` found."""
+    """Accuracy against recall under the shift, one line a method, with a band of one sd: what `trace_curves` found."""
     panels: list[Panel] = []
     records: list[dict[str, Any]] = []
     num_methods = max((len(column["lines"]) for column in columns), default=0)

@@ -1,6 +1,6 @@
 """The paper's figures from a run: confusion and its changes (3), recall and accuracy against the penalty (5)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -8,48 +8,34 @@ import numpy as np
 
 from camri.errors import InputError
 from camri.metrics import Array
+from camri.report.circle import draw_circle
+from camri.report.curve import draw_curves
 from camri.report.reading import Planned, Reading, measure, quoted, title_of
 from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, labels
 from camri.report.verdict import ColumnVerdict
 
 MOST_CLASSES = 20
 FEW_CLASSES = 12  # up to here numbers fit into the cells
-UNIT = np.pi / 64  # the paper's step for margins
 # A method's penalty: the knob that grows along the horizontal axis, its title, and the unit it is shown in.
 PENALTIES = {
-    "camri": ("m", "margin m (π/64)", UNIT),
-    "arcface": ("m", "margin m of all classes (π/64)", UNIT),
     "wce": ("w", "weight w", 1.0),
-    "wasserstein": ("c", "cost c", 1.0),
-    "crwwce": ("fn", "weight of misses fn", 1.0),
-    "cosface": ("m", "margin m", 1.0),
+    "camri": ("m", "margin m (π/64)", np.pi / 64),  # the paper's step for margins
 }
-
-
 # Where cells have no numbers: squares in a row, as strong as cells of such a value.
 SQUARES = alt.Legend(
     symbolType="square", symbolSize=180, symbolStrokeWidth=0, direction="horizontal", columns=0, tickCount=4
 )
 
 
-def confusion(
-    reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRINT, method: str | None = None
-) -> Figure:
-    """Fig. 3: cross-entropy's confusion matrix, and the changes by a method (CAMRI unless told), a panel a column."""
-    return draw_confusion(count_confusion(reading, verdicts, method), look)
-
-
-def count_confusion(reading: Reading, verdicts: Sequence[ColumnVerdict], method: str | None = None) -> dict[str, Any]:
-    """What Fig. 3 draws: the classes shown, and the percentages or changes of each panel."""
+def count_confusion(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> dict[str, Any]:
+    """What Fig. 3 draws: cross-entropy's confusion matrix, and the changes by CAMRI, or else the first method."""
     first = next((one for one in verdicts if one.baseline is not None), None)
     if first is None or first.baseline is None:
         raise InputError(f"{reading.folder}: Fig. 3 needs cross-entropy trials and important classes, and has none")
     before = reading.confusion(first.baseline)
     changes = []
     for one in verdicts:
-        name = method or (
-            "camri" if one.of("camri") else next((s.method for s in one.settings if s.method != "ce"), "ce")
-        )
+        name = "camri" if one.of("camri") else next((s.method for s in one.settings if s.method != "ce"), "ce")
         setting = one.in_table_one(name) or one.shown(name)
         if setting is not None and name != "ce":
             changes.append((one, setting, reading.confusion(setting) - before))
@@ -155,20 +141,11 @@ def _heat(records: Sequence[dict[str, Any]], names: Sequence[str], look: Look, i
     return alt.layer(*cells, shown.mark_text(fontSize=9, color=look.ink).encode(text=form))
 
 
-def penalty(
-    reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = PRINT, methods: Sequence[str] = ("wce", "camri")
-) -> Figure | None:
-    """Fig. 5: recall and accuracy against the penalty, a panel a column and method; None without two penalties."""
-    return draw_penalty(measure_penalty(verdicts, methods), look)
-
-
-def measure_penalty(
-    verdicts: Sequence[ColumnVerdict], methods: Sequence[str] = ("wce", "camri")
-) -> list[dict[str, Any]]:
+def measure_penalty(verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
     """What Fig. 5 draws: recall and accuracy of each column, method and penalty, where there are two penalties."""
     records = []
     for one in verdicts:
-        for found in (_penalty_records(one, method) for method in methods):
+        for found in (_penalty_records(one, method) for method in PENALTIES):
             if len({record["penalty"] for record in found}) >= 2:
                 records += found
     return records
@@ -199,9 +176,20 @@ def draw_penalty(records: Sequence[dict[str, Any]], look: Look = PRINT) -> Figur
     )
 
 
+def draw(part: str, records: Any, look: Look = PRINT) -> Figure | None:
+    """The figure of a run's or a results folder's records of that part; None of no penalties."""
+    makers: dict[str, Callable[[Any, Look], Figure | None]] = {
+        "curves": draw_curves,
+        "confusion": draw_confusion,
+        "penalty": draw_penalty,
+        "circle": draw_circle,
+    }
+    return makers[part](records, look)
+
+
 def _penalty_records(one: ColumnVerdict, method: str) -> list[dict[str, Any]]:
     shown = one.in_table_one(method) or one.shown(method)
-    if shown is None or method not in PENALTIES:
+    if shown is None:
         return []
     knob, _, unit = PENALTIES[method]
     fixed = {name: shown.value(name) for name in shown.knobs if name != knob}

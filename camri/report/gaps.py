@@ -20,12 +20,6 @@ from camri.study.records import Row
 CHOSEN = "The setting is the method’s best on validation images."
 
 
-def gap_tables(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> tuple[Table, ...]:
-    """Both tables of a run; none where nothing can be compared."""
-    records = gap_records(reading, verdicts)
-    return (table_of_trained(records), table_of_gaps(records)) if records else ()
-
-
 def gap_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
     """A record for each column and method: its setting that is best on validation data against cross-entropy.
 

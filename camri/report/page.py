@@ -16,18 +16,20 @@ from markupsafe import Markup
 import camri
 from camri.errors import InputError
 from camri.files import replacing
-from camri.report import charts, curve, figures
-from camri.report.angles import table_two
+from camri.report import charts
+from camri.report.angles import table_of_angles
 from camri.report.answer import answer
 from camri.report.calibration import calibration_table
-from camri.report.gaps import gap_tables
+from camri.report.figures import draw
+from camri.report.gaps import table_of_gaps, table_of_trained
 from camri.report.glossary import explain
 from camri.report.reading import HARDWARE, VERSIONS, Reading, list_environment, quoted
+from camri.report.records import FromRun
 from camri.report.steps import steps_table
 from camri.report.table import Table
-from camri.report.tables import honest_table, table_one
+from camri.report.tables import paper_table, table_of_honest
 from camri.report.theme import PAGE, Figure, specification
-from camri.report.verdict import ColumnVerdict, judge_columns
+from camri.report.verdict import ColumnVerdict
 from camri.words import duration
 
 FILE_NAME = "report.html"
@@ -69,14 +71,14 @@ def put(text: str, path: Path) -> Path:
 
 def render(reading: Reading) -> str:
     """The page as HTML."""
-    verdicts = judge_columns(reading)
-    found = sections(reading, verdicts)
+    source = FromRun(reading)
+    found = sections(source)
     reading.begin("writing the page")
     return fill(
         "page.html.j2",
         found,
         title=f"{reading.name}: {', '.join(quoted(column.title) for column in reading.columns) or 'important classes'}",
-        answer=answer(reading, verdicts),
+        answer=answer(reading, source.verdicts),
         cautions=reading.cautions(),
         progress=reading.progress(),
         failed=reading.failed,
@@ -111,20 +113,17 @@ def fill(template: str, found: Sequence[Section], **values: Any) -> str:
     )
 
 
-def sections(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[Section]:
+def sections(source: FromRun) -> list[Section]:
     """What the page shows, in its order; a part that cannot be drawn says why."""
+    reading, verdicts = source.reading, source.verdicts
     made: list[tuple[str, str, Callable[[], Section]]] = [
-        ("curve", "Curve", lambda: _curve(reading, verdicts)),
-        ("table", "Table", lambda: _tables(reading, verdicts)),
-        (
-            "penalty",
-            "Penalty",
-            lambda: _drawn(figures.penalty(reading, verdicts, PAGE), ONE_PENALTY),
-        ),
-        ("confusion", "Confusion", lambda: _drawn(figures.confusion(reading, verdicts, PAGE))),
+        ("curve", "Curve", lambda: _curve(source)),
+        ("table", "Table", lambda: _tables(source)),
+        ("penalty", "Penalty", lambda: _of_records(source, "penalty", why_not=ONE_PENALTY)),
+        ("confusion", "Confusion", lambda: _of_records(source, "confusion")),
         ("who-paid", "Who paid", lambda: _drawn(charts.who_paid(reading, verdicts, PAGE), NOBODY)),
         ("calibration", "Calibration", lambda: _calibration(verdicts)),
-        ("angles", "Angles", lambda: _angles(reading, verdicts)),
+        ("angles", "Angles", lambda: _angles(source)),
         ("cost", "Cost", lambda: _drawn(charts.cost(reading, PAGE))),
     ]
     steps = steps_table(reading)
@@ -148,22 +147,24 @@ def _drawn(figure: Figure | None, why_not: str = "") -> Section:
     return Section("", "", figure.title, figure)
 
 
-def _curve(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:
-    figure = curve.curves(reading, verdicts, PAGE)
-    return Section("", "", figure.title, figure, gap_tables(reading, verdicts))
+def _of_records(source: FromRun, part: str, why_not: str = "") -> Section:
+    return _drawn(draw(part, source.records(part), PAGE), why_not)
 
 
-def _tables(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:
-    honest = honest_table(reading, verdicts)
-    paper = table_one([(reading, verdicts)])
+def _curve(source: FromRun) -> Section:
+    section, gaps = _of_records(source, "curves"), source.records("gaps")
+    return replace(section, tables=(table_of_trained(gaps), table_of_gaps(gaps)) if gaps else ())
+
+
+def _tables(source: FromRun) -> Section:
+    honest, paper = source.records("honest"), paper_table([source.records("paper")])
     why_not = (
         "No method but cross-entropy has ended yet, so there is nothing to choose."
-        if reading.has_validation
+        if source.reading.has_validation
         else "The study held out no validation images, so there is no honest choice to show."
     )
-    text = "" if honest else why_not
-    shown = (honest, paper) if honest else (paper,)
-    return Section("", "", "The table: every method and its controls", tables=shown, text=text)
+    shown = (table_of_honest(honest), paper) if honest else (paper,)
+    return Section("", "", "The table: every method and its controls", tables=shown, text="" if honest else why_not)
 
 
 def _calibration(verdicts: Sequence[ColumnVerdict]) -> Section:
@@ -172,9 +173,9 @@ def _calibration(verdicts: Sequence[ColumnVerdict]) -> Section:
     return Section("", "", "Calibration: can its probabilities be used?", tables=(table,) if table else (), text=text)
 
 
-def _angles(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Section:
-    figure = charts.angle_strips(reading, verdicts, PAGE)
-    return Section("", "", figure.title, figure, (table_two(reading, verdicts),))
+def _angles(source: FromRun) -> Section:
+    section = _drawn(charts.angle_strips(source.reading, source.verdicts, PAGE))
+    return replace(section, tables=(table_of_angles(source.records("angles")),))
 
 
 def facts(reading: Reading) -> list[tuple[str, str]]:

@@ -9,8 +9,8 @@ from camri.errors import InputError
 from camri.losses import cross_entropy as torch_cross_entropy
 from camri.losses import margin_softmax as torch_margin_softmax
 from camri.report import charts, contours, curve, figures
-from camri.report.circle import circle, draw_circle, find_circle, recover, room
-from camri.report.curve import BACK, DEPTH, curves
+from camri.report.circle import draw_circle, find_circle, recover, room
+from camri.report.curve import BACK, DEPTH, draw_curves, trace_curves
 from camri.report.reading import measure
 from camri.report.theme import PAGE, export, specification
 from tests.report.conftest import make_run
@@ -18,7 +18,7 @@ from tests.report.conftest import make_run
 
 def test_the_curve_holds_every_method_and_its_points_lie_on_the_trials_own(opened, gain):
     reading, verdicts = opened(gain)
-    figure = curves(reading, verdicts)
+    figure = draw_curves(trace_curves(reading, verdicts))
     assert [panel.title for panel in figure.panels] == ["“column”", "“ring”"]
     assert {record["method"] for record in figure.records} == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
     one = verdicts[0]
@@ -46,16 +46,16 @@ def test_of_many_methods_only_two_have_a_band(opened, gain, monkeypatch):
         return {one["method"] for one in json.loads(values)}
 
     reading, verdicts = opened(gain)
-    figure = curves(reading, verdicts)
+    figure = draw_curves(trace_curves(reading, verdicts))
     assert banded(figure) == {"CAMRI", "cross-entropy"}
     assert "bands: ± one standard deviation of CAMRI and cross-entropy" in figure.caption
     assert {record["method"] for record in figure.records} == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
     monkeypatch.setattr(curve, "MOST_BANDS", 4)
-    assert banded(curves(reading, verdicts)) == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
+    assert banded(draw_curves(trace_curves(reading, verdicts))) == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
 
 
 def test_the_curve_says_whose_recall_it_is(opened, gain):
-    traced = curve.trace_curves(*opened(gain))
+    traced = trace_curves(*opened(gain))
     assert [one["num_important"] for one in traced] == [1, 1]
     texts = []
     for several in (
@@ -63,7 +63,7 @@ def test_the_curve_says_whose_recall_it_is(opened, gain):
         [{**traced[0], "num_important": 2}],
         [{k: traced[0][k] for k in traced[0] if k != "num_important"}],
     ):
-        drawn = curve.draw_curves(several).panels[0].chart.to_dict(validate=False)
+        drawn = draw_curves(several).panels[0].chart.to_dict(validate=False)
         texts += {one["encoding"]["x"]["title"] for one in drawn["layer"] if "x" in one["encoding"]}
     one, both = "recall of the important class", "mean recall of the important classes"
     assert texts == [one, both, one], "results of earlier versions do not say, and have one class"
@@ -72,7 +72,11 @@ def test_the_curve_says_whose_recall_it_is(opened, gain):
 def test_a_better_method_lies_above_and_a_biased_one_does_not(opened, gain, no_gain):
     def height(folder, method):
         reading, verdicts = opened(folder)
-        records = [r for r in curves(reading, verdicts[:1]).records if r["method"] in (method, "cross-entropy")]
+        records = [
+            r
+            for r in draw_curves(trace_curves(reading, verdicts[:1])).records
+            if r["method"] in (method, "cross-entropy")
+        ]
         recalls = {r["recall"] for r in records if r["method"] == method}
         shared = recalls & {r["recall"] for r in records if r["method"] == "cross-entropy"}
         mean = {
@@ -87,7 +91,7 @@ def test_a_better_method_lies_above_and_a_biased_one_does_not(opened, gain, no_g
 
 def test_confusion_and_differences_are_shares_of_each_row(opened, gain):
     reading, verdicts = opened(gain)
-    figure = figures.confusion(reading, verdicts)
+    figure = figures.draw_confusion(figures.count_confusion(reading, verdicts))
     assert [panel.title[:4] for panel in figure.panels] == ["(a) ", "(b) ", "(c) "]
     for name in reading.classes:
         row = [
@@ -104,8 +108,8 @@ def test_confusion_and_differences_are_shares_of_each_row(opened, gain):
 
 
 def test_the_penalty_figure_has_means_and_bands_at_one_scale(opened, gain):
-    reading, verdicts = opened(gain)
-    figure = figures.penalty(reading, verdicts)
+    _, verdicts = opened(gain)
+    figure = figures.draw_penalty(figures.measure_penalty(verdicts))
     assert [panel.title for panel in figure.panels] == [
         "“column”: WCE", "“column”: CAMRI, s = 8", "“ring”: WCE", "“ring”: CAMRI, s = 8",
     ]  # fmt: skip
@@ -178,7 +182,7 @@ def test_fig_6_finds_the_features_again():
 
 def test_fig_6_of_a_run_that_kept_logits_and_weights(opened, tmp_path):
     reading, _ = opened(make_run(tmp_path, seeds=1, num_images=40, keep=True))
-    figure = circle(reading)
+    figure = draw_circle(find_circle(reading))
     assert [panel.title.split(":")[0] for panel in figure.panels] == ["L2-softmax", "CAMRI"]
     spokes = {r["class"]: (r["x"], r["y"]) for r in figure.records if r["line"] and r["panel"] == "camri"}
     assert spokes["column"] == pytest.approx((0.0, 1.0), abs=1e-9)
@@ -218,18 +222,18 @@ def test_fig_6_says_what_it_lacks(opened, gain):
     with pytest.raises(
         InputError, match=r"Fig\. 6 needs features, and the outcomes of .* keep none; run the study with"
     ):
-        circle(reading)
+        find_circle(reading)
 
 
 def test_every_figure_has_a_caption_and_a_specification_for_the_page(opened, gain):
     reading, verdicts = opened(gain)
     for figure in (
-        curves(reading, verdicts, PAGE),
+        draw_curves(trace_curves(reading, verdicts), PAGE),
         charts.who_paid(reading, verdicts, PAGE),
         charts.angle_strips(reading, verdicts, PAGE),
         charts.cost(reading, PAGE),
-        figures.confusion(reading, verdicts, PAGE),
-        figures.penalty(reading, verdicts, PAGE),
+        figures.draw_confusion(figures.count_confusion(reading, verdicts), PAGE),
+        figures.draw_penalty(figures.measure_penalty(verdicts), PAGE),
     ):
         assert len(figure.caption) > 80
         for panel in figure.panels:

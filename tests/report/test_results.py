@@ -12,11 +12,11 @@ import pytest
 from camri.cli import app
 from camri.errors import InputError
 from camri.report import records, results
-from camri.report.angles import table_of_angles, table_two
-from camri.report.circle import circle, draw_circle
-from camri.report.curve import curves, draw_curves
-from camri.report.figures import confusion, draw_confusion, draw_penalty, penalty
-from camri.report.gaps import gap_tables, table_of_gaps, table_of_trained
+from camri.report.angles import angle_records, table_of_angles
+from camri.report.circle import draw_circle, find_circle
+from camri.report.curve import draw_curves, trace_curves
+from camri.report.figures import count_confusion, draw_confusion, draw_penalty, measure_penalty
+from camri.report.gaps import gap_records, table_of_gaps, table_of_trained
 from camri.report.records import FromRun, open_results
 from camri.report.results import without_places, write_results
 from camri.report.table import write
@@ -38,11 +38,10 @@ def test_tables_of_results_are_those_of_the_run(opened, gain, written, form):
     pairs = [
         (table_one([(reading, verdicts)]), paper_table([stored.records("paper")])),
         (honest_table(reading, verdicts), table_of_honest(stored.records("honest"))),
-        (table_two(reading, verdicts), table_of_angles(stored.records("angles"))),
-        *zip(
-            gap_tables(reading, verdicts),
-            (table_of_trained(stored.records("gaps")), table_of_gaps(stored.records("gaps"))),
-            strict=True,
+        (table_of_angles(angle_records(reading, verdicts)), table_of_angles(stored.records("angles"))),
+        *(
+            (make(gap_records(reading, verdicts)), make(stored.records("gaps")))
+            for make in (table_of_trained, table_of_gaps)
         ),
     ]
     for mine, theirs in pairs:
@@ -53,9 +52,9 @@ def test_figures_of_results_are_those_of_the_run(opened, gain, written):
     reading, verdicts = opened(gain)
     stored = open_results(written)
     pairs = [
-        (curves(reading, verdicts), draw_curves(stored.records("curves"))),
-        (confusion(reading, verdicts), draw_confusion(stored.records("confusion"))),
-        (penalty(reading, verdicts), draw_penalty(stored.records("penalty"))),
+        (draw_curves(trace_curves(reading, verdicts)), draw_curves(stored.records("curves"))),
+        (draw_confusion(count_confusion(reading, verdicts)), draw_confusion(stored.records("confusion"))),
+        (draw_penalty(measure_penalty(verdicts)), draw_penalty(stored.records("penalty"))),
     ]
     for mine, theirs in pairs:
         assert mine.caption == theirs.caption
@@ -70,7 +69,7 @@ def test_fig_6_of_results(opened, tmp_path):
     run = make_run(tmp_path / "run", methods=methods, keep=True, seeds=1, num_images=40)
     reading, _ = opened(run)
     stored = open_results(write_results(run, tmp_path / "results"))
-    assert draw_circle(stored.records("circle")).records == circle(reading).records
+    assert draw_circle(stored.records("circle")).records == draw_circle(find_circle(reading)).records
     assert (stored.records("paper"), stored.records("honest")) == ([], [])
     with pytest.raises(InputError, match="has no penalty: the run had nothing to draw it of"):
         stored.records("penalty")

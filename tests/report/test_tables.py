@@ -14,7 +14,7 @@ from rich.console import Console
 
 from camri.methods import METHODS
 from camri.report import printed
-from camri.report.angles import table_two
+from camri.report.angles import angle_records, table_of_angles
 from camri.report.reading import TITLES
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
 from camri.report.tables import honest_table, paper_table, picked, records_of_columns, table_one
@@ -188,7 +188,7 @@ def test_charts_show_the_papers_setting_or_the_first_where_nothing_was_held_out(
 
 
 def test_table_two_has_the_important_class_and_the_others(opened, gain):
-    table = table_two(*opened(gain))
+    table = table_of_angles(angle_records(*opened(gain)))
     # Made angles: 0.1 + 0.01 · class + 0.001 · seed, seeds 0 … 7. Without class 1: minimum 0.1035, median 0.1235.
     camri = {row[0].text: row[1] for row in table.rows}
     assert camri["column (important)"] == Cell("0.1135")
@@ -199,7 +199,7 @@ def test_table_two_has_the_important_class_and_the_others(opened, gain):
 
 
 def test_table_two_leaves_the_important_class_out_of_the_others(opened, tmp_path):
-    table = table_two(*opened(make_run(tmp_path, important=("row",), seeds=1)))
+    table = table_of_angles(angle_records(*opened(make_run(tmp_path, important=("row",), seeds=1))))
     assert [row[1].text for row in table.rows] == ["0.1000", "0.1100", "0.1200"]
 
 
