@@ -5,10 +5,9 @@ points of the group "camri.methods" (docs/study.md).
 """
 
 import hashlib
-import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -350,24 +349,6 @@ def setting(
             raise InputError(f"{name} {knob_name} has {len(given)} values for {len(classes)} important classes")
         values.append((knob_name, tuple(_number(name, knob_name, value) for value in given)))
     return Setting(name, classes, tuple(values))
-
-
-def grid(name: str, important: int | Iterable[int] = (), **narrowed: Sequence[float]) -> Iterator[Setting]:
-    """Every setting of a method's grid; `narrowed` replaces the values of a knob.
-
-    For the methods of the paper the grid is the paper's. Several important classes share each value.
-
-    >>> len(list(grid("camri", 3))), len(list(grid("camri", 3, s=[8.0])))
-    (63, 9)
-    """
-    entry = method(name)
-    for unknown in narrowed.keys() - entry.knobs.keys():
-        raise InputError(
-            f"{name} has no knob {unknown!r}; {closest(unknown, entry.knobs) if entry.knobs else 'it has none'}"
-        )
-    axes = [narrowed.get(knob_name, knob.grid) for knob_name, knob in entry.knobs.items()]
-    for values in itertools.product(*axes):
-        yield setting(name, important, **dict(zip(entry.knobs, values, strict=True)))
 
 
 def _number(name: str, knob: str, value: Any) -> float:

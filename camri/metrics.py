@@ -89,11 +89,6 @@ class Scores:
         """The share of images that are classified rightly."""
         return float(self.correct(shift).mean())
 
-    def recall_of_all(self, num_classes: int, shift: ArrayLike = 0.0) -> Array:
-        """Recall of every class, important or not, nan for one without images: (C,)."""
-        found = np.bincount(self.labels[self.correct(shift)], minlength=num_classes)
-        return divide(found, np.bincount(self.labels, minlength=num_classes))
-
     def confidence(self, shift: ArrayLike = 0.0) -> Array:
         """The predicted class's softmax probability after the shift: float64 (N,)."""
         scores = self.shifted(shift)

@@ -66,14 +66,14 @@ class Dropout(nn.Module):
         return f"p={self.p}"
 
 
-def seed_dropout(model: nn.Module, seed: int, calls: int = 0) -> None:
-    """Nothing; the masks of every `Dropout` in `model` follow from `seed` from now on, from call number `calls`."""
+def seed_dropout(model: nn.Module, seed: int) -> None:
+    """Nothing; the masks of every `Dropout` in `model` follow from `seed` from now on, the calls counted from 0."""
     layers = [module for module in model.modules() if isinstance(module, Dropout)]
     for place, layer in enumerate(layers):
         digest = hashlib.blake2b(f"dropout/{seed}/{place}".encode(), digest_size=8).digest()
         layer.seeded = True
         layer.seeds.copy_(torch.tensor(struct.unpack(">ii", digest), dtype=torch.int32))
-        layer.calls.fill_(calls)
+        layer.calls.zero_()
 
 
 def _position(x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from camri.metrics import REST, Array, Scores, divide, pool
 
 Objective = str | Mapping[int, float]
 Utility = Callable[[Array, Array], Array]
+MOST_ROUNDS = 10  # over all important classes, when each has a shift of its own
 SLACK = 1e-9  # accuracies are ratios of counts: what differs by less is equal
 
 
@@ -63,17 +64,6 @@ class Curve:
         if not np.all((np.asarray(recall) >= 0) & (np.asarray(recall) <= 1)):
             raise InputError(f"recall={recall!r} is not allowed; give numbers from 0 to 1")
         return np.searchsorted(self.mean_recall, np.asarray(recall) - SLACK, side="left")
-
-    def recall_at(self, accuracy: float) -> float:
-        """The highest mean recall at no less than such an accuracy, nan where none is.
-
-        >>> from camri.metrics import condense
-        >>> curve = trace(condense(np.array([[1.0, 0.0], [3.0, 0.0], [1.5, 0.0]]), [1, 1, 0], (1,)))
-        >>> curve.recall_at(0.5), curve.recall_at(0.9)
-        (1.0, nan)
-        """
-        fit = self.accuracy >= accuracy - SLACK
-        return float(self.mean_recall[fit].max()) if fit.any() else float("nan")
 
 
 def trace(scores: Scores) -> Curve:
@@ -209,10 +199,10 @@ def _best(worth: Array, shift: Array, lowest: float) -> int:
     return int(np.where(worth == worth.max(), np.abs(shift), np.inf).argmin())
 
 
-def _climb(scores: Scores, start: Array, utility: Utility, lowest: float, rounds: int = 10) -> Array:
+def _climb(scores: Scores, start: Array, utility: Utility, lowest: float) -> Array:
     """A shift that no change of a single class's part improves, reached from the start class by class."""
     shift = start.copy()
-    for _ in range(rounds):
+    for _ in range(MOST_ROUNDS):
         previous = shift.copy()
         for i, index in enumerate(scores.important):
             others = scores.shifted(shift)

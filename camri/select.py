@@ -13,7 +13,7 @@ import numpy as np
 from camri.errors import InputError, closest
 from camri.metrics import Array, Reliability, Scores, pool, reliability
 from camri.posthoc import SLACK, Objective, Shift, choose_shift, value_of
-from camri.stats import Debiased, Difference, compare, debias_choice
+from camri.stats import Difference, compare
 
 OPTIMISTIC = "chosen on the test set: optimistic"
 
@@ -89,13 +89,11 @@ def choose_as_paper(baseline: Measured, settings: Sequence[Measured]) -> PaperCh
     """
     recall = np.array([np.mean(one.recall) for one in settings])
     accuracy = np.array([np.mean(one.accuracy) for one in settings])
-    index = _rule(recall, accuracy, float(np.mean(baseline.accuracy)))
-    return None if index is None else PaperChoice(settings[index].key, float(recall[index]), float(accuracy[index]))
-
-
-def _rule(recall: Array, accuracy: Array, floor: float) -> int | None:
-    kept = accuracy >= floor - SLACK
-    return int(np.where(kept, recall, -np.inf).argmax()) if kept.any() else None
+    kept = accuracy >= np.mean(baseline.accuracy) - SLACK
+    if not kept.any():
+        return None
+    index = int(np.where(kept, recall, -np.inf).argmax())
+    return PaperChoice(settings[index].key, float(recall[index]), float(accuracy[index]))
 
 
 def mark_best(cells: Mapping[str, PaperChoice | None]) -> set[str]:
@@ -106,21 +104,6 @@ def mark_best(cells: Mapping[str, PaperChoice | None]) -> set[str]:
     """
     shown = {method: cell.recall for method, cell in cells.items() if cell is not None}
     return {method for method, recall in shown.items() if recall >= max(shown.values()) - SLACK}
-
-
-def debias_paper(baseline: Candidate, settings: Sequence[Candidate], *, seed: int, num_draws: int = 200) -> Debiased:
-    """The gain of the paper's rule as it appears, and as it would be on fresh seeds and images (`debias_choice`)."""
-    by_seed = [{trial.seed: trial.test for trial in one.trials} for one in (baseline, *settings)]
-    seeds = sorted(set.intersection(*map(set, by_seed)))
-    correct = np.array([[tests[number].correct() for number in seeds] for tests in by_seed])
-    labels, important = by_seed[0][seeds[0]].labels, by_seed[0][seeds[0]].important
-
-    def choose(recall: Array, accuracy: Array) -> int | None:
-        index = _rule(recall[1:], accuracy[1:], float(accuracy[0]))
-        return None if index is None else 1 + index
-
-    is_important = np.isin(labels, important)
-    return debias_choice(correct, is_important, choose, seed=seed, parts=labels, num_draws=num_draws)
 
 
 @dataclass(frozen=True)
@@ -172,14 +155,12 @@ class Choice:
     fresh_seeds: bool
 
 
-def choose(
-    baseline: Validation, candidates: Sequence[Validation], rule: Rule | None = None, num_folds: int = 2
-) -> Choice:
+def choose(baseline: Validation, candidates: Sequence[Validation], rule: Rule | None = None) -> Choice:
     """The setting with the best validation recall at no less than the baseline's validation accuracy.
 
     Every setting, the baseline too, is taken with its own best shift. There is always a choice, at worst the baseline
     as it is. Equal values: higher accuracy, then the smaller shift, then the first given; the baseline comes first.
-    With two folds each half of the seeds chooses for the other half.
+    Each half of the seeds chooses for the other half.
 
     >>> from camri.metrics import condense
     >>> def scores(leads):
@@ -213,7 +194,7 @@ def choose(
     final = pick(frozenset())
     if len(seeds) == 1:
         return Choice(rule, final, ((frozenset(seeds), final),), fresh_seeds=False)
-    groups = [frozenset(seeds[first::num_folds]) for first in range(min(num_folds, len(seeds)))]
+    groups = [frozenset(seeds[first::2]) for first in (0, 1)]
     return Choice(rule, final, tuple((group, pick(group)) for group in groups), fresh_seeds=True)
 
 

@@ -300,12 +300,11 @@ def debias_choice(
     *,
     seed: int,
     parts: Array | None = None,
-    baseline: int = 0,
     num_draws: int = 200,
 ) -> Debiased:
     """The recall gain of the best of K settings, less what choosing it on the same data adds.
 
-    correct: bool (K, S, N), settings × seeds × images, the baseline among the settings; is_important: bool (N,).
+    correct: bool (K, S, N), settings × seeds × images, the baseline first; is_important: bool (N,).
     choose: (recall (K,), accuracy (K,)) -> the chosen setting, or None to stay with the baseline.
     parts: labels (N,); recall is then the mean over the important classes of theirs.
 
@@ -328,7 +327,7 @@ def debias_choice(
     rng = np.random.default_rng(seed)
     recalls = np.mean([correct[:, :, part].mean(axis=(1, 2)) for part in masks], axis=0)
     chosen = choose(recalls, correct.mean(axis=(1, 2)))
-    apparent = 0.0 if chosen is None else float(recalls[chosen] - recalls[baseline])
+    apparent = 0.0 if chosen is None else float(recalls[chosen] - recalls[0])
     images = np.zeros((num_draws, num_images))
     for part in map(np.flatnonzero, (*masks, ~mask)):
         images[:, part] = rng.multinomial(len(part), np.full(len(part), 1 / max(len(part), 1)), size=num_draws)
@@ -346,5 +345,5 @@ def debias_choice(
     gains = []
     for draw in np.flatnonzero(left_out.any(axis=1)):
         picked = choose(recall[:, draw], accuracy[:, draw])
-        gains.append(0.0 if picked is None else float(outside[picked, draw] - outside[baseline, draw]))
+        gains.append(0.0 if picked is None else float(outside[picked, draw] - outside[0, draw]))
     return Debiased(apparent, float(np.mean(gains)))

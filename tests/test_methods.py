@@ -9,9 +9,14 @@ import torch
 
 from camri import methods
 from camri.errors import InputError
-from camri.methods import METHODS, Setting, grid, setting
+from camri.methods import METHODS, Setting, setting
+from camri.study.grid import Grid
 
 UNIT = math.pi / 64
+
+
+def grid(name, important=0):
+    return Grid.of(name).settings(((important, 1.0),))
 
 
 def test_the_papers_grids():
@@ -172,7 +177,6 @@ def test_common_options_reach_the_loss():
         (lambda: setting("camri", 3, m="x", s=8), "^camri m='x' is not a finite number"),
         (lambda: setting("camri", 3, m=0.1, s="x"), "^camri s='x' is not a finite number"),
         (lambda: setting("camri", 3, m=math.nan, s=8), "m=nan"),
-        (lambda: list(grid("camri", 3, q=[1])), "no knob 'q'"),
         (lambda: setting("camri", 12, m=0.1, s=8).criterion(10), "12 is not a class; there are 10"),
         (lambda: setting("camri", 10, m=0.1, s=8).criterion(10), "10 is not a class; there are 10, 0 to 9"),
         (lambda: setting("camri", -1, m=0.1, s=8).criterion(10), "-1 is not a class"),

@@ -37,8 +37,6 @@ def test_the_curve_of_six_images_by_hand():
     assert curve.reach(0.5) == 3
     assert curve.reach([0.0, 1 / 3, 2 / 3, 1.0]).tolist() == [0, 1, 3, 5]
     assert curve.precision[curve.reach(1.0)].tolist() == [3 / 5]
-    assert curve.recall_at(4 / 6) == 1.0
-    assert np.isnan(curve.recall_at(5 / 6))
     for wrong in (1.5, [0.5, 1.5], [-0.1, 0.5]):
         with pytest.raises(InputError, match=r"recall=.* is not allowed"):
             curve.reach(wrong)

@@ -7,7 +7,7 @@ for row in run.rows(method="camri"):
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -213,11 +213,6 @@ class Run:
             weights=self.weights(row),
             **fields,
         )
-
-    def outcomes(self, **chosen: Any) -> Iterator["Outcome"]:
-        """The whole outcomes of :meth:`rows`, one at a time. Needs torch."""
-        for row in self.rows(**chosen):
-            yield self.outcome(row)
 
     @staticmethod
     def _name(row: Row | str) -> str:
