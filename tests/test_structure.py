@@ -58,6 +58,12 @@ def test_imports_point_one_way(path, name):
             assert FLOOR[parts[1]] < FLOOR[name], f"{name} may not import {parts[1]}"
 
 
+def test_a_cluster_compares_all_code_below_the_studies():
+    from camri.study.remote import APART
+
+    assert set(APART) == {name for name, floor in FLOOR.items() if floor >= FLOOR["study"]}
+
+
 @pytest.mark.parametrize("package", ["report"])
 def test_the_report_needs_no_torch(package):
     for path in (ROOT / package).rglob("*.py"):

@@ -53,7 +53,7 @@ class Answer:
 
 
 # Above the training in the order of imports: a node may have another version of these.
-APART = ("cli", "report", "study", "demo", "fit", "estimator", "export")
+APART = ("study", "report", "export", "audit", "fitting", "estimator", "cli", "__main__")
 
 
 @functools.cache
