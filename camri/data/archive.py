@@ -26,10 +26,10 @@ def unpack(archive: Path, folder: Path) -> None:
     try:
         if archive.name.lower().endswith(".zip"):
             with zipfile.ZipFile(archive) as opened:
-                _write(archive, folder, _zip_members(archive, opened))
+                _write(folder, _zip_members(archive, opened))
         else:
             with tarfile.open(archive) as opened_tar:
-                _write(archive, folder, _tar_members(archive, opened_tar))
+                _write(folder, _tar_members(archive, opened_tar))
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
         raise InputError(f"{archive} cannot be unpacked ({error}); get it again") from None
     except OSError as error:
@@ -38,7 +38,7 @@ def unpack(archive: Path, folder: Path) -> None:
         ) from None
 
 
-Member = tuple[str, int, IO[bytes] | None]  # name, size, content; no content: a folder
+Member = tuple[str, IO[bytes] | None]  # name, content; no content: a folder
 
 
 def _zip_members(archive: Path, opened: zipfile.ZipFile) -> Iterator[Member]:
@@ -49,10 +49,10 @@ def _zip_members(archive: Path, opened: zipfile.ZipFile) -> Iterator[Member]:
     _refuse_bomb(archive, sum(member.file_size for member in opened.infolist()))
     for member in opened.infolist():
         if member.is_dir():
-            yield member.filename, 0, None
+            yield member.filename, None
         else:
             with opened.open(member) as content:
-                yield member.filename, member.file_size, content
+                yield member.filename, content
 
 
 def _tar_members(archive: Path, opened: tarfile.TarFile) -> Iterator[Member]:
@@ -67,7 +67,7 @@ def _tar_members(archive: Path, opened: tarfile.TarFile) -> Iterator[Member]:
             )
     _refuse_bomb(archive, sum(member.size for member in members))
     for member in members:
-        yield member.name, member.size, opened.extractfile(member) if member.isfile() else None
+        yield member.name, opened.extractfile(member) if member.isfile() else None
 
 
 def _refuse_outside(archive: Path, name: str) -> None:
@@ -84,8 +84,8 @@ def _refuse_bomb(archive: Path, unpacked_bytes: int) -> None:
         )
 
 
-def _write(archive: Path, folder: Path, members: Iterator[Member]) -> None:
-    for name, _, content in members:
+def _write(folder: Path, members: Iterator[Member]) -> None:
+    for name, content in members:
         target = folder / name
         if content is None:
             target.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,7 @@ def contact_sheet(dataset: DataSet) -> Image.Image:
     head, foot = 60, 26 if len(shown) < dataset.num_classes else 8
     sheet = Image.new("RGB", (width, head + len(shown) * row_px + foot), PAPER)
     draw = ImageDraw.Draw(sheet)
-    large, normal, small = (_font(size) for size in (20, 15, 13))
+    large, normal, small = (ImageFont.load_default(size) for size in (20, 15, 13))
     draw.text((12, 8), dataset.name, INK, font=large)
     rows = " · ".join(f"{part} {len(split):,}" for part, split in dataset.splits.items())
     shape = "x".join(map(str, dataset.input_shape[:2]))
@@ -119,7 +119,3 @@ def _fitted(draw: ImageDraw.ImageDraw, text: str, font: Any) -> str:
     while draw.textlength(text, font=font) > LABEL_PX - 24:
         text = text[:-2].rstrip("…") + "…"
     return text
-
-
-def _font(size: int) -> Any:
-    return ImageFont.load_default(size)

@@ -1,6 +1,5 @@
 """Files from the web: resumed where they broke off, checked, and named only when whole."""
 
-import hashlib
 import http.client
 import os
 import shutil
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from camri.data.identity import md5
 from camri.errors import InputError
 
 Report = Callable[[str, int, int | None], None]  # (file name, bytes so far, bytes in all where known)
@@ -57,11 +57,7 @@ def _check(file: RemoteFile, part: Path, address: str) -> None:
     if file.md5 is None:
         whole, wanted = zipfile.is_zipfile(part), "a zip archive"
     else:
-        with part.open("rb") as stream:
-            state = hashlib.md5()
-            while chunk := stream.read(1 << 20):
-                state.update(chunk)
-        whole, wanted = state.hexdigest() == file.md5, f"the official file (md5 {file.md5})"
+        whole, wanted = md5(str(part)) == file.md5, f"the official file (md5 {file.md5})"
     if not whole:
         part.unlink()
         _validator(part).unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from camri.data.dataset import DataSet, Split, hash_json
+from camri.data.dataset import SPLIT_NAMES, DataSet, Split, hash_json
 from camri.data.duplicates import count_copies, first_copies
 from camri.errors import InputError
 
@@ -125,19 +125,16 @@ def _take(dataset: DataSet, part: str, num_rows: int, seed: int) -> DataSet:
             f"train; the first is {dataset.classes[int(kept_only[0])]!r}",
             stacklevel=3,
         )
-    splits = {**dataset.splits, "train": train.rows(np.flatnonzero(~taken))}
-    splits[part] = train.rows(np.flatnonzero(taken))
-    order = [name for name in ("train", "val", "test") if name in splits]
+    splits = {
+        **dataset.splits,
+        "train": train.rows(np.flatnonzero(~taken)),
+        part: train.rows(np.flatnonzero(taken)),
+    }
     told = {**dataset.provenance, "splits": [*dataset.provenance.get("splits", []), step]}
     if has_copies:
         told["copies_in_train"] = count_copies(splits["train"])
-    return DataSet(
-        dataset.name,
-        dataset.classes,
-        {name: splits[name] for name in order},
-        hash_json([dataset.fingerprint, step]),
-        told,
-    )
+    ordered = {name: splits[name] for name in SPLIT_NAMES if name in splits}
+    return replace(dataset, splits=ordered, fingerprint=hash_json([dataset.fingerprint, step]), provenance=told)
 
 
 def _check_seed(seed: object) -> None:

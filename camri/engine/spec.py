@@ -76,13 +76,13 @@ class Training:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Training":
         """The training that `to_json` wrote, equal to it: JSON's lists are tuples again."""
-        options = tuple((name, _frozen(value)) for name, value in sorted(values["model_options"].items()))
+        options = tuple((name, frozen(value)) for name, value in sorted(values["model_options"].items()))
         return Training().with_(**{**values, "model_options": options, "ramp": tuple(values["ramp"])})
 
     @property
     def key(self) -> str:
         """Sixteen hexadecimal digits, the same on every machine."""
-        return _digest(self.to_json())
+        return digest(self.to_json())
 
 
 # The authors' schedule: constant rate, the last model, no ramp, no guard past π.
@@ -101,12 +101,12 @@ class Trial:
     @property
     def key(self) -> str:
         """Sixteen hexadecimal digits; trials that train the same have the same."""
-        return _digest([self.setting.key, self.seed])
+        return digest([self.setting.key, self.seed])
 
 
 def identity(trial: Trial, training: Training, fingerprint: str) -> str:
     """What a trained model depends on, as 32 hexadecimal digits: data, training, setting and seed."""
-    return _digest([fingerprint, training.key, trial.key], length=32)
+    return digest([fingerprint, training.key, trial.key], length=32)
 
 
 def generator(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
@@ -119,10 +119,12 @@ def generator(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1)
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(one) for one in value) if isinstance(value, (list, tuple)) else value
+def frozen(value: Any) -> Any:
+    """The value with tuples for lists, all the way down: as a frozen dataclass can hold and hash it."""
+    return tuple(frozen(one) for one in value) if isinstance(value, (list, tuple)) else value
 
 
-def _digest(value: object, length: int = 16) -> str:
+def digest(value: object, length: int = 16) -> str:
+    """Hexadecimal digits of a plain value's JSON, the same on every machine."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -23,6 +23,7 @@ from camri.data.dataset import assemble
 from camri.data.labels import check_classes
 from camri.data.splits import choose_rows
 from camri.engine import Outcome, Stopped, Training, Trial, train
+from camri.engine.spec import frozen
 from camri.engine.training import pick_device
 from camri.errors import InputError
 from camri.estimator import folder as folders
@@ -181,14 +182,11 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         return chosen if strengths else chosen.canonical()  # CAMRI without important classes is L2-softmax
 
     def _training(self, is_image: bool) -> Training:
-        def freeze(value: Any) -> Any:
-            return tuple(map(freeze, value)) if isinstance(value, (list, tuple)) else value
-
         options = sorted((self.model_options or {}).items())
         automatic = "small" if is_image else "features"
         return Training(
             model=automatic if self.model == "auto" else self.model,
-            model_options=tuple((name, freeze(value)) for name, value in options),
+            model_options=tuple((name, frozen(value)) for name, value in options),
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,

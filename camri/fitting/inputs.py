@@ -64,11 +64,9 @@ def _standardised(data: DataSet) -> tuple[DataSet, Standardise]:
         return replace(split, inputs=(split.inputs - mean) / sd)
 
     told: dict[str, Any] = {**data.provenance, "standardised": "features less their mean, over their sd, of train"}
-    scaled = DataSet(
-        data.name,
-        data.classes,
-        {name: scale(split) for name, split in data.splits.items()},
-        hash_json([data.fingerprint, "standardised"]),
-        told,
+    splits = {name: scale(split) for name, split in data.splits.items()}
+    fingerprint = hash_json([data.fingerprint, "standardised"])
+    return replace(data, splits=splits, fingerprint=fingerprint, provenance=told), (
+        tuple(mean.tolist()),
+        tuple(sd.tolist()),
     )
-    return scaled, (tuple(mean.tolist()), tuple(sd.tolist()))

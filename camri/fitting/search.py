@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from camri.engine.packs import PACK_SIZE
-from camri.errors import InputError
 from camri.fitting.plan import Race
 from camri.fitting.workshop import Bench, Point, setting_of
 from camri.methods import MARGIN_UNIT, setting
@@ -180,10 +179,8 @@ def _propose(
 @contextlib.contextmanager
 def _quiet() -> Iterator[Any]:
     """Optuna without its log."""
-    try:
-        import optuna
-    except ImportError:
-        raise InputError("camri fit needs optuna, which is not installed: pip install 'camri[fit]'") from None
+    import optuna
+
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:

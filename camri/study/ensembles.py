@@ -73,7 +73,7 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
         except OSError as error:
             raise InputError(f"{folder} cannot be written ({error.strerror}); choose a new folder with --out") from None
         with Store.open(part, replace(run.facts(), training=training.to_json())) as store:
-            columns = [tuple(zip(one.indices, one.strengths, strict=True)) for one in run.columns()]
+            columns = [one.resolved for one in run.columns()]
             for spec in run.studies:
                 study = Study.from_json(spec)
                 name = f"{study.name}, ensembles of {size}"

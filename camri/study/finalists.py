@@ -19,7 +19,7 @@ from camri.files import replacing
 from camri.methods import Setting
 from camri.posthoc import Shift
 from camri.select import Rule, Validation
-from camri.study.grid import SYMBOLS, Column, Grid, Point, Resolved
+from camri.study.grid import SYMBOLS, Column, Grid, Point
 from camri.study.paper import find_schedule
 from camri.study.spec import Study
 from camri.study.store import ColumnFacts, Row, Run
@@ -140,12 +140,11 @@ class Pool:
 
 def _tried(run: Run, column: ColumnFacts) -> dict[str, dict[Point, Setting]]:
     """method -> point -> setting of everything that the run's studies plan for a column, in their order."""
-    resolved: Resolved = tuple(zip(column.indices, column.strengths, strict=True))
     found: dict[str, dict[Point, Setting]] = {}
     for study in map(Study.from_json, run.studies):
         for grid in study.methods:
             points = found.setdefault(grid.method, {})
-            points.update({p: grid.setting(p, resolved) for p in grid.tried(column.number) if p not in points})
+            points.update({p: grid.setting(p, column.resolved) for p in grid.tried(column.number) if p not in points})
     return found
 
 
@@ -187,10 +186,11 @@ def make_finals(
     screening's; `schedule` replaces all of it but the model, then `epochs` its length.
     """
     screening = Study.from_json(run.studies[0])
-    columns = {_content(one.column): one.column for one in finalists}  # "second" and "median" may be one class
+    # "second" and "median" may be one class.
+    columns = {frozenset(one.column.resolved): one.column for one in finalists}
     grids: dict[str, list[list[Point]]] = {BASELINE: [[()] for _ in columns]}
     for one in finalists:
-        place = list(columns).index(_content(one.column))
+        place = list(columns).index(frozenset(one.column.resolved))
         grids.setdefault(one.method, [[] for _ in columns])[place].append(one.point)
         values = dict(one.setting.knobs)
         if one.setting.head == "cosine":
@@ -206,10 +206,6 @@ def make_finals(
         seeds=_fresh(_used_seeds(run), seeds),
         training=_training(screening.training, schedule, epochs),
     )
-
-
-def _content(column: ColumnFacts) -> frozenset[tuple[int, float]]:
-    return frozenset(zip(column.indices, column.strengths, strict=True))
 
 
 def _named(column: ColumnFacts, classes: Sequence[str]) -> Column:

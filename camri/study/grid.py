@@ -11,12 +11,12 @@ import numpy as np
 from camri import methods
 from camri.errors import InputError, closest
 from camri.methods import Setting
+from camri.study.records import Resolved
 
 SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-entropy
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 ANGULAR = ("arcface", "camri")  # people give the margins of these in π/64
 
-Resolved = tuple[tuple[int, float], ...]  # a column's class indices with their strengths
 Point = tuple[float, ...]  # one value for each knob of a method
 
 

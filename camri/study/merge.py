@@ -66,7 +66,7 @@ def _unite(sources: Sequence[str | Path], folder: Path) -> Merged:
             one.close()
         stack.enter_context(lock.hold(folder))
         store = stack.enter_context(Store.open(folder, first.facts()))
-        columns = [tuple(zip(one.indices, one.strengths, strict=True)) for one in first.columns()] or None
+        columns = [one.resolved for one in first.columns()] or None
         for run in runs:
             for spec in run.studies:
                 store.add_study(Study.from_json(spec), columns)

@@ -74,15 +74,24 @@ def find_schedule(schedule: Schedule) -> Training:
     return SCHEDULES[schedule]
 
 
+def find_columns(data: str, important: Any) -> list[Any]:
+    """The columns asked for, Table I's by their names there; all of Table I's where none is.
+
+    >>> find_columns("gtsrb", ["limit-80", "Stop"]), find_columns("cifar10", None)
+    ([5, 'Stop'], ['cat', 'dog', 'airplane'])
+    """
+    names = COLUMNS[data]
+    asked = list(names) if important is None else important if isinstance(important, (list, tuple)) else [important]
+    return [names.get(one, one) if isinstance(one, str) else one for one in asked]
+
+
 def _table(data: str, important: Any, schedule: Schedule, trials: int, rule: str) -> Study:
     if rule not in RULES:
         raise InputError(f"rule={rule!r} is unknown; {closest(rule, RULES)}")
-    names = COLUMNS[data]
-    asked = list(names) if important is None else important if isinstance(important, (list, tuple)) else [important]
     return study(
         f"paper.{data}",
         data,
-        [names.get(one, one) if isinstance(one, str) else one for one in asked],
+        find_columns(data, important),
         METHODS_OF_THE_PAPER,
         seeds=trials,
         training=find_schedule(schedule),

@@ -12,6 +12,7 @@ from camri.errors import InputError, last_line
 from camri.metrics import Array
 
 SPLITS = ("val", "test")
+Resolved = tuple[tuple[int, float], ...]  # a column's class indices with their strengths
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class ColumnFacts:
     @property
     def title(self) -> str:
         return " + ".join(self.names)
+
+    @property
+    def resolved(self) -> Resolved:
+        """As studies and grids take it."""
+        return tuple(zip(self.indices, self.strengths, strict=True))
 
 
 @dataclass(frozen=True, eq=False)

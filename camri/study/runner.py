@@ -172,8 +172,7 @@ class _Run:
 
     def _known_columns(self) -> list[Resolved] | None:
         """The columns as an earlier call found them, so that they are decided once; or from names alone."""
-        stored = [tuple(zip(one.indices, one.strengths, strict=True)) for one in self.store.columns()]
-        return stored or resolve(self.study, self.data.classes)
+        return [one.resolved for one in self.store.columns()] or resolve(self.study, self.data.classes)
 
     def _find_symbols(self) -> dict[str, int]:
         rows = self.store.rows(method="ce")

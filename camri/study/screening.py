@@ -8,7 +8,7 @@ from typing import Any
 
 from camri.engine.spec import FAST
 from camri.methods import MARGIN_UNIT
-from camri.study.paper import COLUMNS, Schedule, find_schedule
+from camri.study.paper import Schedule, find_columns, find_schedule
 from camri.study.spec import Study, study
 
 SEEDS = (100, 101, 102)  # the finals have others: a setting chosen by lucky seeds would keep their luck
@@ -43,7 +43,5 @@ def gtsrb(important: Any = None, *, schedule: Schedule = SHORT) -> Study:
 
 
 def _screening(data: str, important: Any, schedule: Schedule) -> Study:
-    names = COLUMNS[data]
-    asked = list(names) if important is None else important if isinstance(important, (list, tuple)) else [important]
-    columns = [names.get(one, one) if isinstance(one, str) else one for one in asked]
+    columns = find_columns(data, important)
     return study(f"screen.{data}", data, columns, GRID, seeds=SEEDS, training=find_schedule(schedule))

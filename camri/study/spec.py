@@ -5,15 +5,13 @@ important at once, and every method that takes important classes is trained for 
 """
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from camri import methods
 from camri.data.kinds import TAKEN_BY
-from camri.engine.spec import FAST, Training, Trial
+from camri.engine.spec import FAST, Training, Trial, digest, frozen
 from camri.errors import InputError, closest
 from camri.methods import Setting
 from camri.study.grid import SYMBOLS, Column, Grid, Resolved
@@ -76,7 +74,7 @@ class Study:
         need(self.important_from in ("val", "test"), "important_from", "choices: val, test")
         need(type(self.keep_logits) is bool, "keep_logits", "choices: true, false")
         need(type(self.keep_weights) is bool, "keep_weights", "choices: true, false")
-        if self.is_symbolic and "ce" not in names:
+        if self.symbols and "ce" not in names:
             raise InputError(
                 f"important={', '.join(sorted(self.symbols))} is found from cross-entropy trials: add ce to the methods"
             )
@@ -85,10 +83,6 @@ class Study:
     def symbols(self) -> set[str]:
         """Those of "worst", "second", "median" that are asked for."""
         return {str(name) for column in self.important for name in column.classes if name in SYMBOLS}
-
-    @property
-    def is_symbolic(self) -> bool:
-        return bool(self.symbols)
 
     def with_(self, **changes: Any) -> "Study":
         """The same study with some fields changed, given as :func:`study` takes them."""
@@ -150,9 +144,7 @@ class Study:
     @property
     def key(self) -> str:
         """Sixteen hexadecimal digits, the same on every machine and Python; the name does not count."""
-        values = {name: value for name, value in self.to_json().items() if name != "name"}
-        text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return digest({name: value for name, value in self.to_json().items() if name != "name"})
 
 
 def study(
@@ -185,7 +177,6 @@ def study(
     for field in ("val_fraction", "test_fraction"):  # 0 and 0.0 are one study, so they have one hash
         if type(rest.get(field)) is int:
             rest[field] = float(rest[field])
-    options = dict(data_options)
     return Study(
         name=name,
         data=data,
@@ -193,7 +184,7 @@ def study(
         methods=grids,
         training=training,
         seeds=_seeds(seeds),
-        data_options=tuple(sorted((option, _frozen(value)) for option, value in options.items())),
+        data_options=tuple(sorted((option, frozen(value)) for option, value in dict(data_options).items())),
         thin=_parts(thin),
         **rest,
     )
@@ -212,10 +203,6 @@ def _parts(thin: Any) -> tuple[tuple[str, float], ...]:
     if not isinstance(thin, (Mapping, list, tuple)):
         raise InputError(f"thin={thin!r} is not a table of classes and parts, for example {{cat = 0.1}}")
     return tuple(sorted((str(name), part) for name, part in dict(thin).items()))
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(one) for one in value) if isinstance(value, (list, tuple)) else value
 
 
 def _is_part(value: Any) -> bool:

@@ -77,7 +77,7 @@ def status(folder: str | Path, with_best: bool = True) -> Status:
 
 def planned_identities(run: Run) -> set[str]:
     """The identities of all trials that the run's studies plan; made-up ones for classes that are not yet found."""
-    columns = [tuple(zip(one.indices, one.strengths, strict=True)) for one in run.columns()]
+    columns = [one.resolved for one in run.columns()]
     training = Training.from_json(run.training)
     studies = [Study.from_json(spec) for spec in run.studies]
     return {
