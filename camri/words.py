@@ -1,5 +1,6 @@
-"""Quantities in the words that every terminal, page and card has for them."""
+"""Names and quantities in the words that every terminal, page and card has for them."""
 
+import unicodedata
 from collections.abc import Sequence
 
 ROWS_SHOWN = 3
@@ -32,3 +33,14 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02d} min" if hours < 72 else f"{seconds / 86400:.1f} days"
+
+
+def quoted(name: str, most: int = 60) -> str:
+    """A name within a sentence: in quotes, cut where it is long, and apart where it is written from right to left.
+
+    >>> quoted("cat"), quoted("x" * 100, most=5), quoted("שלט") == "“\\u2068שלט\\u2069”"
+    ('“cat”', '“xxxxx…”', True)
+    """
+    short = name if len(name) <= most else f"{name[:most]}…"
+    is_foreign = any(unicodedata.bidirectional(sign) in ("R", "AL", "RLE", "RLO", "RLI", "LRO") for sign in short)
+    return f"“\u2068{short}\u2069”" if is_foreign else f"“{short}”"

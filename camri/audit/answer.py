@@ -6,9 +6,9 @@ from camri.audit.change import Change
 from camri.audit.result import FEWEST_GROUPS, Audit, ClassResult, Rate
 from camri.audit.verdict import FEWEST_ROWS
 from camri.report.answer import Answer
-from camri.report.reading import quoted
+from camri.report.numbers import points, span
 from camri.report.table import BLANK, Cell, Table, cells
-from camri.report.tables import points
+from camri.words import quoted
 
 CLASSES_SHOWN = 60
 
@@ -162,7 +162,7 @@ def _groups(found: Rate) -> str:
 
 def change(found: Change) -> str:
     """A change in points with its 95 % interval."""
-    return f"{points(found.estimate)} [{points(found.low)}, {points(found.high)}]"
+    return span(found.estimate, found.low, found.high)
 
 
 def class_table(found: Audit, most: int | None = None) -> Table:

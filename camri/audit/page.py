@@ -13,8 +13,8 @@ from camri.audit.parts import SPLIT_SEED
 from camri.audit.result import Audit
 from camri.report.glossary import WORDS
 from camri.report.page import Section, fill, put
-from camri.report.reading import quoted
 from camri.report.theme import PAGE, Figure, Look, Panel, drawing
+from camri.words import quoted
 
 MOST_POINTS = 400
 DEPTH = 0.05  # of accuracy below the model's own: further down nobody wants to be

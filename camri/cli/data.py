@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, SplitColumn, Verify
 from camri.cli.text import examples
 from camri.errors import InputError
 
@@ -84,18 +85,16 @@ def show(
         typer.Argument(metavar="DATA", help="A folder, table, .npz, archive, or digits, mnist, cifar10, gtsrb, awa2."),
     ],
     sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG) here.")] = None,
-    size: Annotated[int | None, typer.Option(help="Resize images to this side in pixels.")] = None,
-    roi: Annotated[bool, typer.Option("--roi", help="Crop GTSRB's images to the sign.")] = False,
+    size: Size = None,
+    roi: Roi = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out unreadable images, count and list them.")
     ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Check official files against their checksums.")
-    ] = True,
-    path_column: Annotated[str | None, typer.Option(help="Column with the image paths of a table.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Column with the labels of a table.")] = None,
-    group_column: Annotated[str | None, typer.Option(help="Column whose equal rows belong together.")] = None,
-    split_column: Annotated[str | None, typer.Option(help="Column with train, val or test.")] = None,
+    verify: Verify = True,
+    path_column: PathColumn = None,
+    label_column: LabelColumn = None,
+    group_column: GroupColumn = None,
+    split_column: SplitColumn = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """What was recognised: counts per class and split, sizes, groups, duplicates across splits."""

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, SplitColumn, Verify
 from camri.errors import InputError
 
 
@@ -36,16 +37,14 @@ def fit(
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over the data; by its size and the budget unless told.")
     ] = None,
-    size: Annotated[int | None, typer.Option(help="Resize images to this side in pixels.")] = None,
-    roi: Annotated[bool, typer.Option("--roi", help="Crop GTSRB's images to the sign.")] = False,
+    size: Size = None,
+    roi: Roi = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Check official files against their checksums.")
-    ] = True,
-    path_column: Annotated[str | None, typer.Option(help="Column with the image paths of a table.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Column with the labels of a table.")] = None,
-    group_column: Annotated[str | None, typer.Option(help="Column whose equal rows belong together.")] = None,
-    split_column: Annotated[str | None, typer.Option(help="Column with train, val or test.")] = None,
+    verify: Verify = True,
+    path_column: PathColumn = None,
+    label_column: LabelColumn = None,
+    group_column: GroupColumn = None,
+    split_column: SplitColumn = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn at random.")] = 0,
 ) -> None:
     """Find the best model for the classes that must not be missed, and show how sure that is.

@@ -1,7 +1,6 @@
 """What `camri fit` prints: what was understood, the progress, the answer."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,11 +12,11 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from camri.cli.reading import LOG_EVERY_S
+from camri.cli.reading import log_to
 from camri.fitting import Fitted, Progress, Unfinished, fit
 from camri.fitting.request import Request
+from camri.report.numbers import span
 from camri.report.table import BLANK
-from camri.report.tables import points
 from camri.words import duration
 
 PLAIN_WIDTH = 160  # of a table in a file, where nothing says how wide it may be
@@ -70,7 +69,7 @@ def print_fitted(fitted: Fitted) -> None:
     for step in fitted.steps:
         one, is_last = step.figures, step.name == "together"
         gains = [
-            BLANK if gain is None else f"{points(gain.estimate)} [{points(gain.low)}, {points(gain.high)}]"
+            BLANK if gain is None else span(gain.estimate, gain.low, gain.high)
             for gain in (step.recall_gain, step.accuracy_gain)
         ]
         cells = [step.title, f"{one.recall:.3f}", f"{one.hits}/{one.num}", f"{one.accuracy:.3f}", *gains]
@@ -96,15 +95,8 @@ def _watching() -> Iterator[Callable[[Progress], None]]:
     """What hears the progress: a bar on a terminal, a line now and then in a log."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        told = time.monotonic()
-
-        def log(progress: Progress) -> None:
-            nonlocal told
-            if time.monotonic() - told > LOG_EVERY_S:
-                told = time.monotonic()
-                console.print(f"{progress.step}: {_rest(progress)}", soft_wrap=True)
-
-        yield log
+        log = log_to(console)
+        yield lambda progress: log(f"{progress.step}: {_rest(progress)}")
         return
     columns = (TextColumn("{task.description:28s}"), BarColumn(), TextColumn("{task.fields[rest]}"))
     with Bars(*columns, console=console, transient=True) as bars:

@@ -1,4 +1,4 @@
-"""Errors in the words of the command line: what Python calls an argument is named by the option that was typed."""
+"""Options that several commands have, and errors that name the option that was typed for what Python calls it."""
 
 import functools
 import inspect
@@ -7,9 +7,19 @@ import shlex
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, get_origin
 
+import typer
 from typer.models import OptionInfo
 
 from camri.errors import InputError
+
+# How data are read; camri.data.load has the same names.
+Size = Annotated[int | None, typer.Option(help="Resize images to this side in pixels.")]
+Roi = Annotated[bool, typer.Option("--roi", help="Crop GTSRB's images to the sign.")]
+Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Check official files against their checksums.")]
+PathColumn = Annotated[str | None, typer.Option(help="Column with the image paths of a table.")]
+LabelColumn = Annotated[str | None, typer.Option(help="Column with the labels of a table.")]
+GroupColumn = Annotated[str | None, typer.Option(help="Column whose equal rows belong together.")]
+SplitColumn = Annotated[str | None, typer.Option(help="Column with train, val or test.")]
 
 _VALUE = r"(\[[^\]]*\]|\([^)]*\)|'[^']*'|\"[^\"]*\"|[^\s;,)]+)"
 

@@ -1,4 +1,4 @@
-"""How far data are read: a bar on a terminal, a line now and then in a log."""
+"""How far something is: a bar on a terminal, a line now and then in a log."""
 
 import contextlib
 import time
@@ -10,20 +10,26 @@ from rich.progress import Progress
 LOG_EVERY_S = 30.0
 
 
+def log_to(console: Console) -> Callable[[str], None]:
+    """What prints a line, but no more often than every `LOG_EVERY_S` seconds, and none before that."""
+    told = time.monotonic()
+
+    def log(line: str) -> None:
+        nonlocal told
+        if time.monotonic() - told > LOG_EVERY_S:
+            told = time.monotonic()
+            console.print(line, soft_wrap=True, highlight=False)
+
+    return log
+
+
 @contextlib.contextmanager
 def reading() -> Iterator[Callable[[int, int], None]]:
     """What hears (rows read, rows in all); nothing is shown of data that are there at once."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        told = time.monotonic()
-
-        def log(done: int, num: int) -> None:
-            nonlocal told
-            if time.monotonic() - told > LOG_EVERY_S:
-                told = time.monotonic()
-                console.print(f"reading the data: {done:,}/{num:,} rows", soft_wrap=True, highlight=False)
-
-        yield log
+        log = log_to(console)
+        yield lambda done, num: log(f"reading the data: {done:,}/{num:,} rows")
         return
     with Progress(console=console, transient=True) as bars:
         bar = bars.add_task("reading the data", total=None, visible=False)

@@ -1,7 +1,6 @@
 """What `camri study` prints."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
 
-from camri.cli.reading import LOG_EVERY_S
+from camri.cli.reading import log_to
 from camri.cli.text import visible
 from camri.engine.spec import Training
 from camri.methods import MARGIN_UNIT
@@ -48,7 +47,7 @@ def print_study(study: Study) -> None:
         " + ".join(f"{name}" if s == 1 else f"{name} at {s:g}" for name, s in zip(c.classes, c.strengths, strict=True))
         for c in study.important
     )
-    found = f", found on {study.important_from}" if study.is_symbolic else ""
+    found = f", found on {study.important_from}" if study.symbols else ""
     console.print(f"[bold]{escape(study.name)}[/bold]  {study.key}")
     rare = "".join(f", {name} thinned to {100 * part:g} % of its train rows" for name, part in study.thin)
     console.print(f"data: {escape(study.data)}, validation {study.val_fraction:g} of the train split{escape(rare)}")
@@ -104,7 +103,8 @@ def watching() -> Iterator[Callable[[Report], None]]:
     """What hears a run's reports: a progress bar on a terminal, a line now and then in a log."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Log(console)
+        log = log_to(console)
+        yield lambda report: log(f"{_trials(report)}, {_rest(report)}")
         return
     columns = (TextColumn("{task.fields[trials]}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
                TextColumn("{task.fields[rest]}"))  # fmt: skip
@@ -115,18 +115,6 @@ def watching() -> Iterator[Callable[[Report], None]]:
             bars.update(bar, completed=report.part, trials=_trials(report), rest=_rest(report))
 
         yield tell
-
-
-class _Log:
-    """Prints a report's line every `LOG_EVERY_S` seconds."""
-
-    def __init__(self, console: Console):
-        self.console, self.told = console, time.monotonic()
-
-    def __call__(self, report: Report) -> None:
-        if time.monotonic() - self.told > LOG_EVERY_S:
-            self.told = time.monotonic()
-            self.console.print(f"{_trials(report)}, {_rest(report)}", soft_wrap=True)
 
 
 def _trials(report: Report) -> str:

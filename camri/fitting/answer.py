@@ -5,9 +5,8 @@ from camri.data.catalog import notes as data_notes
 from camri.fitting import ramps
 from camri.fitting.result import Fitted, Interval
 from camri.methods import METHODS, Setting
-from camri.report.reading import quoted
-from camri.report.tables import points
-from camri.words import duration
+from camri.report.numbers import points
+from camri.words import duration, quoted
 
 
 def gain(found: Interval) -> str:

@@ -21,7 +21,6 @@ from camri.fitting.trainings import describe
 from camri.methods import Setting
 from camri.metrics import condense
 from camri.report.answer import NOTE as ANSWER
-from camri.report.reading import quoted
 from camri.report.steps import NOTE as STEPS
 from camri.select import Rule
 from camri.study import lock
@@ -29,6 +28,7 @@ from camri.study.facts import facts_of
 from camri.study.spec import Study
 from camri.study.store import open_run
 from camri.study.writer import Store
+from camri.words import quoted
 
 MODEL, PAGE = "model", "report.html"
 PAGE_NEEDS = ("altair", "vl_convert", "jinja2")

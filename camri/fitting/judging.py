@@ -12,8 +12,9 @@ from camri.methods import Setting
 from camri.metrics import Array, Scores
 from camri.posthoc import SLACK
 from camri.report.answer import is_sure
-from camri.report.reading import BASELINE, Reading
+from camri.report.reading import Reading
 from camri.report.tables import picked
+from camri.report.titles import BASELINE
 from camri.report.verdict import SEED, ColumnVerdict, correct_for_columns, judge_column
 from camri.select import Rule, Validation
 from camri.stats import compare, design_effect

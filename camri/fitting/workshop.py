@@ -171,7 +171,7 @@ class Bench:
         """Indices and strengths of the important classes, as the store has them."""
         with open_run(self.folder) as stored:
             (found,) = stored.columns()
-        return tuple(zip(found.indices, found.strengths, strict=True))
+        return found.resolved
 
     def rows(self, setting: Setting, status: str | None = "done") -> list[Row]:
         with open_run(self.folder) as stored:

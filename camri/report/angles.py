@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from camri.errors import InputError
-from camri.report.reading import TITLES, Planned, Reading
+from camri.report.reading import Planned, Reading
 from camri.report.table import BLANK, Cell, Table
+from camri.report.titles import TITLES
 from camri.report.verdict import ColumnVerdict
 
 IMAGES = {"train": "training images", "test": "test images"}

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from camri.report.reading import BASELINE, Reading, measure, quoted
+from camri.report.numbers import interval, p_value, points, span
+from camri.report.reading import Reading, measure
 from camri.report.table import BLANK, Cell, Table, cells
-from camri.report.tables import interval, p_value, picked, points, span
+from camri.report.tables import picked
+from camri.report.titles import BASELINE
 from camri.report.verdict import ColumnVerdict, Judged, correct_for_columns
 from camri.select import OPTIMISTIC
+from camri.words import quoted
 
 LEVEL = 0.05
 

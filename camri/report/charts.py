@@ -7,10 +7,12 @@ import altair as alt
 import numpy as np
 
 from camri.report.angles import IMAGES
-from camri.report.reading import Reading, quoted, title_of
+from camri.report.reading import Reading
 from camri.report.tables import picked
 from camri.report.theme import PRINT, Figure, Look, Panel, drawing
+from camri.report.titles import title_of
 from camri.report.verdict import ColumnVerdict, Judged
+from camri.words import quoted
 
 MOST_CLASSES = 20  # more cannot be read at phone width
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from camri.errors import InputError
 from camri.metrics import Array
-from camri.report.reading import TITLES, Planned, Reading
+from camri.report.reading import Planned, Reading
 from camri.report.theme import PRINT, Figure, Look, Panel, drawing
+from camri.report.titles import TITLES
 from camri.study.records import Row
 
 METHODS = ("l2softmax", "arcface", "camri")

@@ -7,10 +7,11 @@ from typing import Any
 from camri.report import printed
 from camri.report.angles import IMAGES
 from camri.report.gaps import gap_of
-from camri.report.reading import TITLES, list_environment
+from camri.report.numbers import interval_of, points, spread
+from camri.report.reading import list_environment
 from camri.report.records import Results
 from camri.report.table import BLANK, Table, cells
-from camri.report.tables import interval_of, points, spread
+from camri.report.titles import TITLES
 
 NOT_YET = "not run yet"
 

@@ -7,9 +7,11 @@ import altair as alt
 import numpy as np
 
 from camri.posthoc import Curve, average, trace
-from camri.report.reading import BASELINE, Reading, quoted, title_of
+from camri.report.reading import Reading
 from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing
+from camri.report.titles import BASELINE, title_of
 from camri.report.verdict import ColumnVerdict
+from camri.words import quoted
 
 DEPTH = 0.03  # of accuracy below the baseline's: further down nobody wants to be
 MOST_BANDS = 3  # methods; the bands of more are mud, so then only two have one

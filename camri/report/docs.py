@@ -11,6 +11,7 @@ from pathlib import Path
 
 from camri.errors import InputError
 from camri.report.blocks import Site, draw, make_block, open_site, stamp
+from camri.report.theme import Figure
 
 RESULTS, IMAGES = "results", "docs/img"
 BLOCK = re.compile(r"^<!-- made: (?P<key>[^\n]+?) -->\n(?P<body>.*?)^<!-- end -->$", flags=re.M | re.S)
@@ -43,16 +44,11 @@ def stale(pages: Sequence[Path], root: Path) -> list[str]:
         for page in pages
         if (text := page.read_text(encoding="utf-8")) != fill(text, page, root, site)
     ]
-    for name, figure in site.pictures.items():
-        path = root / IMAGES / f"{name}.png"
-        if not path.is_file() or stamp(figure) not in path.read_bytes():
-            found.append(f"{IMAGES}/{name}.png")
-    return found
+    return [*found, *(str(path.relative_to(root)) for path in _old_pictures(site, root))]
 
 
 def write(pages: Sequence[Path], root: Path) -> list[Path]:
     """The pages and pictures that were written; what is up to date is left alone."""
-    behind = stale(pages, root)
     site = open_site(root / RESULTS)
     written = []
     for page in pages:
@@ -61,13 +57,17 @@ def write(pages: Sequence[Path], root: Path) -> list[Path]:
         if new != text:
             page.write_text(new, encoding="utf-8")
             written.append(page)
-    for name, figure in site.pictures.items():
-        path = root / IMAGES / f"{name}.png"
-        if f"{IMAGES}/{name}.png" in behind:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(draw(figure))
-            written.append(path)
+    for path, figure in _old_pictures(site, root).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(draw(figure))
+        written.append(path)
     return written
+
+
+def _old_pictures(site: Site, root: Path) -> dict[Path, Figure]:
+    """Of the pictures that pages need, those that are missing or made of other numbers."""
+    every = {root / IMAGES / f"{name}.png": figure for name, figure in site.pictures.items()}
+    return {path: one for path, one in every.items() if not path.is_file() or stamp(one) not in path.read_bytes()}
 
 
 def main(arguments: Sequence[str]) -> int:

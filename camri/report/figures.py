@@ -10,9 +10,11 @@ from camri.errors import InputError
 from camri.metrics import Array
 from camri.report.circle import draw_circle
 from camri.report.curve import draw_curves
-from camri.report.reading import Planned, Reading, measure, quoted, title_of
+from camri.report.reading import Planned, Reading, measure
 from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, labels
+from camri.report.titles import title_of
 from camri.report.verdict import ColumnVerdict
+from camri.words import quoted
 
 MOST_CLASSES = 20
 FEW_CLASSES = 12  # up to here numbers fit into the cells

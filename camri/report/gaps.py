@@ -10,12 +10,15 @@ import numpy as np
 
 from camri.curves import common_range, compare_curves
 from camri.metrics import Scores
-from camri.report.reading import BASELINE, Planned, Reading, in_order, quoted, title_of
+from camri.report.numbers import ends_of, interval_of, p_value, points, spread
+from camri.report.reading import Planned, Reading
 from camri.report.table import Cell, Table, cells
-from camri.report.tables import ends_of, figures, interval_of, p_value, points, spread
+from camri.report.tables import figures
+from camri.report.titles import BASELINE, in_order, title_of
 from camri.report.verdict import SEED, ColumnVerdict, correct_several, same_scale
 from camri.stats import Difference, compare
 from camri.study.records import Row
+from camri.words import quoted
 
 CHOSEN = "The setting is the method’s best on validation images."
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from camri.report.reading import TITLES
+from camri.report.titles import TITLES
 
 WORDS = (
     ("recall", "of the images of the important class, the share that is found; of several such classes the mean"),

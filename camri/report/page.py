@@ -23,14 +23,14 @@ from camri.report.calibration import calibration_table
 from camri.report.figures import draw
 from camri.report.gaps import table_of_gaps, table_of_trained
 from camri.report.glossary import explain
-from camri.report.reading import HARDWARE, VERSIONS, Reading, list_environment, quoted
+from camri.report.reading import HARDWARE, VERSIONS, Reading, list_environment
 from camri.report.records import FromRun
 from camri.report.steps import steps_table
 from camri.report.table import Table
 from camri.report.tables import paper_table, table_of_honest
 from camri.report.theme import PAGE, Figure, specification
 from camri.report.verdict import ColumnVerdict
-from camri.words import duration
+from camri.words import duration, quoted
 
 FILE_NAME = "report.html"
 LISTED = 50  # of a list, such as the names of a table's columns

@@ -1,7 +1,6 @@
 """A run as the report reads it: columns, settings with their outcomes, scores. No torch."""
 
-import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,44 +11,14 @@ import numpy as np
 
 from camri.errors import InputError
 from camri.metrics import Array, Scores
+from camri.report.titles import BASELINE, in_order
 from camri.select import Candidate, Measured, Rule, Trial, Validation
 from camri.study import lock
 from camri.study.store import ColumnFacts, Row, open_run
+from camri.words import quoted
 
-BASELINE = "ce"
 VERSIONS = ("camri", "python", "torch", "numpy", "cuda")
 HARDWARE = ("gpu", "processor", "cores", "system", "device")
-# The titles of camri.methods, which needs torch; in the order of the paper's Table I, the paper's rivals after it.
-TITLES = {
-    "camri": "CAMRI",
-    "arcface": "ArcFace",
-    "wasserstein": "Wasserstein",
-    "crwwce": "CRWWCE",
-    "wce": "WCE",
-    "l2softmax": "L2-softmax",
-    "cosface": "CosFace on the important class",
-    "ldam": "LDAM",
-    "focal": "focal loss",
-    "one_vs_rest": "one-vs-rest",
-    "logit_adjusted": "logit adjustment",
-    "vector_scaling": "vector scaling",
-    "ce": "cross-entropy",
-}
-
-
-def title_of(method: str) -> str:
-    """The method's title; of one that another package brought, its name."""
-    return TITLES.get(method, method)
-
-
-def in_order(methods: Iterable[str]) -> list[str]:
-    """The methods in the order of Table I, those of other packages before cross-entropy, which is last.
-
-    >>> in_order(["ce", "poly", "camri"])
-    ['camri', 'poly', 'ce']
-    """
-    places = list(TITLES)
-    return sorted(methods, key=lambda name: (places.index(name) if name in TITLES else len(places) - 1.5, name))
 
 
 @dataclass(frozen=True)
@@ -245,17 +214,6 @@ class Reading:
         total = len(plan) * len(next(iter(seeds))) if plan and len(seeds) == 1 else None
         folder = self.folder if self.folder.is_dir() else self.folder.parent
         return Progress(len(self.rows) - len(self.failed), len(self.failed), total, lock.holder(folder) is not None)
-
-
-def quoted(name: str, most: int = 60) -> str:
-    """A name within a sentence: in quotes, cut where it is long, and apart where it is written from right to left.
-
-    >>> quoted("cat"), quoted("x" * 100, most=5), quoted("שלט") == "“\\u2068שלט\\u2069”"
-    ('“cat”', '“xxxxx…”', True)
-    """
-    short = name if len(name) <= most else f"{name[:most]}…"
-    is_foreign = any(unicodedata.bidirectional(sign) in ("R", "AL", "RLE", "RLO", "RLI", "LRO") for sign in short)
-    return f"“\u2068{short}\u2069”" if is_foreign else f"“{short}”"
 
 
 def list_environment(found: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from camri.report.numbers import span
 from camri.report.reading import Reading
 from camri.report.table import BLANK, Table, cells
-from camri.report.tables import span
 
 NOTE = "steps"  # the store's note: a list of steps, the state before the first of them first
 

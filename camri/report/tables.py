@@ -7,65 +7,19 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from camri.errors import InputError
-from camri.report.reading import Reading, in_order, measure, title_of
+from camri.report.numbers import Record, ends_of, interval_of, p_value, spread
+from camri.report.reading import Reading, measure
 from camri.report.table import BLANK, Cell, Table, cells
+from camri.report.titles import in_order, title_of
 from camri.report.verdict import ColumnVerdict, Judged, correct_for_rows, gain_over_shifted
 from camri.select import OPTIMISTIC, Measured, PaperChoice, mark_best
 from camri.stats import Difference, summarise
 
-ENDS = ("", "_low", "_high")  # of a difference in a record
 ROLES = {"camri": "(proposal)", "ce": "(baseline)"}
-
-
-Record = Mapping[str, Any]  # what JSON can hold
 Gains = tuple[Difference | None, Difference | None, float | None]  # of recall, of accuracy, and p
 # One column of Table I: its title, the data set's, the paper's choice of each method, and the numbers of its settings.
 PaperColumn = tuple[str, str, Mapping[str, PaperChoice | None], Mapping[str, Measured]]
-
-
-def spread(record: Record, name: str) -> str:
-    """Mean ± sd as the paper prints it; one trial has no sd.
-
-    >>> spread({"recall_mean": 0.75, "recall_sd": 0.0707, "num_trials": 2}, "recall")
-    '0.750 ± 0.071'
-    """
-    mean = f"{record[f'{name}_mean']:.3f}"
-    return mean if record["num_trials"] == 1 else f"{mean} ± {record[f'{name}_sd']:.3f}"
-
-
-def points(value: float, decimals: int = 1) -> str:
-    """A difference in points of a hundred, with its sign.
-
-    >>> points(0.0312), points(-0.004), points(0.0), points(-0.00004, decimals=2)
-    ('+3.1', '−0.4', '0.0', '0.00')
-    """
-    text = f"{100 * value:+.{decimals}f}"
-    return text[1:] if not text.strip("+-0.") else text.replace("-", "−")
-
-
-def interval(found: Difference) -> str:
-    """A difference in points with its 95 % interval."""
-    return span(found.estimate, found.low, found.high)
-
-
-def span(estimate: float, low: float, high: float, decimals: int = 1) -> str:
-    """
-    >>> span(0.012, -0.004, 0.028)
-    '+1.2 [−0.4, +2.8]'
-    """
-    shown, lower, upper = (points(value, decimals) for value in (estimate, low, high))
-    return f"{shown} [{lower}, {upper}]"
-
-
-def p_value(p: float | None) -> str:
-    """
-    >>> p_value(0.0004), p_value(0.21), p_value(float("nan")), p_value(None)
-    ('< 0.001', '0.21', '–', '–')
-    """
-    return BLANK if p is None or np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
 def table_one(runs: Sequence[tuple[Reading, Sequence[ColumnVerdict]]]) -> Table:
@@ -201,12 +155,6 @@ def _honest_record(one: ColumnVerdict, title: str, setting: str, row: Judged, ar
     return {**record, **ends_of("gain_over_shifted_ce", gain), **ends_of("accuracy_change", accuracy), "p_holm": p}
 
 
-def ends_of(name: str, found: Difference | None) -> dict[str, float | None]:
-    """A difference as a record has it; `interval_of` shows it."""
-    values = (None,) * 3 if found is None else (found.estimate, found.low, found.high)
-    return {f"{name}{end}": value for end, value in zip(ENDS, values, strict=True)}
-
-
 def table_of_honest(records: Sequence[Record]) -> Table:
     """The honest table of its records."""
     columns = {one["column"]: one["important"] for one in records}
@@ -240,12 +188,6 @@ def _honest_row(one: Record) -> tuple[Cell, ...]:
         Cell(interval_of(one, "gain_over_shifted_ce"), bold=is_sure),
         *cells(p_value(p), interval_of(one, "accuracy_change"), str(one["num_trials"])),
     )
-
-
-def interval_of(record: Record, name: str, decimals: int = 1) -> str:
-    """A record's difference in points with its 95 % interval."""
-    estimate, low, high = (record[f"{name}{end}"] for end in ENDS)
-    return BLANK if estimate is None else span(estimate, low, high, decimals)
 
 
 def picked(one: ColumnVerdict, row: Judged, in_words: bool = False) -> str:

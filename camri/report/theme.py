@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from camri.errors import InputError, closest
-from camri.report.reading import title_of
+from camri.report.titles import title_of
 
 FORMATS = ("png", "svg", "pdf")
 # Methods that share a dash differ in colour for every kind of sight: tests/report/test_theme.py measures it.

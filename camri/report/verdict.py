@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from camri.metrics import Array
-from camri.report.reading import BASELINE, Planned, Reading, measure, quoted
+from camri.report.reading import Planned, Reading, measure
+from camri.report.titles import BASELINE
 from camri.select import Choice, Judgement, Measured, PaperChoice, choose, choose_as_paper, judge, mark_best
 from camri.stats import Difference, compare, holm
 from camri.study.store import ColumnFacts
+from camri.words import quoted
 
 SEED = 0  # of every bootstrap: the same store gives the same page
 EPSILON = 0.005  # a fall of accuracy by more than half a point is what the page warns of

@@ -15,9 +15,9 @@ from rich.console import Console
 from camri.methods import METHODS
 from camri.report import printed
 from camri.report.angles import angle_records, table_of_angles
-from camri.report.reading import TITLES
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
 from camri.report.tables import honest_table, paper_table, picked, records_of_columns, table_one
+from camri.report.titles import TITLES
 from camri.report.verdict import choose_paper, correct_for_columns, same_scale
 from camri.select import Measured, PaperChoice
 from tests.report.conftest import make_run

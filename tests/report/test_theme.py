@@ -9,8 +9,8 @@ import pytest
 
 from camri.methods import METHODS
 from camri.report.glossary import KNOBS, explain
-from camri.report.reading import TITLES
 from camri.report.theme import PRINT, shorten
+from camri.report.titles import TITLES
 
 STYLE = resources.files("camri.report").joinpath("templates/page.css").read_text("utf-8")
 LIGHT, DARK = STYLE.split("@media screen and (prefers-color-scheme: dark)")
