@@ -1,7 +1,8 @@
-"""What the losses refuse: wrong shapes and plain numbers always, wrong values in tensors where they can be read."""
+"""What losses and models refuse: wrong shapes and plain numbers always, values in tensors where they can be read."""
 
 import math
-from numbers import Real
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,11 @@ from camri.errors import InputError
 
 # π as float32 has it, 9e-8 more than π: modules keep margins in float32, and losses of float64 outputs see them so.
 HIGHEST_MARGIN_RAD = torch.tensor(math.pi, dtype=torch.float32).item()
+
+
+def is_size(value: Any) -> bool:
+    """Whether it is a whole number of at least 1; True and False are none."""
+    return isinstance(value, (int, Integral)) and not isinstance(value, bool) and int(value) >= 1
 
 
 def known_dtype(outputs: Tensor) -> Tensor:

@@ -5,13 +5,12 @@
 """
 
 from collections.abc import Callable
-from numbers import Integral
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from camri.checks import is_size
 from camri.errors import InputError, closest
 
 # Below this length a vector counts as zero: the squares of its entries would soon be no normal float32.
@@ -49,7 +48,7 @@ class _Head(nn.Module):
     def __init__(self, in_features: int, num_classes: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         for name, value in (("in_features", in_features), ("num_classes", num_classes)):
-            if not _is_size(value):
+            if not is_size(value):
                 raise InputError(f"{name}={value!r} must be a whole number of at least 1")
         self.in_features = in_features
         self.num_classes = num_classes
@@ -173,7 +172,7 @@ def replace_head(
     """
     if head not in HEADS:
         raise InputError(f"head={head!r} is not a head; {closest(head, HEADS)}")
-    if neck is not None and not _is_size(neck):
+    if neck is not None and not is_size(neck):
         raise InputError(f"neck={neck!r} must be a whole number of at least 1, or None for no neck")
     if hasattr(model, "_orig_mod") or isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise InputError(
@@ -327,10 +326,6 @@ def _draw(weight: Tensor, init: Callable[..., Tensor], generator: torch.Generato
     with torch.no_grad():
         drawn = torch.empty(weight.shape, dtype=torch.float32, device=generator.device)
         weight.copy_(init(drawn, generator=generator))
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, (int, Integral)) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _may_be_autocast(x: Tensor) -> bool:

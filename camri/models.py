@@ -11,13 +11,14 @@ import itertools
 import math
 import struct
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from camri.checks import is_size
 from camri.counters import reading
 from camri.errors import InputError, closest
 from camri.initial import start_from
@@ -337,7 +338,7 @@ def build(name: str, input_shape: Sequence[int], generator: Generator = None, **
     2
     """
     initial, digest = options.pop("initial", None), options.pop("initial_sha256", None)
-    if not isinstance(input_shape, Sequence) or not all(_is_size(size) for size in input_shape) or not input_shape:
+    if not isinstance(input_shape, Sequence) or not all(is_size(size) for size in input_shape) or not input_shape:
         raise InputError(f"input_shape={input_shape!r} must have one dimension or more, each at least 1")
     trunk = _build(name, tuple(input_shape), generator, options)
     if initial is not None:
@@ -357,9 +358,9 @@ def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dic
         if option not in known:
             raise InputError(f"model {name!r} has no option {option!r}; {closest(option, known)}")
         may_be_none = inspect.signature(model).parameters[option].default is None
-        if option in ("num_features", "width") and not (_is_size(value) or (value is None and may_be_none)):
+        if option in ("num_features", "width") and not (is_size(value) or (value is None and may_be_none)):
             raise InputError(f"model {name!r} option {option}={value!r} must be a whole number of at least 1")
-        if option == "hidden" and not (isinstance(value, (list, tuple)) and all(_is_size(size) for size in value)):
+        if option == "hidden" and not (isinstance(value, (list, tuple)) and all(is_size(size) for size in value)):
             raise InputError(f"model {name!r} option hidden={value!r} must be a list of whole numbers of at least 1")
     if model is MLP:
         return MLP(math.prod(shape), generator=generator, **options)
@@ -389,10 +390,6 @@ def _build_timm(name: str, shape: tuple[int, ...], generator: Generator, options
         seed = torch.randint(0, 2**62, (), generator=generator).item()
         torch.manual_seed(int(seed))
         return timm.create_model(name, pretrained=False, num_classes=0, in_chans=shape[0], **options)
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, (int, Integral)) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _average(x: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """A file of scores and labels -> arrays: CSV, TSV, parquet or npz, with the columns as people call them."""
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 
 from camri.audit.scores import encode_labels
 from camri.data import columns, lists
+from camri.data.arrays import read_npz
 from camri.data.labels import SPLIT_ALIASES
 from camri.errors import InputError, closest
 from camri.metrics import Array
@@ -151,11 +151,7 @@ def _from_lists(column: Any, where: str) -> Array:
 
 def _from_arrays(file: Path, *told: str | None) -> Scored:
     """The scores in an .npz; the arrays of labels, splits and groups may be told by name."""
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file} cannot be read as plain arrays: {error}; save it with numpy.savez") from None
+    arrays = read_npz(file)
     for name in told:
         if name is not None and name not in arrays:
             raise InputError(f"{file} has no array {name!r}; {closest(name, arrays)}")

@@ -25,11 +25,7 @@ def find(path: Path) -> Found | None:
 
 
 def _read(path: Path) -> Listing:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name.lower(): stored[name] for name in stored.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read as plain arrays: {error}; save it with numpy.savez") from None
+    arrays = {name.lower(): array for name, array in read_npz(path).items()}
     inputs, labels, groups = (_by_part(arrays, spellings) for spellings in (INPUTS, LABELS, GROUPS))
     if not inputs or inputs.keys() != labels.keys():
         raise InputError(
@@ -49,6 +45,15 @@ def _read(path: Path) -> Listing:
             raise InputError(f"{where}: groups are {group.dtype} {group.shape}; give one whole number a row")
         parts[part] = Part(values, codes[part], None if group is None else group.astype(np.int64))
     return Listing(classes, parts)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name; refused where they are no plain arrays."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read as plain arrays: {error}; save it with numpy.savez") from None
 
 
 def _by_part(arrays: dict[str, np.ndarray], spellings: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -18,29 +18,27 @@ VERSION = 1
 MAX_BYTES = 32 * 2**20  # a hundred thousand classes fit; what is larger is not ours
 
 
-class Input(pydantic.BaseModel):
-    """What one input is: uint8 images (H, W, C) or float32 features (D,)."""
-
+class _Strict(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+
+
+class Input(_Strict):
+    """What one input is: uint8 images (H, W, C) or float32 features (D,)."""
 
     kind: Literal["image", "features"]
     dtype: Literal["uint8", "float32"]
     shape: list[int]
 
 
-class Scaling(pydantic.BaseModel):
+class Scaling(_Strict):
     """The model sees (x − mean) / sd."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
     mean: list[float]
     sd: list[float]
 
 
-class Config(pydantic.BaseModel):
+class Config(_Strict):
     """Everything about a model but its weights."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
     format: Literal["camri-model"] = "camri-model"
     version: Literal[1] = 1

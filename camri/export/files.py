@@ -29,6 +29,7 @@ The training images were cropped to the box of the object, so give the model cro
 and says so; it crops the rows of a table with the columns roi_x1, roi_y1, roi_x2, roi_y2, width and height.
 """
 CLUTTER = ("thumbs.db", "desktop.ini")
+REMEDY = "choose a folder that camri fit or camri.export.save wrote"
 
 
 def save(trained: Trained, folder: str | Path, *, card: str, onnx: bool = True) -> Path:
@@ -125,13 +126,9 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{file.parent} has no {file.name}, so it is not a camri model's folder; {_hint()}") from None
+        raise InputError(f"{file.parent} has no {file.name}, so it is not a camri model's folder; {REMEDY}") from None
     except OSError as error:
-        raise InputError(f"{file} cannot be read ({error.strerror}); {_hint()}") from None
-
-
-def _hint() -> str:
-    return "choose a folder that camri fit or camri.export.save wrote"
+        raise InputError(f"{file} cannot be read ({error.strerror}); {REMEDY}") from None
 
 
 def _extras(path: Path) -> list[str]:

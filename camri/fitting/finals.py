@@ -1,7 +1,6 @@
 """The finals: cross-entropy, the finalists and their controls with new seeds; and the weights of what they trained."""
 
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +71,3 @@ def outcome_with_weights(request: Request, folder: Path, trial: Trial, training:
     except (OSError, SafetensorError):
         (outcome,) = train([trial], data, request.device, training=training, keep_weights=True, workers=1)
         return outcome
-
-
-def remove_weights(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +105,7 @@ def hand_over(
     if fitted.page_path is not None:
         write_page(request.out)
     if is_finished:
-        finals.remove_weights(request.out / finals.FOLDER)
+        shutil.rmtree(request.out / finals.FOLDER, ignore_errors=True)
     return fitted
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import altair as alt
 import numpy as np
+from scipy.special import logsumexp
 
 from camri.metrics import Array
 from camri.report.theme import Figure, Panel, drawing
@@ -18,15 +19,10 @@ WEIGHT = 4.0
 LEVELS = 9
 
 
-def _log_sum_exp(logits: Array) -> Array:
-    top = logits.max(axis=-1)
-    return top + np.log(np.exp(logits - top[..., None]).sum(axis=-1))
-
-
 def cross_entropy(features: Array, weight: float = 1.0) -> Array:
     """Eq. 1 and 2 for the label 0, unit weight vectors and no bias: (…, 2) -> (…)."""
     logits = features @ WEIGHTS.T
-    return weight * (_log_sum_exp(logits) - logits[..., 0])
+    return weight * (logsumexp(logits, axis=-1) - logits[..., 0])
 
 
 def margin_softmax(features: Array, margin: float = 0.0, scale: float = SCALE) -> Array:
@@ -40,7 +36,7 @@ def margin_softmax(features: Array, margin: float = 0.0, scale: float = SCALE) -
     angle = np.arccos(cos[..., 0]) + margin
     turned = np.where(angle <= np.pi, np.cos(angle), -2.0 - np.cos(angle))
     logits = scale * np.concatenate([turned[..., None], cos[..., 1:]], axis=-1)
-    return _log_sum_exp(logits) - logits[..., 0]
+    return logsumexp(logits, axis=-1) - logits[..., 0]
 
 
 # Each loss with the one it is compared with: the same without the penalty.

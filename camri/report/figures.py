@@ -72,15 +72,11 @@ def draw_confusion(found: Mapping[str, Any], look: Look = PRINT) -> Figure:
             else ""
         ),
         tuple(
-            Panel(one["title"], _heat(one["cells"], names, look, is_change=one["is_change"]), _side(names))
+            Panel(one["title"], _heat(one["cells"], names, look, is_change=one["is_change"]), 24 * len(names) + 40)
             for one in found["panels"]
         ),
         tuple(cell for one in found["panels"] for cell in one["cells"]),
     )
-
-
-def _side(names: Sequence[str]) -> int:
-    return 24 * len(names) + 40
 
 
 def _kept(before: Array, changes: Sequence[tuple[ColumnVerdict, Planned, Array]], num_classes: int) -> list[int]:

@@ -31,13 +31,10 @@ def tidy(run: Run) -> tuple[list[str], list[dict[str, Any]]]:
     rows = [one for row in run.rows(status=None) for one in _tidy(row, classes)]
     knobs = list(dict.fromkeys(name for row in rows for name in row["knobs"]))
     recalls = [f"recall:{name}" for name in classes]
-    table = [{**{knob: row["knobs"].get(knob) for knob in knobs}, **row} for row in rows]
-    for row in table:
-        del row["knobs"]
     before, after = ["method", "setting", "important"], ["seed", "split", "status", "accuracy"]
     last = ["error", "attempts", "epochs_done", "wall_s", "device_s", "created", "identity", "key"]
     names = [*before, *knobs, *after, *recalls, *last]
-    return names, [{name: row.get(name) for name in names} for row in table]
+    return names, [{name: found.get(name) for name in names} for found in ({**row["knobs"], **row} for row in rows)]
 
 
 def _tidy(row: Row, classes: tuple[str, ...]) -> list[dict[str, Any]]:
