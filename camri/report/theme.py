@@ -33,7 +33,6 @@ class Look:
     grid: str
     up: str
     down: str
-    fill: str
     series: Mapping[str, str]
 
     def config(self) -> dict[str, Any]:
@@ -89,14 +88,13 @@ _SERIES = {
     "l2softmax": "#009E73", "cosface": "#8C5A2B", "ldam": "#7B61A8", "focal": "#8A8D00", "logit_adjusted": "#B33A5B",
     "vector_scaling": "#3E8C9E", "one_vs_rest": "#5B7F2B", "ce": "#4D4D4D",
 }  # fmt: skip
-PRINT = Look("#1a1a1a", "#767676", "#e3e3e3", "#0072B2", "#D55E00", "#0072B2", _SERIES)
+PRINT = Look("#1a1a1a", "#767676", "#e3e3e3", "#0072B2", "#D55E00", _SERIES)
 PAGE = Look(
     "var(--ink)",
     "var(--muted)",
     "var(--grid)",
     "var(--up)",
     "var(--down)",
-    "var(--up)",
     {name: f"var(--m-{name.replace('_', '-')})" for name in _SERIES},
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 from camri.metrics import Array
 from camri.report.reading import Planned, Reading, measure
 from camri.report.titles import BASELINE
-from camri.select import Choice, Judgement, Measured, PaperChoice, choose, choose_as_paper, judge, mark_best
+from camri.select import Choice, Judgement, Measured, PaperChoice, choose, choose_as_paper, judge
 from camri.stats import Difference, compare, holm
 from camri.study.store import ColumnFacts
 from camri.words import quoted
@@ -66,7 +66,6 @@ class ColumnVerdict:
     by_method: dict[str, Judged]
     own: dict[str, Planned]
     paper: dict[str, PaperChoice | None]
-    bold: set[str]
 
     def find(self, key: str, method: str | None = None) -> Planned:
         """The setting of a key; where several methods share it, that of the method."""
@@ -117,7 +116,7 @@ def judge_column(reading: Reading, column: ColumnFacts) -> ColumnVerdict:
                     by_method[method] = _judge(reading, column, baseline, rivals, settings)
                     own[method] = _best_of(by_method[method].choice, rivals)
             own[BASELINE] = baseline
-    return ColumnVerdict(column, baseline, settings, best, by_method, own, paper, mark_best(paper))
+    return ColumnVerdict(column, baseline, settings, best, by_method, own, paper)
 
 
 def choose_paper(measured: dict[str, list[Measured]]) -> dict[str, PaperChoice | None]:

@@ -44,7 +44,7 @@ def judged(
 
 def column(best, title="stop", indices=(1,), settings=SETTINGS, baseline=SETTINGS[0], paper=None):
     facts = SimpleNamespace(title=title, indices=indices)
-    return ColumnVerdict(facts, baseline, settings, best, {}, {}, paper or {}, set())
+    return ColumnVerdict(facts, baseline, settings, best, {}, {}, paper or {})
 
 
 def reading(methods=("ce", "camri"), told=None, rows=()):
