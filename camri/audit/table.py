@@ -69,7 +69,7 @@ def read_scores(
     grouped = columns.role(table, "group", group_column, str(file), _can_name)
     groups = None if grouped is None else columns.to_numpy(table.column(grouped))
     rest = [name for name in table.column_names if name not in (label, part, grouped)]
-    matrix = [name for name in rest if hasattr(table.schema.field(name).type, "value_type") and name.lower() in SCORES]
+    matrix = [name for name in rest if columns.is_list_type(table.schema.field(name).type) and name.lower() in SCORES]
     if matrix:
         scores = _from_lists(table.column(matrix[0]), f"{file}, column {matrix[0]!r}")
         found = columns.class_label_names(table, label)

@@ -153,6 +153,13 @@ def is_number_type(kind: Any) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
 
 
+def is_list_type(kind: Any) -> bool:
+    """True for columns with a list in each row, of one length or of any; dictionary-encoded ones have none."""
+    import pyarrow as pa
+
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
 def to_numpy(column: Any) -> np.ndarray:
     """An Arrow column as a numpy array; text as objects, a missing whole number or truth value as NaN."""
     import pyarrow as pa

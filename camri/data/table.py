@@ -1,5 +1,6 @@
 """Tables: CSV, TSV or parquet with image bytes, image paths, or ready-made features; and a label column."""
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,9 @@ def _list(path: Path, files: dict[str, list[Path]], options: Options) -> Listing
     named = next(filter(None, (columns.class_label_names(table, label) for table in tables.values())), None)
     texts = {part: columns.to_numpy(table.column(label)) for part, table in tables.items()}
     classes, labels = encode(texts, f"{where}, column {label!r}", named)
-    inputs, facts = _inputs(tables, folder, label, options, where)
     group = columns.role(first, "group", options.group_column, where)
     split = columns.role(first, "split", options.split_column, where, columns.is_text_type)
+    inputs, facts = _inputs(tables, folder, {label, group, split}, options.path_column, where)
     groups = {} if group is None else _groups(tables, group, where)
     parts = {part: Part(inputs[part], labels[part], groups.get(part)) for part in tables}
     facts = {"label_column": label, **facts, **({} if group is None else {"group_column": group})}
@@ -118,18 +119,18 @@ def _list(path: Path, files: dict[str, list[Path]], options: Options) -> Listing
 
 
 def _inputs(
-    tables: dict[str, Any], folder: Path, label: str, options: Options, where: str
+    tables: dict[str, Any], folder: Path, roles: Container[str | None], path_column: str | None, where: str
 ) -> tuple[dict[str, EncodedImages | np.ndarray], dict[str, Any]]:
-    """Images or features per split, and which columns they are from."""
+    """Images or features per split, and which columns they are from: none of those that have other roles."""
     first = next(iter(tables.values()))
-    image = columns.role(first, "image", None, where, columns.is_image_type) if not options.path_column else None
+    image = columns.role(first, "image", None, where, columns.is_image_type) if not path_column else None
     if image:
         found = {p: columns.image_sources(table.column(image), folder) for p, table in tables.items()}
         return {part: EncodedImages(*rows) for part, rows in found.items()}, {"image_column": image}
-    path = columns.role(first, "path", options.path_column, where, columns.is_text_type)
+    path = columns.role(first, "path", path_column, where, columns.is_text_type)
     if path:
         return {p: _paths(table.column(path), folder, where) for p, table in tables.items()}, {"path_column": path}
-    used = _feature_columns(first, label, options, where)
+    used = _feature_columns(first, roles, where)
     return {p: _matrix(table, used, f"{where}, {p} part") for p, table in tables.items()}, {
         "feature_columns": used,
         "num_feature_columns": len(used),
@@ -148,20 +149,12 @@ def _paths(column: Any, folder: Path, where: str) -> EncodedImages:
     return EncodedImages(files, [shown(file, folder) for file in files])
 
 
-def _feature_columns(table: Any, label: str, options: Options, where: str) -> list[str]:
+def _feature_columns(table: Any, roles: Container[str | None], where: str) -> list[str]:
     import pyarrow as pa
 
-    def is_list(kind: Any) -> bool:
-        return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-    matrix = columns.role(table, "features", None, where, is_list)
+    matrix = columns.role(table, "features", None, where, columns.is_list_type)
     if matrix:
         return [matrix]
-    roles = {
-        label,
-        columns.role(table, "group", options.group_column, where),
-        columns.role(table, "split", options.split_column, where, columns.is_text_type),
-    }
     rest = [name for name in table.column_names if name not in roles]
     for name in rest:
         kind = table.schema.field(name).type
@@ -196,7 +189,7 @@ def _matrix(table: Any, used: list[str], where: str) -> np.ndarray:
     """float32 (N, D); a value that is missing or infinite is refused with its place."""
     if missing := [name for name in used if name not in table.column_names]:
         raise InputError(f"{where} has no column {missing[0]!r}; {closest(missing[0], table.column_names)}")
-    if len(used) == 1 and hasattr(table.schema.field(used[0]).type, "value_type"):
+    if len(used) == 1 and columns.is_list_type(table.schema.field(used[0]).type):
         rows = table.column(used[0])
         kind = rows.type.value_type
         if not columns.is_number_type(kind):

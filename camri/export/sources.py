@@ -98,7 +98,7 @@ def _table(path: Path, trained: Trained) -> Group:
         if trained.is_image:
             return _image_rows(path, table, _boxes(table) if trained.is_cropped else None)
         used = _feature_columns(table, path, trained)
-        if hasattr(table.schema.field(used[0]).type, "value_type") and len(used) == 1:
+        if len(used) == 1 and columns.is_list_type(table.schema.field(used[0]).type):
             return _checked(_list_rows(path, table.column(used[0]), used[0], trained.input_shape[0]), trained)
         return _checked(Ready(str(path), _matrix(table, used)), trained)
     except (InputError, OSError) as error:
@@ -165,8 +165,6 @@ def _image_rows(path: Path, table: Any, boxes: np.ndarray | None) -> Group:
 
 def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
     """The columns of the features: those of the training table by name, else all numbers beside the usual roles."""
-    import pyarrow as pa
-
     known, wanted = list(trained.preprocessing.get("feature_columns", ())), trained.input_shape[0]
     if len(known) == wanted or (len(known) == 1 and known[0] in table.column_names):
         if missing := [name for name in known if name not in table.column_names]:
@@ -176,14 +174,10 @@ def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
     roles = {columns.role(table, name, None, str(path)) for name in ("label", "group", "split", "path")} | {told}
     rest = [name for name in table.column_names if name not in roles]
     kinds = [table.schema.field(name).type for name in rest]
-    lists = [name for name, kind in zip(rest, kinds, strict=True) if hasattr(kind, "value_type")]
+    lists = [name for name, kind in zip(rest, kinds, strict=True) if columns.is_list_type(kind)]
     if len(lists) == 1:
         return lists
-    numbers = [
-        name
-        for name, kind in zip(rest, kinds, strict=True)
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    ]
+    numbers = [name for name, kind in zip(rest, kinds, strict=True) if columns.is_number_type(kind)]
     if len(numbers) != wanted or numbers[: len(known)] != known:
         raise InputError(f"it has {len(numbers)} columns of numbers, and the model takes {wanted} features")
     return numbers
@@ -191,7 +185,7 @@ def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
 
 def _list_rows(path: Path, column: Any, name: str, wanted: int) -> Ready:
     """A list of features a row; one that is missing or of another length is a problem of its row alone."""
-    if hasattr(column.type.value_type, "value_type"):
+    if columns.is_list_type(column.type.value_type):
         raise InputError(f"column {name!r} holds lists of lists, and the model takes a list of numbers a row")
     values, unlike = lists.to_matrix(column, wanted)
     problems = {

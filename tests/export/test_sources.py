@@ -229,6 +229,7 @@ def test_features_are_all_numbers_beside_the_usual_roles(here):
     roles = {"Label": [9], "group": [8], "split": [7], "path": [6]}
     assert features_of({**roles, **NUMBERS, "id": ["x7"]}) == [[1, 2, 1]]
     assert features_of({"kind": [3], **NUMBERS}, label_column="kind") == [[1, 2, 1]]
+    assert features_of({"who": pa.array(["x7"]).dictionary_encode(), **NUMBERS}) == [[1, 2, 1]]  # pandas' categories
     four = "it has 4 columns of numbers, and the model takes 3 features"
     assert features_of({"kind": [3], **NUMBERS}) == four
     # A model of many columns knows the names of the first ones.
