@@ -24,7 +24,8 @@ def trainings_for(data: DataSet, plain: Training) -> dict[str, Training]:
     """
     extras: dict[str, dict[str, object]] = {}
     if data.is_image:
-        mirrored = str(data.provenance.get("layout")) in PHOTOGRAPHS or data.name in PHOTOGRAPHS
+        layout = str(data.provenance.get("layout")).partition(" ")[0]  # "cifar10 python", "awa2 official"
+        mirrored = layout in PHOTOGRAPHS or data.name in PHOTOGRAPHS
         pixels = max(1, round(min(data.input_shape[:2]) / 16))
         extras["augmented"] = {"translate_px": pixels, **({"flip": True} if mirrored else {})}
     extras["smoothed"] = {"label_smoothing": SMOOTHING}

@@ -87,12 +87,12 @@ def test_images_are_moved_by_a_sixteenth_of_their_shorter_side_smoothed_and_aver
 
 def test_photographs_alone_are_mirrored_and_features_not_even_moved():
     plain = Training(model="small", epochs=2)
-    photographs = [made_data((32, 32, 3), "cifar10"), made_data((32, 32, 3), layout="awa2")]
+    photographs = [made_data((32, 32, 3), "cifar10"), made_data((32, 32, 3), layout="awa2 official")]
     for data in photographs:
         found = trainings_for(data, plain)
         assert found["augmented"] == plain.with_(translate_px=2, flip=True)
         assert found["all"] == plain.with_(translate_px=2, flip=True, label_smoothing=0.1, average=0.999)
-    assert not trainings_for(made_data((32, 32, 3), layout="gtsrb"), plain)["augmented"].flip
+    assert not trainings_for(made_data((32, 32, 3), layout="gtsrb official"), plain)["augmented"].flip
     found = trainings_for(made_data((6,), "cifar10"), plain)
     assert list(found) == ["plain", "smoothed", "averaged", "all"]
     assert found["all"] == plain.with_(label_smoothing=0.1, average=0.999)
