@@ -1,4 +1,4 @@
-"""Names of files and classes, made safe for terminals and spreadsheets."""
+"""Help texts, and names of files and classes made safe for terminals and spreadsheets."""
 
 import os
 import re

@@ -89,7 +89,7 @@ def weigh(candidate: Validation, baseline: Validation, rule: Rule) -> Worth:
 
 @dataclass(frozen=True)
 class Found:
-    """The finalists, best first, and how many settings and methods were tried."""
+    """The finalists, best first, and how many settings were tried."""
 
     finalists: tuple[Point, ...]
     num_tried: int

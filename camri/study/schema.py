@@ -16,7 +16,7 @@ MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
 TABLES = (
     # Facts of the run as JSON: fingerprint, classes, data, training, columns, …
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-    # The labels of val and test, once for all outcomes: .npz bytes with one array, labels.
+    # The labels of val and test, once for all outcomes: .npz bytes with labels and, where rows have them, groups.
     "CREATE TABLE labels (split TEXT PRIMARY KEY, num INTEGER NOT NULL, arrays BLOB NOT NULL)",
     # Every study that was run into this folder.
     "CREATE TABLE studies (key TEXT PRIMARY KEY, name TEXT NOT NULL, spec TEXT NOT NULL, created TEXT NOT NULL)",
