@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from camri.errors import InputError
-from camri.report.reading import Planned, Reading
+from camri.report.reading import Reading, Tried
 from camri.report.table import BLANK, Cell, Table
 from camri.report.titles import TITLES
 from camri.report.verdict import ColumnVerdict
@@ -15,7 +15,7 @@ IMAGES = {"train": "training images", "test": "test images"}
 WCE_WEIGHT = 4.0  # the paper measures WCE at this one
 
 
-def compared(one: ColumnVerdict) -> dict[str, Planned | None]:
+def compared(one: ColumnVerdict) -> dict[str, Tried | None]:
     """Table II's columns: CAMRI and ArcFace at their Table I settings, WCE at w = 4, L2-softmax at CAMRI's scale, CE.
 
     Where Table I leaves a cell blank, the method's setting that stands for it in the charts.
@@ -84,7 +84,7 @@ def table_of_angles(records: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def _three(reading: Reading, setting: Planned, important: Sequence[int]) -> list[float]:
+def _three(reading: Reading, setting: Tried, important: Sequence[int]) -> list[float]:
     """sd of the important classes (their mean), minimum and median of the others."""
     _, sd = reading.angles(setting)
     is_important = np.isin(np.arange(len(sd)), important)

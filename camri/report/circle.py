@@ -12,7 +12,7 @@ import numpy as np
 
 from camri.errors import InputError
 from camri.metrics import Array
-from camri.report.reading import Planned, Reading
+from camri.report.reading import Reading, Tried
 from camri.report.theme import PRINT, Figure, Look, Panel, drawing
 from camri.report.titles import TITLES
 from camri.study.records import Row
@@ -96,7 +96,7 @@ def draw_circle(panels: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Figu
     )
 
 
-def _weight(reading: Reading, setting: Planned, row: Row) -> Array:
+def _weight(reading: Reading, setting: Tried, row: Row) -> Array:
     """The head's weight (C, 2)."""
     weights = reading.run.weights(row)
     if weights is None or "test" not in reading.run.logits(row):

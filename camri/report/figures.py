@@ -10,7 +10,7 @@ from camri.errors import InputError
 from camri.metrics import Array
 from camri.report.circle import draw_circle
 from camri.report.curve import draw_curves
-from camri.report.reading import Planned, Reading, measure
+from camri.report.reading import Reading, Tried, measure
 from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, labels
 from camri.report.titles import title_of
 from camri.report.verdict import ColumnVerdict
@@ -79,7 +79,7 @@ def draw_confusion(found: Mapping[str, Any], look: Look = PRINT) -> Figure:
     )
 
 
-def _kept(before: Array, changes: Sequence[tuple[ColumnVerdict, Planned, Array]], num_classes: int) -> list[int]:
+def _kept(before: Array, changes: Sequence[tuple[ColumnVerdict, Tried, Array]], num_classes: int) -> list[int]:
     """All classes, or of many the important ones and those that are confused or changed most."""
     if num_classes <= MOST_CLASSES:
         return list(range(num_classes))

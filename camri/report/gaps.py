@@ -11,7 +11,7 @@ import numpy as np
 from camri.curves import common_range, compare_curves
 from camri.metrics import Scores
 from camri.report.numbers import ends_of, interval_of, p_value, points, spread
-from camri.report.reading import Planned, Reading
+from camri.report.reading import Reading, Tried
 from camri.report.table import Cell, Table, cells
 from camri.report.tables import figures
 from camri.report.titles import BASELINE, in_order, title_of
@@ -40,7 +40,7 @@ def gap_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dic
     return [{**record, "p_holm": p} for record, p in zip(records, corrected, strict=True)]
 
 
-def _gap(reading: Reading, one: ColumnVerdict, setting: Planned) -> dict[str, Any] | None:
+def _gap(reading: Reading, one: ColumnVerdict, setting: Tried) -> dict[str, Any] | None:
     assert one.baseline is not None
     theirs, control = _by_seed(one.baseline), same_scale(setting, one.settings)
     rows = [row for row in setting.rows if row.seed in theirs]
@@ -78,7 +78,7 @@ def _gap(reading: Reading, one: ColumnVerdict, setting: Planned) -> dict[str, An
     return record
 
 
-def _by_seed(setting: Planned) -> dict[int, Row]:
+def _by_seed(setting: Tried) -> dict[int, Row]:
     return {row.seed: row for row in setting.rows}
 
 

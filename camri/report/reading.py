@@ -22,7 +22,7 @@ HARDWARE = ("gpu", "processor", "cores", "system", "device")
 
 
 @dataclass(frozen=True)
-class Planned:
+class Tried:
     """A setting that a column compares, and its outcomes that ended well."""
 
     key: str
@@ -110,7 +110,7 @@ class Reading:
     def failed(self) -> list[Row]:
         return [row for row in self.rows if row.status != "done"]
 
-    def settings(self, column: ColumnFacts, method: str | None = None) -> list[Planned]:
+    def settings(self, column: ColumnFacts, method: str | None = None) -> list[Tried]:
         """Settings that a column compares and that have outcomes, in the study's order; each once a method."""
         by_key: dict[str, list[Row]] = {}
         for row in self.rows:
@@ -120,7 +120,7 @@ class Reading:
         for one in self.run.plan(column.number):
             if one.key in by_key and method in (None, one.method):
                 rows = tuple(sorted(by_key[one.key], key=lambda row: row.seed))
-                found[one.method, one.key] = Planned(one.key, one.method, one.title, one.setting["knobs"], rows)
+                found[one.method, one.key] = Tried(one.key, one.method, one.title, one.setting["knobs"], rows)
         return list(found.values())
 
     def methods(self) -> list[str]:
@@ -134,11 +134,11 @@ class Reading:
             self._scores[name] = self.run.scores(row, split, important=column.indices)
         return self._scores[name]
 
-    def validation(self, setting: Planned, column: ColumnFacts) -> Validation:
+    def validation(self, setting: Tried, column: ColumnFacts) -> Validation:
         """What a choice may see of a setting."""
         return Validation(setting.key, {row.seed: self.scores(row, "val", column) for row in setting.rows})
 
-    def candidate(self, setting: Planned, column: ColumnFacts) -> Candidate:
+    def candidate(self, setting: Tried, column: ColumnFacts) -> Candidate:
         """A setting with its trials' validation and test scores."""
         return Candidate(
             setting.key,
@@ -148,9 +148,9 @@ class Reading:
             ],
         )
 
-    def confusion(self, setting: Planned, split: str = "test") -> Array:
-        """Shares of each true class's images (a row each), mean over trials: (C, C); nan for one without images."""
-        counts = np.mean([self.run.confusion(row, split) for row in setting.rows], axis=0)
+    def confusion(self, setting: Tried) -> Array:
+        """Shares of each true class's test images (a row each), mean over trials: (C, C); nan where it has none."""
+        counts = np.mean([self.run.confusion(row, "test") for row in setting.rows], axis=0)
         with np.errstate(invalid="ignore"):
             return counts / counts.sum(axis=1, keepdims=True)
 
@@ -164,7 +164,7 @@ class Reading:
         done = [row for row in self.rows if row.status == "done"]
         return "train" if done and all("angle_sd.train" in self.run.arrays(row) for row in done) else "test"
 
-    def angles(self, setting: Planned) -> tuple[Array, Array]:
+    def angles(self, setting: Tried) -> tuple[Array, Array]:
         """Mean and sd of the angles of each class, averaged over trials, in radians: (C,), (C,)."""
         split = self.angles_of
         arrays = [self.run.arrays(row) for row in setting.rows]
@@ -225,7 +225,7 @@ def list_environment(found: Mapping[str, Sequence[str]], names: Sequence[str]) -
     return ", ".join(f"{name} {' / '.join(found[name])}" for name in names if name in found) or "not recorded"
 
 
-def measure(setting: Planned, important: Sequence[int]) -> Measured:
+def measure(setting: Tried, important: Sequence[int]) -> Measured:
     """Recall (the important classes' mean) and accuracy on the test images, one number a trial."""
     recalls = tuple(float(np.mean([row.recall["test"][index] for index in important])) for row in setting.rows)
     return Measured(setting.key, recalls, tuple(row.accuracy["test"] for row in setting.rows))

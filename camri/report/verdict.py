@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from camri.metrics import Array
-from camri.report.reading import Planned, Reading, measure
+from camri.report.reading import Reading, Tried, measure
 from camri.report.titles import BASELINE
 from camri.select import Choice, Judgement, Measured, PaperChoice, choose, choose_as_paper, judge
 from camri.stats import Difference, compare, holm
@@ -23,8 +23,8 @@ class Judged:
 
     choice: Choice
     judgement: Judgement
-    final: Planned
-    control: Planned | None
+    final: Tried
+    control: Tried | None
 
     @property
     def keeps_baseline(self) -> bool:
@@ -60,28 +60,28 @@ class ColumnVerdict:
     """
 
     column: ColumnFacts
-    baseline: Planned | None
-    settings: tuple[Planned, ...]
+    baseline: Tried | None
+    settings: tuple[Tried, ...]
     best: Judged | None
     by_method: dict[str, Judged]
-    own: dict[str, Planned]
+    own: dict[str, Tried]
     paper: dict[str, PaperChoice | None]
 
-    def find(self, key: str, method: str | None = None) -> Planned:
+    def find(self, key: str, method: str | None = None) -> Tried:
         """The setting of a key; where several methods share it, that of the method."""
         found = [one for one in self.settings if one.key == key]
         return next((one for one in found if one.method == method), found[0])
 
-    def of(self, method: str) -> list[Planned]:
+    def of(self, method: str) -> list[Tried]:
         return [one for one in self.settings if one.method == method]
 
-    def shown(self, method: str) -> Planned | None:
+    def shown(self, method: str) -> Tried | None:
         """A method's setting in charts: its best on validation data, else the paper's, else its first."""
         if method in self.own:
             return self.own[method]
         return self.in_table_one(method) or next(iter(self.of(method)), None)
 
-    def in_table_one(self, method: str) -> Planned | None:
+    def in_table_one(self, method: str) -> Tried | None:
         """The setting of a method in Table I; None where its cell is blank."""
         cell = self.paper.get(method)
         return None if cell is None else self.find(cell.key, method)
@@ -103,7 +103,7 @@ def judge_column(reading: Reading, column: ColumnFacts) -> ColumnVerdict:
     methods = list(dict.fromkeys(one.method for one in settings))
     paper: dict[str, PaperChoice | None] = {}
     by_method: dict[str, Judged] = {}
-    own: dict[str, Planned] = {}
+    own: dict[str, Tried] = {}
     best = None
     if baseline is not None:
         measured = {method: [measure(s, column.indices) for s in settings if s.method == method] for method in methods}
@@ -149,10 +149,10 @@ def gain_over_shifted(judged: Judged, arm: str, labels: Array, groups: Array | N
     return compare(mine, other, parts=labels[own], groups=None if groups is None else groups[own], seed=SEED)
 
 
-def _best_of(choice: Choice, rivals: Sequence[Planned]) -> Planned:
+def _best_of(choice: Choice, rivals: Sequence[Tried]) -> Tried:
     """The best of a method's own settings on validation data; where no shift reaches the floor, the most accurate."""
 
-    def worth(one: Planned) -> tuple[float, float]:
+    def worth(one: Tried) -> tuple[float, float]:
         shift = choice.final.shifts.get(one.key)
         if shift is None:
             return -np.inf, float(np.mean([row.accuracy["val"] for row in one.rows]))
@@ -164,9 +164,9 @@ def _best_of(choice: Choice, rivals: Sequence[Planned]) -> Planned:
 def _judge(
     reading: Reading,
     column: ColumnFacts,
-    baseline: Planned,
-    rivals: Sequence[Planned],
-    settings: Sequence[Planned] = (),
+    baseline: Tried,
+    rivals: Sequence[Tried],
+    settings: Sequence[Tried] = (),
 ) -> Judged:
     by_key = {one.key: one for one in reversed(rivals) if one.key != baseline.key}
     choice = choose(
@@ -192,7 +192,7 @@ def _judge(
     return Judged(choice, judgement, final, control)
 
 
-def same_scale(final: Planned, settings: Sequence[Planned]) -> Planned | None:
+def same_scale(final: Tried, settings: Sequence[Tried]) -> Tried | None:
     """L2-softmax at the setting's scale with all its seeds, if it is not that setting itself."""
     if "s" not in final.knobs:
         return None
