@@ -60,8 +60,3 @@ def _notes(file: Any, engine: str) -> dict[str, Any] | None:
     header = file.metadata() or {}
     notes = json.loads(header["n"])
     return notes if header.get("v") == VERSION and notes.get("engine") == engine else None
-
-
-def remove(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()

@@ -10,7 +10,7 @@ import torch
 
 from camri.data import DataSet
 from camri.data.parallel import num_cores
-from camri.engine import checkpoint, cpu
+from camri.engine import cpu
 from camri.engine.outcome import Outcome, Progress
 from camri.engine.packs import PACK_SIZE
 from camri.engine.progress import Tracker
@@ -73,7 +73,8 @@ def train(
         if on_outcome is not None:
             on_outcome(outcome)
         if (path := job.checkpoint_of(outcome.trial)) is not None:
-            checkpoint.remove(path)  # not before: a process killed while the outcome is handed over must not lose both
+            # Not before: a process killed while the outcome is handed over must not lose both.
+            path.unlink(missing_ok=True)
 
     with stop_on_signals() as told:
 
