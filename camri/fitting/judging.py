@@ -17,10 +17,11 @@ from camri.report.tables import picked
 from camri.report.titles import BASELINE
 from camri.report.verdict import SEED, ColumnVerdict, correct_for_columns, judge_column
 from camri.select import Rule, Validation
-from camri.stats import compare, design_effect
+from camri.stats import compare, design_effect, wilson
 from camri.study.store import open_run
 
 MOST_PAID = 3
+LOOSE = 0.04  # ± of validation accuracy; where wider, one shift in ten costs 1.5 points elsewhere (docs/numbers.md)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +64,19 @@ def pick_model(setting: Validation, floor: float, rule: Rule) -> tuple[int, tupl
     return max(sorted(setting.scores), key=worth), shift
 
 
+def loose_floor(baseline: Validation, groups: Array | None = None) -> str | None:
+    """What to know where validation rows, which may come in groups (N,), are too few to hold accuracy on; else None."""
+    right = np.mean([scores.correct() for scores in baseline.scores.values()], axis=0)
+    effect = 1.0 if groups is None else design_effect(right, groups)
+    low, high = wilson(right.sum() / effect, len(right) / effect)
+    if high - low <= 2 * LOOSE:
+        return None
+    return (
+        f"accuracy was held on {len(right):,} validation rows, which tell it to ± {50 * (high - low):.0f} points, so "
+        "on other rows it may be lower by a point or several"
+    )
+
+
 def measure(setting: Setting, seed: int, shift: tuple[float, ...], test: Scores, groups: Array | None = None) -> Handed:
     """The figures of one model on test images, which may come in groups (N,)."""
     right, effects = test.correct(shift), []
@@ -93,6 +107,7 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
         is_baseline = final.key == verdict.baseline.key
         steps, tables = _steps(reading, verdict, is_baseline, before, training_title, num_trainings)
         (p,) = correct_for_columns([verdict])
+        loose = loose_floor(reading.validation(verdict.baseline, column), reading.run.groups("val"))
         return Claim(
             steps=steps,
             paid=_paid(tables[-1], tables[0], labels, reading.run.groups("test"), column.indices, reading.classes),
@@ -103,7 +118,7 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
             seed=seed,
             shift=shift,
             num_seeds=len(seeds),
-            caution=reading.mute_validation,
+            caution="; ".join(filter(None, [reading.mute_validation, loose])) or None,
         )
 
 

@@ -138,7 +138,7 @@ def test_the_answer_and_the_card_say_the_figures(fitted):
     card = (fitted.model_path / "README.md").read_text(encoding="utf-8")
     for text in ("Limits", f"{fitted.handed.hits[0]}/{fitted.handed.num[0]}", fitted.steps[1].title, "camri predict"):
         assert text in card
-    assert "About the data" not in card
+    assert "About the data" not in answer.card(replace(fitted, caution=None), load("digits"))
     assert answer.shift_text(replace(fitted, shift=(-0.5094,))) == "shift −0.509 on “9”"
     assert answer.shift_text(replace(fitted, shift=(0.0,))) == "no shift"
 

@@ -7,7 +7,7 @@ import pytest
 
 from camri.errors import InputError
 from camri.fitting import judging
-from camri.fitting.judging import MOST_PAID, _figures, _gains, _paid, claim_of, measure, pick_model
+from camri.fitting.judging import MOST_PAID, _figures, _gains, _paid, claim_of, loose_floor, measure, pick_model
 from camri.fitting.result import Handed
 from camri.methods import setting
 from camri.metrics import condense
@@ -170,3 +170,20 @@ def test_accuracy_that_may_be_given_up_is_not_held_against_a_method(tmp_path, mo
     assert claim.over_shifted.low > 0
     assert claim.steps[-1].accuracy_gain.high < 0
     assert claim.gain_is_shown
+
+
+def test_few_validation_rows_or_few_groups_of_them_do_not_hold_accuracy(tmp_path):
+    def rows(num, num_right):
+        logits = np.where(np.arange(num)[:, None] < num_right, [[1.0, 0.0]], [[0.0, 1.0]])
+        return condense(logits, [0] * num, important=(0,))
+
+    two = Validation("ce", {0: rows(200, 150), 1: rows(200, 170)})  # 160 of 200: 0.738 to 0.850
+    assert loose_floor(two) == (
+        "accuracy was held on 200 validation rows, which tell it to ± 6 points, so on other rows it may be lower by a "
+        "point or several"
+    )
+    many = Validation("ce", {0: rows(400, 320)})
+    assert loose_floor(many) is None  # ± 3.9
+    assert "on 400 validation rows, which tell it to ± 11 points" in loose_floor(many, np.arange(400) // 8)
+    folder = make_run(tmp_path / "run", seeds=2, num_images=100)
+    assert claim_of(folder, None, "plain", 1).caution.startswith("accuracy was held on 100 validation rows")
