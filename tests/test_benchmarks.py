@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import guarantee
+from benchmarks import guarantee, promises
 from benchmarks.prize import pack as prize_pack
 from benchmarks.prize.__main__ import main as run_prize
 from benchmarks.prize.arms import ARMS, choose_arms
@@ -66,6 +66,27 @@ def test_promises_are_counted_on_fresh_rows_and_on_the_test_images_of_a_run(tmp_
     assert promised["kept"] == np.mean([recall >= 0.8 for recall in recalls])
     assert promised["recall"] == pytest.approx(np.mean(recalls))
     assert seen["made"] == "2/2"
+
+
+@pytest.mark.slow
+def test_a_fit_is_judged_by_fresh_rows(monkeypatch, capsys):
+    words = ["--cases", "shift", "--fits", "1", "--trials", "16", "--new", "2", "--fresh", "2000"]
+    monkeypatch.setattr(sys, "argv", ["promises", *words])
+    monkeypatch.setattr(promises.handover, "can_draw", lambda: False)
+    promises.main()
+    found = json.loads(capsys.readouterr().out)["shift"]
+    assert (found["fits"], found["predicts"]) == (1, 1)
+    assert {"model: recall", "shift: accuracy", "together: recall"} <= set(found["held new"]) == set(found["held own"])
+    assert -0.2 < found["accuracy"]["lowest"] == found["accuracy"]["mean"] < 0.2
+
+
+def test_promises_that_hold_are_counted_among_the_fits_that_made_them():
+    kept = {"held own": {"a": True, "b": False}, "claimed": True, "wrongly": True, "predicts": True, "accuracy": -0.02}
+    other = {"held own": {"a": True}, "claimed": True, "wrongly": False, "predicts": True, "accuracy": 0.01}
+    found = promises.summarise([{**one, "held new": {"a": one is kept}} for one in (kept, other)])
+    assert (found["held own"], found["held new"]) == ({"a": "2/2", "b": "0/1"}, {"a": "1/2"})
+    assert (found["fits"], found["claimed"], found["wrongly"], found["predicts"]) == (2, 2, 1, 2)
+    assert found["accuracy"] == {"mean": pytest.approx(-0.005), "lowest": -0.02}
 
 
 @pytest.mark.slow
