@@ -6,7 +6,8 @@ Prints JSON. `held` has, for every 95 % interval that a fit tells, in how many f
 that is handed over the truth is its own figure on fresh rows; of a step the mean over trainings with new seeds, of
 the settings that its halves picked, shifted by its rule (`own`: over the fit's own models, which leaves the luck of
 test rows alone). `claimed` are the fits that say that a method earns its keep, `wrongly` those of them in which it
-adds nothing. `accuracy` is that of the handed-over model less cross-entropy's, on fresh rows; `predicts`: it does on
+adds nothing. `accuracy` is that of the handed-over model less cross-entropy's, on fresh rows, `lower` the fits in which
+it is lower by more than a point; `fell` are those that say themselves that accuracy fell. `predicts`: the model does on
 test rows what was told of it.
 """
 
@@ -161,6 +162,7 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
            for kind in ("own", "new")},
         "claimed": fitted.gain_is_shown,
         "wrongly": fitted.gain_is_shown and true["new"]["method: recall"] <= 0,
+        "fell": fitted.accuracy_fell,
         "accuracy": handed["model: accuracy"] - true["accuracy"],
         "predicts": (int(every.sum()), int(own.sum())) == (fitted.handed.num_right, fitted.handed.hits[0]),
     }  # fmt: skip
@@ -174,8 +176,9 @@ def summarise(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
         names = dict.fromkeys(name for one in found for name in one[kind])
         held = {name: [one[kind][name] for one in found if name in one[kind]] for name in names}
         summary[kind] = {name: f"{sum(those)}/{len(those)}" for name, those in held.items()}
-    summary |= {name: sum(one[name] for one in found) for name in ("claimed", "wrongly", "predicts")}
-    return {**summary, "accuracy": {"mean": float(np.mean(accuracy)), "lowest": min(accuracy)}}
+    summary |= {name: sum(one[name] for one in found) for name in ("claimed", "wrongly", "fell", "predicts")}
+    lower = sum(one < -0.01 for one in accuracy)
+    return {**summary, "accuracy": {"mean": float(np.mean(accuracy)), "lowest": min(accuracy), "lower": lower}}
 
 
 def main() -> None:

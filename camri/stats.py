@@ -172,8 +172,9 @@ def compare(
     units = np.arange(one.shape[1]) if groups is None else np.asarray(groups)
     if units.shape != one.shape[1:]:
         raise InputError(f"groups {units.shape} do not fit {one.shape[1]} images; give the group of each image")
-    tables = [table[:, marks == mark] for mark in np.unique(marks)]
-    effects = [design_effect(table[:, marks == mark].mean(axis=0), units[marks == mark]) for mark in np.unique(marks)]
+    masks = [marks == mark for mark in np.unique(marks)]
+    tables = [table[:, mask] for mask in masks]
+    effects = [design_effect(part.mean(axis=0), units[mask]) for part, mask in zip(tables, masks, strict=True)]
     sizes, noise = np.array([part.shape[1] for part in tables]), np.array([_cell_noise(part) for part in tables])
     row_means = np.mean([part.mean(axis=1) for part in tables], axis=0)
     estimate = float(row_means.mean())

@@ -40,7 +40,7 @@ def _resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, 
             index = int(name)
         else:
             raise InputError(f"important={name!r} is not a class; {closest(name, [*classes, *SYMBOLS])}")
-        if name not in SYMBOLS and named.setdefault(index, name) is not name:
+        if name not in SYMBOLS and named.setdefault(index, name) != name:
             raise InputError(f"important={named[index]!r} and {name!r} are the same class; give it once")
         indices.setdefault(index, strength)  # "worst" may turn out to be a class that is named beside it
     return tuple(indices.items())
