@@ -1,6 +1,7 @@
 """Files that are there whole or not at all, and folders that one process has for itself."""
 
 import contextlib
+import errno
 import glob
 import os
 import secrets
@@ -36,10 +37,17 @@ def replacing(path: Path, remedy: str = "") -> Iterator[Path]:
         yield part
         os.replace(part, path)
     except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}){remedy}") from None
+        raise cannot_write(path, error, remedy) from None
     finally:
         with contextlib.suppress(OSError):  # it has moved, or was never there
             part.unlink()
+
+
+def cannot_write(path: Path, error: OSError, remedy: str) -> InputError:
+    """The error of a path that cannot be written; where a disk is full the remedy is room: nobody need begin anew."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "; make room and run the same command again"
+    return InputError(f"{path} cannot be written ({error.strerror or error}){remedy}")
 
 
 def take_lock(handle: int, shared: bool = False) -> bool:

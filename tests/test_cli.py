@@ -13,8 +13,10 @@ import camri
 from camri.cli import app
 
 
-def run(*arguments):
-    return subprocess.run([sys.executable, "-m", "camri", *arguments], capture_output=True, text=True)
+def run(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "camri", *arguments], capture_output=True, text=True, env={**os.environ, **environment}
+    )
 
 
 def test_version():
@@ -32,6 +34,14 @@ def test_bad_input_is_one_sentence_and_exit_code_2():
 def test_unknown_command_and_option_exit_with_2():
     assert run("demmo").returncode == 2
     assert run("demo", "--seds", "1").returncode == 2
+
+
+def test_signs_that_a_stream_cannot_show_are_written_out(tmp_path):
+    table = tmp_path / "scores.csv"
+    table.write_text("label,日本,stop\n" + "日本,1.5,0.5\nstop,0.5,1.5\n" * 25, encoding="utf-8")
+    done = run("audit", str(table), "--important", "日本", PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\u65e5\u672c" in done.stdout
 
 
 def test_an_error_cannot_steer_the_terminal():

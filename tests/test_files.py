@@ -1,5 +1,6 @@
 """Files that are there whole or not at all."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -36,8 +37,10 @@ def test_a_writer_that_fails_leaves_what_was_there(tmp_path):
     path.write_text("old")
     with pytest.raises(KeyboardInterrupt):
         write_half(path, KeyboardInterrupt)
-    with pytest.raises(InputError, match=r"page\.html cannot be written \(No space left on device\); choose another"):
-        write_half(path, OSError(28, "No space left on device"))
+    for error, remedy in ((errno.ENOSPC, "make room and run the same command again"), (errno.EACCES, "choose another")):
+        said = rf"page\.html cannot be written \({os.strerror(error)}\); {remedy}$"
+        with pytest.raises(InputError, match=said):
+            write_half(path, OSError(error, os.strerror(error)))
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

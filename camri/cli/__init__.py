@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Nothing heavy is imported before a command needs it."""
 
 import inspect
+import io
 import signal
 import sys
 import warnings
@@ -90,6 +91,9 @@ def main() -> None:
     """Run the command line; bad input ends with one sentence on stderr and exit code 2."""
     warnings.showwarning = _show_warning
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # temporary files go, as after Ctrl-C
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # in Latin-1 an arrow would be the end of it
     try:
         app()
     except InputError as error:

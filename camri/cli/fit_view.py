@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
-from rich.table import Table
+from rich.table import Column, Table
 
 from camri.cli.reading import log_to
 from camri.fitting import Fitted, Progress, Unfinished, fit
@@ -19,6 +19,7 @@ from camri.report.numbers import span
 from camri.report.table import BLANK
 from camri.words import duration
 
+COLUMNS = ("step", "recall", "hits/n", "accuracy", "recall added", "accuracy added")
 PLAIN_WIDTH = 160  # of a table in a file, where nothing says how wide it may be
 
 
@@ -60,7 +61,7 @@ def print_fitted(fitted: Fitted) -> None:
     """The steps as a table, the answer below it, and where things are."""
     console = _console()
     table = Table(
-        *("step", "recall", "hits/n", "accuracy", "recall added", "accuracy added"),
+        *(Column(name, overflow="fold") for name in COLUMNS),  # a number that is cut would be another one
         title=escape(f"{', '.join(fitted.important)}: {fitted.num_seeds} models of new seeds each, test images"),
         title_justify="left",
         box=HEAVY_HEAD if console.is_terminal else None,

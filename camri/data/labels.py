@@ -113,7 +113,7 @@ def _refuse_missing(is_missing: np.ndarray, where: str) -> None:
     rows = np.flatnonzero(is_missing)
     if len(rows):
         told = name_rows(rows.tolist(), len(is_missing))
-        raise InputError(f"{where}: the label of {told} is missing; fill it in or remove the row")
+        raise InputError(f"{where}: the label of {told} is missing; fill it in or remove the row (nan names no class)")
 
 
 def _refuse_floats(found: np.ndarray, where: str) -> None:

@@ -18,6 +18,7 @@ from camri.errors import InputError
 from camri.export import config
 from camri.export.model import COUNTER, Model, check_weights, make_classifier
 from camri.export.trained import Trained
+from camri.files import cannot_write
 from camri.models import MODELS, Classifier
 
 WEIGHTS, CONFIG, CARD, ONNX = "model.safetensors", "config.json", "README.md", "model.onnx"
@@ -54,7 +55,7 @@ def save(trained: Trained, folder: str | Path, *, card: str, onnx: bool = True) 
                 _add_onnx(model, part / ONNX)
             _move(part, path)
     except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror or error}); choose another folder") from None
+        raise cannot_write(path, error, "; choose another folder") from None
     return path
 
 

@@ -1,5 +1,7 @@
 """A fit's result in sentences, and the card that goes with its model."""
 
+import shlex
+
 from camri.data import DataSet
 from camri.data.catalog import notes as data_notes
 from camri.fitting import ramps
@@ -153,7 +155,7 @@ training “{fitted.training_name}” ({fitted.training.model}, {fitted.training
 ## Use
 
 ```
-camri predict {fitted.model_path} FILES…
+camri predict {shlex.quote(str(fitted.model_path))} FILES…
 ```
 
 ```

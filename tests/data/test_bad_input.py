@@ -239,7 +239,7 @@ def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
         ("path,label\n0.png,0.5\n1.png,1.5\n", r"column 'label': labels are floats \(one is 0.5\); give class names"),
         ("path,label\n0.png,1.0\n1.png,2\n", r"labels are floats \(one is 1.0\)"),
         ("path,label\n0.png,a\n1.png,\n", r"column 'label', train part: the label of row 1 is missing; fill it in"),
-        ("path,label\n0.png,nan\n1.png,b\n", "the label of row 0 is missing"),
+        ("path,label\n0.png,nan\n1.png,b\n", r"the label of row 0 is missing; .* \(nan names no class\)"),
         ("path,label\n,a\n1.png,b\n", "the path of row 0 is missing; fill it in or remove the row"),
         ("path,label\n0.png,a\n,b\n,a\n", r"the path of rows 1, 2 \(2 of 3\) is missing; fill it in"),
         (

@@ -250,7 +250,7 @@ def test_a_model_that_cannot_be_written_leaves_the_old_one_and_no_rubbish(traine
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_text", full)
-    with pytest.raises(InputError, match=r"cannot be written .No space left on device.; choose another folder"):
+    with pytest.raises(InputError, match=r"cannot be written .No space left on device.; make room and run the same"):
         save(trained, copied, card="", onnx=False)
     monkeypatch.undo()
     assert (copied / "config.json").read_bytes() == before

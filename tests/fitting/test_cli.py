@@ -61,6 +61,14 @@ def test_the_answer_is_plain_when_piped(asked, fitted):
     assert f"page:  {fitted.page_path}" in lines
 
 
+def test_no_number_is_cut_in_a_narrow_terminal(fitted, capsys, monkeypatch):
+    monkeypatch.setattr(fit_view, "PLAIN_WIDTH", 40)
+    fit_view.print_fitted(fitted)
+    table = capsys.readouterr().out.partition("Points of a hundred")[0]
+    assert "…" not in table
+    assert len(table.splitlines()) > 2 * len(fitted.steps)
+
+
 def test_a_class_that_looks_like_markup_is_shown_as_it_is_called(fitted, capsys):
     fit_view.print_fitted(dataclasses.replace(fitted, important=("stop [v2]", "go [/b]")))
     assert capsys.readouterr().out.startswith(f"stop [v2], go [/b]: {fitted.num_seeds} models of new seeds each")

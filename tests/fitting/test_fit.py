@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,6 +140,9 @@ def test_the_answer_and_the_card_say_the_figures(fitted):
     for text in ("Limits", f"{fitted.handed.hits[0]}/{fitted.handed.num[0]}", fitted.steps[1].title, "camri predict"):
         assert text in card
     assert "About the data" not in answer.card(replace(fitted, caution=None), load("digits"))
+    assert "\ncamri predict 'my run/model' FILES…\n" in answer.card(
+        replace(fitted, model_path=Path("my run/model")), load("digits")
+    )
     assert answer.shift_text(replace(fitted, shift=(-0.5094,))) == "shift −0.509 on “9”"
     assert answer.shift_text(replace(fitted, shift=(0.0,))) == "no shift"
 
