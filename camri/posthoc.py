@@ -79,9 +79,23 @@ def trace(scores: Scores) -> Curve:
     return _sweep(scores, -lead.max(axis=1), np.full(len(scores), REST), winner)
 
 
+def _order(values: Array) -> Array:
+    """What sorts them, equal ones as they stand. Halves, as leads are, go as whole numbers: in a tenth of the time.
+
+    >>> _order(np.array([0.5, -2.0, 0.0, -0.0, -3.0])).tolist()
+    [4, 1, 2, 3, 0]
+    """
+    with np.errstate(over="ignore"):
+        half = values.astype(np.float16) + np.float16(0)  # -0 is 0
+    if not np.array_equal(half, values):
+        return np.argsort(values, kind="stable")
+    bits = half.view(np.int16)
+    return np.argsort(np.where(bits < 0, np.int16(-(2**15)) - bits, bits), kind="stable")
+
+
 def _sweep(scores: Scores, breakpoint: Array, before: Array, after: Array) -> Curve:
     """The states of a sweep in which each image goes from one prediction to another above its breakpoint."""
-    order = np.argsort(breakpoint, kind="stable")
+    order = _order(breakpoint)
     where = breakpoint[order]
     last = np.flatnonzero(np.append(np.diff(where) > 0, True))  # images that change at once change together
 
@@ -165,8 +179,8 @@ def choose_shift(
         # where every class pays its own way, and only then from each point that was reached under the floor itself.
         for price in [0.0, *np.geomspace(0.01, 10.0, 13)]:
             starts.append(_climb(pooled, _climb(pooled, starts[0], priced(price), lowest), feasible, lowest))
-    best = max(starts, key=lambda shift: (_worth(pooled, shift, feasible), -np.abs(shift).sum()))
-    worth = _worth(pooled, best, feasible)
+    worths = [_worth(pooled, shift, feasible) for shift in starts]
+    worth, best = max(zip(worths, starts, strict=True), key=lambda one: (one[0], -np.abs(one[1]).sum()))
     if worth == -np.inf:
         return None
     return Shift(tuple(best.tolist()), worth, tuple(pooled.recall(best).tolist()), pooled.accuracy(best))

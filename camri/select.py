@@ -139,6 +139,17 @@ class Pick:
     floor: float
     shifts: Mapping[str, Shift | None]
 
+    @staticmethod
+    def of(floor: float, shifts: Mapping[str, Shift | None]) -> "Pick":
+        """The best of these settings."""
+        found = {key: shift for key, shift in shifts.items() if shift is not None}
+        best = max(found, key=lambda key: (found[key].value, found[key].accuracy, -sum(map(abs, found[key].shift))))
+        return Pick(best, floor, shifts)
+
+    def only(self, keys: Sequence[str]) -> "Pick":
+        """What it would be among these settings; the baseline must be one."""
+        return Pick.of(self.floor, {key: self.shifts[key] for key in keys if key in self.shifts})
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -153,6 +164,10 @@ class Choice:
     final: Pick
     folds: tuple[tuple[frozenset[int], Pick], ...]
     fresh_seeds: bool
+
+    def only(self, keys: Sequence[str]) -> "Choice":
+        """What `choose` returns of these settings alone, the baseline first: no shift is tuned again."""
+        return replace(self, final=self.final.only(keys), folds=tuple((g, pick.only(keys)) for g, pick in self.folds))
 
 
 def choose(baseline: Validation, candidates: Sequence[Validation], rule: Rule | None = None) -> Choice:
@@ -186,10 +201,7 @@ def choose(baseline: Validation, candidates: Sequence[Validation], rule: Rule | 
     def pick(left_out: frozenset[int]) -> Pick:
         kept = [rest for one in settings if (rest := one.of(set(one.scores) - left_out)).scores]
         floor = rule.floor(kept[0])
-        shifts = {one.key: rule.tune(one, floor) for one in kept}
-        found = {key: shift for key, shift in shifts.items() if shift is not None}
-        best = max(found, key=lambda key: (found[key].value, found[key].accuracy, -sum(map(abs, found[key].shift))))
-        return Pick(best, floor, shifts)
+        return Pick.of(floor, {one.key: rule.tune(one, floor) for one in kept})
 
     final = pick(frozenset())
     if len(seeds) == 1:

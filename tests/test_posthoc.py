@@ -8,7 +8,7 @@ import pytest
 
 from camri.errors import InputError
 from camri.metrics import condense
-from camri.posthoc import average, choose_shift, trace
+from camri.posthoc import _order, average, choose_shift, trace
 
 # Six images of class 0 or 1; the logit of class 0 is 0 throughout, so the lead of class 1 is its logit.
 LEADS = np.array([0.5, -1.0, -2.0, -1.5, -3.0, 0.25])
@@ -25,6 +25,14 @@ def made_scores(num=400, num_classes=6, important=(1, 4), seed=0, signal=1.5):
     logits = rng.normal(0, 1.5, (num, num_classes))
     logits[np.arange(num), labels] += signal
     return condense(logits.astype(np.float32), labels, important)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float64])
+def test_breakpoints_are_sorted_as_numpy_sorts_them(kind):
+    drawn = np.random.default_rng(0).normal(0, 2, 5000).astype(kind).astype(np.float64)
+    values = np.concatenate([drawn, drawn[:99], [0.0, -0.0, 60000.0, -60000.0, 6e-8, -6e-8]])
+    assert _order(values).tolist() == np.argsort(values, kind="stable").tolist()
+    assert _order(values * 1e9).tolist() == np.argsort(values * 1e9, kind="stable").tolist()  # beyond halves
 
 
 def test_the_curve_of_six_images_by_hand():

@@ -151,6 +151,16 @@ def test_the_choice_is_made_on_validation_with_each_settings_own_shift():
     assert loose.final.key == "blunt"  # both find both at accuracy .6, but this one without a shift
 
 
+@pytest.mark.parametrize("names", [[], ["blunt"], ["same", "other"], ["other", "same"]])
+def test_a_choice_narrowed_is_the_choice_among_fewer(names):
+    leads = {"sharp": SHARP, "blunt": BLUNT, "same": SHARP, "other": SHARP}
+    ce = candidate("ce", PLAIN).validation()
+    others = {name: candidate(name, found, seeds=(0, 1, 2)).validation() for name, found in leads.items()}
+    choice = choose(ce, list(others.values()))
+    assert choice.final.key == "sharp"
+    assert choice.only(["ce", *names]) == choose(ce, [others[name] for name in names])
+
+
 def test_where_nothing_is_better_the_baseline_stays():
     ce, same = candidate("ce", PLAIN), candidate("same", PLAIN)
     assert choose(ce.validation(), [same.validation()]).final.key == "ce"

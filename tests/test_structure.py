@@ -144,3 +144,12 @@ def test_help_and_version_start_without_torch(arguments):
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert camri.__version__ in done.stdout if arguments == ["--version"] else "Usage" in done.stdout
+
+
+def test_reports_and_audits_start_without_what_is_slow_to_import():
+    script = (
+        "import sys\nimport camri.audit.page, camri.audit.verdict, camri.report.page\n"
+        "assert not {'torch', 'scipy.stats', 'sklearn'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

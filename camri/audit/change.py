@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from camri.metrics import Array
 from camri.stats import design_effect
@@ -28,7 +28,7 @@ class Change:
 
     def chance_of_fall(self, epsilon: float = 0.0) -> float:
         """The probability that the true change is below −epsilon."""
-        return float(stats.norm.cdf((-epsilon - self.centre) / self.sd))
+        return float(special.ndtr((-epsilon - self.centre) / self.sd))
 
 
 def compare_rows(before: Array, after: Array, labels: Array | None = None, groups: Array | None = None) -> Change:
@@ -49,7 +49,7 @@ def compare_rows(before: Array, after: Array, labels: Array | None = None, group
     estimate = float(np.mean([(one[0] - one[1]) / one[2] for one in parts]))
     centre = float(np.mean([one[3] for one in parts]))
     sd = math.sqrt(sum(one[4] for one in parts)) / len(parts)
-    half = float(stats.norm.ppf((1 + LEVEL) / 2)) * sd
+    half = float(special.ndtri((1 + LEVEL) / 2)) * sd
     return Change(estimate, max(-1.0, centre - half), min(1.0, centre + half), gained, lost, num, centre, sd)
 
 

@@ -1,11 +1,13 @@
 """One self-contained page about a run: everything inline, no request leaves it."""
 
+import contextlib
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import vl_convert
 from markupsafe import Markup
 
 import camri
+from camri.data.cache import cache_folder, write_atomically
 from camri.errors import InputError
 from camri.files import replacing
 from camri.report import charts
@@ -242,6 +245,12 @@ def _asset(name: str) -> Markup:
 
 @cache
 def _bundle() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed as one script."""
-    text: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]
+    """Vega, Vega-Lite and Vega-Embed as one script. It is kept: to make it takes 2 s, of 3 that a small page takes."""
+    kept = cache_folder() / f"vega-{version('vl-convert-python')}.js"
+    try:
+        text = kept.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        text = vl_convert.javascript_bundle()  # type: ignore[call-arg]
+        with contextlib.suppress(OSError):
+            write_atomically(kept, lambda stream: stream.write(text.encode()))
     return Markup(text.replace("</script", "<\\/script"))

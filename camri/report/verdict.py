@@ -109,11 +109,16 @@ def judge_column(reading: Reading, column: ColumnFacts) -> ColumnVerdict:
         measured = {method: [measure(s, column.indices) for s in settings if s.method == method] for method in methods}
         paper = choose_paper(measured)
         if reading.has_validation:
-            best = _judge(reading, column, baseline, settings)
+            choice = choose(
+                reading.validation(baseline, column),
+                [reading.validation(one, column) for one in _distinct(settings, baseline)],
+                reading.rule,
+            )
+            best = _judge(reading, column, baseline, settings, choice, settings)
             for method in methods:
                 rivals = [one for one in settings if one.method == method and one.key != baseline.key]
                 if rivals:
-                    by_method[method] = _judge(reading, column, baseline, rivals, settings)
+                    by_method[method] = _judge(reading, column, baseline, rivals, choice, settings)
                     own[method] = _best_of(by_method[method].choice, rivals)
             own[BASELINE] = baseline
     return ColumnVerdict(column, baseline, settings, best, by_method, own, paper)
@@ -161,25 +166,28 @@ def _best_of(choice: Choice, rivals: Sequence[Tried]) -> Tried:
     return max(rivals, key=worth)
 
 
+def _distinct(settings: Sequence[Tried], baseline: Tried) -> list[Tried]:
+    """The settings but for the baseline, each once, where methods share one as the first of them has it."""
+    by_key = {one.key: one for one in reversed(settings) if one.key != baseline.key}
+    return list(reversed(by_key.values()))
+
+
 def _judge(
     reading: Reading,
     column: ColumnFacts,
     baseline: Tried,
     rivals: Sequence[Tried],
-    settings: Sequence[Tried] = (),
+    among_all: Choice,
+    settings: Sequence[Tried],
 ) -> Judged:
-    by_key = {one.key: one for one in reversed(rivals) if one.key != baseline.key}
-    choice = choose(
-        reading.validation(baseline, column),
-        [reading.validation(one, column) for one in reversed(by_key.values())],
-        reading.rule,
-    )
+    by_key = {one.key: one for one in _distinct(rivals, baseline)}
+    choice = among_all.only([baseline.key, *by_key])
     final = by_key.get(choice.final.key, baseline)
-    control = same_scale(final, settings or rivals)
+    control = same_scale(final, settings)
     picked = {choice.final.key, *(pick.key for _, pick in choice.folds)} - {baseline.key}
     if control is not None:
         picked.add(control.key)
-    every = {one.key: one for one in (*settings, *rivals)}
+    every = {one.key: one for one in settings}
     judgement = judge(
         choice,
         reading.candidate(baseline, column),

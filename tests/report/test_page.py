@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sqlite3
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 from camri.audit import audit
 from camri.audit.page import write_page as write_audit
+from camri.report import page as page_module
 from camri.report.answer import is_sure
 from camri.report.page import render, write_page
 from camri.report.reading import Reading
@@ -50,6 +52,24 @@ def test_a_true_gain_is_told_with_its_uncertainty(gain_page):
     assert "Still running" not in page
     assert "Not finished" not in page
     assert len(page.encode()) < 3_000_000
+
+
+def test_the_script_of_charts_is_made_once_and_kept(tmp_path, monkeypatch):
+    made, text = [], "let a = '</script>' + 'é';"
+    monkeypatch.setattr(page_module.vl_convert, "javascript_bundle", lambda: made.append(1) or text)
+    monkeypatch.setenv("CAMRI_CACHE", str(tmp_path / "cache"))
+    bundle = page_module._bundle.__wrapped__
+    assert bundle() == bundle() == r"let a = '<\/script>' + 'é';"
+    assert len(made) == 1
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert version("vl-convert-python") in kept.name  # another version's is not taken
+    kept.write_bytes(b"\xff")
+    assert bundle() == bundle() == r"let a = '<\/script>' + 'é';"
+    assert len(made) == 2
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("CAMRI_CACHE", str(tmp_path / "a file"))
+    assert bundle() == bundle()
+    assert len(made) == 4
 
 
 def test_several_columns_are_answered_by_a_table(gain_page, no_gain):
