@@ -250,6 +250,12 @@ def test_probabilities_and_logits_tell_the_same(found):
     factor, added = (float(re.search(r"(by|add) ([\d.]+)", line)[2]) for line in told)
     assert 0 <= factor - math.exp(found.shift) <= 1e-3 * factor  # rounded up: less may break a promise
     assert 0 <= added - found.shift <= 1e-3 * added
+    for unrounded in (100 * softmax(logits), np.round(100 * softmax(logits), 8)):
+        percent = audit(unrounded, labels, "stop", classes=CLASSES)
+        assert (percent.scores_are, percent.accuracy_after) == ("probabilities", found.accuracy_after)
+        assert percent.shift == pytest.approx(found.shift)
+    assert audit(np.round(softmax(logits), 2), labels, 1).scores_are == "probabilities"
+    assert audit(100 * softmax(logits), labels, 1, kind="logits").shift > 10
     rounded = audit(np.round(softmax(5 * logits), 3), labels, 1)
     assert rounded.scores_are == "probabilities"
     assert np.isfinite(rounded.shift)
@@ -293,6 +299,13 @@ def test_too_few_rows_say_so():
     assert price_table(few) is None
     with pytest.raises(InputError, match=r"class 'stop' has 0 rows in all and none to judge; give at least 20$"):
         audit(logits[labels != 1], labels[labels != 1], "stop", classes=CLASSES)
+
+
+def test_a_column_that_wins_and_no_label_has_is_doubted():
+    logits, labels = made()
+    ages = np.column_stack([logits, np.full(800, 40.5)])
+    with pytest.warns(UserWarning, match=r"'age' is predicted for 800 of 800 rows, and no row has that label; if its"):
+        assert audit(ages, labels, "stop", classes=[*CLASSES, "age"]).accuracy_before.hits == 0
 
 
 def test_several_important_classes_share_the_shift():
@@ -408,6 +421,8 @@ def test_labels_are_names_first_and_numbers_from_zero_else():
     assert encode_labels(np.array(["2", "1"]), ["1", "2"]).tolist() == [1, 0]
     assert encode_labels(np.array([2, 0]), ["a", "b", "c"]).tolist() == [2, 0]
     assert encode_labels(np.array([2.0, 0.0]), ["a", "b", "c"]).tolist() == [2, 0]
+    assert encode_labels(np.array(["2.0", "0.0"]), ["a", "b", "c"]).tolist() == [2, 0], "as pandas writes them"
+    assert encode_labels(np.array(["2.0", "0.0"]), ["2.0", "0.0"]).tolist() == [0, 1]
 
 
 # ---- rows that come in groups
@@ -630,7 +645,7 @@ def test_parquet_columns_lists_and_npz(tmp_path):
     names = [CLASSES[k] for k in labels]
     split = ["val" if i % 2 else "Test" for i in range(300)]
     columns = {name: logits[:, k] for k, name in enumerate(CLASSES)}
-    pq.write_table(pa.table({"target": names, "split": split, **columns}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"y_true": names, "split": split, **columns}), tmp_path / "a.parquet")
     scored = read_scores(tmp_path / "a.parquet")
     assert set(scored.split) == {"val", "test"}
     assert same_as(scored, logits, labels)
@@ -650,7 +665,13 @@ def test_parquet_columns_lists_and_npz(tmp_path):
     ("text", "said"),
     [
         ("a,b\n1,2\n", "has no label column among a, b; name it with label_column="),
-        ("label,a\nx,1\n", "has 1 columns of numbers beside its labels"),
+        ("label,a\nx,1\n", "has 1 columns of numbers beside its labels; give one .*; of two classes both, .* 1 − p"),
+        ('label;a;b\na;"0,5";"0,5"\n', r"has 0 columns of numbers beside its labels \('a' holds string, first 0,5\)"),
+        ("label,p_a,p_b\nc,1,2\n", r"label 'c' is no column; choices: a, b; call"),
+        (
+            "label,p_id,p_a,p_b\n0,7,.5,.5\n1,9,.2,.8\n",
+            "column 'p_id' holds whole numbers, and no label is called that",
+        ),
         ("label,a,b\nc,1,2\n", r"label 'c' is no column; choices: a, b; call each class's column by its name"),
         ("label,a,b\n,1,2\n", "the label of row 0 is missing"),
         ("label,split,a,b\na,spring,1,2\n", "column 'split': 'spring' is no split"),
@@ -723,7 +744,9 @@ def test_files_that_are_no_tables_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"holds a \(3,\); call the arrays scores"):
         read_scores(tmp_path / "s.npz")
     np.savez(tmp_path / "p.npz", scores=np.array([{}], dtype=object), labels=np.zeros(1))
-    with pytest.raises(InputError, match="cannot be read as plain arrays"):
+    with pytest.raises(
+        InputError, match=r"cannot be read as plain arrays: .*; save it with numpy\.savez, text as str, not object"
+    ):
         read_scores(tmp_path / "p.npz")
 
 

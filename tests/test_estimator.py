@@ -121,6 +121,7 @@ def test_important_in_every_form():
     [
         ({"important": "stpo"}, "important='stpo' is not a label of y; did you mean 'stop'? choices: fine, odd, stop"),
         ({"important": ["fine", "odd", "stop"]}, "names all 3 classes"),
+        ({"important": {"stop": 0.3, "odd": None}}, "has a strength for some classes only; give one for each, or none"),
         ({"important": "stop", "margin": -0.1, "shift": None}, "strength -0.1 of class 2 is not allowed"),
         ({"important": "stop", "shift": 0.5}, "shift=0.5 is unknown; choices: 'auto', None"),
         ({"important": "stop", "validation_fraction": 1.0}, "validation_fraction=1.0 must lie between 0 and 1"),
@@ -144,6 +145,8 @@ def test_refuses_arrays_it_cannot_use():
         CamriClassifier().fit(X.reshape(60, 3, 4), y)
     with pytest.raises(InputError, match="too large for dtype"):
         CamriClassifier().fit(X * 1e40, y)
+    with pytest.raises(InputError, match="important='1' is not a label of y; give 1, as y has it"):
+        CamriClassifier("1").fit(X, np.arange(60) % 3)
     with pytest.raises(ValueError, match="one class"):
         CamriClassifier().fit(X, np.zeros(60))
     with pytest.raises(TypeError, match="sample_weight"):
@@ -296,6 +299,8 @@ def test_an_interrupt_is_an_interrupt_and_a_failure_an_error(monkeypatch):
 
     with pytest.raises(RuntimeError, match="training failed: the loss became"):
         CamriClassifier(method="ce", learning_rate=99.0, epochs=200, training_options={"optimizer": "sgd"}).fit(X, y)
+    with pytest.raises(RuntimeError, match=r"^training failed: ValueError: Expected more than 1 value per channel .*$"):
+        CamriClassifier(batch_size=1, epochs=1).fit(X, y)
     monkeypatch.setattr(classifier, "train", stop)
     with pytest.raises(KeyboardInterrupt):
         CamriClassifier().fit(X, y)

@@ -11,14 +11,14 @@ from camri.metrics import Array, Scores, condense
 from camri.words import name_rows
 
 KINDS = ("logits", "probabilities")
-SUM_SLACK = 0.01  # probabilities of a row add up to 1, as far as tables are rounded
+SUM_SLACK = 0.05  # probabilities of a row add up to 1, as far as tables are rounded: ten to two digits miss it so far
 
 
 @dataclass(frozen=True, eq=False)
 class Checked:
     """Scores that can be audited: logits float64 (N, C), labels int64 (N,), class names, important class indices.
 
-    kind: what the scores were. Of probabilities the logits are the logarithms.
+    kind: what the scores were; percentages are probabilities. Of probabilities the logits are the logarithms.
     groups: int64 (N,), places in group_names, where rows come in groups.
     """
 
@@ -58,6 +58,8 @@ def check(
         raise InputError(f"{len(chosen)} of {len(names)} classes are important; name at least one and not all")
     if kind is not None and kind not in KINDS:
         raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}")
+    if kind != "logits" and _are_probabilities(values / 100):
+        values = values / 100
     found = kind or ("probabilities" if _are_probabilities(values) else "logits")
     logits = _logarithms(values) if found == "probabilities" else values
     if groups is None:
@@ -98,7 +100,7 @@ def encode_labels(labels: Array, classes: Sequence[str]) -> Array:
     index = {name: place for place, name in enumerate(classes)}
     if all(text in index for text in texts):
         return np.array([index[text] for text in texts], dtype=np.int64)
-    numbers = {str(place): place for place in range(len(classes))}
+    numbers = {text: place for place in range(len(classes)) for text in (str(place), f"{place}.0")}
     if all(text in numbers for text in texts):
         return np.array([numbers[text] for text in texts], dtype=np.int64)
     unknown = next(text for text in texts if text not in index)

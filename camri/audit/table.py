@@ -1,6 +1,6 @@
 """A file of scores and labels -> arrays: CSV, TSV, parquet or npz, with the columns as people call them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,30 +92,41 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
 
     kinds = {name: table.schema.field(name).type for name in rest}
     numbers = [name for name, kind in kinds.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
-    for prefix in PREFIXES:
-        marked = [name for name in numbers if name.lower().startswith(prefix) and len(name) > len(prefix)]
-        # Two classes may be called p_1 and p_2: then the labels say so.
-        if len(marked) >= 2 and not {str(label).strip() for label in labels.tolist()} <= set(marked):
-            return marked, tuple(name[len(prefix) :] for name in marked)
     if len(numbers) < 2:
+        others = [
+            f" ({name!r} holds {kinds[name]}, first {table.column(name)[0]})" for name in rest if name not in numbers
+        ]
         raise InputError(
-            f"{where} has {len(numbers)} columns of numbers beside its labels; give one for each class, named after it"
+            f"{where} has {len(numbers)} columns of numbers beside its labels{''.join(others[:1])}; give one for each "
+            "class, named after it; of two classes both, where one has the probability p, 1 − p for the other"
         )
-    if not _fit(labels, numbers):
-        unknown = next(str(label) for label in labels.tolist() if str(label).strip() not in numbers)
+    known = {str(label).strip() for label in labels.tolist()}
+    used = _called(numbers, known)
+    classes = tuple(used.values())
+    if not _fit(labels, classes):
+        unknown = next(str(label) for label in labels.tolist() if str(label).strip() not in classes)
         raise InputError(
-            f"{where}: label {unknown!r} is no column; {closest(unknown, numbers)}; call each class's column by its "
+            f"{where}: label {unknown!r} is no column; {closest(unknown, classes)}; call each class's column by its "
             "name, alone or as p:NAME, or give labels as numbers from 0"
         )
-    if strays := _strays(table, numbers, labels):
+    if strays := _strays(table, used, known):
         raise InputError(
             f"{where}: column {strays[0]!r} holds whole numbers, and no label is called that, so these are no class's "
             "scores; drop it, or, where it says what rows belong together, name it with group_column= (--group)"
         )
-    return numbers, tuple(numbers)
+    return list(used), classes
 
 
-def _strays(table: Any, numbers: Sequence[str], labels: Array) -> list[str]:
+def _called(names: Sequence[str], known: Set[str]) -> dict[str, str]:
+    """Column -> class, of those behind a prefix where there are some; two classes may be called p_1 and p_2."""
+    for prefix in PREFIXES:
+        marked = [name for name in names if name.lower().startswith(prefix) and len(name) > len(prefix)]
+        if len(marked) >= 2 and not known <= set(marked):
+            return {name: name[len(prefix) :] for name in marked}
+    return {name: name for name in names}
+
+
+def _strays(table: Any, used: Mapping[str, str], known: Set[str]) -> list[str]:
     """Columns of whole numbers beyond 0 and 1 that no label names, among columns of scores: identifiers, ages, counts.
 
     Taken for a class, the largest of its numbers would be the answer to every row.
@@ -123,11 +134,10 @@ def _strays(table: Any, numbers: Sequence[str], labels: Array) -> list[str]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    whole = [name for name in numbers if pa.types.is_integer(table.schema.field(name).type)]
-    if len(whole) == len(numbers):  # votes, counts of trees
+    whole = [name for name in used if pa.types.is_integer(table.schema.field(name).type)]
+    if len(whole) == len(used):  # votes, counts of trees
         return []
-    known = {str(label).strip() for label in labels.tolist()}
-    ranges = {name: pc.min_max(table.column(name)).as_py() for name in whole if name not in known}
+    ranges = {name: pc.min_max(table.column(name)).as_py() for name in whole if used[name] not in known}
     return [name for name, found in ranges.items() if (found["min"] or 0) < 0 or (found["max"] or 0) > 1]
 
 

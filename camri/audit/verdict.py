@@ -1,5 +1,6 @@
 """Scores and labels -> what the important classes' recall is, what a shift would add for free, and how sure that is."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -58,14 +59,16 @@ def audit(
     if not 0 <= tolerance < 1:
         raise InputError(f"tolerance={tolerance!r} (--keep-accuracy) is not allowed; give 0 to 1, 0.01 for a point")
     checked = check(scores, labels, important, classes, kind, groups)
+    _doubt_empty(checked)
     every = exact(checked.logits, checked.labels, checked.important)
     parts, tuned_on = tune_and_judge(checked, split)
     judged = np.sort(np.concatenate([rows for _, rows in parts]))
     _refuse_empty(checked, every, judged, parts)
-    after = np.zeros(len(every), dtype=bool)
+    after, tuned = np.zeros(len(every), dtype=bool), np.zeros(len(every), dtype=bool)
     for tuning, rows in parts:
+        tuned[tuning] = True
         after[rows] = rows_of(every, rows).correct(_tune(rows_of(every, tuning), tolerance))
-    whole = np.unique(np.concatenate([tuning for tuning, _ in parts]))
+    whole = np.flatnonzero(tuned)
     before = every.correct()[judged]
     after, here = after[judged], rows_of(every, judged)
     own = np.isin(here.labels, every.important)
@@ -121,6 +124,18 @@ def _tune(scores: Scores, tolerance: float) -> float:
     found = choose_shift(scores, accuracy_floor=scores.accuracy() - tolerance)
     assert found is not None, "no shift at all keeps the accuracy as it is"
     return found.shift[0]
+
+
+def _doubt_empty(checked: Checked) -> None:
+    """Warns where no row has the class that is predicted most: its column may hold ages, or the highest score."""
+    counts = np.bincount(checked.logits.argmax(axis=1))
+    most = int(counts.argmax())
+    if not (checked.labels == most).any():
+        warnings.warn(
+            f"{checked.classes[most]!r} is predicted for {counts[most]:,} of {len(checked.labels):,} rows, and no row "
+            "has that label; if its column holds no scores of a class, drop it",
+            stacklevel=3,
+        )
 
 
 def _refuse_empty(checked: Checked, every: Scores, judged: Array, parts: Sequence[tuple[Array, Array]]) -> None:

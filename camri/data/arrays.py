@@ -53,7 +53,9 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read as plain arrays: {error}; save it with numpy.savez") from None
+        raise InputError(
+            f"{path} cannot be read as plain arrays: {error}; save it with numpy.savez, text as str, not object"
+        ) from None
 
 
 def _by_part(arrays: dict[str, np.ndarray], spellings: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ PACKED = (".gz", ".bz2", ".xz", ".zst")
 ROLES = {
     "image": ("image", "img", "picture", "photo", "bytes"),
     "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image_path", "image", "img"),
-    "label": ("label", "labels", "class", "class_name", "classid", "target", "category", "y", "fine_label"),
+    "label": ("label", "labels", "class", "class_name", "classid", "target", "category", "y", "y_true", "fine_label"),
     "features": ("features", "feature", "embedding", "embeddings", "x"),
     "group": ("group", "groups", "track"),
     "split": ("split", "part", "subset"),

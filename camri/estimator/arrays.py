@@ -60,7 +60,11 @@ def find_important(important: Any, classes: np.ndarray) -> dict[int, float | Non
     known = classes.tolist()
     for label in given:
         if label not in known:
-            raise InputError(f"important={label!r} is not a label of y; {closest(label, known)}")
+            same = [one for one in known if str(one) == str(label)]
+            hint = f"give {same[0]!r}, as y has it" if same else closest(label, known)
+            raise InputError(f"important={label!r} is not a label of y; {hint}")
+    if len({strength is None for strength in given.values()}) > 1:
+        raise InputError(f"important={important!r} has a strength for some classes only; give one for each, or none")
     if len(given) == len(known):
         raise InputError(f"important={important!r} names all {len(known)} classes; leave at least one out")
     return dict(sorted((known.index(label), strength) for label, strength in given.items()))

@@ -25,7 +25,7 @@ from camri.data.splits import choose_rows
 from camri.engine import Outcome, Stopped, Training, Trial, train
 from camri.engine.spec import frozen
 from camri.engine.training import pick_device
-from camri.errors import InputError
+from camri.errors import InputError, last_line
 from camri.estimator import folder as folders
 from camri.estimator.arrays import check_arrays, find_important
 from camri.export.model import Network
@@ -239,7 +239,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         except Stopped:  # the engine heard Ctrl-C
             raise KeyboardInterrupt from None
         if outcome.status != "done":
-            raise RuntimeError(f"training failed: {outcome.error}")
+            raise RuntimeError(f"training failed: {last_line(outcome.error)}")
         return outcome, export.Trained.of(outcome, data, important, standardise=scaling)
 
     def _take(self, trained: export.Trained) -> None:
