@@ -26,7 +26,7 @@ class Interval:
         return Interval(found.estimate, found.low, found.high)
 
     @staticmethod
-    def of_share(hits: int, num: int, effect: float = 1.0) -> "Interval":
+    def of_share(hits: int, num: int, effect: float) -> "Interval":
         """A share of images, with Wilson's interval; of images in groups, by their design effect."""
         return Interval(hits / num, *wilson(hits / effect, num / effect))
 

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 import camri
 from camri.data import DataSet, Split, hold_out, load
-from camri.fitting import Interval, Unfinished, answer, fit
+from camri.fitting import Interval, Unfinished, answer, fit, handover
 from camri.models import build
 from camri.report.answer import answer as answer_of
 from camri.report.page import render, write_page
@@ -164,6 +164,12 @@ def test_the_same_call_gives_the_same_result(fitted, tmp_path, without_files):
 
 
 def test_a_finished_fit_trains_nothing_more(fitted, trained, without_files):
+    with pytest.MonkeyPatch.context() as patch:
+        heard = []
+        patch.setattr(handover, "doubts", lambda *given: heard.append(given[1:]) or ["few rows", "at chance"])
+        doubted = fit("digits", IMPORTANT, fitted.out, **ASKED)
+        assert heard == [((9,), fitted.before.accuracy)]
+        assert doubted.caution.endswith("few rows; at chance")
     again = fit("digits", IMPORTANT, fitted.out, **ASKED)
     assert trained.trials == []
     assert told(again) == told(fitted)

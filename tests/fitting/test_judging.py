@@ -1,6 +1,7 @@
 """A claim by value: figures, gains and losses of small tables, and what every step is compared with."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +9,12 @@ import pytest
 from camri.errors import InputError
 from camri.fitting import judging
 from camri.fitting.judging import MOST_PAID, _figures, _gains, _paid, claim_of, loose_floor, measure, pick_model
-from camri.fitting.result import Handed
+from camri.fitting.result import Handed, Interval
 from camri.methods import setting
 from camri.metrics import condense
+from camri.report.verdict import SEED
 from camri.select import Rule, Validation
-from camri.stats import design_effect, wilson
+from camri.stats import compare, design_effect, wilson
 from camri.study.store import open_run
 from tests.report.conftest import CLASSES, make_run
 
@@ -44,6 +46,23 @@ def test_gains_are_of_mean_recall_and_of_accuracy_after_less_before():
     assert (recall, accuracy) == again, "the same data give the same interval"
 
 
+def test_intervals_are_of_groups_where_rows_come_in_groups():
+    after, before, groups = right(4, 3, 2, 5, 0, 1), right(4, 4, 0, 5, 2, 2), np.arange(len(LABELS)) // 2
+    own, fifth = np.isin(LABELS, (1, 2)), LABELS == 5
+    expected = [
+        compare(after[:, own], before[:, own], parts=LABELS[own], groups=groups[own], seed=SEED),
+        compare(after, before, groups=groups, seed=SEED),
+        compare(after[:, fifth], before[:, fifth], groups=groups[fifth], seed=SEED),
+    ]
+
+    def found(groups):
+        paid = dict(_paid(after, before, LABELS, groups, (1, 2), NAMES))
+        return [*_gains(after, before, LABELS, groups, (1, 2)), paid["f"]]
+
+    assert found(groups) == [Interval.of(one) for one in expected]
+    assert all(one != other for one, other in zip(found(groups), found(None), strict=True))
+
+
 def test_who_paid_are_at_most_three_others_that_lost_the_greatest_loss_first():
     before, after = right(4, 6, 2, 5, 5, 5), right(3, 0, 0, 5, 3, 1)
     paid = _paid(after, before, LABELS, None, (1, 2), NAMES)
@@ -63,7 +82,7 @@ def test_a_model_s_figures_are_counts_of_its_test_images_after_the_shift():
     assert (found.setting, found.seed, found.shift) == (setting("ce"), 7, (1.5,))
     assert (found.hits, found.num) == ((2,), (3,))
     assert (found.num_right, found.num_images) == (3, 6)  # two of the three others are captured
-    assert (found.accuracy.estimate, found.recalls[0].estimate) == (0.5, pytest.approx(2 / 3))
+    assert (found.accuracy, *found.recalls) == (Interval(0.5, *wilson(3, 6)), Interval(2 / 3, *wilson(2, 3)))
     assert measure(setting("ce"), 7, (0.0,), test).num_right == 4
     grouped = measure(setting("ce"), 7, (1.5,), test, np.array([0, 0, 1, 2, 2, 3]))
     assert grouped.effects == (
@@ -146,6 +165,25 @@ def test_every_step_is_compared_with_the_one_before_and_all_together_with_the_fi
     assert claim.seed in range(4)
 
 
+def test_halves_that_picked_another_setting_than_the_one_handed_over_are_told(tmp_path, monkeypatch):
+    folder = make_run(tmp_path / "run", seeds=4, sharpness={"camri": 1.2})
+    real = judging.judge_column
+
+    def picked(*keys):
+        def judge(reading, column):
+            verdict = real(reading, column)
+            said = verdict.best.judgement
+            arms = {**said.arms, "chosen": replace(said.arms["chosen"], keys=keys or said.arms["chosen"].keys)}
+            return replace(verdict, best=replace(verdict.best, judgement=replace(said, arms=arms)))
+
+        return judge
+
+    handed, other = claim_of(folder, None, "plain", 1).setting.key, setting("wce", 1, w=4).key
+    for keys, is_unanimous in (((), True), ((handed, other), False), ((other, other), False)):
+        monkeypatch.setattr(judging, "judge_column", picked(*keys))
+        assert claim_of(folder, None, "plain", 1).is_unanimous is is_unanimous, keys
+
+
 def test_other_trainings_that_were_no_better_are_counted(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run", seeds=2, sharpness={"camri": -1.0, "wce": -1.0, "l2softmax": -1.0})
     for num, said in ((5, " (4 others were no better)"), (2, " (1 others were no better)"), (1, "")):
@@ -184,6 +222,7 @@ def test_few_validation_rows_or_few_groups_of_them_do_not_hold_accuracy(tmp_path
     )
     many = Validation("ce", {0: rows(400, 320)})
     assert loose_floor(many) is None  # ± 3.9
+    assert "300 validation rows, which tell it to ± 5 points" in loose_floor(Validation("ce", {0: rows(300, 240)}))
     assert "on 400 validation rows, which tell it to ± 11 points" in loose_floor(many, np.arange(400) // 8)
     folder = make_run(tmp_path / "run", seeds=2, num_images=100)
     assert claim_of(folder, None, "plain", 1).caution.startswith("accuracy was held on 100 validation rows")
