@@ -54,17 +54,17 @@ def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
         assert best is not None
         return Answer("gain" if sure else "none", _one_column(verdicts[0], best, bool(sure), corrected[0]), details)
     table = _table(verdicts, corrected)
-    every = "; ".join(_figures(one) for one in (sure or verdicts))
+    every = _figures(sure or verdicts)
     classes = "important classes" if all(len(one.column.indices) == 1 for one in verdicts) else "sets of classes"
     if sure:
         sentence = (
             f"For {len(sure)} of {len(verdicts)} {classes} the chosen setting finds more of the images than "
-            f"cross-entropy shifted to the same accuracy. Recall: {every}."
+            f"cross-entropy shifted to the same accuracy. {every}"
         )
         return Answer("gain", sentence, details, table)
     sentence = (
         f"No improvement is shown: for none of {len(verdicts)} {classes} is the chosen setting sure to find more of "
-        f"the images than cross-entropy shifted to the same accuracy. Recall: {every}."
+        f"the images than cross-entropy shifted to the same accuracy. {every}"
     )
     return Answer("none", sentence, details, table)
 
@@ -94,11 +94,19 @@ def is_sure(best: Judged | None, p: float, tolerance: float = 0.0) -> bool:
     return best is not None and best.gain.low > 0 and not p >= LEVEL and best.accuracy.high >= -tolerance
 
 
-def _figures(one: ColumnVerdict) -> str:
-    assert one.best is not None
-    if one.best.keeps_baseline:
-        return f"{quoted(one.column.title)} nothing beat it on validation data"
-    return f"{quoted(one.column.title)} {interval(one.best.gain)} points"
+def _figures(verdicts: Sequence[ColumnVerdict]) -> str:
+    """The gain of each column; those that kept the baseline are named once, together."""
+    kept = [quoted(one.column.title) for one in verdicts if one.best is not None and one.best.keeps_baseline]
+    gains = [
+        f"{quoted(one.column.title)} {interval(one.best.gain)} points"
+        for one in verdicts
+        if one.best is not None and not one.best.keeps_baseline
+    ]
+    if not gains:
+        return "Nothing beat it on validation data."
+    if kept:
+        gains.append(f"nothing beat it on validation data for {', '.join(kept)}")
+    return f"Recall: {'; '.join(gains)}."
 
 
 def _one_column(one: ColumnVerdict, best: Judged, is_sure: bool, p: float) -> str:

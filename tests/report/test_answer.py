@@ -183,6 +183,11 @@ def test_several_columns_without_a_gain_name_all_of_them():
         "[+1.0, +9.0] points."
     )
     assert [row[0].text for row in found.table.rows] == ["stop, yield", "limit"]
+    kept = column(judged(chosen="c"), "ring", (2,))
+    found = answer(reading(), [kept, column(judged(p=0.9), "limit", (0,)), kept])
+    assert found.sentence.endswith(
+        ". Recall: “limit” +5.0 [+1.0, +9.0] points; nothing beat it on validation data for “ring”, “ring”."
+    )
 
 
 def test_what_a_fit_told_is_told_again():

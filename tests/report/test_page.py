@@ -116,7 +116,7 @@ def test_without_validation_data_nothing_is_claimed(no_validation):
 def test_where_cross_entropy_is_kept_no_gain_of_zero_is_shown(tmp_path):
     make_run(tmp_path, important=("column", "ring"), seeds=2, sharpness={"camri": -1.0, "wce": -1.0})
     page = text_of(tmp_path)
-    assert "“column” nothing beat it on validation data; “ring” nothing beat it" in lead(page)
+    assert "shifted to the same accuracy. Nothing beat it on validation data." in lead(page)
     assert "[0.0, 0.0]" not in lead(page)
     assert "Nobody: no setting but cross-entropy was picked" in page
 
