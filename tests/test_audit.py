@@ -60,9 +60,19 @@ def test_a_recall_is_promised_and_the_told_number_keeps_it_in_anybody_s_code():
         made_of = assure(exact(logits, labels, (1,)), 0.9)
         assert found.promise.guarantee.hits == made_of.hits
         assert found.promise.guarantee.shift == pytest.approx(made_of.shift)
-        (line,) = (line for line in answer(found).details if line.startswith("Promised: "))
-        assert "a recall of 0.9 or more of “stop” on new rows like these, 95 % sure, with a shift of +" in line
-        told = float(re.search(rf"{word} ([\d.]+)", line)[1])
+        told = answer(found)
+        line, use = told.sentence, told.details[0]  # what was asked for comes first, how to use it next
+        assert line.startswith("Promised: a recall of 0.9 or more of “stop” on new rows like these, 95 % sure, with a ")
+        assert told.kind == "gain"
+        assert re.match(r"A shift of \+[\d.]+ finds more of “stop”: recall \+", told.details[1])
+        assert [one.split(":")[0] for one in told.details if one.startswith("To use")] == [
+            "To use it",
+            f"To use the shift of {found.shift:+.3g} instead",
+        ]
+        assert f"{found.accuracy_after.value:.3f} [" in told.details[3]
+        assert told.details[3].endswith(" with that shift.")
+        assert f"Shifted by {found.shift:+.3g}, not by what the promise takes." in class_table(found).notes
+        told = float(re.search(rf"{word} ([\d.]+)", use)[1])
         better = scores * np.where(np.eye(4)[1], told, 1) if word == "by" else scores + np.eye(4)[1] * told
         right = better.argmax(axis=1) == labels
         assert right[labels == 1].sum() >= made_of.hits[0] > 0.9 * made_of.num[0]
@@ -86,8 +96,9 @@ def promised(**options):
     """What the audit says of a promise, in words, and as JSON."""
     logits, labels = made()
     found = audit(logits, labels, **{"important": "stop", "classes": CLASSES, **options})
-    (line,) = (line for line in answer(found).details if "romised" in line)
-    return line, found.to_json()["promise"]
+    told = answer(found)
+    assert told.kind == ("none" if found.promise.guarantee.shift is None else "gain")
+    return told.sentence, found.to_json()["promise"]
 
 
 def test_what_cannot_be_promised_says_why():
@@ -106,8 +117,9 @@ def test_what_cannot_be_promised_says_why():
 def test_what_the_model_keeps_as_it_is_needs_no_shift():
     line, found = promised(at_least=0.2)
     assert "as the model is, without a shift: recall 70/112, accuracy 0.884 [0.860, 0.904] (707/800), precision" in line
-    assert "To use it" not in line
     assert found["shift"] == 0.0
+    logits, labels = made()
+    assert not [one for one in answer(audit(logits, labels, 1, at_least=0.2)).details if one.startswith("To use it")]
 
 
 def test_what_it_is_now_is_what_argmax_says(found):

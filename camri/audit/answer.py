@@ -3,7 +3,7 @@
 import math
 
 from camri.audit.change import Change
-from camri.audit.result import FEWEST_GROUPS, Audit, ClassResult, Rate
+from camri.audit.result import FEWEST_GROUPS, Audit, ClassResult, Promise, Rate
 from camri.audit.verdict import FEWEST_ROWS
 from camri.report.answer import Answer
 from camri.report.numbers import points, span
@@ -14,8 +14,12 @@ CLASSES_SHOWN = 60
 
 
 def answer(found: Audit) -> Answer:
-    """The audit in one sentence, with its details."""
-    return Answer(found.kind, _sentence(found), (*_warnings(found), *_promised(found), *_details(found)))
+    """The audit in one sentence, with its details. Where a recall is asked for, whether it can be promised is first."""
+    if found.promise is None:
+        return Answer(found.kind, _sentence(found), (*_warnings(found), *_details(found)))
+    sentence, *use = _promised(found, found.promise)
+    kind = "none" if found.promise.guarantee.shift is None else "gain"
+    return Answer(kind, sentence, (*use, *_warnings(found), _sentence(found), *_details(found, "that shift")))
 
 
 def note(found: Audit) -> str:
@@ -63,24 +67,23 @@ def _sentence(found: Audit) -> str:
     return f"No free gain is shown for {names}: with the best shift, {shift}, {gains}."
 
 
-def _promised(found: Audit) -> list[str]:
-    if found.promise is None:
-        return []
-    made, units = found.promise.guarantee, "rows" if found.num_groups is None else "groups"
+def _promised(found: Audit, promise: Promise) -> list[str]:
+    """Whether the recall can be promised, and how to use the shift that it takes."""
+    made, units = promise.guarantee, "rows" if found.num_groups is None else "groups"
     names = " and ".join(quoted(name) for name in found.important)
     asked = (
         f"a recall of {made.at_least:g} or more of {names} on new {units} like these, {100 * made.confidence:g} % sure"
     )
     if made.shift is not None:
-        recall = ", ".join(f"{one.hits}/{one.num}" for one in found.promise.recall)
-        reached = f"recall {recall}, accuracy {rate(found.promise.accuracy)}"
-        precision = "" if found.promise.precision is None else f", precision {found.promise.precision:.3f}"
+        recall = ", ".join(f"{one.hits}/{one.num}" for one in promise.recall)
+        reached = f"recall {recall}, accuracy {rate(promise.accuracy)}"
+        precision = "" if promise.precision is None else f", precision {promise.precision:.3f}"
         if not made.shift:
             return [f"Promised: {asked}, as the model is, without a shift: {reached}{precision}."]
-        cost = points(found.promise.accuracy.value - found.accuracy_before.value)
+        cost = points(promise.accuracy.value - found.accuracy_before.value)
         return [
-            f"Promised: {asked}, with a shift of {made.shift:+.3g}: {reached}, {cost} points{precision}. "
-            f"{how_to_use(found, made.shift)}"
+            f"Promised: {asked}, with a shift of {made.shift:+.3g}: {reached}, {cost} points{precision}.",
+            how_to_use(found, made.shift),
         ]
     few = [
         f"{quoted(name)} has {num:,}"
@@ -98,7 +101,7 @@ def _promised(found: Audit) -> list[str]:
     ]
 
 
-def _details(found: Audit) -> list[str]:
+def _details(found: Audit, shift: str = "the shift") -> list[str]:
     own = [one for one in found.by_class if one.important]
     if found.kind == "unknown":
         return [
@@ -106,23 +109,25 @@ def _details(found: Audit) -> list[str]:
             f"Accuracy as it is: {rate(found.accuracy_before)}.",
         ]
     lines = [
-        f"{quoted(one.name)}: recall {rate(one.before)} as it is, {rate(one.after)} with the shift"
+        f"{quoted(one.name)}: recall {rate(one.before)} as it is, {rate(one.after)} with {shift}"
         f"{_missed(one, '; missed')}."
         for one in own
     ]
-    lines.append(f"Accuracy: {rate(found.accuracy_before)} as it is, {rate(found.accuracy_after)} with the shift.")
+    lines.append(f"Accuracy: {rate(found.accuracy_before)} as it is, {rate(found.accuracy_after)} with {shift}.")
     if found.shift and found.recall.low > 0:
-        lines.append(f"{how_to_use(found, found.shift)} A smaller shift is safer.")
+        what = "it" if found.promise is None else f"the shift of {found.shift:+.3g} instead"
+        lines.append(f"{how_to_use(found, found.shift, what)} A smaller shift is safer.")
     lines.append(f"Tuned on {found.tuned_on}.")
     return lines
 
 
-def how_to_use(found: Audit, shift: float) -> str:
+def how_to_use(found: Audit, shift: float, what: str = "it") -> str:
     """What to do with a shift in one's own code. Figures are rounded up: a smaller shift may break a promise."""
     names = " and ".join(quoted(name) for name in found.important)
     if found.scores_are == "probabilities":
-        return f"To use it: multiply the probability of {names} by {_round_up(math.exp(shift))}, then take the largest."
-    return f"To use it: add {_round_up(shift)} to the score of {names}, then take the largest."
+        odds = _round_up(math.exp(shift))
+        return f"To use {what}: multiply the probability of {names} by {odds}, then take the largest."
+    return f"To use {what}: add {_round_up(shift)} to the score of {names}, then take the largest."
 
 
 def _round_up(value: float) -> str:
@@ -177,6 +182,8 @@ def class_table(found: Audit, most: int | None = None) -> Table:
         header.insert(2, "groups")
         notes.append("Rows in groups count for as many as they are worth.")
     rows = [_row(one)[: len(header)] for one in order[:most]]
+    if found.promise is not None and found.kind != "unknown":
+        notes.append(f"Shifted by {found.shift:+.3g}, not by what the promise takes.")
     if len(rows) < len(order):
         notes.append(f"The {most} of {len(order)} classes that lose most are shown.")
     return Table(

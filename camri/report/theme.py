@@ -127,11 +127,17 @@ def drawing(records: Sequence[Mapping[str, Any]]) -> alt.Chart:
 def shorten(names: Sequence[str], most: int = 16) -> dict[str, str]:
     """Name -> a label of at most so many letters, cut in its middle: long names often differ at their ends only.
 
+    Where that makes two alike they are cut at their ends, and where that does too, numbered.
+
     >>> shorten(["Stop", "Speed limit (80km/h)", "Speed limit (20km/h)"])
     {'Stop': 'Stop', 'Speed limit (80km/h)': 'Speed…t (80km/h)', 'Speed limit (20km/h)': 'Speed…t (20km/h)'}
+    >>> list(shorten(["sign 03, the speed limit", "sign 06, the speed limit"]).values())
+    ['sign 03, the sp…', 'sign 06, the sp…']
     """
     head = most // 3
-    short = [name if len(name) <= most else f"{name[:head]}…{name[head + 1 - most :]}" for name in names]
+    middle = [name if len(name) <= most else f"{name[:head]}…{name[head + 1 - most :]}" for name in names]
+    pairs = list(zip(names, middle, strict=True))
+    short = [f"{name[: most - 1]}…" if middle.count(one) > 1 else one for name, one in pairs]
     numbered = [f"{place}: {one[: most - 4]}" if short.count(one) > 1 else one for place, one in enumerate(short)]
     return dict(zip(names, numbered, strict=True))
 

@@ -259,6 +259,15 @@ def look(browser):
         page.close()
 
 
+def test_without_javascript_the_page_says_first_why_it_has_no_charts(browser, gain_page):
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(gain_page.as_uri())
+    assert page.locator("main > :visible").first.inner_text().startswith("The charts need JavaScript")
+    assert page.locator(".chart:visible").count() == 0
+    assert page.locator("figcaption:visible").count() > 0
+    page.close()
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_in_a_browser_all_charts_are_drawn_and_nothing_is_asked_of_the_network(look, hostile_page, width, scheme):
     page, complaints, requests = look(hostile_page, width, scheme)
