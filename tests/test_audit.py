@@ -9,6 +9,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -110,7 +111,9 @@ def test_what_cannot_be_promised_says_why():
     line, _ = promised(at_least=0.9, groups=np.arange(800) // 8)
     assert "on new groups like these" in line
     line, found = promised(at_least=0.9, important=["stop", "entry", "yield"])
-    assert "Even the largest shift finds only " in line
+    widest = np.where([False, True, True, True], logits, -np.inf).argmax(axis=1)  # class 0 is never chosen any more
+    most = ", ".join(f"{(widest[labels == i] == i).sum()}/{(labels == i).sum()}" for i in (1, 2, 3))
+    assert f"Even the largest shift finds only {most}: the rest are taken for another important class." in line
     assert found["shift"] is None
 
 
@@ -419,6 +422,7 @@ def test_changes_have_an_interval_even_where_no_row_changed():
         ({"classes": ["a", "b\x1b[2J", "c", "d"]}, "is not printable"),
         ({"kind": "odds"}, "kind='odds' is unknown"),
         ({"scores": np.zeros(5)}, r"scores of shape \(5,\)"),
+        ({"labels": np.zeros((4, 2))}, r"labels of shape \(4, 2\) are not allowed; give one class a row"),
         ({"scores": np.full((800, 4), np.nan)}, "the score in row 0, column 0 is nan; 800 of 800 rows"),
     ],
 )
@@ -755,6 +759,9 @@ def test_files_that_are_no_tables_are_refused(tmp_path):
     np.savez(tmp_path / "s.npz", a=np.zeros(3))
     with pytest.raises(InputError, match=r"holds a \(3,\); call the arrays scores"):
         read_scores(tmp_path / "s.npz")
+    np.savez(tmp_path / "u.npz", scores=np.zeros((3, 2)))
+    with pytest.raises(InputError, match=r"holds scores \(3, 2\); call the arrays scores"):
+        read_scores(tmp_path / "u.npz")
     np.savez(tmp_path / "p.npz", scores=np.array([{}], dtype=object), labels=np.zeros(1))
     with pytest.raises(
         InputError, match=r"cannot be read as plain arrays: .*; save it with numpy\.savez, text as str, not object"
@@ -832,6 +839,11 @@ def test_the_terminal_and_the_page_say_the_groups(tmp_path, monkeypatch):
     assert f"[{low:.3f}, {high:.3f}] ({one.before.hits}/{one.before.num} in {one.before.num_groups} groups) as" in text
     assert f"/720 in {found.num_groups} groups) as it is" in text
     assert max(map(len, done.output.splitlines())) <= 80
+    assert [len(class_table(found, most).groups[0]) for most in (None, 4, 2)] == [4, 4, 2]
+    told = [
+        "of 4 classes that lose most are shown" in " ".join(class_table(found, most).notes) for most in (None, 4, 2)
+    ]
+    assert told == [False, False, True]
     assert class_table(found).header == ("class", "rows", "groups", "recall", "95 %", "shifted", "change (points)")
     assert [cell.text for cell in class_table(found).groups[0][0]][:3] == [
         "stop",
@@ -888,7 +900,9 @@ def test_the_curve_s_dots_are_what_was_judged(found):
     no_gain = audit(np.eye(4)[np.arange(80) % 4] * 9, np.arange(80) % 4, 1)
     assert no_gain.kind == "none"
     assert len(curve_records(no_gain)[1]) == 1
-    assert answer(no_gain).sentence.startswith("No shift is free: none raises the recall of “1”")
+    for shift in (no_gain.shift, 0.5):  # one that moves no row is none
+        told = answer(replace(no_gain, shift=shift)).sentence
+        assert told.startswith("No shift is free: none raises the recall of “1”"), shift
 
 
 def test_the_page_explains_its_words(found):

@@ -376,6 +376,21 @@ def test_sinkhorn_gradient_equals_finite_differences():
     assert torch.autograd.gradcheck(lambda o: losses.wasserstein(o, targets, COST, 0.5, num_iterations=300), (logits,))
 
 
+def test_numbers_that_are_not_given_are_the_articles_and_those_that_are_keep_float64():
+    logits, where = CASES[0].outputs(), labels()
+    h = torch.softmax(logits.double(), dim=-1)[torch.arange(len(where)), where]
+    torch.testing.assert_close(
+        losses.focal(logits.double(), where, 0.3), -((1 - h) ** 0.3) * h.log(), rtol=1e-12, atol=0
+    )
+    torch.testing.assert_close(losses.focal(logits.double(), where), -((1 - h) ** 2) * h.log())
+    scaled = 30 * (torch.tensor([[0.5, 0.2]]) - torch.tensor([[0.3, 0.0]]))
+    margins = torch.tensor([0.3, 0.0])
+    torch.testing.assert_close(
+        losses.ldam(torch.tensor([[0.5, 0.2]]), torch.tensor([0]), margins),
+        nn.functional.cross_entropy(scaled, torch.tensor([0]), reduction="none"),
+    )
+
+
 def test_sinkhorn_that_has_not_arrived_is_refused_under_validate():
     logits, targets = CASES[0].outputs(4), torch.softmax(CASES[0].outputs(4, seed=1), dim=-1)
     with pytest.raises(InputError, match=r"misses its marginals by .* after num_iterations=1;"):
@@ -491,6 +506,9 @@ ZEROS = torch.zeros(3)
         (lambda: losses.margin_softmax(COSINES * 9, TRUTH, ZEROS, 8.0, validate=True), "cosines in"),
         (lambda: losses.add_angular_margin(COSINES * 9, TRUTH, ZEROS, validate=True), "cosines in"),
         (lambda: losses.add_angular_margin(COSINES * math.nan, TRUTH, ZEROS, validate=True), "is nan"),
+        (lambda: losses.ldam(COSINES * math.nan, TRUTH, ZEROS, validate=True), "is nan"),
+        (lambda: losses.vector_scaling(COSINES * math.nan, TRUTH, ZEROS, ZEROS, validate=True), "is nan"),
+        (lambda: losses.vector_scaling(COSINES, TRUTH, ZEROS, ZEROS - math.inf), r"shifts at \(0,\) is -inf"),
         (lambda: losses.add_angular_margin(COSINES.long(), TRUTH, ZEROS), "torch.int64.*float"),
         (lambda: losses.margin_softmax(COSINES.long(), TRUTH, ZEROS, 8.0), "torch.int64.*float"),
         (lambda: losses.add_angular_margin(COSINES, TRUTH + 3, ZEROS), "label 3 is out of range"),

@@ -56,6 +56,7 @@ def ask(data="digits", important="9", out=None, **changes):
         ({"num_trials": 3}, "at least 16"),
         ({"keep_accuracy": 1.0}, "keep_accuracy=1.0 is not allowed"),
         ({"seed": -1}, "seed=-1 is not allowed"),
+        ({"seed": 1.5}, "seed=1.5 is not allowed"),
         ({"device": "tpu"}, "device='tpu' is not known"),
         ({"weights": "no-such-file"}, "weights no-such-file cannot be read"),
         ({"epochs": 0}, "epochs=0 is not allowed"),
