@@ -6,9 +6,9 @@ Prints JSON. `held` has, for every 95 % interval that a fit tells, in how many f
 that is handed over the truth is its own figure on fresh rows; of a step the mean over trainings with new seeds, of
 the settings that its halves picked, shifted by its rule (`own`: over the fit's own models, which leaves the luck of
 test rows alone). `claimed` are the fits that say that a method earns its keep, `wrongly` those of them in which it
-adds nothing. `accuracy` is that of the handed-over model less cross-entropy's, on fresh rows, `lower` the fits in which
-it is lower by more than a point; `fell` are those that say themselves that accuracy fell. `predicts`: the model does on
-test rows what was told of it.
+adds nothing. `accuracy` and `recall` are those of the handed-over model less cross-entropy's, on fresh rows, `lower`
+the fits in which accuracy is lower by more than a point; `fell` are those that say themselves that it fell.
+`predicts`: the model does on test rows what was told of it.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def added(judged: Judgement, plain: Candidate) -> dict[str, float]:
 
 
 def truths(fitted: Fitted, best: Judged, settings: list[Setting], data: DataSet, num_new: int) -> dict[str, Any]:
-    """What the steps add on the data's test rows: in the fit's own models, in new ones; cross-entropy's accuracy."""
+    """What the steps add on the data's test rows: in the fit's own models, in new ones; cross-entropy's figures."""
     plain = Training(model=fitted.training.model, epochs=fitted.training.epochs)
 
     def trained(seeds: Sequence[int]) -> tuple[Candidate, list[Candidate], Candidate]:
@@ -122,7 +122,8 @@ def truths(fitted: Fitted, best: Judged, settings: list[Setting], data: DataSet,
         alone = Choice(rule, replace(pick, floor=rule.floor(ce.validation())), (), fresh_seeds=True)
         parts += [added(judge(alone, ce, rest, seed=0, num_draws=2), before)] * len(group)
     new = {name: float(np.mean([part[name] for part in parts])) for name in own}
-    return {"own": own, "new": new, "accuracy": float(np.mean([trial.test.accuracy() for trial in ce.trials]))}
+    accuracy, recall = np.mean([(one.test.accuracy(), one.test.recall()[0]) for one in ce.trials], axis=0).tolist()
+    return {"own": own, "new": new, "accuracy": accuracy, "recall": recall}
 
 
 def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -164,6 +165,7 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
         "wrongly": fitted.gain_is_shown and true["new"]["method: recall"] <= 0,
         "fell": fitted.accuracy_fell,
         "accuracy": handed["model: accuracy"] - true["accuracy"],
+        "recall": handed["model: recall"] - true["recall"],
         "predicts": (int(every.sum()), int(own.sum())) == (fitted.handed.num_right, fitted.handed.hits[0]),
     }  # fmt: skip
 
@@ -178,7 +180,8 @@ def summarise(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
         summary[kind] = {name: f"{sum(those)}/{len(those)}" for name, those in held.items()}
     summary |= {name: sum(one[name] for one in found) for name in ("claimed", "wrongly", "fell", "predicts")}
     lower = sum(one < -0.01 for one in accuracy)
-    return {**summary, "accuracy": {"mean": float(np.mean(accuracy)), "lowest": min(accuracy), "lower": lower}}
+    summary["accuracy"] = {"mean": float(np.mean(accuracy)), "lowest": min(accuracy), "lower": lower}
+    return {**summary, "recall": {"mean": float(np.mean([one["recall"] for one in found]))}}
 
 
 def main() -> None:

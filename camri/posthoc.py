@@ -121,10 +121,47 @@ def _sweep(scores: Scores, breakpoint: Array, before: Array, after: Array) -> Cu
 
 
 @dataclass(frozen=True)
+class Prior:
+    """What is expected of a model before held-out rows speak: the baseline's accuracy, and no more from luck.
+
+    accuracy and share are the baseline's without a shift: its accuracy, and the share of rows that it gives to
+    important classes. num_rows: how many rows this expectation counts for, against those that are held out.
+    """
+
+    accuracy: float
+    share: float
+    num_rows: int
+
+    def start(self, curve: Curve) -> int:
+        """The state in which a model gives as many rows to important classes as the baseline does."""
+        return int(np.abs(curve.predicted.sum(axis=1) - self.share * curve.total).argmin())
+
+    def weigh(self, scores: Scores, curve: Curve, num_rows: int) -> Array:
+        """The accuracy to expect in each state of the scores' curve, of so many rows: (K,).
+
+        At the start it is the baseline's, or less where rows show it, or more in so far as rows are many. From there on
+        each row that changes counts with what its label says and with what the model's own probabilities say, which
+        the luck of rows cannot flatter.
+        """
+        predicted, start = curve.predicted.sum(axis=1), self.start(curve)
+        lead = scores.shifted(curve.shift[start])
+        top = np.maximum(lead.max(axis=1), 0.0)
+        whole = np.exp(scores.rest_spread - top) + np.exp(lead - top[:, None]).sum(axis=1)
+        gain = (np.exp(lead.max(axis=1) - top) - np.exp(-top)) / whole
+        order = np.argsort(-lead.max(axis=1), kind="stable")
+        expected = np.concatenate([[0.0], np.cumsum(gain[order])])[predicted] / curve.total
+        trust = num_rows / (num_rows + self.num_rows)
+        surplus = curve.accuracy[start] - self.accuracy
+        seen, thought = (one - one[start] for one in (curve.accuracy, expected))
+        return self.accuracy + min(surplus, trust * surplus) + trust * seen + (1 - trust) * thought
+
+
+@dataclass(frozen=True)
 class Shift:
     """A chosen shift (one number a class) with what it reaches on the data it was chosen on.
 
-    `value` is what was maximised: the mean or the least recall, or minus what is missing to the floors.
+    `value` is what was maximised: the mean or the least recall, or minus what is missing to the floors. With a prior
+    `accuracy` is what is to be expected.
     """
 
     shift: tuple[float, ...]
@@ -140,6 +177,7 @@ def choose_shift(
     objective: Objective = "mean",
     each: bool = False,
     negative: bool = False,
+    prior: Prior | None = None,
 ) -> Shift | None:
     """The shift with the best recall at no less than the accuracy floor; None where no shift reaches the floor.
 
@@ -148,6 +186,8 @@ def choose_shift(
     these recalls, and no more shift than that takes. Equal values: the smaller shift.
     each: one shift for every important class instead of a common one.
     negative: whether a shift may lower an important class.
+    prior: the floor is kept by the accuracy to expect, and not by that of these rows, whose luck a shift would use up;
+    of equal values it takes that nearest to the baseline.
 
     >>> from camri.metrics import condense
     >>> scores = condense(np.array([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]]), [1, 1, 0], (1,))
@@ -162,6 +202,8 @@ def choose_shift(
     if not pooled.num.all():
         empty = [index for index, num in zip(pooled.important, pooled.num, strict=True) if not num]
         raise InputError(f"important classes {empty} have no held-out images: their shift cannot be chosen")
+    if each and prior is not None:
+        raise InputError("a prior is for one shift of all important classes; leave out each or the prior")
     value = value_of(objective, pooled.important)
 
     def feasible(recall: Array, accuracy: Array) -> Array:
@@ -172,6 +214,15 @@ def choose_shift(
 
     curve = trace(pooled)
     lowest = -np.inf if negative else 0.0
+    if prior is not None:
+        num_rows = len(pooled) if isinstance(scores, Scores) else len(scores[0])  # several models of the same rows
+        expected = prior.weigh(pooled, curve, num_rows)
+        reached = np.where(curve.shift >= lowest, feasible(curve.recall, expected), -np.inf)
+        if reached.max() == -np.inf:
+            return None
+        state = _best(reached, curve.shift - curve.shift[prior.start(curve)], -np.inf)
+        shift = (float(curve.shift[state]),) * len(pooled.important)
+        return Shift(shift, float(reached[state]), tuple(curve.recall[state].tolist()), float(expected[state]))
     state = _best(feasible(curve.recall, curve.accuracy), curve.shift, lowest)
     starts = [np.full(len(pooled.important), curve.shift[state])]
     if each and len(pooled.important) > 1:

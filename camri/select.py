@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from camri.errors import InputError, closest
-from camri.metrics import Array, Reliability, Scores, pool, reliability
-from camri.posthoc import SLACK, Objective, Shift, choose_shift, value_of
+from camri.metrics import REST, Array, Reliability, Scores, pool, reliability
+from camri.posthoc import SLACK, Objective, Prior, Shift, choose_shift, value_of
 from camri.stats import Difference, compare
 
 OPTIMISTIC = "chosen on the test set: optimistic"
@@ -107,23 +107,43 @@ def mark_best(cells: Mapping[str, PaperChoice | None]) -> set[str]:
 
 
 @dataclass(frozen=True)
+class Floor:
+    """The least accuracy allowed; with a prior it is kept by the accuracy to expect (see `posthoc.Prior`)."""
+
+    accuracy: float
+    prior: Prior | None = None
+
+
+@dataclass(frozen=True)
 class Rule:
-    """How recall is weighed and shifts are made (see `posthoc.choose_shift`), and how much accuracy may be lost."""
+    """How recall is weighed and shifts are made (see `posthoc.choose_shift`), and how much accuracy may be lost.
+
+    `prior_rows`: how many rows count for the expectation that no setting is more accurate than the baseline.
+    """
 
     objective: Objective = "mean"
     each: bool = False
     negative: bool = True  # a penalty that overshot is shifted back: it trains a curve, not a point of it
     tolerance: float = 0.0
+    prior_rows: int = 0
 
-    def floor(self, baseline: Validation) -> float:
+    def floor(self, baseline: Validation) -> Floor:
         """The least accuracy allowed: that of the unshifted baseline, less the tolerance."""
-        return pool(list(baseline.scores.values())).accuracy() - self.tolerance
+        pooled = pool(list(baseline.scores.values()))
+        accuracy = pooled.accuracy()
+        share = float((pooled.predict() != REST).mean())
+        prior = Prior(accuracy, share, self.prior_rows) if self.prior_rows else None
+        return Floor(accuracy - self.tolerance, prior)
 
-    def tune(self, setting: Validation, floor: float) -> Shift | None:
+    def tune(self, setting: Validation, floor: Floor) -> Shift | None:
         """The setting's best shift, one for all its seeds; None where none reaches the floor."""
-        scores = list(setting.scores.values())
         return choose_shift(
-            scores, accuracy_floor=floor, objective=self.objective, each=self.each, negative=self.negative
+            list(setting.scores.values()),
+            accuracy_floor=floor.accuracy,
+            objective=self.objective,
+            each=self.each,
+            negative=self.negative,
+            prior=floor.prior,
         )
 
     def value(self, scores: Scores, shift: Sequence[float]) -> float:
@@ -136,11 +156,11 @@ class Pick:
     """The best setting on some validation data, with the accuracy floor and every setting's own best shift there."""
 
     key: str
-    floor: float
+    floor: Floor
     shifts: Mapping[str, Shift | None]
 
     @staticmethod
-    def of(floor: float, shifts: Mapping[str, Shift | None]) -> "Pick":
+    def of(floor: Floor, shifts: Mapping[str, Shift | None]) -> "Pick":
         """The best of these settings."""
         found = {key: shift for key, shift in shifts.items() if shift is not None}
         best = max(found, key=lambda key: (found[key].value, found[key].accuracy, -sum(map(abs, found[key].shift))))
@@ -182,7 +202,7 @@ def choose(baseline: Validation, candidates: Sequence[Validation], rule: Rule | 
     ...     return condense(np.array([[0.0, lead] for lead in leads]), [1, 1, 0, 0], important=(1,))
     >>> ce = Validation("ce", {0: scores([0.5, -2.0, -1.0, -1.0])})
     >>> choice = choose(ce, [Validation("camri", {0: scores([0.5, -0.5, -1.0, -1.0])})])
-    >>> choice.final.key, choice.final.floor, choice.final.shifts["camri"].shift
+    >>> choice.final.key, choice.final.floor.accuracy, choice.final.shifts["camri"].shift
     ('camri', 0.75, (0.75,))
     """
     rule = rule or Rule()
@@ -353,7 +373,8 @@ def _rule_for(setting: Validation, rule: Rule, pick: Pick, group: frozenset[int]
     others = setting.of(set(setting.scores) - group)
     whole = others if others.scores else setting
     # Where it keeps the floor as it is, no common shift down is better: recall never falls with the shift.
-    if not rule.negative or (not rule.each and pool(list(whole.scores.values())).accuracy() >= pick.floor):
+    is_kept = pool(list(whole.scores.values())).accuracy() >= pick.floor.accuracy
+    if not rule.negative or (is_kept and not rule.each and pick.floor.prior is None):
         return replace(rule, negative=False)
     shift = rule.tune(whole, pick.floor)
     return replace(rule, negative=shift is None or min(shift.shift) < 0)

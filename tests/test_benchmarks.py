@@ -82,13 +82,14 @@ def test_a_fit_is_judged_by_fresh_rows(monkeypatch, capsys):
 
 def test_promises_that_hold_are_counted_among_the_fits_that_made_them():
     kept = {"held own": {"a": True, "b": False}, "claimed": True, "wrongly": True, "predicts": True, "accuracy": -0.02,
-            "fell": True}  # fmt: skip
+            "recall": 0.1, "fell": True}  # fmt: skip
     other = {"held own": {"a": True}, "claimed": True, "wrongly": False, "predicts": True, "accuracy": 0.01,
-             "fell": False}  # fmt: skip
+             "recall": 0.3, "fell": False}  # fmt: skip
     found = promises.summarise([{**one, "held new": {"a": one is kept}} for one in (kept, other)])
     assert (found["held own"], found["held new"]) == ({"a": "2/2", "b": "0/1"}, {"a": "1/2"})
     assert (found["fits"], found["claimed"], found["wrongly"], found["predicts"]) == (2, 2, 1, 2)
     assert (found["fell"], found["accuracy"]) == (1, {"mean": pytest.approx(-0.005), "lowest": -0.02, "lower": 1})
+    assert found["recall"] == {"mean": pytest.approx(0.2)}
 
 
 @pytest.mark.slow

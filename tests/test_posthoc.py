@@ -8,7 +8,7 @@ import pytest
 
 from camri.errors import InputError
 from camri.metrics import condense
-from camri.posthoc import _order, average, choose_shift, trace
+from camri.posthoc import Prior, _order, average, choose_shift, trace
 
 # Six images of class 0 or 1; the logit of class 0 is 0 throughout, so the lead of class 1 is its logit.
 LEADS = np.array([0.5, -1.0, -2.0, -1.5, -3.0, 0.25])
@@ -127,6 +127,76 @@ def test_models_that_share_a_shift_are_counted_together():
     one, other = scores_of([-1.0, -5.0], [1, 0]), scores_of([-3.0, -5.0], [1, 0])
     assert choose_shift(one, accuracy_floor=1.0).shift == (3.0,)
     assert choose_shift([one, other], accuracy_floor=1.0).shift == (4.0,)
+
+
+def test_the_accuracy_to_expect_of_six_images_by_hand():
+    scores = scores_of(LEADS, LABELS)
+    curve = trace(scores)
+    # Two classes: an image with a lead x is of class 1 with 1 / (1 + exp(−x)), so to take it adds tanh(x / 2) image.
+    thought = [-math.tanh(0.25) - math.tanh(0.125), -math.tanh(0.125), 0.0]
+    for lead in (-1.0, -1.5, -2.0, -3.0):
+        thought.append(thought[-1] + math.tanh(lead / 2))
+    seen = curve.correct - 3
+    half = Prior(accuracy=0.5, share=2 / 6, num_rows=6).weigh(scores, curve, 6)
+    np.testing.assert_allclose(half, 0.5 + (seen + thought) / 12, atol=1e-3)  # leads are kept in half precision
+    quarter = Prior(0.5, 2 / 6, 18).weigh(scores, curve, 6)
+    np.testing.assert_allclose(quarter, 0.5 + (0.25 * seen + 0.75 * np.array(thought)) / 6, atol=1e-3)
+    assert choose_shift(scores, accuracy_floor=0.5).shift == (2.5,)
+    found = choose_shift(scores, accuracy_floor=0.5, prior=Prior(0.5, 2 / 6, 6))
+    assert (found.shift, found.recall) == ((1.25,), (2 / 3,))
+    assert found.accuracy == pytest.approx(0.5 + (1 + math.tanh(-0.5)) / 12)
+    assert choose_shift(scores, accuracy_floor=0.5, prior=Prior(0.5, 2 / 6, 18)).shift == (0.0,)
+    # The same images seen by two models are six all the same.
+    assert choose_shift([scores, scores], accuracy_floor=0.5, prior=Prior(0.5, 2 / 6, 6)).accuracy == found.accuracy
+    with pytest.raises(InputError, match="a prior is for one shift"):
+        choose_shift(scores, accuracy_floor=0.5, each=True, prior=Prior(0.5, 2 / 6, 6))
+
+
+def test_of_a_model_that_seems_better_than_the_baseline_rows_are_believed_in_part_and_of_a_worse_one_wholly():
+    scores = scores_of(LEADS, LABELS)
+    curve = trace(scores)
+    start = int(np.flatnonzero(curve.shift == 0.0)[0])  # 3 of 6 are right
+    assert Prior(0.3, 2 / 6, 18).weigh(scores, curve, 6)[start] == pytest.approx(0.3 + 0.2 / 4)
+    assert Prior(0.7, 2 / 6, 18).weigh(scores, curve, 6)[start] == pytest.approx(0.5)
+    np.testing.assert_allclose(Prior(0.3, 2 / 6, 0).weigh(scores, curve, 6), curve.accuracy)
+
+
+@pytest.mark.parametrize("important", [(1,), (1, 4)])
+def test_what_a_method_tilted_is_the_same_to_a_prior(important):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 6, 200)
+    logits = np.round(1.5 * rng.normal(size=(200, 6)) + 2.0 * np.eye(6)[labels], 3)
+    tilted = logits + 2.0 * np.isin(np.arange(6), important)
+    plain, method = (condense(one, labels, important) for one in (logits, tilted))
+    prior = Prior(plain.accuracy(), float((plain.predict() != -1).mean()), 100)
+    one, other = (choose_shift(s, accuracy_floor=prior.accuracy, negative=True, prior=prior) for s in (plain, method))
+    assert one.shift[0] > 0
+    assert list(other.shift) == pytest.approx([shift - 2.0 for shift in one.shift], abs=0.01)
+    assert other.recall == one.recall
+    assert other.accuracy == pytest.approx(one.accuracy, abs=1e-3)
+
+
+def test_with_a_prior_the_luck_of_few_rows_is_not_spent():
+    """The best possible model, so that every shift costs: on average 1.2 points, and 0.05 with a prior."""
+
+    def rows(num, seed):
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, 4, num)
+        return condense(1.8 * (rng.normal(size=(num, 4)) + 1.8 * np.eye(4)[labels]), labels, (0,))
+
+    fresh = rows(20_000, 99)
+    lost, careful = [], []
+    for draw in range(40):
+        scores = rows(100, [1, draw])
+        accuracy = scores.accuracy()
+        prior = Prior(accuracy, float((scores.predict() != -1).mean()), 500)
+        free = choose_shift(scores, accuracy_floor=accuracy)
+        held = choose_shift(scores, accuracy_floor=accuracy, prior=prior)
+        lost.append(fresh.accuracy() - fresh.accuracy(free.shift))
+        careful.append(fresh.accuracy() - fresh.accuracy(held.shift))
+    assert np.mean(lost) > 0.008
+    assert np.mean(careful) < 0.002
+    assert np.max(careful) < 0.01
 
 
 def brute_force(scores, floor, value):

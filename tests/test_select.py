@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from camri.errors import InputError
-from camri.metrics import Scores, condense
+from camri.metrics import REST, Scores, condense
+from camri.posthoc import Prior, choose_shift
 from camri.select import (
     OPTIMISTIC,
     Candidate,
+    Floor,
     Judgement,
     Measured,
     PaperChoice,
@@ -139,14 +141,14 @@ def test_the_choice_is_made_on_validation_with_each_settings_own_shift():
     ce, others = candidate("ce", PLAIN), [candidate("blunt", BLUNT), candidate("sharp", SHARP)]
     choice = choose(ce.validation(), [one.validation() for one in others])
     assert choice.final.key == "sharp"
-    assert choice.final.floor == 0.8
+    assert choice.final.floor.accuracy == 0.8
     assert choice.final.shifts["sharp"].shift == (0.75,)
     assert choice.final.shifts["blunt"] is None
     assert choice.final.shifts["ce"].shift == (0.0,)
     assert {group: pick.key for group, pick in choice.folds} == {frozenset({0}): "sharp", frozenset({1}): "sharp"}
     assert choice.fresh_seeds
     loose = choose(ce.validation(), [one.validation() for one in others[:1]], Rule(tolerance=0.2))
-    assert loose.final.floor == pytest.approx(0.6)
+    assert loose.final.floor.accuracy == pytest.approx(0.6)
     assert loose.final.shifts["ce"].shift == (2.5,)
     assert loose.final.key == "blunt"  # both find both at accuracy .6, but this one without a shift
 
@@ -220,7 +222,7 @@ def test_the_floor_of_a_seed_comes_from_the_other_seeds():
     trials = [Trial(seed, scores_of(val, LABELS), scores_of(val, LABELS)) for seed, val in enumerate([PLAIN, BLUNT])]
     ce = Candidate("ce", trials)
     choice = choose(ce.validation(), [])
-    assert {min(group): pick.floor for group, pick in choice.folds} == {0: 0.6, 1: 0.8}
+    assert {min(group): pick.floor.accuracy for group, pick in choice.folds} == {0: 0.6, 1: 0.8}
     # Seed 0 may fall to .6 and finds both; seed 1 is at .6 and reaches .8 by no shift.
     assert judge(choice, ce, [], seed=0).arms["baseline shifted"].shifts == ((2.5,), (0.0,))
 
@@ -237,7 +239,7 @@ def test_no_model_is_shifted_back_where_its_setting_as_a_whole_need_not_be():
     method = Candidate("over", trials(over, over, over, over))
     choice = choose(ce.validation(), [method.validation()])
     found = judge(choice, ce, [method], controls=["over"], seed=0)
-    floors = {seed: pick.floor for group, pick in choice.folds for seed in group}
+    floors = {seed: pick.floor.accuracy for group, pick in choice.folds for seed in group}
     assert floors == {0: 0.9, 1: 1.0, 2: 0.9, 3: 1.0}
     assert found.arms["baseline shifted"].shifts == ((0.0,), (0.0,), (0.0,), (0.0,))
     assert found.arms["over"].shifts == ((-3.5,), (-3.5,), (-3.5,), (-3.5,))
@@ -252,12 +254,29 @@ def test_a_setting_is_shifted_back_where_its_best_shift_goes_down(rule):
         scores = {s: condense(rng.normal(size=(60, 3)) + 1.5 * np.eye(3)[labels], labels, (1, 2)) for s in range(3)}
         setting = Validation("made", scores)
         accuracy = np.mean([scores[1].accuracy(), scores[2].accuracy()])
-        floor = min(1.0, accuracy + rng.choice([-0.05, 0.0, 0.02, 0.05, 0.3]))
+        floor = Floor(min(1.0, accuracy + rng.choice([-0.05, 0.0, 0.02, 0.05, 0.3])))
         shift = rule.tune(setting.of({1, 2}), floor)
         wanted = rule.negative and (shift is None or min(shift.shift) < 0)
         assert _rule_for(setting, rule, Pick("made", floor, {}), frozenset({0})) == replace(rule, negative=wanted)
         seen.append(wanted)
     assert set(seen) == ({False, True} if rule.negative else {False})
+
+
+def test_a_rule_with_a_prior_measures_every_setting_by_the_baseline():
+    ce, sharp = candidate("ce", PLAIN, PLAIN), candidate("sharp", SHARP, SHARP)
+    scores = ce.trials[0].val
+    rule = Rule(tolerance=0.1, prior_rows=20)
+    floor = rule.floor(ce.validation())
+    share = float((scores.predict() != REST).mean())
+    assert floor == Floor(scores.accuracy() - 0.1, Prior(scores.accuracy(), share, 20))
+    choice = choose(ce.validation(), [sharp.validation()], rule)
+    assert choice.final.floor == floor
+    for one in (ce, sharp):
+        wanted = choose_shift(one.trials[0].val, accuracy_floor=floor.accuracy, negative=True, prior=floor.prior)
+        assert choice.final.shifts[one.key] == wanted
+    found = judge(choice, ce, [sharp], seed=0, num_draws=2)
+    key = choice.final.key
+    assert found.arms["chosen"].shifts == (choice.final.shifts[key].shift,) * 2
 
 
 def test_judge_refuses_what_it_cannot_pair():

@@ -99,7 +99,7 @@ def hand_over(
     fitted = replace(fitted, answer=answer.compose(fitted))
     if trained is not None:
         save(trained, fitted.model_path, card=answer.card(fitted, request.data))
-        journal.set(handed={"of": [claim.setting.key, claim.seed, claim.num_seeds], **handed.to_json()})
+        journal.set(handed={"of": _identity(claim), **handed.to_json()})
     told = answer.note(fitted)
     _note(request, ended.study, **{STEPS: [step.to_json() for step in fitted.steps], ANSWER: told})
     if fitted.page_path is not None:
@@ -150,14 +150,18 @@ def write_page(folder: Path) -> None:
     write(folder, folder / PAGE)
 
 
+def _identity(claim: Claim) -> list[object]:
+    """What a saved model is known by; its shift too, which an earlier version chose by another rule."""
+    return [claim.setting.key, claim.seed, claim.num_seeds, list(claim.shift)]
+
+
 def _trained(request: Request, journal: Journal, ended: Finals, claim: Claim) -> tuple[Trained | None, Handed]:
     """The model to hand over with its shift, and its figures; no model where an earlier call saved the same.
 
     The figures are those of the model as it is saved, in full precision: a GPU trains and counts in half.
     """
     said = journal.get("handed")
-    of = [claim.setting.key, claim.seed, claim.num_seeds]
-    if said is not None and said["of"] == of and (request.out / MODEL).is_dir():
+    if said is not None and said["of"] == _identity(claim) and (request.out / MODEL).is_dir():
         counts = {name: value for name, value in said.items() if name not in ("of", "setting")}
         return None, Handed.of(Setting.from_json(said["setting"]), **counts)
     trial, data = Trial(claim.setting, claim.seed), request.data

@@ -16,7 +16,7 @@ from camri.report.reading import Reading
 from camri.report.tables import picked
 from camri.report.titles import BASELINE
 from camri.report.verdict import SEED, ColumnVerdict, correct_for_columns, judge_column
-from camri.select import Rule, Validation
+from camri.select import Floor, Rule, Validation
 from camri.stats import compare, design_effect, wilson
 from camri.study.store import open_run
 
@@ -44,7 +44,7 @@ class Claim:
     caution: str | None
 
 
-def pick_model(setting: Validation, floor: float, rule: Rule) -> tuple[int, tuple[float, ...]]:
+def pick_model(setting: Validation, floor: Floor, rule: Rule) -> tuple[int, tuple[float, ...]]:
     """The seed of the setting's best model on validation data, and its shift, one number for each important class.
 
     The shift is tuned to all the setting's models together, and is 0 where none reaches the floor. Best: the highest
@@ -59,7 +59,7 @@ def pick_model(setting: Validation, floor: float, rule: Rule) -> tuple[int, tupl
     def worth(seed: int) -> tuple[float, float]:
         scores = setting.scores[seed]
         accuracy = scores.accuracy(shift)
-        return (rule.value(scores, shift) if accuracy >= floor - SLACK else -np.inf), accuracy
+        return (rule.value(scores, shift) if accuracy >= floor.accuracy - SLACK else -np.inf), accuracy
 
     return max(sorted(setting.scores), key=worth), shift
 
@@ -72,8 +72,8 @@ def loose_floor(baseline: Validation, groups: Array | None = None) -> str | None
     if high - low <= 2 * LOOSE:
         return None
     return (
-        f"accuracy was held on {len(right):,} validation rows, which tell it to ± {50 * (high - low):.0f} points, so "
-        "on other rows it may be lower by a point or several"
+        f"accuracy was held on {len(right):,} validation rows, which tell it to ± {50 * (high - low):.0f} points; "
+        "shifts are small for that, and still on other rows it may be lower by a point or two"
     )
 
 

@@ -82,9 +82,10 @@ def weigh(candidate: Validation, baseline: Validation, rule: Rule) -> Worth:
     mine = candidate.of(seeds)
     shift = rule.tune(mine, floor)
     if shift is not None:
-        return Worth(True, shift.value, shift.accuracy, -float(np.abs(shift.shift).sum()), floor - shift.accuracy)
+        missing = floor.accuracy - shift.accuracy
+        return Worth(True, shift.value, shift.accuracy, -float(np.abs(shift.shift).sum()), missing)
     best = float(trace(pool(list(mine.scores.values()))).accuracy.max())
-    return Worth(False, 0.0, best, 0.0, floor - best)
+    return Worth(False, 0.0, best, 0.0, floor.accuracy - best)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from camri.errors import InputError, closest
 from camri.files import replacing
 from camri.methods import Setting
 from camri.posthoc import Shift
-from camri.select import Rule, Validation
+from camri.select import Floor, Rule, Validation
 from camri.study.grid import SYMBOLS, Column, Grid, Point
 from camri.study.paper import find_schedule
 from camri.study.spec import Study
@@ -101,7 +101,7 @@ class Pool:
         return Validation(key, found)
 
     @cached_property
-    def floor(self) -> float:
+    def floor(self) -> Floor:
         """The least accuracy allowed: cross-entropy's."""
         assert self.baseline is not None
         return Rule().floor(self._validation(self.baseline))

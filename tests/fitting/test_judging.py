@@ -13,7 +13,7 @@ from camri.fitting.result import Handed, Interval
 from camri.methods import setting
 from camri.metrics import condense
 from camri.report.verdict import SEED
-from camri.select import Rule, Validation
+from camri.select import Floor, Rule, Validation
 from camri.stats import compare, design_effect, wilson
 from camri.study.store import open_run
 from tests.report.conftest import CLASSES, make_run
@@ -103,10 +103,10 @@ def leads(*values):
 
 def test_of_equal_models_the_first_seed_is_handed_over_and_a_model_at_the_floor_counts():
     same = leads(0.5, -0.5, -1.0, -1.0)
-    assert pick_model(Validation("x", {9: same, 2: same, 5: same}), 0.5, Rule())[0] == 2
+    assert pick_model(Validation("x", {9: same, 2: same, 5: same}), Floor(0.5), Rule())[0] == 2
     # Exactly at the floor, to the rounding of a mean.
     found = Validation("x", {1: leads(1, -9, -9, -9), 2: leads(1, 1, 1, -9)})
-    assert pick_model(found, 0.75 + 1e-13, Rule()) == (2, (0.0,))
+    assert pick_model(found, Floor(0.75 + 1e-13), Rule()) == (2, (0.0,))
 
 
 def test_of_models_at_or_above_the_floor_recall_decides_before_accuracy():
@@ -115,13 +115,13 @@ def test_of_models_at_or_above_the_floor_recall_decides_before_accuracy():
         return condense(logits, [1] * 4 + [0] * 6, important=(1,))
 
     found = Validation("x", {1: ten(0, 1, 2), 2: ten(0, 1, 2, 3, 4, 5)})  # .75 at .9 accuracy, and 1 at .8
-    assert pick_model(found, 0.8, Rule())[0] == 2
-    assert pick_model(found, 0.85, Rule())[0] == 1
+    assert pick_model(found, Floor(0.8), Rule())[0] == 2
+    assert pick_model(found, Floor(0.85), Rule())[0] == 1
 
 
 def test_two_important_classes_without_a_shift_have_two_zeros():
     scores = condense(np.eye(3), [1, 2, 0], important=(0, 1))  # every image is wrong
-    assert pick_model(Validation("x", {0: scores}), 1.0, Rule())[1] == (0.0, 0.0)
+    assert pick_model(Validation("x", {0: scores}), Floor(1.0), Rule())[1] == (0.0, 0.0)
 
 
 def shares(run, row, shift, index=1):
@@ -217,8 +217,8 @@ def test_few_validation_rows_or_few_groups_of_them_do_not_hold_accuracy(tmp_path
 
     two = Validation("ce", {0: rows(200, 150), 1: rows(200, 170)})  # 160 of 200: 0.738 to 0.850
     assert loose_floor(two) == (
-        "accuracy was held on 200 validation rows, which tell it to ± 6 points, so on other rows it may be lower by a "
-        "point or several"
+        "accuracy was held on 200 validation rows, which tell it to ± 6 points; shifts are small for that, and still "
+        "on other rows it may be lower by a point or two"
     )
     many = Validation("ce", {0: rows(400, 320)})
     assert loose_floor(many) is None  # ± 3.9

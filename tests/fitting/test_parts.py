@@ -19,7 +19,7 @@ from camri.fitting.trainings import choose_training, describe, trainings_for
 from camri.fitting.workshop import setting_of
 from camri.methods import MARGIN_UNIT
 from camri.metrics import condense, pool
-from camri.select import Rule, Validation
+from camri.select import Floor, Rule, Validation
 from tests.report.conftest import make_run
 
 LABELS = np.arange(400) % 4
@@ -215,25 +215,25 @@ def leads(*values):
 
 def test_the_model_is_the_best_with_the_shift_of_all_models_of_its_setting():
     found = Validation("x", {4: leads(0.5, -2.0, -1.0, -1.0), 7: leads(0.5, -0.5, -1.0, -1.0)})
-    assert pick_model(found, 0.75, Rule()) == (7, (0.75,))  # more would capture both others of both
+    assert pick_model(found, Floor(0.75), Rule()) == (7, (0.75,))  # more would capture both others of both
 
 
 def test_a_flattered_model_is_not_given_a_shift_of_its_own():
     # Seed 4 alone could be shifted by 4 at no cost, seeds 5 and 6 cannot be shifted by more than 0.5.
     found = Validation("x", {4: leads(1, -3, -5, -5), 5: leads(1, -3, -0.5, -0.5), 6: leads(1, -0.25, -0.5, -0.5)})
-    seed, shift = pick_model(found, pool(list(found.scores.values())).accuracy(), Rule())
+    seed, shift = pick_model(found, Floor(pool(list(found.scores.values())).accuracy()), Rule())
     assert (seed, shift) == (6, (0.375,))
 
 
 def test_where_no_model_is_accurate_enough_it_is_the_most_accurate_without_a_shift():
     worse = Validation("x", {4: leads(0.5, -2.0, 1.0, 1.0), 7: leads(0.5, -0.5, -1.0, 1.0)})
-    assert pick_model(worse, 1.0, Rule()) == (7, (0.0,))  # 2 of 4 right, and 1 of 4
+    assert pick_model(worse, Floor(1.0), Rule()) == (7, (0.0,))  # 2 of 4 right, and 1 of 4
 
 
 def test_a_model_below_the_floor_does_not_win_by_its_recall():
     # Together they are at the floor; the one with all important images right is below it.
     found = Validation("x", {1: leads(1, 1, 1, 1), 2: leads(1, -9, -9, -9), 3: leads(1, -9, -9, -9)})
-    assert pick_model(found, 8 / 12, Rule()) == (2, (0.0,))
+    assert pick_model(found, Floor(8 / 12), Rule()) == (2, (0.0,))
 
 
 @pytest.fixture(scope="module")
