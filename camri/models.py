@@ -433,7 +433,12 @@ def _initialised(
     kind: Callable[..., Any], sizes: tuple[int, ...], make: dict[str, Any], init: Any, generator: Generator
 ) -> Any:
     """A layer that never drew from the global generator, as its own constructor would."""
-    layer = nn.utils.skip_init(kind, *sizes, **make, device=torch.get_default_device())
+    device = torch.get_default_device()
+    layer = kind(*sizes, **make, device="meta")
+    if device.type == "meta":  # shapes alone; a normal draw there would import torch's compiler, 1 s or more
+        return layer
+    for name, shape in [(name, one.shape) for name, one in layer.named_parameters()]:
+        setattr(layer, name, nn.Parameter(torch.empty(shape, device=device)))  # skip_init, the same, imports sympy
     with torch.no_grad():
         if generator is None:
             init(layer.weight)

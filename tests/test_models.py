@@ -2,6 +2,8 @@
 
 import copy
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -508,3 +510,16 @@ def test_trials_of_different_seeds_share_one_compiled_version():
 def test_build_refuses_sizes_that_are_none(value):
     with pytest.raises(InputError, match=f"num_features={value}"):
         build("paper", (3, 32, 32), num_features=value)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_building_a_model_does_not_import_the_compiler(device):
+    script = (
+        "import sys, torch\nfrom camri.models import build\nbefore = set(sys.modules)\n"
+        f"with torch.device({device!r}):\n"
+        "    for name, shape in (('small', (1, 8, 8)), ('paper', (3, 32, 32)), ('mlp', (4,))):\n"
+        f"        assert {{one.device.type for one in build(name, shape).parameters()}} == {{{device!r}}}\n"
+        "new = {'sympy', 'torch._dynamo'} & set(sys.modules) - before\nassert not new, new\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
