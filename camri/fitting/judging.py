@@ -21,7 +21,7 @@ from camri.stats import compare, design_effect, wilson
 from camri.study.store import open_run
 
 MOST_PAID = 3
-LOOSE = 0.04  # ± of validation accuracy; where wider, one shift in ten costs 1.5 points elsewhere (docs/numbers.md)
+LOOSE = 0.04  # ± of validation accuracy; where wider, shifts are small, and some models a point less accurate elsewhere
 
 
 @dataclass(frozen=True, eq=False)
