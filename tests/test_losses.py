@@ -596,6 +596,8 @@ def test_minus_100_is_an_error_and_no_row_to_pass_over_even_where_values_are_not
 
     with pytest.raises((IndexError, RuntimeError)):
         torch.func.grad(total)(COSINES)
+    with pytest.raises(IndexError):  # nor where nothing before it has looked the label up
+        losses._cross_entropy(COSINES, torch.tensor([-100]), 0.0)
 
 
 def test_references_disagree_with_a_flipped_margin():

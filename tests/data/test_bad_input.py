@@ -19,6 +19,7 @@ from PIL import Image
 from camri.audit.table import read_scores
 from camri.data import kinds as kinds_of_data
 from camri.data import load
+from camri.data.columns import is_table
 from camri.data.listing import Options
 from camri.errors import InputError
 
@@ -257,6 +258,8 @@ def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
         ("path,label\n", "t.csv has no rows"),
         ("path,label\n0.png,a,b\n1.png\n", "t.csv cannot be read as a table: .*; save it again"),
         ("path,label,split\n0.png,a,train\n1.png,b,holdout\n", "'holdout' in column 'split' is no split; .*val, test"),
+        ("f,label\n0,1\n1,2.5\n", r"labels are floats \(one is 2\.5\)"),
+        ("f,label\n0,a\n1,b\x7f\n", r"class name 'b\\x7f' is not printable UTF-8 text; rename it"),
         ("path,label\n0.png,a\n1.png,a\n", r"has one class only \('a'\)"),
         ("f1,f2,label\n1,2,a\n3,,b\n", r"the feature in row 1, column f2 is nan; 1 such values must be filled in"),
         ("f1,label\ninf,a\n3,b\n", "the feature in row 0, column f1 is inf"),
@@ -277,6 +280,7 @@ def test_a_packed_table_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
     refused(tmp_path / name, rf"{name} is a packed table; unpack it and give {name.rpartition('.')[0]}, or save it as")
     with pytest.raises(InputError, match="is a packed table"):
         read_scores(tmp_path / name)
+    assert [is_table(Path(other)) for other in ("photos.gz", "t.csv.d", "t.csv")] == [False, False, True]
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

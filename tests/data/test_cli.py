@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 from camri.cli import app, main
 from camri.data import load
-from camri.data.describe import TILE_PX, contact_sheet, describe
+from camri.data.dataset import DataSet, Split, assemble
+from camri.data.describe import TILE_PX, _tile_shape, contact_sheet, describe
 
 from .pictures import picture, write_folder, write_picture
 
@@ -108,16 +110,43 @@ def test_the_contact_sheet_shows_the_images_of_each_class(tmp_path: Path) -> Non
     assert np.argwhere(blue)[:, 0].max() < np.argwhere(red)[:, 0].min()  # rows in the order of the classes
 
 
-def test_the_contact_sheet_stops_at_fifty_classes() -> None:
-    from camri.data.dataset import Split, assemble
+def made(num_classes: int, inputs: torch.Tensor, labels: torch.Tensor) -> DataSet:
+    names = tuple(f"a very long name of a class that does not fit {k}" for k in range(num_classes))
+    return assemble("made", names, {"train": Split(inputs, labels)}, {"skipped_note": "two", "notes": ["three"]})
 
-    torch = pytest.importorskip("torch")
-    split = Split(torch.zeros(60, 8, 8, 1, dtype=torch.uint8), torch.arange(60))
-    many = assemble(
-        "many", tuple(f"a very long name of a class that does not fit {k}" for k in range(60)), {"train": split}, {}
-    )
-    assert contact_sheet(many).height < 52 * (TILE_PX + 10)
-    assert describe(many)["num_classes"] == 60
+
+def test_the_contact_sheet_has_names_and_images_evenly_over_the_data_in_their_shape() -> None:
+    greys = torch.arange(60, dtype=torch.uint8)[:, None, None, None].expand(60, 8, 16, 1).contiguous()
+    data = made(2, greys, torch.arange(60) % 2)
+    sheet = np.asarray(contact_sheet(data)).astype(int)
+    tiles = sheet[60:, 270:]  # below the head, right of the names: 32 x 64 pixels and gaps of 6
+    for index in range(2):
+        row = tiles[index * 38 : index * 38 + 32]
+        found = [row[:, left : left + 64] for left in range(0, 12 * 70, 70)]
+        assert all((one == one[0, 0]).all() for one in found)
+        rows = [round(step * 29 / 11) for step in range(12)]
+        assert [int(one[0, 0, 0]) for one in found] == [2 * row + index for row in rows]
+        names = sheet[60 + index * 38 : 60 + index * 38 + 32, 12:246]
+        assert (names.min(axis=(1, 2)) < 100).sum() > 10, "the name and the counts are written"
+    assert sheet[61, 1].tolist() == [255] * 3
+    assert sheet[99, 1].tolist() == [0xF4] * 3, "every other row has a ground"
+    assert describe(data)["notes"] == ["three"]
+    assert describe(data)["skipped"] == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [((8, 16), (32, 64)), ((40, 20), (80, 40)), ((128, 64), (64, 32)), ((1000, 1), (64, 1)), ((1, 1000), (1, 64))],
+)
+def test_a_tile_keeps_the_shape_and_a_small_image_s_pixels_are_whole(shape, tile) -> None:
+    assert _tile_shape(*shape) == tile
+
+
+def test_the_contact_sheet_stops_at_fifty_classes() -> None:
+    for num, foot in ((60, 26), (50, 8)):
+        sheet = np.asarray(contact_sheet(made(num, torch.zeros(num, 8, 8, 1, dtype=torch.uint8), torch.arange(num))))
+        assert sheet.shape[0] == 60 + 50 * (TILE_PX + 6) + foot
+        assert bool(sheet[-foot + 4 :].min() < 150) is (num > 50), "how many more there are"
 
 
 def refuse(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> str:

@@ -91,6 +91,8 @@ def test_everything_a_study_can_say(tmp_path):
         (LEAST.replace("ce = {}", "ce = 3"), "methods ce=3 is not a table"),
         (LEAST + "camri = { m = ['x'] }", "camri m='x' is not a number; margins are given in π/64"),
         (LEAST + "[training]\nepoch = 3", "training has no field 'epoch'; did you mean 'epochs'"),
+        (LEAST + "[training]\nmodel_options = 3", r"\.toml: training\.model_options=3 is not a table"),
+        (LEAST.replace('data = "digits"', 'data = "digits"\nsplit = 3'), r"\.toml: split=3 is not a table"),
         (LEAST + "[training]\nepochs = 0", "epochs=0 is not allowed"),
         (LEAST + "[training]\nschedule = 'slow'", "schedule='slow' is unknown"),
         (LEAST + "[split]\nval = 0.1", r"\[split\] has no 'val'; choices: val_fraction, test_fraction, seed"),

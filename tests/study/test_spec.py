@@ -148,6 +148,7 @@ def test_several_important_classes_have_their_own_strength():
         ({"methods": ["cmari"]}, "method 'cmari' is unknown; did you mean 'camri'"),
         ({"methods": {"camri": {"w": [1]}}}, "camri has no knob 'w'"),
         ({"methods": {"camri": {"m": ["x"]}}}, "camri m='x' is not a finite number"),
+        ({"methods": {"camri": {"m": [True]}}}, "camri m=True is not a finite number"),
         ({"methods": {"camri": {"m": [math.nan]}}}, "camri m=nan is not a finite number"),
         ({"methods": {"camri": {"m": [1e300]}}}, r"camri m=1e\+300 is not a finite number"),
         ({"seeds": [2**63]}, r"seeds=\(9223372036854775808,\) is not allowed; give different .* below 2\*\*63"),
