@@ -900,6 +900,9 @@ def test_the_curve_s_dots_are_what_was_judged(found):
     no_gain = audit(np.eye(4)[np.arange(80) % 4] * 9, np.arange(80) % 4, 1)
     assert no_gain.kind == "none"
     assert len(curve_records(no_gain)[1]) == 1
+    for at_least in (0.2, 0.99):  # kept as it is; not to be promised
+        dots = curve_records(audit(*made(), 1, at_least=at_least))[1]
+        assert [one["point"] for one in dots] == ["as it is", "with the shift"]
     for shift in (no_gain.shift, 0.5):  # one that moves no row is none
         told = answer(replace(no_gain, shift=shift)).sentence
         assert told.startswith("No shift is free: none raises the recall of “1”"), shift

@@ -222,6 +222,10 @@ def test_images():
     assert np.array_equal(model.predict(images[1200:]), model.predict(images[1200:, ..., None]))
     with pytest.raises(InputError, match=r"rows of shape \(64,\); the model was trained on \(8, 8, 1\)"):
         model.predict(images.reshape(-1, 64))
+    for wrong in (images / 255, images[..., None].repeat(2, axis=3), images[..., None, None]):
+        said = rf"X is {wrong.dtype} {re.escape(str(wrong.shape))}; give features \(N, D\), or images as uint8"
+        with pytest.raises(InputError, match=said):
+            model.predict(wrong)
 
 
 def test_standardises_inside():

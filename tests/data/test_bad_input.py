@@ -336,6 +336,14 @@ def test_bad_parquet(tmp_path: Path) -> None:
             {"images": np.zeros((2, 4, 4, 3)), "labels": [0, 1]},
             r"inputs are float64 \(2, 4, 4, 3\); give images as uint8",
         ),
+        (
+            {"images": np.zeros((2, 8, 6, 4), np.uint8), "labels": [0, 1]},
+            r"inputs are uint8 \(2, 8, 6, 4\); give images as uint8",
+        ),
+        (
+            {"x_train": np.zeros((2, 3)), "y_train": [0, 1], "x_test": np.zeros((2, 3))},
+            "holds x_train, y_train, x_test; name the arrays inputs and labels",
+        ),
         ({"images": np.zeros((3, 4, 4, 3), np.uint8), "labels": [0, 1]}, "3 inputs and 2 labels; they must be as many"),
         ({"features": np.zeros((2, 3)), "labels": np.eye(2)}, r"labels have shape \(2, 2\); give one class a row"),
         ({"features": np.zeros((2, 3)), "labels": [0.0, 1.0]}, "labels are floats"),
