@@ -5,14 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from camri.data.labels import encode
+from camri.data.labels import SPLIT_ALIASES, encode
 from camri.data.listing import Found, Listing, Part
 from camri.data.table import to_features
 from camri.errors import InputError
 
 INPUTS = ("inputs", "images", "features", "x", "data")
 LABELS = ("labels", "label", "y", "target", "targets")
-PARTS = ("train", "val", "valid", "test")
 NAMES = ("classes", "class_names", "names")
 GROUPS = ("groups", "group")
 
@@ -61,11 +60,11 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 def _by_part(arrays: dict[str, np.ndarray], spellings: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The arrays of one kind by split: x_train, train_images, or images alone (train)."""
     found = {}
-    for part in PARTS:
+    for spelling, part in SPLIT_ALIASES.items():
         for word in spellings:
-            for name in (f"{word}_{part}", f"{part}_{word}"):
+            for name in (f"{word}_{spelling}", f"{spelling}_{word}"):
                 if name in arrays:
-                    found["val" if part == "valid" else part] = arrays[name]
+                    found[part] = arrays[name]
     alone = next((arrays[word] for word in spellings if word in arrays), None)
     return found or ({} if alone is None else {"train": alone})
 

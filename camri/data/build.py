@@ -13,7 +13,7 @@ import torch
 from camri.data import cache, cifar10
 from camri.data.dataset import DataSet, Split, assemble, hash_json
 from camri.data.decode import decode_parts, resize_arrays
-from camri.data.duplicates import across_splits, count_copies, remarks
+from camri.data.duplicates import across_splits, count_copies, remarks, torn_groups
 from camri.data.identity import content_hash
 from camri.data.kinds import refuse_untaken
 from camri.data.labels import check_classes, doubtful_names
@@ -23,7 +23,7 @@ from camri.data.splits import make_test
 from camri.errors import InputError
 from camri.files import scratch_folder
 
-CACHE_VERSION = 4  # to be raised when the same files and options would decode to something else, or be refused
+CACHE_VERSION = 5  # to be raised when the same files and options would decode to something else, or be refused
 OFFICIAL_SHA256 = {"cifar10": cifar10.OFFICIAL_SHA256}  # of the decoded pixels, for layouts without file checksums
 
 
@@ -94,7 +94,7 @@ def _decode(name: str, path: Path, found: Found, options: Options, scratch: str,
         provenance["verified"] = all(digests[part]["inputs"] == official.get(part) for part in digests)
     duplicates = across_splits(dataset)
     told = {**dataset.provenance, **provenance, "duplicates": duplicates}
-    told["notes"] = doubtful_names(listing.classes)
+    told["notes"] = [*doubtful_names(listing.classes), *torn_groups(dataset)]
     if dataset.is_image:  # rows of features may well be equal by chance
         told["copies_in_train"] = count_copies(dataset.splits["train"])
         names = {} if listing.test_rows else {part: rows.names for part, rows in parts.items() if rows.names}

@@ -144,7 +144,8 @@ def recognise(path: Path, options: Options) -> Found:
 
 def _find_single_file(path: Path, options: Options) -> Found | None:
     """The one archive or .npz that a folder holds, as `camri data get` leaves it."""
-    files = [file for file in path.iterdir() if archive.is_archive(file) or file.suffix.lower() == ".npz"]
+    visible = [path / name for name in folder.visible(path)]
+    files = [file for file in visible if archive.is_archive(file) or file.suffix.lower() == ".npz"]
     return recognise(files[0], options) if len(files) == 1 and not folder.subfolders(path) else None
 
 

@@ -167,10 +167,8 @@ def to_array(source: str | memoryview, shape: tuple[int, int, int], box: np.ndar
     """One image as uint8 (H, W, C)."""
     height, width, channels = shape
     with _open(source) as opened:
-        image: Image.Image = opened
-        if _orientation(image) != 1:
-            image = ImageOps.exif_transpose(image)
-        image = _to_eight_bits(image, "L" if channels == 1 else "RGB")
+        ImageOps.exif_transpose(opened, in_place=True)
+        image = _to_eight_bits(opened, "L" if channels == 1 else "RGB")
         if box is not None:
             edges = (box * (image.width, image.height, image.width, image.height)).tolist()
             image = image.resize((width, height), Image.Resampling.LANCZOS, box=tuple(edges))

@@ -1,4 +1,4 @@
-"""Rows that are there twice, found by hash: in two splits, in two classes, or just copied."""
+"""Rows that are there twice, found by hash: in two splits, in two classes, or just copied; and groups in two splits."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -58,6 +58,23 @@ def remarks(dataset: DataSet, duplicates: Sequence[Mapping[str, Any]], names: Ma
                 f"{len(torn):,} images of {part} stand in another class too: {called(part, row)} is "
                 f"{dataset.classes[labels[row]]!r}, and its copy {called(part, first)} is "
                 f"{dataset.classes[labels[first]]!r}; remove the wrong ones"
+            )
+    return told
+
+
+def torn_groups(dataset: DataSet) -> list[str]:
+    """A sentence for each pair of splits that have groups in common: a model would be judged by what it knows."""
+    told = []
+    for one, other in combinations(dataset.splits, 2):
+        trained, judged = dataset.splits[one].groups, dataset.splits[other].groups
+        if trained is None or judged is None:
+            continue
+        shared = np.intersect1d(trained.numpy(), judged.numpy())
+        if len(shared):
+            told.append(
+                f"{len(shared):,} of the {len(judged.unique()):,} groups of {other} are in {one} too, with "
+                f"{int(np.isin(judged.numpy(), shared).sum()):,} of its {len(judged):,} rows, and results on them look "
+                "better than they are; give each group to one split"
             )
     return told
 

@@ -81,7 +81,7 @@ def shown(file: str, root: Path) -> str:
 def subfolders(path: Path) -> list[str]:
     """Names of the visible folders in a folder, sorted; a link that leads nowhere is refused: it may be a class."""
     with os.scandir(path) as entries:
-        ours = [entry for entry in entries if not _is_clutter(entry.name)]
+        ours = [entry for entry in entries if not is_clutter(entry.name)]
     for entry in ours:
         if entry.is_symlink() and not _is_folder(entry) and not os.path.exists(entry.path):
             raise InputError(f"{entry.path} is a link that leads nowhere; repair or remove it")
@@ -90,7 +90,7 @@ def subfolders(path: Path) -> list[str]:
 
 def visible(path: Path) -> list[str]:
     """Names of what a folder holds, less the clutter of operating systems, sorted."""
-    return sorted(name for name in os.listdir(path) if not _is_clutter(name))
+    return sorted(name for name in os.listdir(path) if not is_clutter(name))
 
 
 def files_below(folder: Path) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
     for entry in ordered:
-        if _is_clutter(entry.name):
+        if is_clutter(entry.name):
             continue
         if _is_folder(entry):
             yield from _walk(entry.path, (*above, here))
@@ -114,7 +114,8 @@ def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
             yield entry.path
 
 
-def _is_clutter(name: str) -> bool:
+def is_clutter(name: str) -> bool:
+    """True for the hidden files and folders, and what operating systems leave beside the user's own."""
     return name.startswith(".") or name.lower() in (*CLUTTER, *CLUTTER_FOLDERS)
 
 

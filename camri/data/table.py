@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from camri.data import columns, lists
-from camri.data.folder import shown, subfolders
+from camri.data.folder import is_clutter, shown, subfolders, visible
 from camri.data.labels import SPLIT_ALIASES, encode
 from camri.data.listing import EncodedImages, Found, Listing, Options, Part
 from camri.errors import InputError, closest
@@ -36,13 +36,18 @@ def find(path: Path, options: Options) -> Found | None:
 
 def parquet_files(path: Path) -> list[Path]:
     """Parquet files in a folder, or in the one folder in it that has some ("data", "plain_text"), sorted."""
-    below = sorted(path.glob("*/*.parquet"))
-    return sorted(path.glob("*.parquet")) or (below if len({file.parent for file in below}) == 1 else [])
+
+    def matching(pattern: str) -> list[Path]:
+        found = sorted(path.glob(pattern))
+        return [file for file in found if not any(map(is_clutter, file.relative_to(path).parts))]
+
+    below = matching("*/*.parquet")
+    return matching("*.parquet") or (below if len({file.parent for file in below}) == 1 else [])
 
 
 def _files_of_folder(path: Path) -> dict[str, list[Path]]:
     parquet = parquet_files(path)
-    text = [file for suffix in columns.TEXT_SUFFIXES for file in sorted(path.glob(f"*{suffix}"))]
+    text = [path / name for name in visible(path) if Path(name).suffix.lower() in columns.TEXT_SUFFIXES]
     candidates = parquet or [file for file in text if columns.part_of_file(file)]
     if len(text) == 1 and len(subfolders(path)) < 2:  # with class folders in it, the images' folders say more
         candidates = candidates or text
@@ -158,6 +163,11 @@ def _feature_columns(table: Any, roles: Container[str | None], where: str) -> li
     rest = [name for name in table.column_names if name not in roles]
     for name in rest:
         kind = table.schema.field(name).type
+        if name.lower() in columns.ROLES["label"]:
+            raise InputError(
+                f"{where}: column {name!r} is called like a label beside the label column, and a model would read the "
+                "answer off it; drop it, or, where it is a feature, call it otherwise"
+            )
         if name.lower() in ROW_NUMBERS and pa.types.is_integer(kind) and _are_distinct(table.column(name)):
             raise InputError(
                 f"{where}: column {name!r} numbers the rows; a model would learn their order from it: drop the column"
@@ -187,7 +197,8 @@ def _are_distinct(column: Any) -> bool:
 
 def _matrix(table: Any, used: list[str], where: str) -> np.ndarray:
     """float32 (N, D); a value that is missing or infinite is refused with its place."""
-    if missing := [name for name in used if name not in table.column_names]:
+    there = set(table.column_names)  # once: Arrow makes the list anew each time, and there may be thousands
+    if missing := [name for name in used if name not in there]:
         raise InputError(f"{where} has no column {missing[0]!r}; {closest(missing[0], table.column_names)}")
     if len(used) == 1 and columns.is_list_type(table.schema.field(used[0]).type):
         rows = table.column(used[0])

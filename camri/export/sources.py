@@ -166,8 +166,9 @@ def _image_rows(path: Path, table: Any, boxes: np.ndarray | None) -> Group:
 def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
     """The columns of the features: those of the training table by name, else all numbers beside the usual roles."""
     known, wanted = list(trained.preprocessing.get("feature_columns", ())), trained.input_shape[0]
-    if len(known) == wanted or (len(known) == 1 and known[0] in table.column_names):
-        if missing := [name for name in known if name not in table.column_names]:
+    there = set(table.column_names)
+    if len(known) == wanted or (len(known) == 1 and known[0] in there):
+        if missing := [name for name in known if name not in there]:
             raise InputError(f"it has no column {missing[0]!r}, which the model was trained on")
         return known
     told = trained.preprocessing.get("label_column")

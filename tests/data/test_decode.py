@@ -86,6 +86,19 @@ def test_exif_rotation_is_applied() -> None:
     assert np.array_equal(upright, np.rot90(COLOUR, -1))
 
 
+def test_exif_data_behind_the_pixels_and_xmp_turn_an_image_too() -> None:
+    exif, streams = Image.Exif(), [io.BytesIO(), io.BytesIO()]
+    exif[0x0112] = 6
+    Image.fromarray(COLOUR).save(streams[0], "PNG", exif=exif)
+    head, _, rest = streams[0].getvalue().partition(b"IDAT")  # chunks: length, name, content, checksum
+    start, end = head.index(b"eXIf") - 4, len(head) - 4
+    late = head[:start] + head[end:] + b"IDAT" + rest[:-12] + head[start:end] + rest[-12:]
+    xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf tiff:Orientation="6"/></x:xmpmeta>'
+    Image.fromarray(COLOUR).save(streams[1], "WEBP", lossless=True, xmp=xmp)
+    for data in (late, streams[1].getvalue()):
+        assert np.array_equal(to_array(memoryview(data), (5, 6, 3), None), np.rot90(COLOUR, -1))
+
+
 def test_float_pixels_are_refused() -> None:
     with pytest.raises(ValueError, match="its pixels are floats"):
         decoded(Image.fromarray(np.zeros((2, 2), np.float32)), "TIFF")

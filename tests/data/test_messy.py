@@ -259,6 +259,10 @@ def test_paths_written_on_windows(tmp_path: Path) -> None:
         ({"f": [1.0, 2.0], "label": ["a", "b"], "split": [0, 1]}, "'0' in column 'split' is no split; choices: train"),
         ({"f": [0.5, 2.0], "id": [7, 9], "label": ["a", "b"]}, "column 'id' numbers the rows; .*: drop the column"),
         ({"f": [0.5, 2.0], "__index_level_0__": [4, 1], "label": ["a", "b"]}, "'__index_level_0__' numbers the rows"),
+        (
+            {"f": [0.5, 2.0], "target": [0, 1], "label": ["a", "b"]},
+            "column 'target' is called like a label beside .* read the answer off it; drop it, or, where it is a",
+        ),
         ({"f": [1e300, 2.0], "label": ["a", "b"]}, r"column f is 1e\+300; 1 such values must be"),
         ({"f": [1.0] * 4, "label": ["a", "", None, "b"]}, r"label of rows 1, 2 \(2 of 4\) is missing; fill it"),
         (
@@ -271,6 +275,55 @@ def test_tables_that_are_refused(tmp_path: Path, columns: dict, sentence: str) -
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
     with pytest.raises(InputError, match=sentence):
         quietly(tmp_path / "t.parquet")
+
+
+def test_a_second_label_of_a_csv_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("f,y,kind\n1.5,0,a\n2.5,1,b\n")
+    with pytest.raises(InputError, match="column 'y' is called like a label beside the label column"):
+        load(tmp_path / "t.csv", label_column="kind")
+
+
+def test_a_row_may_be_longer_than_a_megabyte(tmp_path: Path) -> None:
+    note = "x" * (2**20 + 1)
+    for name in "ab":
+        write_picture(tmp_path / f"{name}.png", picture(ord(name)))
+    (tmp_path / "t.csv").write_text(f"path,label,note\na.png,a,{note}\nb.png,b,{note}\n")
+    assert quietly(tmp_path / "t.csv").classes == ("a", "b")
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "TRAIN.CSV", "train.parquet", "data/train.parquet", "rows.npz"])
+def test_tables_beside_what_macos_leaves(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    if name.endswith("npz"):
+        np.savez(file, x=[[1.5], [2.5]], y=["a", "b"])
+    elif name.endswith("parquet"):
+        pq.write_table(pa.table({"f": [1.5, 2.5], "label": ["a", "b"]}), file)
+    else:
+        file.write_text("f,label\n1.5,a\n2.5,b\n")
+    for folder in (file.parent, tmp_path / "__MACOSX"):
+        folder.mkdir(exist_ok=True)
+        (folder / f"._{file.name}").write_bytes(b"\x00\x05\x16\x07")
+    assert quietly(tmp_path).splits["train"].inputs.tolist() == [[1.5], [2.5]]
+
+
+def test_groups_in_two_splits_are_a_warning(tmp_path: Path) -> None:
+    rows = [
+        (1, "a", "train", "p"),
+        (2, "b", "train", "q"),
+        (3, "a", "test", "q"),
+        (4, "b", "test", "q"),
+        (5, "b", "test", "r"),
+    ]
+    lines = [",".join(map(str, row)) for row in rows]
+    (tmp_path / "t.csv").write_text("\n".join(["f,label,split,group", *lines]))
+    _, heard = warned(tmp_path / "t.csv")
+    assert heard == [
+        "t: 1 of the 2 groups of test are in train too, with 2 of its 3 rows, and results on them look better than "
+        "they are; give each group to one split"
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["f,label,split,group", *lines[:2], lines[4]]))
+    assert len(quietly(tmp_path / "t.csv").splits["test"]) == 1
 
 
 def test_the_index_that_pandas_writes_is_no_feature(tmp_path: Path) -> None:

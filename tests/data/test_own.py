@@ -246,21 +246,26 @@ def test_features_in_a_table(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "labels"),
-    [("x_{}", "y_{}"), ("{}_images", "{}_labels"), ("X_{}", "Y_{}")],
-    ids=["keras", "medmnist", "upper"],
+    ("inputs", "labels", "val"),
+    [
+        ("x_{}", "y_{}", "val"),
+        ("{}_images", "{}_labels", "val"),
+        ("X_{}", "Y_{}", "valid"),
+        ("x_{}", "y_{}", "validation"),
+    ],
+    ids=["keras", "medmnist", "upper", "in full"],
 )
-def test_npz_with_splits(tmp_path: Path, inputs: str, labels: str) -> None:
+def test_npz_with_splits(tmp_path: Path, inputs: str, labels: str, val: str) -> None:
     rng = np.random.default_rng(1)
     arrays = {}
-    for part, count in (("train", 6), ("val", 3), ("test", 4)):
+    for part, count in (("train", 6), (val, 3), ("test", 4)):
         arrays[inputs.format(part)] = rng.integers(0, 256, (count, 5, 4, 3), dtype=np.uint8)
         arrays[labels.format(part)] = (np.arange(count) % 3)[:, None]  # Keras and MedMNIST keep a column
     np.savez_compressed(tmp_path / "d.npz", **arrays)
     data = load(tmp_path / "d.npz")
-    for part in ("train", "val", "test"):
-        assert np.array_equal(data.splits[part].inputs.numpy(), arrays[inputs.format(part)])
-        assert data.splits[part].labels.tolist() == arrays[labels.format(part)].ravel().tolist()
+    for part, spelling in (("train", "train"), ("val", val), ("test", "test")):
+        assert np.array_equal(data.splits[part].inputs.numpy(), arrays[inputs.format(spelling)])
+        assert data.splits[part].labels.tolist() == arrays[labels.format(spelling)].ravel().tolist()
 
 
 def test_npz_channels_first_grey_names_and_groups(tmp_path: Path) -> None:
