@@ -122,7 +122,7 @@ def test_the_penalty_figure_has_means_and_bands_at_one_scale(opened, gain):
     assert camri[0]["high"] - camri[0]["mean"] == pytest.approx(np.std(plain, ddof=1), abs=1e-4)
 
 
-def test_who_paid_shows_every_class_the_important_first(opened, gain):
+def test_who_paid_shows_every_class_the_important_first(opened, gain, monkeypatch):
     reading, verdicts = opened(gain)
     figure = charts.who_paid(reading, verdicts)
     against = [r for r in figure.records if r["column"] == "column" and r["against"] == "cross-entropy, shifted"]
@@ -133,6 +133,14 @@ def test_who_paid_shows_every_class_the_important_first(opened, gain):
         difference = found[reading.classes.index(record["class"])]
         assert record["gain"] == pytest.approx(100 * difference.estimate, abs=1e-3)
         assert record["low"] <= record["gain"] <= record["high"]
+    gains = verdicts[0].best.judgement.gains["baseline"].by_class
+    others = sorted(set(gains) - {1}, key=lambda index: gains[index].estimate)
+    assert others != sorted(others)
+    assert [record["class"] for record in against] == [reading.classes[index] for index in (1, *others)]
+    monkeypatch.setattr(charts, "MOST_CLASSES", 3)
+    least = min(others, key=lambda index: abs(gains[index].estimate))
+    shown = [r["class"] for r in charts.who_paid(reading, verdicts[:1]).records if r["against"] == "cross-entropy"]
+    assert shown == [reading.classes[index] for index in (1, *others) if index != least]
 
 
 def test_angles_and_cost(opened, gain):
