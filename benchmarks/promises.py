@@ -172,16 +172,18 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
 
 def summarise(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The fits of a case, counted."""
-    accuracy = [one["accuracy"] for one in found]
+    accuracy, recall = (np.array([one[name] for one in found]) for name in ("accuracy", "recall"))
     summary: dict[str, Any] = {"fits": len(found)}
     for kind in ("held new", "held own"):
         names = dict.fromkeys(name for one in found for name in one[kind])
         held = {name: [one[kind][name] for one in found if name in one[kind]] for name in names}
         summary[kind] = {name: f"{sum(those)}/{len(those)}" for name, those in held.items()}
     summary |= {name: sum(one[name] for one in found) for name in ("claimed", "wrongly", "fell", "predicts")}
-    lower = sum(one < -0.01 for one in accuracy)
-    summary["accuracy"] = {"mean": float(np.mean(accuracy)), "lowest": min(accuracy), "lower": lower}
-    return {**summary, "recall": {"mean": float(np.mean([one["recall"] for one in found]))}}
+    summary["accuracy"] = {
+        "mean": float(accuracy.mean()), "sd": float(accuracy.std()), "lowest": float(accuracy.min()),
+        "lower": int((accuracy < -0.01).sum()),
+    }  # fmt: skip
+    return {**summary, "recall": {"mean": float(recall.mean()), "sd": float(recall.std())}}
 
 
 def main() -> None:
