@@ -18,7 +18,6 @@ MAX_PIXELS = 89_478_485  # a quarter of a gigabyte of RGB, where Pillow begins t
 DEFAULT_SIDE_PX = 64  # the largest size that is chosen unasked: the paper's largest
 DARK = 64  # 8-bit values below which images of 16 bits are said to use too few of them
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
-ALPHA_MODES = ("RGBA", "LA", "PA", "La", "RGBa")
 
 
 def decode_parts(
@@ -186,7 +185,7 @@ def _to_eight_bits(image: Image.Image, mode: str) -> Image.Image:
         if values.min() < 0 or values.max() > 65535:
             raise ValueError("its pixels are 32-bit numbers; save it with 8 or 16 bits a channel")
         image = Image.fromarray((values.astype(np.uint16) >> 8).astype(np.uint8))  # convert("L") would clip
-    if image.mode in ALPHA_MODES or "transparency" in image.info:
+    if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert(mode)

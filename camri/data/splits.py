@@ -119,10 +119,12 @@ def _take(dataset: DataSet, part: str, num_rows: int, seed: int) -> DataSet:
     labels = train.labels.numpy()
     kept_only = np.setdiff1d(labels, labels[taken])
     if len(kept_only):
-        what = "row" if train.groups is None else "group"
+        why = f"a class keeps its last {'row' if train.groups is None else 'group'} in train"
+        if num_rows < dataset.num_classes:
+            why = f"{num_rows:,} rows are too few for {dataset.num_classes:,} classes"
         warnings.warn(
-            f"{len(kept_only)} classes of {dataset.name} have no rows in {part}: a class keeps its last {what} in "
-            f"train; the first is {dataset.classes[int(kept_only[0])]!r}",
+            f"{len(kept_only)} classes of {dataset.name} have no rows in {part}: {why}; the first is "
+            f"{dataset.classes[int(kept_only[0])]!r}",
             stacklevel=3,
         )
     splits = {

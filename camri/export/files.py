@@ -127,7 +127,9 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{file.parent} has no {file.name}, so it is not a camri model's folder; {REMEDY}") from None
+        inner = file.parent / "model"
+        remedy = f"give {inner}" if (inner / CONFIG).is_file() else REMEDY  # the folder of a whole fit
+        raise InputError(f"{file.parent} has no {file.name}, so it is not a camri model's folder; {remedy}") from None
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}); {REMEDY}") from None
 

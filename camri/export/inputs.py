@@ -64,11 +64,15 @@ class Images:
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """An array of inputs: uint8 images, or numbers; `problems` are of rows that are known to have none."""
+    """An array of inputs: uint8 images, or numbers; `problems` are of rows that are known to have none.
+
+    names: of the features' columns, where they have some.
+    """
 
     file: str
     array: np.ndarray
     problems: Mapping[int, str] = field(default_factory=dict)
+    names: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.array)
@@ -83,7 +87,8 @@ class Ready:
                     inputs = inputs.astype(np.float32)
                 for row in np.flatnonzero(~np.isfinite(inputs).all(axis=1)).tolist():
                     column = int(np.flatnonzero(~np.isfinite(inputs[row]))[0])
-                    infinite = f"feature {column} is {inputs[row, column]}; it must be a finite number"
+                    name = repr(self.names[column]) if self.names else column
+                    infinite = f"feature {name} is {inputs[row, column]}; it must be a finite number"
                     problems[row] = self.problems.get(rows[row], infinite)
                     inputs[row] = 0
             told(start + len(inputs))

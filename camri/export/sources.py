@@ -100,7 +100,7 @@ def _table(path: Path, trained: Trained) -> Group:
         used = _feature_columns(table, path, trained)
         if len(used) == 1 and columns.is_list_type(table.schema.field(used[0]).type):
             return _checked(_list_rows(path, table.column(used[0]), used[0], trained.input_shape[0]), trained)
-        return _checked(Ready(str(path), _matrix(table, used)), trained)
+        return _checked(Ready(str(path), _matrix(table, used), names=used), trained)
     except (InputError, OSError) as error:
         return Problem(str(path), str(error).removeprefix(f"{path}").lstrip(": "))
 
@@ -203,6 +203,8 @@ def _matrix(table: Any, used: Sequence[str]) -> np.ndarray:
 
 
 def _to_floats(values: np.ndarray, name: str) -> np.ndarray:
+    if values.dtype.kind in "mM":  # numpy would give the days since 1970
+        raise InputError(f"column {name!r} holds times ({values[0]}), and features are numbers")
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:

@@ -34,6 +34,11 @@ class Journal:
         asked = json.loads(json.dumps(request))
         if differ := [name for name in asked if before.get(name) != asked[name]]:
             name = differ[0]
+            if name == "data":  # hashes tell nobody anything
+                raise InputError(
+                    f"{folder} holds a fit of other data, or of these before they changed; bring them back as they "
+                    "were, or choose another folder"
+                )
             raise InputError(
                 f"{folder} holds a fit of another request ({name} {_words(before.get(name))}, and not "
                 f"{_words(asked[name])}); "

@@ -101,6 +101,13 @@ def test_a_group_is_taken_where_that_comes_nearer_to_the_share(fraction: float, 
     assert data.class_counts("val").tolist() == counts
 
 
+def test_a_part_with_fewer_rows_than_classes_says_so() -> None:
+    with pytest.warns(
+        UserWarning, match=r"2 classes of rows have no rows in val: 3 rows are too few for 5 .* 'class 3'"
+    ):
+        hold_out(rows_of([k // 3 for k in range(15)]), fraction=0.2)
+
+
 def test_a_class_with_one_row_keeps_it_in_train() -> None:
     with pytest.warns(UserWarning, match=r"1 classes of rows have no rows in val: .* last row .* 'class 1'"):
         data = hold_out(rows_of([0] * 20 + [1]), fraction=0.5)

@@ -213,6 +213,10 @@ def test_folders_that_are_no_model_are_refused_with_what_to_do(copied, tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"empty has no config.json, so it is not a camri model"):
         load(tmp_path / "empty")
+    (tmp_path / "fit").mkdir()
+    shutil.copytree(copied, tmp_path / "fit" / "model")
+    with pytest.raises(InputError, match=r"fit has no config.json, so it is not a .* folder; give .*/fit/model"):
+        load(tmp_path / "fit")
     (copied / "weights.bin").touch()
     with pytest.raises(InputError, match=r"holds 'weights.bin', which is no part of a model; move it away"):
         load(copied)

@@ -238,12 +238,18 @@ def test_features_are_found_by_the_names_they_had_in_training(features):
     for row, wanted in ((first, expected[0]), (last, expected[1])):
         np.testing.assert_allclose([float(row[f"p:{name}"]) for name in features.classes], wanted, atol=1e-5)
     assert [row["row"] for row in (first, bad, last)] == ["0", "1", "2"]
-    assert bad["problem"] == "feature 2 is nan; it must be a finite number"
+    assert bad["problem"] == "feature 'c' is nan; it must be a finite number"
     Path("u.csv").write_text("a,b\n1,2\n")
     groups, _ = find_inputs(["u.csv"], features.trained)
     assert [one.problem for one in predict(features, groups)] == [
         "it has no column 'c', which the model was trained on"
     ]
+
+
+def test_a_column_that_has_become_a_date_is_no_number(features):
+    Path("t.csv").write_text("a,b,c\n1,2026-11-16,3\n")
+    (found,) = predict(features, find_inputs(["t.csv"], features.trained)[0])
+    assert found.problem == "column 'b' holds times (2026-11-16), and features are numbers"
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npy", "npz", "list.parquet"])

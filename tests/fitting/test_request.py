@@ -103,6 +103,12 @@ def test_a_fit_goes_on_where_a_kill_left_its_first_folder_alone(tmp_path):
     assert Journal.open(tmp_path, {"seed": 0}).values == {"request": {"seed": 0}, "spent_s": 0.0}
 
 
+def test_data_that_changed_in_between_are_refused_in_words(tmp_path):
+    Journal.open(tmp_path, {"data": "735f1c", "seed": 0}).set()
+    with pytest.raises(InputError, match="a fit of other data, or of these before they changed; bring them back as"):
+        Journal.open(tmp_path, {"data": "e8ee7d", "seed": 0})
+
+
 def test_a_folder_of_another_fit_is_refused_by_what_differs(fitted):
     with pytest.raises(InputError, match=r"another request \(important '9', and not '8'\)"):
         fit("digits", "8", fitted.out, num_trials=30, epochs=2, device="cpu")
