@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from camri.errors import InputError, closest
-from camri.metrics import REST, Array, Reliability, Scores, pool, reliability
+from camri.metrics import Array, Reliability, Scores, pool, reliability
 from camri.posthoc import SLACK, Objective, Prior, Shift, choose_shift, value_of
 from camri.stats import Difference, compare
 
@@ -130,10 +130,7 @@ class Rule:
     def floor(self, baseline: Validation) -> Floor:
         """The least accuracy allowed: that of the unshifted baseline, less the tolerance."""
         pooled = pool(list(baseline.scores.values()))
-        accuracy = pooled.accuracy()
-        share = float((pooled.predict() != REST).mean())
-        prior = Prior(accuracy, share, self.prior_rows) if self.prior_rows else None
-        return Floor(accuracy - self.tolerance, prior)
+        return Floor(pooled.accuracy() - self.tolerance, Prior.of(pooled, self.prior_rows) if self.prior_rows else None)
 
     def tune(self, setting: Validation, floor: Floor) -> Shift | None:
         """The setting's best shift, one for all its seeds; None where none reaches the floor."""

@@ -23,6 +23,7 @@ from camri import CamriClassifier, InputError
 from camri.engine import Stopped
 from camri.estimator import classifier
 from camri.export.config import digest
+from camri.posthoc import Prior, choose_shift
 
 QUICK = {"epochs": 10, "random_state": 0}
 
@@ -87,6 +88,19 @@ def test_shift_is_chosen_on_rows_that_were_held_out():
     )
     assert recall(model, X_test, y_test) > recall(without, X_test, y_test)
     assert sum(model.trained_.class_counts) == len(X)
+
+
+def test_the_shift_is_what_a_prior_allows(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        classifier, "choose_shift", lambda scores, **how: asked.append(scores) or choose_shift(scores, **how)
+    )
+    X, y, *_ = rare(1500)
+    model = CamriClassifier("stop", method="ce", validation_fraction=0.4, **QUICK).fit(X, y)
+    (scores,) = asked
+    free, held = (choose_shift(scores, accuracy_floor=scores.accuracy(), prior=p) for p in (None, Prior.of(scores)))
+    assert 0 < model.shift_[2] == held.shift[0] < free.shift[0]
+    assert model.validation_["accuracy"] == scores.accuracy(held.shift)
 
 
 def test_important_in_every_form():

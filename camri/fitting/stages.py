@@ -25,15 +25,13 @@ from camri.fitting.workshop import (
     refuse_failures,
     setting_of,
 )
+from camri.posthoc import PRIOR_ROWS
 from camri.select import Rule
 from camri.study.grid import SYMBOLS, Column, Resolved
 from camri.study.store import FILE_NAME as STORE
 from camri.study.store import open_run
 
 BESIDE = (JOURNAL, TRAININGS, handover.MODEL, handover.PAGE, finals.FOLDER)
-# With 70 validation rows the handed-over model is two points less accurate on fresh rows than cross-entropy without a
-# prior, 0.3 with one of 250 rows, as accurate with 500 (docs/log.md).
-PRIOR_ROWS = 500
 SEEDS_APART = 1000  # between the seeds of two fits; the finals' begin in the middle
 
 
