@@ -96,7 +96,8 @@ def load_tables(files: dict[str, list[Path]], options: Options) -> dict[str, Any
 
 
 def _list(path: Path, files: dict[str, list[Path]], options: Options) -> Listing:
-    tables = load_tables(files, options)
+    found = load_tables(files, options)
+    tables = dict(sorted(found.items(), key=lambda item: item[0] != "train"))  # its columns are those that count
     folder = next(iter(files.values()))[0].parent
     first = next(iter(tables.values()))
     where = str(path)
@@ -108,7 +109,10 @@ def _list(path: Path, files: dict[str, list[Path]], options: Options) -> Listing
         )
     for part, table in tables.items():
         if label not in table.column_names:
-            raise InputError(f"{where}: the {part} table has no column {label!r}; {closest(label, table.column_names)}")
+            raise InputError(
+                f"{where}: the {part} table has no column {label!r}; {closest(label, table.column_names)}; move it "
+                "away if it has no labels"
+            )
     named = next(filter(None, (columns.class_label_names(table, label) for table in tables.values())), None)
     texts = {part: columns.to_numpy(table.column(label)) for part, table in tables.items()}
     classes, labels = encode(texts, f"{where}, column {label!r}", named)

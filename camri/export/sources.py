@@ -94,9 +94,9 @@ def _table(path: Path, trained: Trained) -> Group:
             return _checked(Ready(str(path), _array(path)), trained)
         if not columns.is_table(path):
             return Problem(str(path), f"this model takes features, from a table: {', '.join(TABLES)}")
-        table = columns.read_table(path)
+        table = columns.read_table(path, {trained.preprocessing.get("path_column")})
         if trained.is_image:
-            return _image_rows(path, table, _boxes(table) if trained.is_cropped else None)
+            return _image_rows(path, table, trained)
         used = _feature_columns(table, path, trained)
         if len(used) == 1 and columns.is_list_type(table.schema.field(used[0]).type):
             return _checked(_list_rows(path, table.column(used[0]), used[0], trained.input_shape[0]), trained)
@@ -148,14 +148,17 @@ def _boxes(table: Any) -> np.ndarray | None:
     return to_boxes(_matrix(table, [names[column] for column in BOX]).tolist())
 
 
-def _image_rows(path: Path, table: Any, boxes: np.ndarray | None) -> Group:
-    """Images as bytes in a column, or as paths relative to the table."""
+def _image_rows(path: Path, table: Any, trained: Trained) -> Group:
+    """Images as bytes in a column, or as paths relative to the table, in the column of training or a usual one."""
     file, where = str(path), str(path)
+    boxes = _boxes(table) if trained.is_cropped else None
     image = columns.role(table, "image", None, where, columns.is_image_type)
     if image:
         sources, _ = columns.image_sources(table.column(image), path.parent)
         return Images([file] * len(sources), range(len(sources)), sources, boxes)
-    pointed = columns.role(table, "path", None, where, columns.is_text_type)
+    known = trained.preprocessing.get("path_column")
+    as_trained = known in table.column_names and columns.is_text_type(table.schema.field(known).type)
+    pointed = columns.role(table, "path", known if as_trained else None, where, columns.is_text_type)
     if pointed is None:
         return Problem(file, f"it has no column with images or their paths among {', '.join(table.column_names[:12])}")
     names = columns.to_numpy(table.column(pointed)).tolist()

@@ -115,6 +115,8 @@ def preprocessing_of(data: DataSet) -> dict[str, Any]:
         return {name: told[name] for name in names if name in told}
     height, width, channels = data.input_shape
     found: dict[str, Any] = {"size": [height, width], "mode": "L" if channels == 1 else "RGB", "resize": "lanczos"}
+    if "path_column" in told:
+        found["path_column"] = told["path_column"]
     if told.get("roi"):  # of the source, not of the options: only GTSRB has boxes to crop to
         found["roi"] = True
     return found

@@ -137,6 +137,17 @@ def test_a_table_per_split_in_a_folder(tmp_path: Path) -> None:
     assert np.array_equal(data.splits["test"].inputs[0].numpy(), picture(3))
 
 
+def test_the_train_table_says_which_columns_there_are(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("f,group,label\n0.5,p,a\n1.5,p,b\n2.5,q,b\n")
+    (tmp_path / "test.csv").write_text("f,label\n3.5,b\n")
+    train = load(tmp_path).splits["train"]
+    assert train.groups is not None
+    assert train.groups.tolist() == [0, 0, 1]
+    (tmp_path / "test.csv").write_text("f\n3.5\n")  # as competitions give it
+    with pytest.raises(InputError, match=r"the test table has no column 'label'; .*; move it away if it has no labels"):
+        load(tmp_path)
+
+
 # Hugging Face-style parquet
 
 

@@ -284,3 +284,5 @@ def test_preprocessing_of_images_and_tables(tmp_path):
     table.write_text("a,b,label\n" + "".join(f"{i},{-i},{i % 2}\n" for i in range(8)))
     found = preprocessing_of(load_data(table, cache=False))
     assert found == {"feature_columns": ["a", "b"], "num_feature_columns": 2, "label_column": "label"}
+    made = dataclasses.replace(made, provenance={"path_column": "scan", "label_column": "kind"})
+    assert preprocessing_of(made) == {"size": [4, 7], "mode": "RGB", "resize": "lanczos", "path_column": "scan"}

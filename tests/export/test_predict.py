@@ -183,6 +183,17 @@ def test_paths_are_found_as_in_training_and_a_bad_table_is_named_once(saved, pho
     assert only.why == "is not UTF-8 text (byte 0xe9); save it as UTF-8"
 
 
+def test_the_column_of_paths_is_that_of_training(saved, photos, rows):
+    trained = dataclasses.replace(load(saved).trained, preprocessing={"path_column": "scan"})
+    shutil.copy(photos / "a0.png", photos / "7")  # a name that is a number stays text
+    (photos / "t.csv").write_text("path,scan\nnowhere.png,7\n")
+    (photos / "u.csv").write_text("path\na0.png\n")
+    pq.write_table(pa.table({"scan": [1.5], "path": ["a0.png"]}), photos / "v.parquet")
+    groups, _ = find_inputs([str(photos / name) for name in ("t.csv", "u.csv", "v.parquet")], trained)
+    found = [one.probabilities for one in predict(Model.of(trained), groups)]
+    np.testing.assert_allclose(found, load(saved).predict_proba(rows[[0, 0, 0]]), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
