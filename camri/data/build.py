@@ -16,14 +16,14 @@ from camri.data.decode import decode_parts, resize_arrays
 from camri.data.duplicates import across_splits, count_copies, remarks, torn_groups
 from camri.data.identity import content_hash
 from camri.data.kinds import refuse_untaken
-from camri.data.labels import check_classes, doubtful_names
+from camri.data.labels import check_classes, doubtful_names, giveaways
 from camri.data.listing import EncodedImages, Found, Options, Part
 from camri.data.parallel import Progress
 from camri.data.splits import make_test
 from camri.errors import InputError
 from camri.files import scratch_folder
 
-CACHE_VERSION = 5  # to be raised when the same files and options would decode to something else, or be refused
+CACHE_VERSION = 6  # to be raised when the same files and options would decode to something else, or be refused
 OFFICIAL_SHA256 = {"cifar10": cifar10.OFFICIAL_SHA256}  # of the decoded pixels, for layouts without file checksums
 
 
@@ -99,6 +99,9 @@ def _decode(name: str, path: Path, found: Found, options: Options, scratch: str,
         told["copies_in_train"] = count_copies(dataset.splits["train"])
         names = {} if listing.test_rows else {part: rows.names for part, rows in parts.items() if rows.names}
         told["notes"] += remarks(dataset, duplicates, names)
+    else:
+        train = dataset.splits["train"]
+        told["notes"] += giveaways(train.inputs.numpy(), train.labels.numpy(), provenance.get("feature_columns", ()))
     return replace(dataset, provenance=json.loads(json.dumps(told)))  # the same as it will come from the cache
 
 

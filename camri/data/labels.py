@@ -16,6 +16,7 @@ SPLIT_ALIASES = {
 }
 MANY_CLASSES = 1000
 REMARKS_SHOWN = 5
+ROWS_TO_TELL = 20  # fewer may fit a class each by chance
 MISSING = ("", "nan", "NaN")
 PERHAPS_MISSING = ("NA", "N/A", "#N/A", "null", "NULL", "None", "<NA>", "?")  # as R, Excel, SQL and pandas write it
 
@@ -163,6 +164,30 @@ def doubtful_names(classes: Sequence[str]) -> list[str]:
             f"{len(remarks) - REMARKS_SHOWN:,} more class names are doubtful like these",
         ]
     return remarks
+
+
+def giveaways(features: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> list[str]:
+    """A remark on the features (N, D) that have one value for each class: the label under another name.
+
+    >>> giveaways(np.array([[5.0], [7.0]] * 20), np.array([0, 1] * 20), ["code"])[0].split(";")[0]
+    "feature 'code' has one value for each class"
+    """
+    if len(labels) < ROWS_TO_TELL:
+        return []
+    first = np.unique(labels, return_index=True)[1]
+    values = features[first]  # (C, D): each column's value in the first row of each class
+    fits = (np.diff(np.sort(values, axis=0), axis=0) > 0).all(axis=0)
+    for label, value in zip(labels[first], values, strict=True):
+        fits &= (features[labels == label] == value).all(axis=0)
+    found = np.flatnonzero(fits).tolist()
+    if not found:
+        return []
+    name = repr(names[found[0]]) if len(names) == features.shape[1] else found[0]
+    more = f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
+    return [
+        f"feature {name}{more} has one value for each class; where it is the label under another name, drop it: new "
+        "rows will not have it"
+    ]
 
 
 def check_classes(source: str, classes: Sequence[str], labels: Mapping[str, np.ndarray]) -> None:

@@ -283,6 +283,21 @@ def test_a_second_label_of_a_csv_is_told_as_such(tmp_path: Path) -> None:
         load(tmp_path / "t.csv", label_column="kind")
 
 
+def test_a_feature_that_is_the_label_under_another_name_is_a_warning(tmp_path: Path) -> None:
+    def write(*, slip: int) -> None:
+        rows = [(k % 4, k % 3 * 7, "abc"[k % 3]) for k in range(24)]
+        rows[23] = (0, 7 * 2 + slip, "c")
+        (tmp_path / "t.csv").write_text("f,code,label\n" + "".join(f"{f},{code},{name}\n" for f, code, name in rows))
+
+    write(slip=0)
+    assert warned(tmp_path / "t.csv")[1] == [
+        "t: feature 'code' has one value for each class; where it is the label under another name, drop it: new rows "
+        "will not have it"
+    ]
+    write(slip=1)
+    assert warned(tmp_path / "t.csv")[1] == []
+
+
 def test_a_row_may_be_longer_than_a_megabyte(tmp_path: Path) -> None:
     note = "x" * (2**20 + 1)
     for name in "ab":
