@@ -67,13 +67,21 @@ def find(path: Path, roi: bool) -> Found | None:
     for folder in (path, path / "GTSRB"):
         if (folder / "Final_Training" / "Images").is_dir():
             return _found("gtsrb official", path, _official_rows(folder, path), roi)
-    if (path / "Train.csv").is_file() and (path / "Test.csv").is_file():
+    if (path / "Test.csv").is_file() and _has_regions(path / "Train.csv"):
         rows = {part: list(_csv_rows(path / f"{part.title()}.csv", path, ",", "Path")) for part in ("train", "test")}
         return _found("gtsrb kaggle", path, rows, roi)
     files = [file for file in table.parquet_files(path) if columns.part_of_file(file)] if path.is_dir() else []
     if files and _has_parquet_columns(files[0]):
         return Found("gtsrb parquet", list(map(str, files)), lambda scratch: _list(_parquet_rows(files), path, roi))
     return None
+
+
+def _has_regions(file: Path) -> bool:
+    """Whether it is a GTSRB table: anybody may call a table Train.csv."""
+    if not file.is_file():
+        return False
+    with open(file, encoding="utf-8", errors="replace") as lines:
+        return "Roi.X1" in lines.readline()
 
 
 def _found(layout: str, path: Path, rows: dict[str, list[Row]], roi: bool) -> Found:

@@ -253,6 +253,18 @@ def test_gtsrb_with_a_broken_table(tmp_path: Path) -> None:
         load(tmp_path / "g")
 
 
+def test_tables_that_are_called_like_gtsrbs_are_tables(tmp_path: Path) -> None:
+    for name in ("Train", "Test"):
+        (tmp_path / f"{name}.csv").write_text("a,b,label\n" + "0.5,1.5,x\n2.5,0.5,y\n" * 3)
+    assert {part: split.inputs.shape for part, split in load(tmp_path).splits.items()} == {
+        "train": (6, 2),
+        "test": (6, 2),
+    }
+    (tmp_path / "Train.csv").unlink()
+    with pytest.raises(InputError, match="train"):
+        load(tmp_path)
+
+
 # AwA2 and MNIST
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from camri.methods import METHODS
 from camri.report import printed
-from camri.report.angles import angle_records, table_of_angles
+from camri.report.angles import angle_records, compared, table_of_angles
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
 from camri.report.tables import honest_table, paper_table, picked, records_of_columns, table_one
 from camri.report.titles import TITLES
@@ -256,3 +256,31 @@ def test_markdown_shows_names_as_they_stand_under_the_titles_of_their_groups():
         "",
         r"see \[d\]",
     ]
+
+
+def test_table_two_has_wce_at_the_papers_weight_and_l2softmax_at_camris_scale():
+    def tried(method, **knobs):
+        return SimpleNamespace(method=method, value=knobs.get, knobs=knobs)
+
+    camri, ce = tried("camri", m=0.2, s=8.0), tried("ce")
+    light, heavy = tried("wce", w=2.0), tried("wce", w=4.0)
+    wide, margin, plain = tried("l2softmax", s=16.0), tried("arcface", m=0.2, s=8.0), tried("arcface", m=0, s=8.0)
+    every = [ce, light, heavy, wide, margin, plain, camri]
+
+    def columns(table_one, settings):
+        return compared(
+            SimpleNamespace(
+                settings=settings,
+                baseline=ce,
+                of=lambda method: [one for one in settings if one.method == method],
+                in_table_one=table_one.get,
+                shown=lambda method: next((one for one in settings if one.method == method), None),
+            )
+        )
+
+    found = columns({"camri": camri}, every)
+    assert list(found) == ["CAMRI", "ArcFace", "WCE (w = 4)", "L2-softmax", "cross-entropy"]
+    assert list(found.values()) == [camri, margin, heavy, plain, ce]
+    assert columns({}, [ce, light, wide])["WCE (w = 4)"] is None
+    assert columns({}, [ce, light, wide])["L2-softmax"] is wide
+    assert columns({"camri": camri}, [ce, wide, camri, margin])["L2-softmax"] is None
