@@ -357,7 +357,8 @@ def test_a_gain_needs_a_shift_of_its_own_and_an_accuracy_that_may_be_kept(monkey
     # At 2.5 accuracy falls by 4.1 to 9.8 points.
     assert kind(lambda scores, tolerance: 2.5) == "none"
     assert kind(lambda scores, tolerance: 2.5, tolerance=0.03) == "none"
-    assert kind(lambda scores, tolerance: 2.5, tolerance=0.05) == "gain"
+    assert kind(lambda scores, tolerance: 2.5, tolerance=0.05) == "none", "it may be less, but most likely is not"
+    assert kind(lambda scores, tolerance: 2.5, tolerance=0.07) == "gain"
 
 
 @pytest.mark.parametrize("fewer", ["val", "test"])

@@ -101,9 +101,10 @@ class Audit:
 
     shift: what to add to the important classes' scores (their logits, or the logarithms of their probabilities).
     recall, accuracy: the changes that such a shift brings on rows it was not tuned on; recall is the mean over the
-    important classes. kind: "gain" where recall surely rises and accuracy is not shown to fall, "none", or "unknown"
-    where there are too few rows. tuned_on: how tuning and judging were kept apart. num_groups: None where rows count
-    as independent. promise: the recall that was asked for, None where none was.
+    important classes. kind: "gain" where recall surely rises and accuracy does not surely fall, nor probably by more
+    than half a point; "none"; or "unknown" where there are too few rows. tuned_on: how tuning and judging were kept
+    apart. num_groups: None where rows count as independent. promise: the recall that was asked for, None where none
+    was.
     """
 
     classes: tuple[str, ...]

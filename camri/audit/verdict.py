@@ -15,6 +15,7 @@ from camri.guarantee import assure
 from camri.metrics import Array, Scores
 from camri.posthoc import Curve, choose_shift, trace
 
+LOSS = 0.005  # of accuracy: what is more likely than not to cost more than this is not called free
 FEWEST_ROWS = 20  # of an important class: with fewer an interval of its recall is wider than .4
 TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 1.0)  # recalls whose price is told
 
@@ -77,7 +78,7 @@ def audit(
     accuracy = compare_rows(before, after, groups=marks)
     enough = min(int(here.num.min()), int(rows_of(every, whole).num.min())) >= FEWEST_ROWS
     shift = _tune(rows_of(every, whole), tolerance)
-    is_gain = shift > 0 and recall.low > 0 and accuracy.high >= -tolerance
+    is_free = accuracy.high >= -tolerance and accuracy.chance_of_fall(tolerance + LOSS) < 0.5
     curve = trace(here)
     return Audit(
         classes=checked.classes,
@@ -86,7 +87,7 @@ def audit(
         num_rows=len(every),
         tuned_on=tuned_on,
         tolerance=tolerance,
-        kind="unknown" if not enough else "gain" if is_gain else "none",
+        kind="unknown" if not enough else "gain" if shift > 0 and recall.low > 0 and is_free else "none",
         shift=shift,
         recall=recall,
         accuracy=accuracy,
