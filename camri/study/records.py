@@ -120,7 +120,7 @@ def check_same(stored: RunFacts, asked: RunFacts, path: Path) -> None:
     if stored.asked != asked.asked:
         raise InputError(
             f"{path} holds a study of other important classes ({_named(stored.asked)}, and not {_named(asked.asked)}); "
-            "choose another folder"
+            "choose another folder, or ask for the classes of this one"
         )
 
 
