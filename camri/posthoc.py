@@ -133,7 +133,7 @@ class Prior:
 
     accuracy: float
     share: float
-    num_rows: int = PRIOR_ROWS
+    num_rows: int
 
     @staticmethod
     def of(baseline: Scores, num_rows: int = PRIOR_ROWS) -> "Prior":

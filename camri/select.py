@@ -13,7 +13,7 @@ import numpy as np
 from camri.errors import InputError, closest
 from camri.metrics import Array, Reliability, Scores, pool, reliability
 from camri.posthoc import SLACK, Objective, Prior, Shift, choose_shift, value_of
-from camri.stats import Difference, compare
+from camri.stats import FALL, Difference, compare
 
 OPTIMISTIC = "chosen on the test set: optimistic"
 
@@ -285,7 +285,7 @@ def judge(
     seed: int,
     controls: Sequence[str] = (),
     groups: Array | None = None,
-    epsilon: float = 0.005,
+    epsilon: float = FALL,
     num_draws: int = 2000,
 ) -> Judgement:
     """The finished choice on the test images, beside the baseline as it is, the baseline shifted, and the controls.

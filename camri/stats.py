@@ -18,6 +18,7 @@ from camri.errors import InputError
 
 Array = np.ndarray
 Z = float(special.ndtri(0.975))
+FALL = 0.005  # of accuracy: people are told how likely they lose more than half a point
 
 
 class Summary(NamedTuple):

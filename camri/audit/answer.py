@@ -8,6 +8,7 @@ from camri.audit.verdict import FEWEST_ROWS
 from camri.report.answer import Answer
 from camri.report.numbers import points, span
 from camri.report.table import BLANK, Cell, Table, cells
+from camri.stats import FALL
 from camri.words import quoted
 
 CLASSES_SHOWN = 60
@@ -55,7 +56,7 @@ def _sentence(found: Audit) -> str:
         )
     shift = f"{found.shift:+.3g}"
     if found.kind == "gain":
-        falls, far = found.accuracy.chance_of_fall(), found.accuracy.chance_of_fall(0.005)
+        falls, far = found.accuracy.chance_of_fall(), found.accuracy.chance_of_fall(FALL)
         return (
             f"A shift of {shift} finds more of {names}: {gains}; the chance that accuracy falls is {falls:.0%}, by "
             f"more than half a point {far:.0%}."

@@ -9,7 +9,7 @@ from camri.audit.change import Change
 from camri.guarantee import Guarantee
 from camri.metrics import Array
 from camri.posthoc import Curve
-from camri.stats import design_effect, wilson
+from camri.stats import FALL, design_effect, wilson
 
 FEWEST_GROUPS = 10  # with an important class: nine variances of groups tell little about those of other groups
 
@@ -152,7 +152,7 @@ class Audit:
                 "after": self.accuracy_after.to_json(),
                 "change": _plain(self.accuracy),
                 "chance_of_fall": self.accuracy.chance_of_fall(),
-                "chance_of_fall_by_half_a_point": self.accuracy.chance_of_fall(0.005),
+                "chance_of_fall_by_half_a_point": self.accuracy.chance_of_fall(FALL),
             },
             "recall_change": _plain(self.recall),
             "classes": [

@@ -14,8 +14,8 @@ from camri.errors import InputError
 from camri.guarantee import assure
 from camri.metrics import Array, Scores
 from camri.posthoc import Curve, choose_shift, trace
+from camri.stats import FALL
 
-LOSS = 0.005  # of accuracy: what is more likely than not to cost more than this is not called free
 FEWEST_ROWS = 20  # of an important class: with fewer an interval of its recall is wider than .4
 TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 1.0)  # recalls whose price is told
 
@@ -78,7 +78,7 @@ def audit(
     accuracy = compare_rows(before, after, groups=marks)
     enough = min(int(here.num.min()), int(rows_of(every, whole).num.min())) >= FEWEST_ROWS
     shift = _tune(rows_of(every, whole), tolerance)
-    is_free = accuracy.high >= -tolerance and accuracy.chance_of_fall(tolerance + LOSS) < 0.5
+    is_free = accuracy.high >= -tolerance and accuracy.chance_of_fall(tolerance + FALL) < 0.5
     curve = trace(here)
     return Audit(
         classes=checked.classes,

@@ -14,7 +14,6 @@ from camri.study.store import ColumnFacts
 from camri.words import quoted
 
 SEED = 0  # of every bootstrap: the same store gives the same page
-EPSILON = 0.005  # a fall of accuracy by more than half a point is what the page warns of
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +194,6 @@ def _judge(
         seed=SEED,
         controls=[] if control is None else [control.key],
         groups=reading.run.groups("test"),
-        epsilon=EPSILON,
     )
     return Judged(choice, judgement, final, control)
 
