@@ -159,7 +159,9 @@ def status(
 
 @app.command(epilog=examples("camri study merge runs/a runs/b --out runs/all"))
 def merge(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs of one study.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Folders of runs of one study, or of some of its columns.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the united run; it may hold one of the same study.")],
 ) -> None:
     """Unite runs of one study from several machines. Exit code 1 where a trial came out differently in two of them."""
@@ -171,6 +173,10 @@ def merge(
     )
     for line in merged.conflicts:
         typer.echo(f"differs, the first is kept: {line}", err=True)
+    for line in merged.left_out:
+        typer.echo(f"left out: {line}", err=True)
+    if merged.left_out:
+        typer.echo(f"run their study into {out} to train them there: camri study run STUDY --out {out}", err=True)
     if merged.conflicts:
         raise typer.Exit(1)
 

@@ -197,7 +197,7 @@ def make_finals(
             grids.setdefault(CONTROL, [[] for _ in columns])[place].append((float(values["s"]),))  # type: ignore[arg-type]
     return screening.with_(
         name=f"{screening.name}.finals",
-        important=[_named(column, run.classes) for column in columns.values()],
+        important=[name_column(column, run.classes) for column in columns.values()],
         methods=[
             Grid.at(name, [sorted(set(points)) for points in by_column])
             for name, by_column in grids.items()
@@ -208,7 +208,7 @@ def make_finals(
     )
 
 
-def _named(column: ColumnFacts, classes: Sequence[str]) -> Column:
+def name_column(column: ColumnFacts, classes: Sequence[str]) -> Column:
     """The column by its classes' names; by index where a name would mean something else."""
 
     def name(index: int) -> str | int:

@@ -1,13 +1,17 @@
 """Important classes: from the names a study gives to class indices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from camri.errors import InputError, closest
-from camri.study.grid import SYMBOLS, Column, Resolved
+from camri.study.grid import SYMBOLS, Column, Grid, Point, Resolved
+from camri.study.records import name_asked
 from camri.study.spec import Study
+from camri.study.store import Run
 from camri.study.wide import all_but_first
+
+Pair = Sequence[str | int | float]  # a class and its strength
 
 
 def resolve(study: Study, classes: Sequence[str], found: Mapping[str, int] | None = None) -> list[Resolved] | None:
@@ -22,6 +26,56 @@ def resolve(study: Study, classes: Sequence[str], found: Mapping[str, int] | Non
         if not set(column.classes) & set(SYMBOLS) and first.setdefault(tuple(sorted(columns[number])), number) < number:
             raise InputError(f"important={list(column.classes)} is a column twice; give each once")
     return None if study.symbols - set(found or {}) else columns
+
+
+def place_into(run: Run, study: Study) -> Study:
+    """The study over the run's columns, which compares nothing more there than it did in its own.
+
+    Settings that depend on important classes stand in the columns that the study asks for, the others, which serve all
+    columns alike, in every one. A study of a column that the run does not have is refused.
+    """
+    if [study.to_json()["important"], study.important_from] == run.asked:
+        return study
+    asked, split = run.asked
+    found = [one.resolved for one in run.columns()]
+    own: list[list[int]] = [[] for _ in asked]  # the study's columns that are the run's column of this place
+    for number, column in enumerate(study.important):
+        is_sought = bool(set(column.classes) & set(SYMBOLS))
+        named = zip(column.classes, column.strengths, strict=True)
+        by_name = [] if is_sought and study.important_from != split else _places(named, asked)
+        by_index = _places(_resolve_column(column, run.classes, {}), found)
+        if not by_name and not by_index:
+            raise _not_there(run, study)
+        for place in {*by_name, *by_index}:
+            own[place].append(number)
+    return study.with_(
+        important=[Column(*zip(*column, strict=True)) for column in asked],
+        important_from=split,
+        methods=[Grid.at(grid.method, [_points(grid, numbers, study) for numbers in own]) for grid in study.methods],
+    )
+
+
+def _places(wanted: Iterable[Pair], columns: Sequence[Iterable[Pair]]) -> list[int]:
+    pairs = set(map(tuple, wanted))
+    return [place for place, column in enumerate(columns) if set(map(tuple, column)) == pairs]
+
+
+def _points(grid: Grid, numbers: Sequence[int], study: Study) -> list[Point]:
+    served = numbers or ([] if grid.per_column else range(len(study.important)))
+    return list(dict.fromkeys(point for number in served for point in grid.tried(number)))
+
+
+def _not_there(run: Run, study: Study) -> InputError:
+    asked = name_asked([study.to_json()["important"], study.important_from])
+    if not run.columns():
+        return InputError(
+            f"{run.path}: its important classes ({name_asked(run.asked)}) are not known yet; let its cross-entropy "
+            f"trials end before a study of {asked} goes into it, or choose another folder"
+        )
+    return InputError(
+        f"{run.path} holds a study of other important classes ({name_asked(run.asked)}, and not {asked}); choose "
+        "another folder, or ask for some or all of the classes of this one"
+    )
 
 
 def _resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, int]) -> Resolved:

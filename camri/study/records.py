@@ -107,7 +107,7 @@ def to_row(values: Sequence[Any]) -> Row:
 
 
 def check_same(stored: RunFacts, asked: RunFacts, path: Path) -> None:
-    """Refuse a run of other data, training or important classes by what differs."""
+    """Refuse a run of other data or training by what differs."""
     if stored.fingerprint != asked.fingerprint:
         raise InputError(
             f"{path} holds outcomes of other data ({stored.data['name']}, {stored.fingerprint[:12]}, and not "
@@ -117,14 +117,14 @@ def check_same(stored: RunFacts, asked: RunFacts, path: Path) -> None:
         differ = [f"{name}={stored.training.get(name)!r}" for name in stored.training
                   if stored.training.get(name) != asked.training.get(name)]  # fmt: skip
         raise InputError(f"{path} holds outcomes of another training ({', '.join(differ)}); choose another folder")
-    if stored.asked != asked.asked:
-        raise InputError(
-            f"{path} holds a study of other important classes ({_named(stored.asked)}, and not {_named(asked.asked)}); "
-            "choose another folder, or ask for the classes of this one"
-        )
 
 
-def _named(asked: Any) -> str:
+def name_asked(asked: Sequence[Any]) -> str:
+    """Important classes as a study asks for them, in words.
+
+    >>> name_asked([[[["cat", 1.0]], [["cat", 1.0], ["dog", 0.5]]], "val"])
+    'cat, cat+dog from val'
+    """
     columns, split = asked
     return f"{', '.join('+'.join(str(name) for name, _ in column) for column in columns)} from {split}"
 

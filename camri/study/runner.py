@@ -22,7 +22,7 @@ from camri.study.executor import Executor, Hooks, LocalExecutor, Work
 from camri.study.facts import facts_of, load_data
 from camri.study.grid import Resolved
 from camri.study.heartbeat import Report
-from camri.study.important import kept_classes, rank_classes, resolve
+from camri.study.important import kept_classes, place_into, rank_classes, resolve
 from camri.study.spec import Study
 from camri.study.store import FILE_NAME
 from camri.study.wide import all_but_first
@@ -83,7 +83,7 @@ def run(
     # Signals are heard from here on: one that comes as the cross-entropy trials end stops the trials after them too.
     with lock.hold(folder), Store.open(folder, facts_of(study, data)) as store, stop_on_signals() as told:
         limit_s = None if max_wall_s is None else max_wall_s - _margin(max_wall_s)
-        run = _Run(study, data, store, executor, folder, retry_failed, listeners, on_report)
+        run = _Run(place_into(store, study), data, store, executor, folder, retry_failed, listeners, on_report)
         run.should_stop = lambda: told.is_set() or (limit_s is not None and time.monotonic() - began > limit_s)
         try:
             return run.go()

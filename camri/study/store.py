@@ -87,6 +87,11 @@ class Run:
         return self._meta("training")
 
     @property
+    def asked(self) -> list[Any]:
+        """The important classes as the first study named them, and the split they are found on."""
+        return self._meta("asked")
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """Those of val and test that the outcomes have."""
         return tuple(name for name in SPLITS if name in self._meta("data")["rows"])
@@ -114,7 +119,7 @@ class Run:
         """What all outcomes share."""
         labels = {split: self.labels(split) for split in self.splits}
         groups = {split: found for split in self.splits if (found := self.groups(split)) is not None}
-        return RunFacts(self.fingerprint, self.classes, self.data, self.training, self._meta("asked"), labels, groups)
+        return RunFacts(self.fingerprint, self.classes, self.data, self.training, self.asked, labels, groups)
 
     def columns(self) -> list[ColumnFacts]:
         """The columns of important classes; none while they are still to be found from cross-entropy trials."""
@@ -161,13 +166,14 @@ class Run:
         Always give it where trials are compared: cross-entropy trials from which the important classes were found
         hold the scores of all classes.
         """
-        important_of, names = self._important(row), [f"scores.{split}.{part}" for part in SCORE_PARTS]
+        important_of, names = self.important(row), [f"scores.{split}.{part}" for part in SCORE_PARTS]
         if split not in important_of:
             raise InputError(f"{self.path}: outcome {self._name(row)} kept no scores of {split!r}")
         found = self._scores(important_of, self._unpack(self._blob("arrays", row), names), split)
         return found if important is None else narrow(found, important, len(self.classes))
 
-    def _important(self, row: Row | str) -> dict[str, list[int]]:
+    def important(self, row: Row | str) -> dict[str, list[int]]:
+        """The classes whose scores an outcome kept, by split."""
         return json.loads(self._blob("important", row))
 
     def _scores(self, important: dict[str, list[int]], arrays: dict[str, Array], split: str) -> Scores:
@@ -192,7 +198,7 @@ class Run:
 
         if isinstance(row, str):
             row = to_row(self._select(f"SELECT {ROW_COLUMNS} FROM outcomes WHERE identity = ?", row)[0])
-        arrays, important = self.arrays(row), self._important(row)
+        arrays, important = self.arrays(row), self.important(row)
         fields: dict[str, dict[str, Array]] = {name: {} for name in ARRAY_FIELDS}
         for name, array in arrays.items():
             field, part = name.split(".", 1)

@@ -135,7 +135,6 @@ def test_a_store_stays_small(store, data, small):
     [
         ({"fingerprint": "other"}, r"other data \(made, made-fingerp, and not made, other\); choose another folder"),
         ({"training": TRAINING.with_(epochs=9).to_json()}, r"another training \(epochs=2\)"),
-        ({"asked": [[[["row", 1.0]]], "val"]}, r"other important classes \(column from val, and not row from val\)"),
     ],
 )
 def test_a_run_takes_no_strangers(store, data, small, change, said):
