@@ -120,13 +120,17 @@ def check_same(stored: RunFacts, asked: RunFacts, path: Path) -> None:
 
 
 def name_asked(asked: Sequence[Any]) -> str:
-    """Important classes as a study asks for them, in words.
+    """Important classes as a study asks for them, in the words of --important.
 
     >>> name_asked([[[["cat", 1.0]], [["cat", 1.0], ["dog", 0.5]]], "val"])
-    'cat, cat+dog from val'
+    'cat, cat+dog:0.5 from val'
     """
     columns, split = asked
-    return f"{', '.join('+'.join(str(name) for name, _ in column) for column in columns)} from {split}"
+    named = (
+        "+".join(str(name) if strength == 1 else f"{name}:{strength:g}" for name, strength in column)
+        for column in columns
+    )
+    return f"{', '.join(named)} from {split}"
 
 
 def numbers_to_json(values: Array) -> str:

@@ -124,11 +124,11 @@ def test_several_at_once_are_one_column_in_any_order(wide, small):
 @pytest.mark.parametrize(
     ("important", "said"),
     [
-        ("corner", "(row, column, row+corner from val, and not corner from val)"),
-        (["row", "corner"], "(row, column, row+corner from val, and not row, corner from val)"),
-        ({"column": 0.5}, "(row, column, row+corner from val, and not column from val)"),
-        ([["row", "corner"]], "(row, column, row+corner from val, and not row+corner from val)"),
-        ("worst", "(row, column, row+corner from val, and not worst from val)"),
+        ("corner", "(row, column, row+corner:0.5 from val, and not corner from val)"),
+        (["row", "corner"], "(row, column, row+corner:0.5 from val, and not row, corner from val)"),
+        ({"column": 0.5}, "(row, column, row+corner:0.5 from val, and not column:0.5 from val)"),
+        ([["row", "corner"]], "(row, column, row+corner:0.5 from val, and not row+corner from val)"),
+        ("worst", "(row, column, row+corner:0.5 from val, and not worst from val)"),
     ],
 )
 def test_other_columns_are_refused_before_anything_is_trained_or_noted(wide, data, small, important, said):
