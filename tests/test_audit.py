@@ -24,6 +24,7 @@ from camri.audit.change import compare_rows
 from camri.audit.page import curve_records, facts, render, write_page
 from camri.audit.page import words as page_words
 from camri.audit.parts import draw_folds
+from camri.audit.result import Rate
 from camri.audit.scores import encode_labels, exact
 from camri.cli import app
 from camri.errors import InputError
@@ -599,6 +600,13 @@ def test_a_group_in_two_splits_is_refused():
         audit(logits, labels, 1, split=split, groups=names)
 
 
+def test_a_rate_of_no_rows_is_not_known():
+    for none in (Rate(0, 0), Rate.of(np.zeros(0, bool), np.zeros(0, int))):
+        assert math.isnan(none.value)
+        assert none.interval == (0.0, 1.0)
+        assert none.to_json()["value"] is None
+
+
 # ---- tables
 
 
@@ -642,6 +650,14 @@ def test_what_camri_predict_writes_can_be_audited(tmp_path):
 def test_classes_that_begin_like_a_prefix_keep_their_names(tmp_path):
     rows = [["p_1", 0.3, 0.7], ["p_2", 0.1, 0.9]]
     assert read_scores(write_csv(tmp_path / "s.csv", ["label", "p_1", "p_2"], rows)).classes == ("p_1", "p_2")
+
+
+@pytest.mark.parametrize("bare", ["p_", "P_"])
+def test_a_column_that_is_a_prefix_alone_is_no_class(tmp_path, bare):
+    rows = [["go", 0.9, 0.3, 0.7], ["stop", 0.9, 0.1, 0.9]]
+    scored = read_scores(write_csv(tmp_path / "s.csv", ["label", bare, "p_go", "P_stop"], rows))
+    assert scored.classes == ("go", "stop")
+    assert scored.scores.tolist() == [[0.3, 0.7], [0.1, 0.9]]
 
 
 @pytest.mark.parametrize(

@@ -253,3 +253,15 @@ def test_only_what_was_typed_is_taken_for_an_option():
     assert name_options("important='a b' is gone", {"important": ("--important", ["c", "a b"])}) == (
         "--important 'a b' is gone"
     )
+
+
+def test_of_several_values_the_one_that_is_meant_is_named():
+    def told(message, *values, name="important"):
+        return name_options(message, {name: (f"--{name}", list(values))})
+
+    assert told("important='cat' is gone", "bobcat", "cat") == "--important cat is gone"
+    assert told("important='dog' is gone", "bobcat", "cat+dog", "hotdog") == "--important cat+dog is gone"
+    assert told("important=['a', 'b'] is one too many", "a", "b") == "--important a --important b is one too many"
+    assert told("camri m=4,8 is there twice", "m=4,8", name="grid") == "camri m=4,8 (--grid) is there twice"
+    assert told("camri m=4 is there twice", "m=4,8", name="grid") == "camri m=4 (--grid) is there twice"
+    assert told("camri m=40 is too much, m=4.5 also", "m=4", name="grid") == "camri m=40 is too much, m=4.5 also"

@@ -15,7 +15,7 @@ from camri.cli import app
 from camri.errors import InputError
 from camri.report import docs
 from camri.report.blocks import KINDS, make_block, open_site
-from camri.report.compare import compare_table_one, compare_table_two, facts_table
+from camri.report.compare import compare_table_one, compare_table_two, describe, facts_table, headline
 from camri.report.results import without_places, write_results
 from tests.report import conftest as made_runs
 from tests.report.conftest import made_data, make_run
@@ -151,6 +151,59 @@ def test_columns_of_several_results_are_one_table_and_name_their_data(cifar, tmp
     text = make_block("gaps a b", open_site(tmp_path / "results"), "img")
     assert (text.count("| method |"), text.count("| CAMRI |")) == (1, 4)
     assert [text.count(f"*important: cat ({name})*") for name in ("CIFAR-10", "mine")] == [1, 1]
+
+
+def test_how_results_were_made_is_told_in_full(cifar):
+    (site,) = open_site(cifar / "results").results
+    site.verdict.update(trials={"done": 5, "failed": 2, "planned": 9}, device_s=10.2, commit=None)
+    site.verdict["screening"] = {"trials": {"done": 30}, "device_s": 50.6}
+    table = facts_table([site])
+    row = {name: cell.text for name, cell in zip(table.header, table.rows[0], strict=True)}
+    assert (row["trials"], row["device time"]) == ("5, 2 failed, 2 to come; screened by 30 more", "0:01:01")
+    assert (row["hardware"], row["commit"]) == ("processor <made> & by hand", "not noted")
+    assert row["to repeat it"] == "camri study run results/cifar10/study.json --out runs/cifar10"
+    # With seeds of several studies it is not known how many were planned.
+    site.verdict.update(trials={"done": 5, "failed": 0, "planned": None}, screening=None, device_s=3600.0)
+    site.verdict["environment"] = {**site.verdict["environment"], "gpu": ["H200", "A100"]}
+    assert [cell.text for cell in facts_table([site]).rows[0]][3:6] == ["5", "1:00:00", "H200 / A100"]
+    site.verdict["trials"] = {"done": 4, "failed": 1, "planned": 5}
+    assert facts_table([site]).rows[0][3].text == "4, 1 failed"
+
+
+def test_a_training_in_a_few_words():
+    told = {"epochs": 8, "flip": False, "translate_px": 0, "label_smoothing": 0.1, "average": 0.99}
+    assert describe({"model": "small", **told}) == "8 epochs, small model, smoothing 0.1, averaging 0.99"
+    assert describe({"model": "paper", "epochs": 300}) == "300 epochs"
+
+
+def test_the_headline_says_recall_at_its_accuracy_and_what_the_shift_leaves(cifar):
+    (site,) = open_site(cifar / "results").results
+    table = headline([site])
+    assert [row[0].text for row in table.rows] == ["CIFAR-10: cat", "CIFAR-10: dog"]
+    _, ce, shifted, _, gain, _, trials = (cell.text for cell in table.rows[1])
+    by_row = {one["row"]: one for one in site.records("honest") if one["column"] == 1}
+    for text, name in ((ce, "control: cross-entropy"), (shifted, "control: cross-entropy, shifted")):
+        one = by_row[name]
+        assert text.startswith(f"{one['recall_mean']:.3f} ± ")
+        assert text.endswith(f" at {one['accuracy_mean']:.3f}")
+    assert ce != shifted
+    camri = by_row["CAMRI"]
+    assert gain.startswith(f"{100 * camri['gain_over_shifted_ce']:+.1f} [")
+    assert trials == str(camri["num_trials"]) == "4"
+    camri["gain_over_shifted_ce"] = None
+    assert headline([site]).rows[1][4].text == "none: it was not better on validation"
+    camri["row"] = "ArcFace"
+    assert [row[0].text for row in headline([site]).rows] == ["CIFAR-10: cat"]
+
+
+def test_a_method_that_kept_no_accuracy_or_was_not_tried_is_told_as_such(cifar):
+    (site,) = open_site(cifar / "results").results
+    one = next(one for one in site.records("paper") if one["column"] == 0 and one["method"] == "camri")
+    ce = next(one for one in site.records("paper") if one["column"] == 0 and one["method"] == "ce")
+    one["setting"] = None
+    assert compare_table_one([site]).rows[0][2].text == f"{ce['recall_mean']:.3f} → – (no setting kept the accuracy)"
+    one["method"] = "arcface"
+    assert compare_table_one([site]).rows[0][2].text == "–"
 
 
 def test_a_column_is_found_by_its_class_alone(cifar):

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import itertools
 import math
+import shutil
 import sqlite3
 
 import numpy as np
@@ -178,6 +179,13 @@ def test_runs_are_merged_into_an_empty_folder(run_into, tmp_path):
     assert {path.name for path in (tmp_path / "empty").iterdir()} == {"outcomes.sqlite", "run.lock"}
 
 
+def test_what_a_killed_merge_left_is_no_part_of_the_next(run_into, tmp_path):
+    one = run_into("a")
+    shutil.copytree(run_into("b", seeds=[7]), tmp_path / "both.part")
+    assert merge([one], tmp_path / "both").total == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "both"]
+
+
 def test_a_damaged_run_leaves_no_half_of_a_united_one(run_into, tmp_path):
     whole, damaged = run_into("a", seeds=[0, 1]), run_into("b", seeds=[2])
     with sqlite3.connect(damaged / "outcomes.sqlite") as connection:
@@ -194,9 +202,15 @@ def test_runs_that_found_different_classes_are_not_merged(run_into, tmp_path):
     for folder in folders:
         with open_run(folder) as run:
             found.setdefault(run.columns()[0].title, folder)
-    one, other, *_ = found.values()
-    with pytest.raises(InputError, match="found different important classes"):
+    (first, one), (second, other), *_ = found.items()
+    with pytest.raises(InputError, match=rf"found different important classes \({first}; {second}\)"):
         merge([one, other], tmp_path / "both")
+
+
+def test_a_run_that_has_not_found_its_classes_is_not_merged_with_one_that_has(run_into, tmp_path):
+    begun, found = run_into("a", Pretender(stop_after=1), important="worst"), run_into("b", important="worst")
+    with pytest.raises(InputError, match=r"found different important classes \(\w+; none yet\); they cannot be united"):
+        merge([begun, found], tmp_path / "both")
 
 
 def test_export(run_into, data, tmp_path):
