@@ -607,6 +607,14 @@ def test_a_rate_of_no_rows_is_not_known():
         assert none.to_json()["value"] is None
 
 
+def test_a_rate_tells_its_groups_where_it_has_some():
+    hit = np.array([True, True, False, False, True, False])
+    alone, together = Rate.of(hit, None), Rate.of(hit, np.array([0, 0, 1, 1, 2, 3]))
+    assert "groups" not in alone.to_json()
+    assert (together.to_json()["groups"], together.value) == (4, 0.5)
+    assert together.interval[0] < alone.interval[0] < 0.5 < alone.interval[1] < together.interval[1]
+
+
 # ---- tables
 
 

@@ -77,6 +77,33 @@ def test_a_worker_stops_when_told_and_says_what_broke(make_worker, small, tmp_pa
     assert "RuntimeError: CUDA error" in hear_until(worker, lambda a: a.ended, first_trials(small)[:1], 0, False).error
 
 
+TRAINS = ("losses.py", "engine/loop.py", "study/remote.py", "study/executor.py")
+DOES_NOT_TRAIN = ("study/store.py", "report/page.py", "cli/study.py", "fitting/plan.py", "__main__.py", "losses.txt")
+
+
+def test_a_node_is_of_other_code_where_what_trains_differs(tmp_path, monkeypatch):
+    for name in ("__init__.py", *TRAINS, *DOES_NOT_TRAIN):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"# {name}")
+    monkeypatch.setattr(remote.camri, "__file__", str(tmp_path / "__init__.py"))
+
+    def digest():
+        code_digest.cache_clear()
+        return code_digest()
+
+    seen = [digest()]
+    assert len(seen[0]) == len(bytes.fromhex(seen[0])) * 2 == 12
+    for name in DOES_NOT_TRAIN:
+        (tmp_path / name).write_text("# changed")
+        assert digest() == seen[0]
+    for name in TRAINS:
+        (tmp_path / name).write_text("# changed")
+        seen.append(digest())
+    (tmp_path / "losses.py").rename(tmp_path / "gains.py")
+    seen.append(digest())
+    assert len(set(seen)) == 6
+
+
 # The driver's side alone, with workers that are made up.
 
 

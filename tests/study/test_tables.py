@@ -16,6 +16,7 @@ from camri.methods import setting
 from camri.metrics import condense
 from camri.posthoc import choose_shift
 from camri.study import cost, heartbeat, lock, runner
+from camri.study import merge as merging
 from camri.study.export import export, tidy
 from camri.study.heartbeat import Report
 from camri.study.merge import merge
@@ -144,6 +145,28 @@ def test_done_takes_the_place_of_failed(run_into, tmp_path):
     with open_run(tmp_path / "both") as run:
         assert len(run.rows()) == 6
         assert sorted(row.attempts for row in run.rows()) == [1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("also_fails", [(), (0,)])
+def test_failed_takes_no_place(run_into, tmp_path, also_fails):
+    first = run_into("a", Pretender(fails=also_fails))
+    merged = merge([first, run_into("b", Pretender(fails=[0]))], tmp_path / "both")
+    assert (merged.total, merged.added, merged.agreed, merged.conflicts) == (6, 6, 3, ())
+    assert_same_table(tmp_path / "both", first)
+
+
+def test_a_run_that_came_meanwhile_is_not_overwritten(run_into, tmp_path, monkeypatch):
+    one, other, real = run_into("a"), run_into("b", seeds=[7]), merging._unite
+
+    def slow(sources, folder):
+        shutil.copytree(other, tmp_path / "both")
+        return real(sources, folder)
+
+    monkeypatch.setattr(merging, "_unite", slow)
+    with pytest.raises(InputError, match=r"both was filled by another process meanwhile; merge once more, into it"):
+        merge([one], tmp_path / "both")
+    assert_same_table(tmp_path / "both", other)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "both"]
 
 
 @pytest.mark.parametrize(
