@@ -180,7 +180,7 @@ def _print_table(found: "list[Prediction]", model: "Model") -> None:
 
 
 def _print_end(
-    problems: "list[Prediction]", counts: dict[str, int], total: int, left_out: int, out: str | None
+    problems: "list[Prediction]", counts: dict[str, int], total: int, left_out: list[str], out: str | None
 ) -> None:
     num_good = sum(counts.values())
     if total > 1:
@@ -191,7 +191,10 @@ def _print_end(
         into = f" in {out}" if out not in (None, "-") else ""
         typer.echo(f"{num_good:,} of {total:,} predicted{into}{f': {several}{rest}' if several else ''}", err=True)
     if left_out:
-        typer.echo(f"{left_out:,} other file{'s' if left_out > 1 else ''} in the folders left out", err=True)
+        endings = sorted({os.path.splitext(file)[1].lower() or "no ending" for file in left_out})
+        kinds = visible(", ".join(endings[:8]) + (", …" if len(endings) > 8 else ""))
+        files = "files" if len(left_out) > 1 else "file"
+        typer.echo(f"{len(left_out):,} other {files} in the folders left out ({kinds})", err=True)
     for one in problems[:PROBLEMS_SHOWN]:
         typer.echo(f"{visible(one.name)}: {visible(one.problem or '')}", err=True)
     if len(problems) > PROBLEMS_SHOWN:

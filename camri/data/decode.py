@@ -148,6 +148,15 @@ def _open(source: str | memoryview) -> Image.Image:
     return image
 
 
+def is_image(file: str) -> bool:
+    """Whether the file begins as an image of a known kind does, whatever it is called."""
+    try:
+        with _open(file):
+            return True
+    except (ValueError, OSError):
+        return False
+
+
 def _probe(source: str | memoryview) -> tuple[int, int, bool, bool]:
     """(height, width, is grey, has 16 bits) from the file's header, as the image will stand upright."""
     with _open(source) as image:

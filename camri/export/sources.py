@@ -15,6 +15,7 @@ import numpy as np
 
 from camri.data import columns, lists
 from camri.data.arrays import INPUTS
+from camri.data.decode import is_image
 from camri.data.folder import files_below
 from camri.data.gtsrb import to_boxes
 from camri.errors import InputError
@@ -26,15 +27,16 @@ TABLES = (*ARRAYS, *columns.SUFFIXES)
 BOX = ("roi_x1", "roi_y1", "roi_x2", "roi_y2", "width", "height")  # or Roi.X1 …, as GTSRB's own tables have it
 
 
-def find_inputs(words: Sequence[str], trained: Trained) -> tuple[list[Group], int]:
-    """The inputs that files, folders and patterns lead to, in their order, each once; and how many files were left out.
+def find_inputs(words: Sequence[str], trained: Trained) -> tuple[list[Group], list[str]]:
+    """The inputs that files, folders and patterns lead to, in their order, each once; and the files left out.
 
-    Left out are files in a folder that are not called like images (for a model of features: like tables).
+    Left out are files in a folder that neither are called like images nor begin like one (for a model of features:
+    that are not called like tables). Training takes images by any name, so predicting does too.
     """
     groups: list[Group] = []
     images: list[str] = []
     seen: set[str] = set()
-    left_out = 0
+    left_out: list[str] = []
     for word in words:
         found, passed_over = _files(word, trained)
         left_out += passed_over
@@ -55,26 +57,31 @@ def _gathered(images: list[str]) -> list[Group]:
     return [Images(images, [None] * len(images), images)] if images else []
 
 
-def _files(word: str, trained: Trained) -> tuple[list[str | Problem], int]:
-    """The files that a word means, and how many in its folders were left out."""
+def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]:
+    """The files that a word means, and those in its folders that were left out."""
     path = os.path.expanduser(word)
     if not os.path.lexists(path) and glob.has_magic(path):
         matching = sorted(glob.glob(path, recursive=True))
         if not matching:
-            return [Problem(word, "no file matches this pattern")], 0
+            return [Problem(word, "no file matches this pattern")], []
         pairs = [_files(one, trained) for one in matching]
-        return [one for found, _ in pairs for one in found], sum(passed for _, passed in pairs)
+        return [one for found, _ in pairs for one in found], [one for _, passed in pairs for one in passed]
     if not os.path.isdir(path):
-        return [path], 0
+        return [path], []
     try:
         every = list(files_below(Path(path)))
     except (InputError, OSError) as error:
-        return [Problem(word, str(error))], 0
-    kept = [file for file in every if os.path.splitext(file)[1].lower() in _endings(trained)]
+        return [Problem(word, str(error))], []
+    endings = _endings(trained)
+    kept: list[str | Problem] = []
+    passed_over: list[str] = []
+    for file in every:
+        known = os.path.splitext(file)[1].lower() in endings
+        (kept if known or (trained.is_image and is_image(file)) else passed_over).append(file)
     if not kept:
         wanted = "images" if trained.is_image else f"tables ({', '.join(TABLES)})"
-        return [Problem(word, f"the folder holds no {wanted}")], len(every)
-    return list(kept), len(every) - len(kept)
+        return [Problem(word, f"the folder holds no {wanted}")], passed_over
+    return kept, passed_over
 
 
 def _endings(trained: Trained) -> frozenset[str]:

@@ -58,7 +58,7 @@ def read_csv(text):
 
 def names(model, *words):
     groups, left_out = find_inputs([str(word) for word in words], model.trained)
-    return [one.name for one in predict(model, groups)], left_out
+    return [one.name for one in predict(model, groups)], len(left_out)
 
 
 def test_a_folder_is_predicted_as_its_pixels_are(saved, photos, rows):
@@ -77,9 +77,16 @@ def test_a_folder_is_predicted_as_its_pixels_are(saved, photos, rows):
     assert table[-1]["problem"] == "it is not an image of a known kind"
     assert table[-1]["predicted"] == table[-1]["p:stop"] == ""
     assert "4 of 5 predicted in out.csv: " in done.output
-    assert "1 other file in the folders left out" in done.output
+    assert "1 other file in the folders left out (.txt)" in done.output
     assert "photos/more/broken.png: it is not an image of a known kind" in done.output
     assert sorted(os.listdir(".")) == ["out.csv", "photos"]
+
+
+def test_the_kinds_of_files_that_were_left_out_are_told(saved, photos):
+    for name in ("b.HEIC", "c.heic", "d"):
+        (photos / name).write_text("no image")
+    done = run("predict", saved, "photos")
+    assert "4 other files in the folders left out (.heic, .txt, no ending)" in done.output
 
 
 def test_the_terminal_s_table(saved, photos, rows):

@@ -62,7 +62,7 @@ def made_image(name, colour="red"):
 def told(*words, trained=WIDE):
     """What the words lead to: the files of each group of images, the file of every other; how many were left out."""
     groups, left_out = find_inputs(words, trained)
-    return [list(one.files) if isinstance(one, Images) else one.file for one in groups], left_out
+    return [list(one.files) if isinstance(one, Images) else one.file for one in groups], len(left_out)
 
 
 def whys(*words, trained=WIDE):
@@ -94,6 +94,19 @@ def test_files_left_out_are_counted_over_all_words_folders_and_patterns(here):
     assert told("none") == (["none"], 3)
     assert whys("none") == ["the folder holds no images"]
     assert told("[nt]*") == (["none", ["three/deep/a.PNG", "two/a.PNG"]], 5)
+
+
+def test_an_image_in_a_folder_is_found_by_what_it_is_where_its_name_does_not_say(here):
+    """Training takes images by any name; left out, they would be missing from the answer, and nobody told."""
+    for name in ("a.png", "b.png", "c.png"):
+        made_image(f"photos/{name}")
+    Path("photos/b.png").rename("photos/b")
+    Path("photos/c.png").rename("photos/c.jpg_large")
+    Path("photos/d").write_text("no image")
+    Path("photos/e.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    groups, left_out = find_inputs(["photos"], WIDE)
+    assert [list(one.files) for one in groups] == [["photos/a.png", "photos/b", "photos/c.jpg_large"]]
+    assert left_out == ["photos/d", "photos/e.heic"]
 
 
 def test_a_model_of_features_takes_the_tables_of_a_folder(here):
