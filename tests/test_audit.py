@@ -673,7 +673,7 @@ def test_a_column_that_is_a_prefix_alone_is_no_class(tmp_path, bare):
     [
         "label,a,b,c\na,.5,.5,0\nb,.2,.8,0\n",  # a class that is never predicted, nor there
         "label,a,b,c\na,.5,.5,7\nc,.2,.8,9\n",  # a class whose scores happen to be whole
-        "label,a,b,c\na,5,4,1\nb,2,8,0\n",  # votes
+        "label,a,b,c\na,5,4,3\nb,2,8,0\n",  # votes, some for a class that no row is of
     ],
 )
 def test_whole_numbers_may_be_scores(tmp_path, text):
@@ -784,6 +784,9 @@ def test_files_that_are_no_tables_are_refused(tmp_path):
     np.savez(tmp_path / "s.npz", a=np.zeros(3))
     with pytest.raises(InputError, match=r"holds a \(3,\); call the arrays scores"):
         read_scores(tmp_path / "s.npz")
+    np.savez(tmp_path / "n.npz", scores=np.zeros((3, 2)), labels=np.zeros(3, int), classes=np.array(["go"]))
+    with pytest.raises(InputError, match=r"n\.npz names 1 classes and has scores of 2"):
+        read_scores(tmp_path / "n.npz")
     np.savez(tmp_path / "u.npz", scores=np.zeros((3, 2)))
     with pytest.raises(InputError, match=r"holds scores \(3, 2\); call the arrays scores"):
         read_scores(tmp_path / "u.npz")

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from camri.data import load, parallel
-from camri.data.decode import to_array
+from camri.data.decode import _choose_shape, to_array
 
 from .pictures import picture, write_folder, write_picture
 
@@ -141,6 +141,32 @@ def test_mixed_sizes_are_resized_by_the_median_and_it_is_said(tmp_path: Path) ->
     assert np.array_equal(data.splits["train"].inputs[0].numpy(), np.asarray(expected))
     with pytest.warns(UserWarning, match="resized to 32x32"):
         load(tmp_path)  # from the cache it is said again
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cropped", "shape"),
+    [
+        ([(64, 64)] * 2, False, (64, 64)),
+        ([(30, 40)] * 2, False, (30, 40)),
+        ([(30, 40)] * 2, True, (40, 40)),  # crops differ in size, whatever their images do
+        ([(65, 20)] * 2, False, (64, 64)),
+        ([(20, 65)] * 2, False, (64, 64)),
+        ([(20, 30), (20, 31)], False, (32, 32)),
+        ([(30, 20), (31, 20)], False, (32, 32)),
+        ([(9, 50), (51, 9), (52, 9)], False, (48, 48)),  # the median of the longer sides, to a multiple of 8
+        ([(2, 3), (3, 3)], False, (8, 8)),
+    ],
+)
+def test_the_size_of_all_images_is_theirs_or_the_median_side_up_to_64(
+    sizes: list[tuple[int, int]], cropped: bool, shape: tuple[int, int]
+) -> None:
+    probed = np.array([(*size, True, False) for size in sizes])
+    found, note = _choose_shape(probed, None, cropped)
+    assert found == (*shape, 1)
+    assert ("size_note" in note) == (cropped or shape not in sizes)
+    probed[1, 2] = False  # one of them has colours
+    assert _choose_shape(probed, None, cropped)[0] == (*shape, 3)
+    assert _choose_shape(probed, (5, 7), cropped) == ((5, 7, 3), {})
 
 
 def test_large_images_are_capped(tmp_path: Path) -> None:

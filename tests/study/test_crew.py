@@ -1,6 +1,8 @@
 """The driver's and the worker's side of a cluster without Ray: packs, losses, stops, what is refused."""
 
 import dataclasses
+import os
+import socket
 import types
 import warnings
 
@@ -75,6 +77,32 @@ def test_a_worker_stops_when_told_and_says_what_broke(make_worker, small, tmp_pa
 
     monkeypatch.setattr(remote, "train_work", broken)
     assert "RuntimeError: CUDA error" in hear_until(worker, lambda a: a.ended, first_trials(small)[:1], 0, False).error
+
+
+def test_a_worker_says_who_it_is_and_why_it_cannot_train(make_worker, monkeypatch):
+    worker = make_worker()
+    hello = worker.hello()
+    assert (hello.host, hello.pid, hello.code) == (socket.gethostname(), os.getpid(), code_digest())
+    assert (hello.environment["torch"], hello.refusal) == (torch.__version__, None)
+
+    def no_gpu(device):
+        raise InputError(f"device={device!r}: torch sees no GPU")
+
+    monkeypatch.setattr(remote, "pick_device", no_gpu)
+    hello = worker.hello()
+    assert (hello.pid, hello.environment, hello.refusal) == (os.getpid(), {}, "device='cpu': torch sees no GPU")
+
+
+def test_a_worker_tells_the_progress_of_this_pack_alone(make_worker, small, monkeypatch):
+    def report(pack, work, hooks, device, **_):
+        if pack[0].seed == 0:
+            hooks.on_progress("half")
+
+    monkeypatch.setattr(remote, "train_work", report)
+    worker, (one, other) = make_worker(), first_trials(small)[:2]
+    assert (one.seed, other.seed) == (0, 1)
+    assert hear_until(worker, lambda a: a.ended, [one], 0, False).progress == "half"
+    assert hear_until(worker, lambda a: a.ended, [other], 0, False).progress is None
 
 
 TRAINS = ("losses.py", "engine/loop.py", "study/remote.py", "study/executor.py")

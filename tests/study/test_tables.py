@@ -236,6 +236,15 @@ def test_a_run_that_has_not_found_its_classes_is_not_merged_with_one_that_has(ru
         merge([begun, found], tmp_path / "both")
 
 
+def test_runs_that_have_not_found_their_classes_yet_are_merged_and_go_on(run_into, data, small, tmp_path):
+    begun = [run_into(name, Pretender(stop_after=1), important="worst", seeds=seeds) for name, seeds in
+             (("a", [0, 1]), ("b", [5, 6]))]  # fmt: skip
+    assert (merge(begun, tmp_path / "both").total, status(tmp_path / "both").columns) == (2, ())
+    assert runner.run(small.with_(important="worst"), tmp_path / "both", Pretender(), data=data).finished
+    (found,) = status(tmp_path / "both").columns
+    assert found in data.classes
+
+
 def test_export(run_into, data, tmp_path):
     folder = run_into("a", Pretender(fails=[1]))
     assert export(folder, tmp_path / "t.csv", tmp_path / "t.parquet") == 9  # three done in two splits, three failed
