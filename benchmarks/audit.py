@@ -1,4 +1,4 @@
-"""How often the audit's intervals hold the truth: made tables, and a hundred thousand fresh rows for the truth.
+"""What the audit's shift truly gives and how often its intervals hold that: made tables, a hundred thousand fresh rows.
 
 python benchmarks/audit.py                # tuned on nine tenths, as the audit does
 python benchmarks/audit.py --folds 2      # halves that tune for each other
@@ -7,11 +7,14 @@ python benchmarks/audit.py --group-rows 8 --ungrouped # the same, and the audit 
 """
 
 import argparse
+from collections.abc import Sequence
 
 import numpy as np
 
-from camri.audit import audit, parts
+from camri.audit import Audit, audit, parts
 from camri.audit.scores import exact
+from camri.metrics import Array
+from camri.stats import FALL
 
 CLASSES = 4
 IMPORTANT = 3
@@ -36,6 +39,24 @@ def made_rows(
     return logits, labels
 
 
+def held(found: Sequence[Audit], recall: Array, accuracy: Array) -> Array:
+    """How often the intervals hold these true changes, and how often the truth lies below: recall's, accuracy's."""
+    marks = [
+        mark
+        for one, *true in zip(found, recall, accuracy, strict=True)
+        for told, truth in zip((one.recall, one.accuracy), true, strict=True)
+        for mark in (told.low <= truth <= told.high, truth < told.low)
+    ]
+    return np.array(marks).reshape(-1, 4).mean(axis=0)
+
+
+def given(recall: Array, accuracy: Array) -> list[float]:
+    """Mean true changes in points, and how often accuracy falls by more than half a point; nan of no tables."""
+    if not len(recall):
+        return [float("nan")] * 3
+    return [100 * float(recall.mean()), 100 * float(accuracy.mean()), float((accuracy < -FALL).mean())]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folds", type=int, default=parts.NUM_FOLDS)
@@ -45,22 +66,35 @@ def main() -> None:
     parser.add_argument("--ungrouped", action="store_true", help="do not tell the audit which rows come together")
     asked = parser.parse_args()
     parts.NUM_FOLDS = asked.folds
-    print("bias   rows  recall: within  below  accuracy: within  below")
+    print("true changes in points, fall: of accuracy by more than half a point")
+    print("             of every shift          of those called a gain                  intervals: within, below")
+    print("bias   rows  recall accuracy  fall   share recall accuracy  fall (told)      recall      accuracy")
     for bias in (-0.8, 0.0):
         fresh = exact(*made_rows(100_000, bias, np.random.default_rng(99)), (IMPORTANT,))
         for num_rows in asked.rows:
-            marks = []
+            found = []
             for seed in range(asked.tables):
                 drawn = np.random.default_rng([seed, num_rows])
                 logits, labels = made_rows(num_rows, bias, drawn, asked.group_rows)
                 groups = None if asked.ungrouped else np.arange(num_rows) // asked.group_rows
-                found = audit(logits, labels, IMPORTANT, groups=groups)
-                recall = float((fresh.recall(found.shift) - fresh.recall())[0])
-                accuracy = fresh.accuracy(found.shift) - fresh.accuracy()
-                for true, told in ((recall, found.recall), (accuracy, found.accuracy)):
-                    marks += [told.low <= true <= told.high, true < told.low]
-            shares = np.array(marks).reshape(-1, 4).mean(axis=0)
-            print("{:4.1f} {:6,} {:15.3f} {:6.3f} {:17.3f} {:6.3f}".format(bias, num_rows, *shares), flush=True)
+                found.append(audit(logits, labels, IMPORTANT, groups=groups))
+            recall = np.array([float((fresh.recall(one.shift) - fresh.recall())[0]) for one in found])
+            accuracy = np.array([fresh.accuracy(one.shift) - fresh.accuracy() for one in found])
+            gain = np.array([one.kind == "gain" for one in found])
+            chances = [one.accuracy.chance_of_fall(FALL) for one in found if one.kind == "gain"]
+            print(
+                "{:4.1f} {:6,} {:7.2f} {:8.2f} {:5.3f} {:7.3f} {:6.2f} {:8.2f} {:5.3f} ({:.3f}) "
+                "{:7.3f} {:5.3f} {:7.3f} {:5.3f}".format(
+                    bias,
+                    num_rows,
+                    *given(recall, accuracy),
+                    gain.mean(),
+                    *given(recall[gain], accuracy[gain]),
+                    np.mean(chances) if chances else float("nan"),
+                    *held(found, recall, accuracy),
+                ),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

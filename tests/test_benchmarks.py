@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import audit as auditing
 from benchmarks import guarantee, promises
 from benchmarks.prize import pack as prize_pack
 from benchmarks.prize.__main__ import main as run_prize
@@ -25,6 +26,7 @@ from benchmarks.prize.replica import LARGEST_MARGIN_RAD, RHO, Replica
 from benchmarks.prize.store import Folder, Kept
 from benchmarks.prize.workshop import Workshop
 from camri import losses
+from camri.audit import audit
 from camri.curves import compare_curves, recall_range
 from camri.data import hold_out, load
 from camri.engine import Training, Trial, train
@@ -66,6 +68,31 @@ def test_promises_are_counted_on_fresh_rows_and_on_the_test_images_of_a_run(tmp_
     assert promised["kept"] == np.mean([recall >= 0.8 for recall in recalls])
     assert promised["recall"] == pytest.approx(np.mean(recalls))
     assert seen["made"] == "2/2"
+
+
+def test_audits_are_judged_by_what_their_shift_truly_gives(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["audit", "--tables", "6", "--rows", "1000"])
+    monkeypatch.setattr(auditing.parts, "NUM_FOLDS", 10)
+    auditing.main()
+    shown = [float(word.strip("()").replace(",", "")) for word in capsys.readouterr().out.splitlines()[3].split()]
+
+    fresh, labels = auditing.made_rows(100_000, -0.8, np.random.default_rng(99))
+    hit, own = fresh.argmax(axis=1) == labels, labels == auditing.IMPORTANT
+    true, held, called, told = [], [], [], []
+    for seed in range(6):
+        one = audit(*auditing.made_rows(1000, -0.8, np.random.default_rng([seed, 1000])), auditing.IMPORTANT)
+        after = (fresh + one.shift * np.eye(4)[auditing.IMPORTANT]).argmax(axis=1) == labels
+        recall, accuracy = after[own].mean() - hit[own].mean(), after.mean() - hit.mean()
+        true.append([100 * recall, 100 * accuracy, accuracy < -0.005])
+        held.append([one.recall.low <= recall <= one.recall.high, recall < one.recall.low,
+                     one.accuracy.low <= accuracy <= one.accuracy.high, accuracy < one.accuracy.low])  # fmt: skip
+        called.append(one.kind == "gain")
+        told.append(one.accuracy.chance_of_fall(0.005))
+    assert 0 < sum(called) < 6, "the tables are to be of both kinds"
+    gains = np.array(true)[called].mean(axis=0)
+    chance = np.array(told)[called].mean()
+    expected = [-0.8, 1000, *np.mean(true, axis=0), np.mean(called), *gains, chance, *np.mean(held, axis=0)]
+    assert shown == pytest.approx(expected, abs=0.006)
 
 
 @pytest.mark.slow
