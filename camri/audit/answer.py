@@ -62,7 +62,10 @@ def _sentence(found: Audit) -> str:
             f"more than half a point {far:.0%}."
         )
     if found.shift == 0 or (found.recall.gained == found.recall.lost == 0):
-        return f"No shift is free: none raises the recall of {names} and keeps the accuracy ({gains})."
+        return (
+            f"No shift is shown to be free: on rows that it was not tuned on, none raised the recall of {names} and "
+            f"kept the accuracy ({gains})."
+        )
     if found.recall.low > 0:
         return f"No shift is free: the best, {shift}, finds more of {names} but costs accuracy: {gains}."
     return f"No free gain is shown for {names}: with the best shift, {shift}, {gains}."
