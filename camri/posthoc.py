@@ -209,7 +209,7 @@ def choose_shift(
     pooled = scores if isinstance(scores, Scores) else pool(scores)
     if not pooled.num.all():
         empty = [index for index, num in zip(pooled.important, pooled.num, strict=True) if not num]
-        raise InputError(f"important classes {empty} have no held-out images: their shift cannot be chosen")
+        raise InputError(f"important classes {empty} have no held-out data: their shift cannot be chosen")
     if each and prior is not None:
         raise InputError("a prior is for one shift of all important classes; leave out each or the prior")
     value = value_of(objective, pooled.important)

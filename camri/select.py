@@ -324,9 +324,7 @@ def judge(
         planned = [arms[name] for _, arms in plans]
         tests = [trials[arms[name][0]][number].test for number, arms in plans]
         if not all(np.array_equal(test.labels, first.labels) and test.important == first.important for test in tests):
-            raise InputError(
-                f"{name}: test images or important classes differ from the baseline's; they must be paired"
-            )
+            raise InputError(f"{name}: test data or important classes differ from the baseline's; they must be paired")
         judged[name] = _arm(tests, planned)
     gains = {
         name: _gain(judged["chosen"], arm, first, groups, epsilon, seed=seed, num_draws=num_draws)

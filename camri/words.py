@@ -2,8 +2,27 @@
 
 import unicodedata
 from collections.abc import Sequence
+from typing import NamedTuple
 
 ROWS_SHOWN = 3
+
+
+class Noun(NamedTuple):
+    """What one input and several of them are called."""
+
+    one: str
+    many: str
+
+
+def noun_of(input_shape: Sequence[int]) -> Noun:
+    """What inputs of a shape are called: (D,) are a table's rows, (H, W, C) images.
+
+    Sentences that need no such word say "test data": this is for those that count.
+
+    >>> noun_of((30,)).many, noun_of((32, 32, 3)).many
+    ('rows', 'images')
+    """
+    return Noun("row", "rows") if len(input_shape) == 1 else Noun("image", "images")
 
 
 def name_rows(rows: Sequence[int], num_rows: int) -> str:
@@ -16,6 +35,15 @@ def name_rows(rows: Sequence[int], num_rows: int) -> str:
         return f"row {rows[0]}"
     more = ", …" if len(rows) > ROWS_SHOWN else ""
     return f"rows {', '.join(map(str, rows[:ROWS_SHOWN]))}{more} ({len(rows):,} of {num_rows:,})"
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Names in a row; of more than `most` the first and the last, which is where tables often have their label.
+
+    >>> listed(["a", "b", "c"], most=3), listed(["a", "b", "c", "d"], most=3)
+    ('a, b, c', 'a, b, …, d')
+    """
+    return ", ".join([*names[: most - 1], "…", names[-1]] if len(names) > most else names)
 
 
 def duration(seconds: float) -> str:

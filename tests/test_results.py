@@ -137,7 +137,7 @@ def test_our_numbers_stand_beside_the_papers(cifar):
     assert airplane["here, as the paper counts"].text == "not run yet"
     # Table II's made angles: 0.1 + 0.01 · class + 0.0015; cat is class 3, the least other is class 0.
     row = [cell.text for cell in compare_table_two([site]).rows[0]]
-    assert row[1:] == ["0.73", "1.48", *[f"{0.1315 / 0.1015:.2f}"] * 3, "test images", "results/cifar10"]
+    assert row[1:] == ["0.73", "1.48", *[f"{0.1315 / 0.1015:.2f}"] * 3, "test data", "results/cifar10"]
 
 
 def test_columns_of_several_results_are_one_table_and_name_their_data(cifar, tmp_path):
@@ -309,7 +309,7 @@ def test_the_whole_way_from_a_screening_to_the_docs(tmp_path, monkeypatch):
     finals = json.loads((tmp_path / "finals.json").read_text())
     important = finals["important"][0][0][0]
     assert f"| *important: {important}* |" in text
-    assert "Settings were chosen before, on validation images, by 7 trials of other seeds (100), 2 epochs" in text
+    assert "Settings were chosen before, on validation data, by 7 trials of other seeds (100), 2 epochs" in text
     assert f"{important}: ce 1, wce 2, camri 4." in text
     assert "camri study run results/digits/study.json --out runs/digits" in text
     study = json.loads((tmp_path / "results/digits/study.json").read_text())

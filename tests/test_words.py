@@ -1,11 +1,11 @@
-"""Durations: one way to say them everywhere, with no jump where the unit changes."""
+"""One way to say durations everywhere, with no jump where the unit changes; and what inputs are called."""
 
 import pytest
 
 from camri.cli import fit_view, study_view
 from camri.fitting import answer
 from camri.report import page
-from camri.words import duration
+from camri.words import duration, noun_of
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,8 @@ def test_no_unit_is_full(seconds, said):
 @pytest.mark.parametrize("place", [answer, fit_view, page, study_view])
 def test_everything_says_it_in_the_same_way(place):
     assert place.duration is duration
+
+
+def test_a_shape_tells_what_inputs_are_called():
+    assert noun_of((30,)) == ("row", "rows")
+    assert noun_of([8, 8, 1]) == noun_of(()) == ("image", "images")

@@ -129,8 +129,8 @@ def _numbers(scores: ArrayLike) -> Array:
     values = np.asarray(scores)
     if values.ndim != 2 or values.shape[1] < 2 or not len(values) or values.dtype.kind not in "fiub":
         raise InputError(
-            f"scores of shape {values.shape} and type {values.dtype} are not allowed; give numbers (N, C), a row an "
-            "image and a column a class"
+            f"scores of shape {values.shape} and type {values.dtype} are not allowed; give numbers (N, C), a row for "
+            "each input and a column for each class"
         )
     values = values.astype(np.float64)
     wrong = np.argwhere(~np.isfinite(values))

@@ -13,6 +13,7 @@ from camri.data.arrays import read_npz
 from camri.data.labels import SPLIT_ALIASES
 from camri.errors import InputError, closest
 from camri.metrics import Array
+from camri.words import listed
 
 SCORES = ("scores", "logits", "probabilities", "probs", "predictions")
 LABELS = ("labels", "label", "y", "y_true", "target", "targets")
@@ -60,7 +61,7 @@ def read_scores(
     label = columns.role(table, "label", label_column, str(file))
     if label is None:
         raise InputError(
-            f"{file} has no label column among {', '.join(table.column_names[:12])}; name it with label_column= "
+            f"{file} has no label column among {listed(table.column_names)}; name it with label_column= "
             "(--label-column)"
         )
     labels = columns.to_numpy(table.column(label))

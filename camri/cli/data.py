@@ -9,6 +9,7 @@ import typer
 from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, SplitColumn, Verify
 from camri.cli.text import examples
 from camri.errors import InputError
+from camri.words import listed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -168,7 +169,7 @@ def _remarks(told: dict[str, Any]) -> list[str]:
         unused = columns.pop("unused_columns", [])
         lines.append(", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in columns.items()))
         if unused:
-            lines.append(f"columns that are not used: {', '.join(unused[:12])}{', …' if len(unused) > 12 else ''}")
+            lines.append(f"columns that are not used: {listed(unused)}")
     if told["verified"] is not None:
         lines.append(f"official content verified: {'yes' if told['verified'] else 'no'}")
     for part, count in told["groups"].items():

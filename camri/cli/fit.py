@@ -50,7 +50,7 @@ def fit(
     """Find the best model for the classes that must not be missed, and show how sure that is.
 
     Compares trainings, then methods and settings, all on validation data; trains the finalists anew with other seeds;
-    and judges once on test images, beside cross-entropy and cross-entropy with a shift. Without DATA it takes digits;
+    and judges once on test data, beside cross-entropy and cross-entropy with a shift. Without DATA it takes digits;
     without --important the class that cross-entropy recognises worst.
 
     Leaves in the folder: model/ (weights, ONNX, card), report.html, outcomes.sqlite. Stopped or killed, the same

@@ -48,7 +48,7 @@ def print_request(request: Request) -> None:
     limit = f"{request.num_trials:,} models" if request.num_trials else duration(request.budget_s or 0.0)
     given_up = f"; accuracy may fall by {100 * request.tolerance:g} points" if request.tolerance else ""
     for name, text in (
-        ("data", f"{data.name}: {kind}, {data.num_classes} classes; rows: {rows}"),
+        ("data", f"{data.name}: {kind}, {data.num_classes} classes; {rows}"),
         ("important", names),
         ("model", f"{request.plain.model} on {request.device}"),
         ("budget", f"{limit}{given_up}"),
@@ -62,7 +62,7 @@ def print_fitted(fitted: Fitted) -> None:
     console = _console()
     table = Table(
         *(Column(name, overflow="fold") for name in COLUMNS),  # a number that is cut would be another one
-        title=escape(f"{', '.join(fitted.important)}: {fitted.num_seeds} models of new seeds each, test images"),
+        title=escape(f"{', '.join(fitted.important)}: {fitted.num_seeds} models of new seeds each, test data"),
         title_justify="left",
         box=HEAVY_HEAD if console.is_terminal else None,
         pad_edge=console.is_terminal,

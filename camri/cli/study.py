@@ -29,7 +29,7 @@ Methods = Annotated[str | None, typer.Option(help="Methods to run, for example c
 Trials = Annotated[int | None, typer.Option(min=1, help="Seeds of each setting: 0, 1, … up to this many.")]
 Seeds = Annotated[str | None, typer.Option(help="Which seeds, for example 5-9; for several machines.")]
 Schedule = Annotated[str | None, typer.Option(help="fast (18 epochs, the rate falls) or paper (300 epochs).")]
-Rule = Annotated[str | None, typer.Option(help="honest (choose on held-out images) or paper (on the test images).")]
+Rule = Annotated[str | None, typer.Option(help="honest (choose on held-out data) or paper (on the test data).")]
 GridWords = Annotated[
     list[str] | None,
     typer.Option("--grid", help="Values of a knob: m=4,8 s=8,16 or wce.w=4. Margins of angular methods in π/64."),

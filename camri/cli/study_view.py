@@ -94,7 +94,7 @@ def print_cost(study: Study, device: str) -> None:
     cost = estimate(study, pick_device(device), num_cores())
     Console().print(
         f"cost on {cost.device}: about {duration(cost.total_s)}, {duration(cost.trial_s)} a trial, "
-        f"{cost.images_per_s:,.0f} images/s ({cost.source})"
+        f"{cost.images_per_s:,.0f} inputs/s ({cost.source})"
     )
 
 
@@ -124,7 +124,7 @@ def _trials(report: Report) -> str:
 
 def _rest(report: Report) -> str:
     live = {"recall": report.recall, "accuracy": report.accuracy}
-    told = [f"{report.images_per_s:,.0f} images/s"] if report.images_per_s else ["starting"]
+    told = [f"{report.images_per_s:,.0f} inputs/s"] if report.images_per_s else ["starting"]
     told += [f"{duration(report.left_s)} left"] if report.left_s < float("inf") else []
     return ", ".join(told + [f"{name} {value:.3f}" for name, value in live.items() if value is not None])
 
@@ -164,7 +164,7 @@ def print_status(status: Status, folder: Path) -> None:
 
 
 def _print_best(console: Console, status: Status) -> None:
-    what = "validation" if status.split == "val" else "test images, so optimistic:"
+    what = "validation" if status.split == "val" else "test data, so optimistic:"
     so_far = " so far" if status.pending else ""
     console.print(f"best{so_far}, {what} recall at no less than cross-entropy's accuracy, each after its best shift:")
     rows = [(best.column, [best.method, *_cells(best)]) for best in status.best]

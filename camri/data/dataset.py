@@ -11,6 +11,7 @@ import torch
 
 from camri.data.labels import clean_name
 from camri.errors import InputError, closest
+from camri.words import Noun, noun_of
 
 SPLIT_NAMES = ("train", "val", "test")
 
@@ -71,6 +72,11 @@ class DataSet:
     def is_image(self) -> bool:
         """True for uint8 images, False for ready-made features."""
         return self.splits["train"].inputs.dtype == torch.uint8
+
+    @property
+    def noun(self) -> Noun:
+        """What its inputs are called."""
+        return noun_of(self.input_shape)
 
     @property
     def num_classes(self) -> int:

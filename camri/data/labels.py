@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from camri.errors import InputError
-from camri.words import name_rows
+from camri.words import listed, name_rows
 
 SPLIT_ALIASES = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -67,7 +67,7 @@ def encode(
     classes = natural_order(found.tolist()) if names is None else list(names)
     index = {name: position for position, name in enumerate(classes)}
     if unknown := [name for name in found.tolist() if name not in index]:
-        raise InputError(f"{where}: label {unknown[0]!r} is not among the class names {', '.join(classes[:12])}")
+        raise InputError(f"{where}: label {unknown[0]!r} is not among the class names {listed(classes)}")
     codes = np.array([index[name] for name in found.tolist()], dtype=np.int64)[inverse.ravel()]
     ends = np.cumsum([len(column) for column in strings.values()])[:-1]
     return tuple(classes), dict(zip(strings, np.split(codes, ends), strict=True))

@@ -11,7 +11,7 @@ from camri.data.folder import is_clutter, shown, subfolders, visible
 from camri.data.labels import SPLIT_ALIASES, encode
 from camri.data.listing import EncodedImages, Found, Listing, Options, Part
 from camri.errors import InputError, closest
-from camri.words import name_rows
+from camri.words import listed, name_rows
 
 ROW_NUMBERS = ("", "id", "index", "idx", "row", "unnamed: 0", "__index_level_0__")  # if every row has its own
 
@@ -104,7 +104,7 @@ def _list(path: Path, files: dict[str, list[Path]], options: Options) -> Listing
     label = columns.role(first, "label", options.label_column, where)
     if label is None:
         raise InputError(
-            f"{where} has no label column among {', '.join(first.column_names[:12])}; name it with "
+            f"{where} has no label column among {listed(first.column_names)}; name it with "
             "label_column= (--label-column)"
         )
     for part, table in tables.items():

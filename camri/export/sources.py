@@ -21,6 +21,7 @@ from camri.data.gtsrb import to_boxes
 from camri.errors import InputError
 from camri.export.inputs import Group, Images, Problem, Ready
 from camri.export.trained import Trained
+from camri.words import listed
 
 ARRAYS = (".npy", ".npz")
 TABLES = (*ARRAYS, *columns.SUFFIXES)
@@ -167,7 +168,7 @@ def _image_rows(path: Path, table: Any, trained: Trained) -> Group:
     as_trained = known in table.column_names and columns.is_text_type(table.schema.field(known).type)
     pointed = columns.role(table, "path", known if as_trained else None, where, columns.is_text_type)
     if pointed is None:
-        return Problem(file, f"it has no column with images or their paths among {', '.join(table.column_names[:12])}")
+        return Problem(file, f"it has no column with images or their paths among {listed(table.column_names)}")
     names = columns.to_numpy(table.column(pointed)).tolist()
     paths = [columns.pointed_file(path.parent, name or "") for name in names]
     return Images([file] * len(paths), range(len(paths)), paths, boxes)

@@ -8,7 +8,9 @@ from camri.fitting import ramps
 from camri.fitting.result import Fitted, Interval
 from camri.methods import METHODS, Setting
 from camri.report.numbers import points
-from camri.words import duration, quoted
+from camri.words import duration, listed, quoted
+
+COLUMNS_SHOWN = 50  # of a table, by name
 
 
 def gain(found: Interval) -> str:
@@ -42,7 +44,7 @@ def verdict(fitted: Fitted) -> str:
     if fitted.over_shifted is None:
         given = "cross-entropy and a constant added to the important scores"
         if not any(fitted.shift):
-            given = "cross-entropy, and even a shift was not better than none"
+            given = "cross-entropy, whose best shift for all models together is none; in the steps each has its own"
         return (
             f"No method beat cross-entropy with a shift on validation data, so that is what you get: {given}. It needs "
             "no special loss."
@@ -58,7 +60,7 @@ def verdict(fitted: Fitted) -> str:
 def compose(fitted: Fitted) -> str:
     """The answer, a sentence or two a line."""
     before, after = fitted.before, fitted.after
-    fell = " It fell by more than was allowed; validation rows did not show it." if fitted.accuracy_fell else ""
+    fell = " It fell by more than was allowed; validation data did not show it." if fitted.accuracy_fell else ""
     lines = [
         f"Recall of {named(fitted.important)}: {before.recall:.3f} → {after.recall:.3f}, {gain(fitted.recall_gain)}; "
         f"hits {before.hits}/{before.num} → {after.hits}/{after.num}, {fitted.num_seeds} models each.",
@@ -66,7 +68,7 @@ def compose(fitted: Fitted) -> str:
         verdict(fitted),
         who_paid(fitted),
         f"Handed over: {title_of(fitted.setting)}, seed {fitted.handed.seed}, {shift_text(fitted)}. This one model on "
-        f"test images: {own_figures(fitted)}.",
+        f"test data: {own_figures(fitted)}.",
         tried(fitted),
     ]
     if len(fitted.ramps) > 1:
@@ -132,6 +134,18 @@ def _plural(num: int, noun: str) -> str:
     return f"{num} {noun}" if num == 1 else f"{num:,} {noun}s"
 
 
+def _columns(data: DataSet) -> str:
+    """A paragraph that names the features in their order; nothing for images and for features without names."""
+    names = [f"`{name}`" for name in data.provenance.get("feature_columns", ())]
+    if data.input_shape != (len(names),):  # a column may hold a list of them
+        return ""
+    rest = " `config.json` has all of them." if len(names) > COLUMNS_SHOWN else ""
+    return (
+        f"The {len(names):,} columns in their order, which `camri predict` finds by name: "
+        f"{listed(names, COLUMNS_SHOWN)}.{rest}\n\n"
+    )
+
+
 def card(fitted: Fitted, data: DataSet) -> str:
     """The model card: what it is, how to use it, the honest figures and their limits."""
     rows = "\n".join(
@@ -142,13 +156,21 @@ def card(fitted: Fitted, data: DataSet) -> str:
     )
     parts = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
     kind = "x".join(map(str, data.input_shape)) + (" images, uint8" if data.is_image else " features, float32")
+    many = data.noun.many
+    worth = ", which count for as many as their groups show them to be worth" if fitted.handed.effects else ""
     ramp = f", penalties in {ramps.describe(fitted.ramp_name)}" if ramps.depends_on_ramp(fitted.setting, data) else ""
     notes = [*data_notes(data.provenance), *([fitted.caution] if fitted.caution is not None else [])]
     cautions = "".join(f"\n- About the data: {one}." for one in notes)
-    example = "images)  # uint8 (N, H, W, C)" if data.is_image else "rows)  # float32 (N, D)"
+    example = "images)  # uint8 (N, H, W, C)" if data.is_image else f"rows)  # numbers (N, {data.input_shape[0]})"
+    inside = "Preprocessing is inside: in `model.onnx` too, where it is there."
+    if any(fitted.shift):
+        inside = (
+            "Preprocessing and the shift are inside: in `model.onnx` too, where it is there. Probabilities are those "
+            "of the shifted\nscores, so they are not the frequencies of the training data."
+        )
     return f"""# {data.name}: a classifier that must not miss {named(fitted.important)}
 
-{data.num_classes} classes; inputs are {kind}; rows: {parts}. Trained by camri with {title_of(fitted.setting)};
+{data.num_classes} classes; inputs are {kind}; {parts}. Trained by camri with {title_of(fitted.setting)};
 training “{fitted.training_name}” ({fitted.training.model}, {fitted.training.epochs} epochs{ramp});
 {shift_text(fitted)}.
 
@@ -164,16 +186,15 @@ model = camri.load({str(fitted.model_path)!r})
 model.predict({example}
 ```
 
-Preprocessing and the shift are inside: in `model.onnx` too, where it is there. Probabilities are those of the shifted
-scores, so they are not the frequencies of the training data.
+{_columns(data)}{inside}
 
 ## Figures
 
-This one model on {fitted.handed.num_images:,} test rows that nothing was chosen on: {own_figures(fitted)}. Intervals
-are 95 %, over rows{", which count for as many as their groups show them to be worth" if fitted.handed.effects else ""}.
+This one model on {fitted.handed.num_images:,} test {many} that nothing was chosen on: {own_figures(fitted)}. Intervals
+are 95 %, over {many}{worth}.
 
-The procedure that chose it, over {fitted.num_seeds} models of new seeds, on the same rows, differences with 95 %
-intervals over seeds and rows:
+The procedure that chose it, over {fitted.num_seeds} models of new seeds, on the same {many}, differences with 95 %
+intervals over seeds and {many}:
 
 | step | recall | hits / n | accuracy | recall added | accuracy added |
 |---|---|---|---|---|---|
@@ -185,11 +206,11 @@ intervals over seeds and rows:
 
 ## Limits
 
-- The figures hold for data like the test rows. Of {named(fitted.important)} there are
+- The figures hold for data like the test {many}. Of {named(fitted.important)} there are
   {" and ".join(map(str, fitted.handed.num))} of them; a recall is known no better than its interval says.
-- The model was picked among {fitted.num_seeds} on validation rows, with a shift tuned to all of them together, which
+- The model was picked among {fitted.num_seeds} on validation data, with a shift tuned to all of them together, which
   is steadier; in the table each has its own. Over new trainings expect the table's figures, not the picked model's.
-- Accuracy was allowed to be as low as that of cross-entropy under the same training, on validation rows, and no lower
-  than asked; on test rows it can be.
+- Accuracy was allowed to be as low as that of cross-entropy under the same training, on validation data, and no lower
+  than asked; on test data it can be.
 - A higher recall of some classes is paid by others: see who paid, and the report.{cautions}
 """

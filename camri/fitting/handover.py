@@ -114,27 +114,27 @@ def doubts(data: DataSet, important: Sequence[int], accuracy: float) -> list[str
 
     accuracy: cross-entropy's on test rows.
     """
-    found, test = [], data.splits["test"]
+    found, test, noun = [], data.splits["test"], data.noun
     counts = data.class_counts("test").tolist()
     share = max(counts) / sum(counts)
     if accuracy <= share:
         most = quoted(data.classes[counts.index(max(counts))])
         found.append(
-            f"cross-entropy’s accuracy, {accuracy:.3f}, is no more than that of {most} for every row ({share:.3f}); "
-            "where it has not learnt yet, give a longer --budget or more --epochs"
+            f"cross-entropy’s accuracy, {accuracy:.3f}, is no more than that of {most} for every {noun.one} "
+            f"({share:.3f}); where it has not learnt yet, give a longer --budget or more --epochs"
         )
     for index in important:
         num_val, num_test = (int(data.class_counts(part)[index]) for part in ("val", "test"))
         if min(num_val, num_test) < FEWEST_ROWS:
             found.append(
-                f"of {quoted(data.classes[index])} there are {num_val} validation and {num_test} test rows, and with "
-                f"fewer than {FEWEST_ROWS} of either no choice and no interval is to be trusted"
+                f"of {quoted(data.classes[index])} there are {num_val} validation and {num_test} test {noun.many}, and "
+                f"with fewer than {FEWEST_ROWS} of either no choice and no interval is to be trusted"
             )
         num_groups = num_test if test.groups is None else len(test.groups[test.labels == index].unique())
         if num_groups < min(num_test, FEWEST_GROUPS):
             found.append(
-                f"the {num_test:,} test rows of {quoted(data.classes[index])} are of {num_groups} groups, and with "
-                f"fewer than {FEWEST_GROUPS} it cannot be told how groups differ"
+                f"the {num_test:,} test {noun.many} of {quoted(data.classes[index])} are of {num_groups} groups, and "
+                f"with fewer than {FEWEST_GROUPS} it cannot be told how groups differ"
             )
     return found
 

@@ -19,6 +19,7 @@ from camri.report.verdict import SEED, ColumnVerdict, correct_for_columns, judge
 from camri.select import Floor, Rule, Validation
 from camri.stats import compare, design_effect, wilson
 from camri.study.store import open_run
+from camri.words import Noun
 
 MOST_PAID = 3
 LOOSE = 0.04  # ± of validation accuracy; where wider, shifts are small, and some models a point less accurate elsewhere
@@ -64,16 +65,16 @@ def pick_model(setting: Validation, floor: Floor, rule: Rule) -> tuple[int, tupl
     return max(sorted(setting.scores), key=worth), shift
 
 
-def loose_floor(baseline: Validation, groups: Array | None = None) -> str | None:
-    """What to know where validation rows, which may come in groups (N,), are too few to hold accuracy on; else None."""
+def loose_floor(baseline: Validation, noun: Noun, groups: Array | None = None) -> str | None:
+    """What to know where validation data, which may come in groups (N,), are too few to hold accuracy on; else None."""
     right = np.mean([scores.correct() for scores in baseline.scores.values()], axis=0)
     effect = 1.0 if groups is None else design_effect(right, groups)
     low, high = wilson(right.sum() / effect, len(right) / effect)
     if high - low <= 2 * LOOSE:
         return None
     return (
-        f"accuracy was held on {len(right):,} validation rows, which tell it to ± {50 * (high - low):.0f} points; "
-        "shifts are small for that, and still on other rows it may be lower by a point or two"
+        f"accuracy was held on {len(right):,} validation {noun.many}, which tell it to ± {50 * (high - low):.0f} "
+        f"points; shifts are small for that, and still on other {noun.many} it may be lower by a point or two"
     )
 
 
@@ -107,7 +108,7 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
         is_baseline = final.key == verdict.baseline.key
         steps, tables = _steps(reading, verdict, is_baseline, before, training_title, num_trainings)
         (p,) = correct_for_columns([verdict])
-        loose = loose_floor(reading.validation(verdict.baseline, column), reading.run.groups("val"))
+        loose = loose_floor(reading.validation(verdict.baseline, column), reading.noun, reading.run.groups("val"))
         return Claim(
             steps=steps,
             paid=_paid(tables[-1], tables[0], labels, reading.run.groups("test"), column.indices, reading.classes),

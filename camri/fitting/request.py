@@ -136,8 +136,8 @@ def check_rows(data: DataSet, important: Sequence[int]) -> None:
         for index in important:
             if not counts[index]:
                 raise InputError(
-                    f"class {data.classes[index]!r} has no rows in the {part} split, so its recall cannot be told; add "
-                    "rows of it"
+                    f"class {data.classes[index]!r} has no {data.noun.many} in the {part} split, so its recall "
+                    "cannot be told; add some"
                 )
 
 

@@ -11,7 +11,7 @@ from camri.report.table import BLANK, Cell, Table
 from camri.report.titles import TITLES
 from camri.report.verdict import ColumnVerdict
 
-IMAGES = {"train": "training images", "test": "test images"}
+ANGLES_OF = {"train": "training data", "test": "test data"}
 WCE_WEIGHT = 4.0  # the paper measures WCE at this one
 
 
@@ -77,7 +77,7 @@ def table_of_angles(records: Sequence[Mapping[str, Any]]) -> Table:
         groups=tuple(groups),
         records=tuple(records),
         notes=(
-            f"Mean over trials, {IMAGES[records[0]['images']]}; bold: the smallest of a method’s three. CAMRI and "
+            f"Mean over trials, {ANGLES_OF[records[0]['images']]}; bold: the smallest of a method’s three. CAMRI and "
             "ArcFace at their Table I settings (by validation where that cell is blank), L2-softmax at CAMRI’s scale; "
             f"{BLANK} where it was not trained.",
         ),

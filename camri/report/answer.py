@@ -58,13 +58,13 @@ def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
     classes = "important classes" if all(len(one.column.indices) == 1 for one in verdicts) else "sets of classes"
     if sure:
         sentence = (
-            f"For {len(sure)} of {len(verdicts)} {classes} the chosen setting finds more of the images than "
+            f"For {len(sure)} of {len(verdicts)} {classes} the chosen setting has a higher recall than "
             f"cross-entropy shifted to the same accuracy. {every}"
         )
         return Answer("gain", sentence, details, table)
     sentence = (
-        f"No improvement is shown: for none of {len(verdicts)} {classes} is the chosen setting sure to find more of "
-        f"the images than cross-entropy shifted to the same accuracy. {every}"
+        f"No improvement is shown: for none of {len(verdicts)} {classes} is the chosen setting sure to have a "
+        f"higher recall than cross-entropy shifted to the same accuracy. {every}"
     )
     return Answer("none", sentence, details, table)
 
@@ -214,7 +214,7 @@ def _on_the_test_set(verdicts: Sequence[ColumnVerdict]) -> Answer:
         gain = f"{one.find(cell.key, name).title} {points(cell.recall - before)} points of recall"
         found.append(f"{quoted(one.column.title)}: {gain}")
     sentence = (
-        "No honest answer: the study held out no validation images, so what follows is "
+        "No honest answer: the study held out no validation data, so what follows is "
         f"{OPTIMISTIC}, and part of it is luck. {'; '.join(found)}."
     )
     return Answer("unknown", sentence)

@@ -123,7 +123,7 @@ def _screened(table: Table, one: Results) -> Table:
         for column, methods in screening["num_settings"].items()
     ]
     note = (
-        f"Settings were chosen before, on validation images, by {screening['trials']['done']} trials of other seeds "
+        f"Settings were chosen before, on validation data, by {screening['trials']['done']} trials of other seeds "
         f"({', '.join(map(str, screening['seeds']))}), {compare.describe(screening['training'])}; from so many "
         f"settings: {'; '.join(counts)}."
     )

@@ -25,7 +25,7 @@ def calibration_table(verdicts: Sequence[ColumnVerdict]) -> Table | None:
     if not groups:
         return None
     return Table(
-        "Calibration: expected calibration error on test images.",
+        "Calibration: expected calibration error on test data.",
         ("models", "ECE", "accuracy"),
         tuple(groups),
         tuple(records),

@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from camri.report.angles import IMAGES
+from camri.report.angles import ANGLES_OF
 from camri.report.reading import Reading
 from camri.report.tables import picked
 from camri.report.theme import PRINT, Figure, Look, Panel, drawing
@@ -39,7 +39,7 @@ def who_paid(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look = P
     return Figure(
         "who-paid",
         "Who paid",
-        "Recall of every class, gained or lost, in points, with 95 % intervals over seeds and images: the important "
+        "Recall of every class, gained or lost, in points, with 95 % intervals over seeds and test data: the important "
         "class first (diamond), then those that lost most. An interval that crosses 0 may be chance, and where "
         "nothing changed one in twenty does not cross it. Against the shifted cross-entropy, what is left is what the "
         "method itself changes."
@@ -149,8 +149,8 @@ def angle_strips(reading: Reading, verdicts: Sequence[ColumnVerdict], look: Look
         "angles",
         "Angles: is the important class narrower?",
         "Spread of the angle between features and their class’s weight vector, "
-        f"{IMAGES[reading.angles_of]}, mean over trials: the diamond is the important class, ticks are the others. The "
-        "paper expects the diamond left of all ticks for CAMRI. Scales differ by method, so compare within a row.",
+        f"{ANGLES_OF[reading.angles_of]}, mean over trials: the diamond is the important class, ticks are the others. "
+        "The paper expects the diamond left of all ticks for CAMRI. Scales differ by method, so compare within a row.",
         tuple(panels),
         tuple(records),
     )

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from camri.report import printed
-from camri.report.angles import IMAGES
+from camri.report.angles import ANGLES_OF
 from camri.report.gaps import gap_of
 from camri.report.numbers import interval_of, points, spread
 from camri.report.reading import list_environment
@@ -95,8 +95,8 @@ def compare_table_one(results: Sequence[Results]) -> Table:
         tuple(records),
         notes=(
             "As the paper counts: of the settings whose mean test accuracy is not below cross-entropy’s, the one of "
-            "the highest test recall. Honest: chosen on validation images, shifted like cross-entropy, judged on test "
-            "images; in points of a hundred with 95 % intervals.",
+            "the highest test recall. Honest: chosen on validation data, shifted like cross-entropy, judged on test "
+            "data; in points of a hundred with 95 % intervals.",
         ),
     )  # fmt: skip
 
@@ -134,7 +134,7 @@ def compare_table_two(results: Sequence[Results]) -> Table:
             own = [r for r in one.records("angles") if r["column"] == number]
             three = {m: [r["sd_rad"] for r in own if r["method"] == TITLES[m]] for m in ("camri", "l2softmax", "ce")}
             ours = [BLANK if None in values[:2] or not values else _ratio(values) for values in three.values()]
-            where = (IMAGES[own[0]["images"]] if own else BLANK, f"results/{one.name}")
+            where = (ANGLES_OF[own[0]["images"]] if own else BLANK, f"results/{one.name}")
             rows.append(cells(f"{printed.DATA_TITLES[data]}: {name}", *theirs, *ours, *where))
             records.append({"class": name, "results": one.name, **three})
         if not found:
@@ -181,8 +181,8 @@ def headline(results: Sequence[Results]) -> Table:
             )
             records.append({"results": one.name, "important": column["important"], **camri})
     return Table(
-        "Recall of the important class at the accuracy reached, on test images; settings fixed beforehand or chosen on "
-        "validation images, as shifts are; differences in points of a hundred with 95 % intervals, over the seeds that "
+        "Recall of the important class at the accuracy reached, on test data; settings fixed beforehand or chosen on "
+        "validation data, as shifts are; differences in points of a hundred with 95 % intervals, over the seeds that "
         "both sides have.",
         (
             "important class",

@@ -75,7 +75,7 @@ def draw_curves(columns: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Fig
         "The curve: what recall costs",
         "Adding a constant to the important class’s score moves any trained model along its line. A line above "
         "cross-entropy’s is a better model; a point further right on the same line is only another shift. Dots: the "
-        "models as trained. Lines: mean over trials on test images, each method at its best setting on validation "
+        "models as trained. Lines: mean over trials on test data, each method at its best setting on validation "
         f"data; bands: ± one standard deviation{'' if banded is None else f' of {banded[0]} and {banded[1]}'}. The "
         "dashed rule is cross-entropy’s accuracy.",
         tuple(panels),

@@ -63,7 +63,7 @@ def draw_confusion(found: Mapping[str, Any], look: Look = PRINT) -> Figure:
     return Figure(
         "confusion",
         "Confusion, and what changed",
-        "(a): of the images of a class (row), the percentage that is taken for each class (column). The others: "
+        "(a): of each class (row), the percentage that is taken for each class (column). The others: "
         "percentage points more (blue, plus) or fewer (orange, minus) than that. Along the important class’s row, what "
         "was found again; down its column, what it now takes from others. Models as trained, mean over trials."
         + (
@@ -123,7 +123,7 @@ def _heat(records: Sequence[dict[str, Any]], names: Sequence[str], look: Look, i
     # stronger than 0.6, so that the numbers on it have contrast in both.
     scale = alt.Scale(domain=[0, most], range=[0.06, 0.6])
     signs = [("points fewer", "<", look.down)] if is_change else []
-    signs.insert(0, ("points more" if is_change else "percent of the row’s images", ">=", look.up))
+    signs.insert(0, ("points more" if is_change else "percent of the row’s class", ">=", look.up))
     has_numbers = len(names) <= FEW_CLASSES
     cells = [
         base.transform_filter(f"datum.percent {sign} 0")
@@ -167,7 +167,7 @@ def draw_penalty(records: Sequence[dict[str, Any]], look: Look = PRINT) -> Figur
         "penalty",
         "Recall and accuracy against the penalty",
         "Recall of the important class (solid) and accuracy (dashed) as the penalty grows: mean over trials, bands ± "
-        "one standard deviation, models as trained, test images. A method that only trades goes up in one line and "
+        "one standard deviation, models as trained, test data. A method that only trades goes up in one line and "
         "down in the other; the paper’s claim is that for CAMRI accuracy stays level.",
         tuple(panels),
         tuple(records),

@@ -20,13 +20,13 @@ from camri.stats import Difference, compare
 from camri.study.records import Row
 from camri.words import quoted
 
-CHOSEN = "The setting is the method’s best on validation images."
+CHOSEN = "The setting is the method’s best on validation data."
 
 
 def gap_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
     """A record for each column and method: its setting that is best on validation data against cross-entropy.
 
-    p is of the mean gap, over seeds and images, corrected for all of them (Holm).
+    p is of the mean gap, over seeds and test data, corrected for all of them (Holm).
     """
     records = []
     for one in verdicts:
@@ -96,8 +96,8 @@ def table_of_trained(records: Sequence[Mapping[str, Any]]) -> Table:
         "As trained, against cross-entropy: no model is shifted.",
         ("method", "setting", "recall", "gained over CE", "accuracy", "against CE", "trials"),
         row,
-        f"Test images. {CHOSEN} Mean ± sd over trials; differences in points of a hundred with "
-        "95 % intervals over seeds and images. CE: cross-entropy.",
+        f"Test data. {CHOSEN} Mean ± sd over trials; differences in points of a hundred with "
+        "95 % intervals over seeds and test data. CE: cross-entropy.",
     )
 
 
@@ -129,10 +129,10 @@ def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
             "trials",
         ),
         row,
-        "Test images. Every model is shifted until it reaches a recall, cross-entropy’s too, so nothing is chosen here "
+        "Test data. Every model is shifted until it reaches a recall, cross-entropy’s too, so nothing is chosen here "
         f"but the setting. {CHOSEN} The range: from cross-entropy’s own recall to where half of what a shift can find "
         "is found (of one class, half of its misses). Against L2-softmax: the same mean, but over the cosine head "
-        "without a margin. Points of a hundred with 95 % intervals, and p of the mean, over seeds and images; p "
+        "without a margin. Points of a hundred with 95 % intervals, and p of the mean, over seeds and test data; p "
         "corrected for all rows of the study; bold: above 0, p below 0.05.",
     )
 

@@ -3,19 +3,20 @@
 from collections.abc import Iterable
 
 from camri.report.titles import TITLES
+from camri.words import Noun
 
 WORDS = (
-    ("recall", "of the images of the important class, the share that is found; of several such classes the mean"),
-    ("accuracy", "of all images, the share that gets its right class"),
+    ("recall", "of the {many} of the important class, the share that is found; of several such classes the mean"),
+    ("accuracy", "of all {many}, the share that gets its right class"),
     ("point", "one of a hundred: from 0.70 to 0.71 is one point"),
-    ("hits / n", "important images that were found, of how many; summed over trials, which see the same images"),
+    ("hits / n", "important {many} that were found, of how many; summed over trials, which see the same {many}"),
     ("trial, seed", "a trial is one trained model; its seed is the number that its random draws start from"),
     (
         "setting",
         "a method with values for its knobs, such as a margin of 4π/64 and a scale of 8; with commas, one a class",
     ),
     ("shift", "a constant added to the important class’s score before the largest score wins; it needs no training"),
-    ("validation, test", "images that choices are made on, and images that judge them: no choice has seen these"),
+    ("validation, test", "{many} that choices are made on, and {many} that judge them: no choice has seen these"),
     ("[low, high]", "a 95 % interval: 95 of 100 such intervals hold the true value. With 0 in it, it may be chance"),
     ("±", "one standard deviation between trials: what another training may do"),
     ("p (Holm)", "how often chance alone would show as much, corrected for how many were looked at; below 0.05 counts"),
@@ -26,9 +27,9 @@ SCALE = "what cosines are multiplied by"
 # For each method what its knobs do; of camri.methods, which needs torch.
 KNOBS = {
     "ce": {},
-    "wce": {"w": "how many times an important image counts"},
+    "wce": {"w": "how many times the important class counts"},
     "crwwce": {
-        "fn": "price of a missed important image",
+        "fn": "price of missing the important class",
         "fp": "price of a wrong guess from or to the important class",
     },
     "wasserstein": {"c": "cost of a mistake from or to the important class", "entropy": "weight of the entropy term"},
@@ -38,8 +39,8 @@ KNOBS = {
     "cosface": {"m": "margin of the important class, in cosine", "s": SCALE},
     "ldam": {"m": "extra margin of the important class, in cosine", "max_m": "margin of the rarest class", "s": SCALE},
     "focal": {
-        "gamma": "how much less an image counts that is right already",
-        "w": "how many times an important image counts",
+        "gamma": "how much less counts what is right already",
+        "w": "how many times the important class counts",
     },
     "one_vs_rest": {"w": "weight of the second question: important or not?"},
     "logit_adjusted": {
@@ -53,12 +54,16 @@ KNOBS = {
 }
 
 
-def explain(methods: Iterable[str]) -> list[tuple[str, str]]:
+def explain(methods: Iterable[str], noun: Noun) -> list[tuple[str, str]]:
     """Terms with their meaning: the general ones, then the knobs of the methods.
 
-    >>> explain(["wce", "ce"])[-1]
-    ('WCE (wce)', 'w: how many times an important image counts')
+    >>> told = explain(["wce", "ce"], Noun("row", "rows"))
+    >>> told[1]
+    ('accuracy', 'of all rows, the share that gets its right class')
+    >>> told[-1]
+    ('WCE (wce)', 'w: how many times the important class counts')
     """
     knobs = [(name, KNOBS.get(name, {})) for name in methods]
     shown = [(name, "; ".join(f"{knob}: {what}" for knob, what in found.items())) for name, found in knobs if found]
-    return [*WORDS, *((f"{TITLES[name]} ({name})", text) for name, text in shown)]
+    general = [(name, text.format(many=noun.many)) for name, text in WORDS]
+    return [*general, *((f"{TITLES[name]} ({name})", text) for name, text in shown)]

@@ -37,7 +37,10 @@ from camri.words import duration, quoted
 
 FILE_NAME = "report.html"
 LISTED = 50  # of a list, such as the names of a table's columns
-NOBODY = "Nobody: no setting but cross-entropy was picked on validation images, or there were none to pick on."
+NO_METHOD = (
+    "Not shown: no setting but cross-entropy was picked on validation data, or there were none to pick on, so no "
+    "method took anything from other classes."
+)
 ONE_PENALTY = "Not shown: neither WCE nor CAMRI was trained with two penalties."
 
 
@@ -86,7 +89,7 @@ def render(reading: Reading) -> str:
         progress=reading.progress(),
         failed=reading.failed,
         num_outcomes=len(reading.rows),
-        words=explain(reading.methods()),
+        words=explain(reading.methods(), reading.noun),
         facts=facts(reading),
         studies=[json.dumps(study, indent=1, ensure_ascii=False) for study in reading.run.studies],
     )
@@ -124,7 +127,7 @@ def sections(source: FromRun) -> list[Section]:
         ("table", "Table", lambda: _tables(source)),
         ("penalty", "Penalty", lambda: _of_records(source, "penalty", why_not=ONE_PENALTY)),
         ("confusion", "Confusion", lambda: _of_records(source, "confusion")),
-        ("who-paid", "Who paid", lambda: _drawn(charts.who_paid(reading, verdicts, PAGE), NOBODY)),
+        ("who-paid", "Who paid", lambda: _drawn(charts.who_paid(reading, verdicts, PAGE), NO_METHOD)),
         ("calibration", "Calibration", lambda: _calibration(verdicts)),
         ("angles", "Angles", lambda: _angles(source)),
         ("cost", "Cost", lambda: _drawn(charts.cost(reading, PAGE))),
@@ -164,7 +167,7 @@ def _tables(source: FromRun) -> Section:
     why_not = (
         "No method but cross-entropy has ended yet, so there is nothing to choose."
         if source.reading.has_validation
-        else "The study held out no validation images, so there is no honest choice to show."
+        else "The study held out no validation data, so there is no honest choice to show."
     )
     shown = (table_of_honest(honest), paper) if honest else (paper,)
     return Section("", "", "The table: every method and its controls", tables=shown, text="" if honest else why_not)
@@ -192,7 +195,7 @@ def facts(reading: Reading) -> list[tuple[str, str]]:
         ("data", reading.name),
         ("fingerprint of data and splits", run.fingerprint),
         ("provenance", _pairs(run.data.get("provenance", {}))),
-        ("images", ", ".join(f"{name} {num:,}" for name, num in run.data["rows"].items())),
+        (reading.noun.many, ", ".join(f"{name} {num:,}" for name, num in run.data["rows"].items())),
         ("important classes", ", ".join(column.title for column in reading.columns) or "not known yet"),
         ("seeds", ", ".join(map(str, seeds))),
         ("training", _pairs(run.training)),

@@ -15,7 +15,7 @@ from camri.report.titles import BASELINE, in_order
 from camri.select import Candidate, Measured, Rule, Trial, Validation
 from camri.study import lock
 from camri.study.store import ColumnFacts, Row, open_run
-from camri.words import quoted
+from camri.words import Noun, noun_of, quoted
 
 VERSIONS = ("camri", "python", "torch", "numpy", "cuda")
 HARDWARE = ("gpu", "processor", "cores", "system", "device")
@@ -90,6 +90,11 @@ class Reading:
     def name(self) -> str:
         """The data set's name."""
         return str(self.run.data["name"])
+
+    @property
+    def noun(self) -> Noun:
+        """What the data's inputs are called; images where an older run does not tell their shape."""
+        return noun_of(self.run.data.get("input_shape", ()))
 
     @property
     def rule(self) -> Rule:
@@ -197,8 +202,8 @@ class Reading:
         if not found:
             return None
         return (
-            f"cross-entropy finds every validation image of {' and of '.join(found)} in every trial, so they cannot "
-            "say how far to shift or which setting finds more; hold out more of them"
+            f"cross-entropy finds every validation {self.noun.one} of {' and of '.join(found)} in every trial, so they "
+            "cannot say how far to shift or which setting finds more; hold out more of them"
         )
 
     def environment(self) -> dict[str, list[str]]:

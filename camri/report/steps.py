@@ -32,10 +32,10 @@ def steps_table(reading: Reading) -> Table | None:
         groups=(rows,),
         records=tuple(_record(one) for one in told),
         notes=(
-            "Test images, mean over models of new seeds, the same for every row. What a step adds is in points of a "
-            "hundred over the row above it (the last row: over the first), with 95 % intervals over seeds and images. "
-            "Training, setting and shifts were chosen on validation images. A number in brackets behind a setting: the "
-            "models that were given it.",
+            "Test data, mean over models of new seeds, the same for every row. What a step adds is in points of a "
+            "hundred over the row above it (the last row: over the first), with 95 % intervals over seeds and test "
+            "data. Training, setting and shifts were chosen on validation data. A number in brackets behind a setting: "
+            "the models that were given it.",
         ),
     )
 

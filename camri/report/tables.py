@@ -86,7 +86,7 @@ def paper_table(runs: Sequence[Sequence[Record]]) -> Table:
         groups=tuple(groups),
         records=tuple(shown),
         notes=(
-            "Recall of the important class above, accuracy below: mean ± sd over trials on the test images. Of each "
+            "Recall of the important class above, accuracy below: mean ± sd over trials on the test data. Of each "
             "method’s settings whose mean accuracy is not below cross-entropy’s, the one with the highest mean recall; "
             f"{BLANK} where there is none; bold: the highest recall of a column.",
         ),
@@ -159,7 +159,7 @@ def table_of_honest(records: Sequence[Record]) -> Table:
     """The honest table of its records."""
     columns = {one["column"]: one["important"] for one in records}
     return Table(
-        caption="Table I, honest: chosen on validation images by other seeds than it is judged by; judged on test.",
+        caption="Table I, honest: chosen on validation data by other seeds than it is judged by; judged on test.",
         header=(
             "method", "setting picked (seeds)", "recall", "hits / n", "accuracy",
             "recall gained over shifted CE", "p (Holm)", "accuracy against CE", "trials",
@@ -172,7 +172,7 @@ def table_of_honest(records: Sequence[Record]) -> Table:
             "Every row but “cross-entropy” has its important scores shifted, each model by what its own validation "
             "scores allow at cross-entropy’s accuracy. A method’s row takes cross-entropy (“ce”) where no setting of "
             "the method was better on validation data. Mean ± sd over trials; differences in points of a hundred with "
-            "95 % intervals, and p, over seeds and images, of the seeds that both have; p corrected for all rows. "
+            "95 % intervals, and p, over seeds and test data, of the seeds that both have; p corrected for all rows. "
             "CE: cross-entropy. A number in brackets: the seeds that were given that setting.",
         ),
     )  # fmt: skip

@@ -63,7 +63,7 @@ def find_finalists(
 ) -> list[Finalist]:
     """The finalists of every column, in the study's order of methods; of some methods or columns only if told."""
     if "val" not in run.splits:
-        raise InputError(f"{run.path}: the screening held out no validation images, so nothing can be chosen on them")
+        raise InputError(f"{run.path}: the screening held out no validation data, so nothing can be chosen")
     if not run.columns():
         raise InputError(f"{run.path}: its important classes are not known yet; let its cross-entropy trials end first")
     planned = list(dict.fromkeys(one.method for one in run.plan()))

@@ -94,7 +94,7 @@ def test_it_says_what_was_understood(capsys):
 
     fit_view.print_request(ask(important=None))
     said = capsys.readouterr().out
-    assert "digits: 8x8x1 images, 10 classes; rows: 1,006 train, 252 val, 539 test" in said
+    assert "digits: 8x8x1 images, 10 classes; 1,006 train, 252 val, 539 test" in said
     assert "the class that cross-entropy recognises worst on validation data" in said
     assert "small on cpu" in said
     assert "20 models" in said

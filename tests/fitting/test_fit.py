@@ -31,6 +31,14 @@ def digits():
     return hold_out(load("digits"), "val", 0.2, 0)
 
 
+def as_table(images):
+    """The data set as rows of features."""
+    splits = {
+        name: Split(split.inputs.flatten(start_dim=1).float(), split.labels) for name, split in images.splits.items()
+    }
+    return replace(images, splits=splits)
+
+
 def seeds_in(folder):
     with open_run(folder) as run:
         return {row.seed for row in run.rows(status=None)}
@@ -134,11 +142,40 @@ def test_the_answer_and_the_card_say_the_figures(fitted):
     assert kept.startswith("No method beat cross-entropy with a shift on validation data, so that is what you get: ")
     assert kept.endswith("cross-entropy and a constant added to the important scores. It needs no special loss.")
     bare = answer.verdict(replace(known, over_shifted=None, shift=(0.0,)))
-    assert bare.endswith("cross-entropy, and even a shift was not better than none. It needs no special loss.")
+    assert bare.endswith(
+        "cross-entropy, whose best shift for all models together is none; in the steps each has its own. It needs no "
+        "special loss."
+    )
     card = (fitted.model_path / "README.md").read_text(encoding="utf-8")
     for text in ("Limits", f"{fitted.handed.hits[0]}/{fitted.handed.num[0]}", fitted.steps[1].title, "camri predict"):
         assert text in card
-    assert "About the data" not in answer.card(replace(fitted, caution=None), load("digits"))
+    digits = load("digits")
+    assert "About the data" not in answer.card(replace(fitted, caution=None), digits)
+    for data, one, several in (
+        (digits, "8x8x1 images, uint8", "images"),
+        (as_table(digits), "64 features, float32", "rows"),
+    ):
+        text = " ".join(answer.card(fitted, data).split())
+        assert f"inputs are {one}; 1,258 train, 539 test. Trained by camri" in text
+        assert f"This one model on 539 test {several} that nothing was chosen on: " in text
+        assert f"Intervals are 95 %, over {several}. The procedure" in text
+        assert f"on the same {several}, differences with 95 % intervals over seeds and {several}: |" in text
+        assert f"The figures hold for data like the test {several}. " in text
+    names = [f"pixel {place}" for place in range(64)]
+    named = replace(as_table(digits), provenance={"feature_columns": names})
+    assert (
+        "model.predict(rows)  # numbers (N, 64)\n```\n\n"
+        "The 64 columns in their order, which `camri predict` finds by name: "
+        "`pixel 0`, `pixel 1`, "
+    ) in answer.card(fitted, named)
+    assert "`pixel 48`, …, `pixel 63`. `config.json` has all of them.\n\nPreprocessing" in answer.card(fitted, named)
+    few = replace(as_table(digits), provenance={"feature_columns": ["embedding"]})
+    for data in (few, digits):
+        assert "columns in their order" not in answer.card(fitted, data)
+    shifted = [answer.card(replace(fitted, shift=(shift,)), digits) for shift in (0.5, 0.0)]
+    assert ["Preprocessing and the shift are inside" in text for text in shifted] == [True, False]
+    assert ["Preprocessing is inside" in text for text in shifted] == [False, True]
+    assert ["those of the shifted" in text for text in shifted] == [True, False]
     assert "\ncamri predict 'my run/model' FILES…\n" in answer.card(
         replace(fitted, model_path=Path("my run/model")), load("digits")
     )
@@ -357,4 +394,4 @@ def test_recall_that_accuracy_surely_paid_for_is_no_gain(fitted, recall_low, acc
     recall, accuracy = Interval(0.05, recall_low, 0.1), Interval(-0.02, -0.04, accuracy_high)
     told = answer.note(replace(fitted, recall_gain=recall, accuracy_gain=accuracy, keep_accuracy=allowed))
     assert told["kind"] == kind
-    assert told["sentence"].endswith("It fell by more than was allowed; validation rows did not show it.") is fell
+    assert told["sentence"].endswith("It fell by more than was allowed; validation data did not show it.") is fell

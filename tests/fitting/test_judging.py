@@ -16,8 +16,10 @@ from camri.report.verdict import SEED
 from camri.select import Floor, Rule, Validation
 from camri.stats import compare, design_effect, wilson
 from camri.study.store import open_run
+from camri.words import noun_of
 from tests.report.conftest import CLASSES, make_run
 
+ROWS = noun_of((2,))
 LABELS = np.repeat([0, 1, 2, 3, 4, 5], [4, 6, 2, 5, 5, 5])  # 1 and 2 are important
 NAMES = ("a", "b", "c", "d", "e", "f")
 
@@ -216,13 +218,15 @@ def test_few_validation_rows_or_few_groups_of_them_do_not_hold_accuracy(tmp_path
         return condense(logits, [0] * num, important=(0,))
 
     two = Validation("ce", {0: rows(200, 150), 1: rows(200, 170)})  # 160 of 200: 0.738 to 0.850
-    assert loose_floor(two) == (
+    assert loose_floor(two, ROWS) == (
         "accuracy was held on 200 validation rows, which tell it to ± 6 points; shifts are small for that, and still "
         "on other rows it may be lower by a point or two"
     )
     many = Validation("ce", {0: rows(400, 320)})
-    assert loose_floor(many) is None  # ± 3.9
-    assert "300 validation rows, which tell it to ± 5 points" in loose_floor(Validation("ce", {0: rows(300, 240)}))
-    assert "on 400 validation rows, which tell it to ± 11 points" in loose_floor(many, np.arange(400) // 8)
+    assert loose_floor(many, ROWS) is None  # ± 3.9
+    assert "300 validation rows, which tell it to ± 5 points" in loose_floor(
+        Validation("ce", {0: rows(300, 240)}), ROWS
+    )
+    assert "on 400 validation rows, which tell it to ± 11 points" in loose_floor(many, ROWS, np.arange(400) // 8)
     folder = make_run(tmp_path / "run", seeds=2, num_images=100)
-    assert claim_of(folder, None, "plain", 1).caution.startswith("accuracy was held on 100 validation rows")
+    assert claim_of(folder, None, "plain", 1).caution.startswith("accuracy was held on 100 validation images")

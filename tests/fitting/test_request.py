@@ -81,7 +81,9 @@ def test_a_class_that_cannot_be_judged_is_refused():
     splits["val"] = splits["val"].rows(keep)
     from dataclasses import replace
 
-    with pytest.raises(InputError, match="class '9' has no rows in the val split"):
+    with pytest.raises(
+        InputError, match="class '9' has no images in the val split, so its recall cannot be told; add some"
+    ):
         ask(data=replace(digits, splits=splits))
 
 

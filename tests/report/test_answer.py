@@ -138,7 +138,7 @@ def test_several_columns_count_those_that_are_sure_and_the_table_has_all():
     found = answer(reading(), verdicts)
     assert found.kind == "gain"
     assert found.sentence == (
-        "For 1 of 3 important classes the chosen setting finds more of the images than cross-entropy shifted to the "
+        "For 1 of 3 important classes the chosen setting has a higher recall than cross-entropy shifted to the "
         "same accuracy. Recall: “stop” +5.0 [+1.0, +9.0] points."
     )
     assert len(found.details) == 3
@@ -178,7 +178,7 @@ def test_several_columns_without_a_gain_name_all_of_them():
     found = answer(reading(), [column(judged(p=0.9), "stop, yield", (1, 2)), column(judged(p=0.9), "limit", (0,))])
     assert found.kind == "none"
     assert found.sentence == (
-        "No improvement is shown: for none of 2 sets of classes is the chosen setting sure to find more of the images "
+        "No improvement is shown: for none of 2 sets of classes is the chosen setting sure to have a higher recall "
         "than cross-entropy shifted to the same accuracy. Recall: “stop, yield” +5.0 [+1.0, +9.0] points; “limit” +5.0 "
         "[+1.0, +9.0] points."
     )

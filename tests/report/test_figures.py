@@ -286,7 +286,7 @@ def test_a_confusion_map_without_numbers_has_a_legend_of_each_colour(num_classes
         assert drawn.get("resolve") == (None if num_classes == 12 else {"scale": {"opacity": "independent"}})
     legend = None if num_classes == 12 else "square"
     assert shown == [
-        [("percent of the row’s images", "#0072B2", "datum.percent >= 0", 5.0, legend)],
+        [("percent of the row’s class", "#0072B2", "datum.percent >= 0", 5.0, legend)],
         [
             ("points more", "#0072B2", "datum.percent >= 0", 8.0, legend),
             ("points fewer", "#D55E00", "datum.percent < 0", 8.0, legend),

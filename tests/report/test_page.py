@@ -46,7 +46,8 @@ def lead(page):
 def test_a_true_gain_is_told_with_its_uncertainty(gain_page):
     page = gain_page.read_text(encoding="utf-8")
     assert re.match(
-        r"For 2 of 2 important classes the chosen setting finds more .*“column” \+\d+\.\d \[\+\d", lead(page)
+        r"For 2 of 2 important classes the chosen setting has a higher recall than .*“column” \+\d+\.\d \[\+\d",
+        lead(page),
     )
     assert "Holm" in page
     assert "Still running" not in page
@@ -109,7 +110,7 @@ def test_a_gain_needs_its_interval_its_test_and_its_accuracy(low, p, accuracy_hi
 
 def test_without_validation_data_nothing_is_claimed(no_validation):
     page = text_of(no_validation)
-    assert lead(page).startswith("No honest answer: the study held out no validation images")
+    assert lead(page).startswith("No honest answer: the study held out no validation data")
     assert "chosen on the test set: optimistic" in lead(page)
 
 
@@ -118,7 +119,7 @@ def test_where_cross_entropy_is_kept_no_gain_of_zero_is_shown(tmp_path):
     page = text_of(tmp_path)
     assert "shifted to the same accuracy. Nothing beat it on validation data." in lead(page)
     assert "[0.0, 0.0]" not in lead(page)
-    assert "Nobody: no setting but cross-entropy was picked" in page
+    assert "Not shown: no setting but cross-entropy was picked on validation data" in page
 
 
 def test_how_it_was_made(gain_page):
@@ -169,7 +170,7 @@ def test_with_cross_entropy_alone_nothing_is_claimed(tmp_path):
     make_run(tmp_path / "early", seeds=2, leave_out={(method, seed) for method in METHODS for seed in range(2)} - CE)
     page = text_of(tmp_path / "early")
     assert lead(page).startswith("No answer yet: only cross-entropy trials have ended well")
-    assert "held out no validation images" not in page
+    assert "held out no validation data" not in page
     assert "No method but cross-entropy has ended yet" in page
     make_run(tmp_path / "only", seeds=2, methods={"ce": {}})
     assert lead(text_of(tmp_path / "only")).startswith("No answer: only cross-entropy was trained")
@@ -399,6 +400,27 @@ def test_validation_images_that_say_nothing_are_told(tmp_path):
             "far to shift or which setting finds more; hold out more of them"
         ]
     assert f"every validation image of “column” ({num}) in every trial" in text_of(tmp_path).split('id="answer"')[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "one", "several"), [([8, 8, 1], "image", "images"), ([30], "row", "rows"), (None, "image", "images")]
+)
+def test_a_table_has_rows_and_older_runs_images(tmp_path, shape, one, several):
+    make_run(tmp_path, seeds=2)
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        ((data,),) = connection.execute("SELECT value FROM meta WHERE name = 'data'").fetchall()
+        known = {name: value for name, value in json.loads(data).items() if name != "input_shape"}
+        changed = json.dumps(known if shape is None else {**known, "input_shape": shape})
+        connection.execute("UPDATE meta SET value = ? WHERE name = 'data'", (changed,))
+        connection.execute("UPDATE outcomes SET val_recall = '[1, 1, 1, 1, 1]' WHERE method = 'ce'")
+    page = text_of(tmp_path)
+    assert f"cross-entropy finds every validation {one} of “" in page
+    assert f"<dt><bdi>{several}</bdi></dt><dd><bdi>train " in page
+    assert f"<dt>accuracy</dt><dd>of all {several}, the share that gets its right class</dd>" in page
+    assert (
+        f"<dd>{several} that choices are made on, and {several} that judge them: no choice has seen these</dd>" in page
+    )
+    assert ("image" in page.split("<script")[0]) == (one == "image")
 
 
 def test_what_is_the_matter_with_the_data_stands_above_the_answer(tmp_path):

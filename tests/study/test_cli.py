@@ -61,7 +61,7 @@ def test_show():
 
 def test_show_says_where_its_estimate_comes_from():
     out = camri("show digits --trials 2 --device cpu --methods ce")
-    assert re.search(r"cost on \d+ CPU cores: about .* a trial, [\d,]+ images/s \(measured just now", out)
+    assert re.search(r"cost on \d+ CPU cores: about .* a trial, [\d,]+ inputs/s \(measured just now", out)
 
 
 def test_the_example_runs(example_run):

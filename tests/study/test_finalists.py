@@ -242,7 +242,10 @@ def test_refusals(tmp_path, data, run):
         find_finalists(run, ["focal"])
     make_screening(tmp_path / "a", data, {"ce": {}}, val_fraction=0.0)
     make_screening(tmp_path / "b", data, {"ce": {}, "wce": {"w": [4]}}, without=["ce"])
-    with open_run(tmp_path / "a") as bare, pytest.raises(InputError, match="held out no validation images"):
+    with (
+        open_run(tmp_path / "a") as bare,
+        pytest.raises(InputError, match="held out no validation data, so nothing can be chosen"),
+    ):
         find_finalists(bare)
     with open_run(tmp_path / "b") as bare, pytest.raises(InputError, match="no cross-entropy trial has ended well"):
         find_finalists(bare)
