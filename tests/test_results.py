@@ -203,7 +203,10 @@ def test_a_method_that_kept_no_accuracy_or_was_not_tried_is_told_as_such(cifar):
     one["setting"] = None
     assert compare_table_one([site]).rows[0][2].text == f"{ce['recall_mean']:.3f} → – (no setting kept the accuracy)"
     one["method"] = "arcface"
-    assert compare_table_one([site]).rows[0][2].text == "–"
+    for other in site.records("honest"):
+        if other["column"] == 0 and other.get("method") == "camri":
+            other["method"] = "arcface"
+    assert [cell.text for cell in compare_table_one([site]).rows[0]][2:6] == ["–", "–", "–", "4"]
 
 
 def test_a_column_is_found_by_its_class_alone(cifar):

@@ -265,6 +265,19 @@ def test_what_a_run_found_is_not_taken_for_what_another_found(data, small, tmp_p
         assert {planned.column for planned in run.plan() if planned.key == key} == {1}
 
 
+def test_trials_of_a_run_that_has_not_found_its_class_yet_serve_all_columns(data, small, tmp_path):
+    runner.run(small.with_(important=["worst", "second"]), tmp_path / "wide", Pretender(), data=data)
+    runner.run(small.with_(important="worst", seeds=[7, 8]), tmp_path / "begun", Pretender(stop_after=1), data=data)
+    merged = merge([tmp_path / "begun", tmp_path / "wide"], tmp_path / "both")
+    assert (merged.total, merged.left_out) == (9, ())
+    with open_run(tmp_path / "both") as both, open_run(tmp_path / "wide") as wide:
+        assert both.columns() == wide.columns()
+        (row,) = [row for row in both.rows() if row.seed == 7]
+        for column in both.columns():
+            (index,) = column.indices
+            assert both.scores(row, "test", column.indices).recall().tolist() == [row.recall["test"][index]]
+
+
 def test_the_command_line_says_what_was_left_out(wide, data, small, tmp_path):
     runner.run(small.with_(methods=["ce"], seeds=[9]), tmp_path / "narrow", Pretender(), data=data)
     result = CliRunner().invoke(app, ["study", "merge", str(tmp_path / "narrow"), "--out", str(wide)])
