@@ -1,6 +1,7 @@
 """Label columns -> class names and indices, and the checks that every data set must pass."""
 
 import math
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +16,8 @@ SPLIT_ALIASES = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 MANY_CLASSES = 1000
+WHOLE_TO = 2.0**53  # where floats begin to skip whole numbers
+WRITTEN_AS_FLOAT = re.compile(r"-?[0-9]+\.0*")
 REMARKS_SHOWN = 5
 ROWS_TO_TELL = 20  # fewer may fit a class each by chance
 MISSING = ("", "nan", "NaN")
@@ -63,18 +66,18 @@ def encode(
     strings = {part: column.astype(str) for part, column in texts.items()}
     found, inverse = np.unique(np.concatenate(list(strings.values())), return_inverse=True)
     _refuse_identifiers(len(found), len(inverse), where)
-    _refuse_floats(found, where)
-    classes = natural_order(found.tolist()) if names is None else list(names)
+    named = _without_points(found.tolist(), where)
+    classes = natural_order(list(dict.fromkeys(named))) if names is None else list(names)
     index = {name: position for position, name in enumerate(classes)}
-    if unknown := [name for name in found.tolist() if name not in index]:
+    if unknown := [name for name in named if name not in index]:
         raise InputError(f"{where}: label {unknown[0]!r} is not among the class names {listed(classes)}")
-    codes = np.array([index[name] for name in found.tolist()], dtype=np.int64)[inverse.ravel()]
+    codes = np.array([index[name] for name in named], dtype=np.int64)[inverse.ravel()]
     ends = np.cumsum([len(column) for column in strings.values()])[:-1]
     return tuple(classes), dict(zip(strings, np.split(codes, ends), strict=True))
 
 
 def _checked(column: np.ndarray, where: str) -> np.ndarray:
-    """The column as whole numbers or text; missing values and floats are refused with their row."""
+    """The column as whole numbers or text; missing values and broken numbers are refused with their row."""
     if column.ndim == 2 and column.shape[1] == 1:
         column = column[:, 0]
     if column.ndim != 1:
@@ -83,7 +86,11 @@ def _checked(column: np.ndarray, where: str) -> np.ndarray:
         )
     if column.dtype.kind == "f":
         _refuse_missing(~np.isfinite(column), where)
-        raise InputError(f"{where}: labels are floats (row 0 is {column[0]!s}); give class names or whole numbers")
+        broken = np.flatnonzero((column != np.rint(column)) | (np.abs(column) > WHOLE_TO))
+        if len(broken):
+            example = f"row {broken[0]} is {column[broken[0]]!s}"
+            raise InputError(f"{where}: labels are floats ({example}); give class names or whole numbers")
+        return column.astype(np.int64)  # pandas makes floats of whole numbers where one was missing
     if column.dtype.kind in "iu":
         return column
     if column.dtype.kind == "b":
@@ -117,10 +124,18 @@ def _refuse_missing(is_missing: np.ndarray, where: str) -> None:
         raise InputError(f"{where}: the label of {told} is missing; fill it in or remove the row (nan names no class)")
 
 
-def _refuse_floats(found: np.ndarray, where: str) -> None:
-    if all(_is_float(name) for name in found) and not all(_is_whole(name) for name in found):
-        example = next(name for name in found if not _is_whole(name))
-        raise InputError(f"{where}: labels are floats (one is {example}); give class names or whole numbers")
+def _without_points(names: list[str], where: str) -> list[str]:
+    """The names; where all are numbers, whole ones that were written as floats ("3.0") are those whole numbers.
+
+    >>> _without_points(["0.0", "1.0", "2"], "t.csv"), _without_points(["1.0", "beta"], "t.csv")
+    (['0', '1', '2'], ['1.0', 'beta'])
+    """
+    if not all(_is_float(name) for name in names):
+        return names
+    whole = [str(int(name.partition(".")[0])) if WRITTEN_AS_FLOAT.fullmatch(name) else name for name in names]
+    if broken := [name for name in whole if not _is_whole(name)]:
+        raise InputError(f"{where}: labels are floats (one is {broken[0]}); give class names or whole numbers")
+    return whole
 
 
 def _refuse_identifiers(num_values: int, num_rows: int, where: str) -> None:

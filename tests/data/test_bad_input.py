@@ -238,7 +238,7 @@ def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
     ("text", "sentence"),
     [
         ("path,label\n0.png,0.5\n1.png,1.5\n", r"column 'label': labels are floats \(one is 0.5\); give class names"),
-        ("path,label\n0.png,1.0\n1.png,2\n", r"labels are floats \(one is 1.0\)"),
+        ("path,label\n0.png,1.0\n1.png,2e0\n", r"labels are floats \(one is 2e0\)"),
         ("path,label\n0.png,a\n1.png,\n", r"column 'label', train part: the label of row 1 is missing; fill it in"),
         ("path,label\n0.png,nan\n1.png,b\n", r"the label of row 0 is missing; .* \(nan names no class\)"),
         ("path,label\n,a\n1.png,b\n", "the path of row 0 is missing; fill it in or remove the row"),
@@ -249,6 +249,10 @@ def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
         ),
         ("f,label\ntrue,a\n,b\n", "the feature in row 1, column f is nan; 1 such values must be filled in"),
         ("path,label,label\n0.png,a,b\n", "has two columns called 'label'; rename one"),
+        (
+            ",".join([*(f"f{k}" for k in range(20)), "fraud"]) + "\n" + ",".join(["0"] * 20 + ["a"]) + "\n",
+            r"no label column among f0, f1, .*, f10, …, fraud; name it",
+        ),
         ("path,kind\n0.png,a\n", r"no label column among path, kind; name it with label_column= \(--label-column\)"),
         ("label\na\nb\n", "a label column and nothing else; add image paths or features"),
         (
@@ -313,8 +317,8 @@ def test_bad_parquet(tmp_path: Path) -> None:
     refused(file, "has two columns called 'label'; rename one")
     pq.write_table(pa.table({"features": [[1.0, 2.0], [1.0]], "label": ["a", "b"]}), file)
     refused(file, r"column 'features': rows without the 2 values that most rows have: row 1 \(1 values\); fill them in")
-    pq.write_table(pa.table({"f": [1.0, 2.0], "label": [0.0, 1.0]}), file)
-    refused(file, r"labels are floats \(row 0 is 0.0\)")
+    pq.write_table(pa.table({"f": [1.0, 2.0], "label": [0.0, 1.5]}), file)
+    refused(file, r"labels are floats \(row 1 is 1.5\)")
     pq.write_table(pa.table({"f": [1.0, 2.0], "label": [1, None]}), file)
     refused(file, "the label of row 1 is missing")
     names = {b"huggingface": b'{"info": {"features": {"label": {"names": ["a", "b"]}}}}'}
@@ -324,6 +328,20 @@ def test_bad_parquet(tmp_path: Path) -> None:
     refused(file, "t.parquet cannot be read as a table")
     pq.write_table(pa.table({"image": [b"", None], "label": ["a", "b"]}), file)
     refused(file, r"image row 0 \(and 1 more of 2\) cannot be read: it is not an image")
+
+
+@pytest.mark.parametrize("written", ["1.0,10.0,-2.0", "1.,10,-2.0", "1,10,-2"])
+def test_whole_numbers_written_as_floats_are_those_whole_numbers(tmp_path: Path, written: str) -> None:
+    """pandas writes them so where a label was missing once; `camri audit` reads them so too."""
+    labels = written.split(",") * 2 + ["10"]
+    (tmp_path / "t.csv").write_text("f,label\n" + "".join(f"{k}.5,{label}\n" for k, label in enumerate(labels)))
+    numbers = np.array([float(label) for label in labels])
+    pq.write_table(pa.table({"f": np.arange(7.0), "label": numbers}), tmp_path / "t.parquet")
+    np.savez(tmp_path / "t.npz", features=np.arange(7.0).reshape(7, 1), labels=numbers)
+    for name in ("t.csv", "t.parquet", "t.npz"):
+        data = load(tmp_path / name)
+        assert data.classes == ("-2", "1", "10"), name
+        assert data.splits["train"].labels.tolist() == [1, 2, 0, 1, 2, 0, 2], name
 
 
 # Arrays
@@ -346,7 +364,8 @@ def test_bad_parquet(tmp_path: Path) -> None:
         ),
         ({"images": np.zeros((3, 4, 4, 3), np.uint8), "labels": [0, 1]}, "3 inputs and 2 labels; they must be as many"),
         ({"features": np.zeros((2, 3)), "labels": np.eye(2)}, r"labels have shape \(2, 2\); give one class a row"),
-        ({"features": np.zeros((2, 3)), "labels": [0.0, 1.0]}, "labels are floats"),
+        ({"features": np.zeros((2, 3)), "labels": [0.0, 0.25]}, r"labels are floats \(row 1 is 0.25\)"),
+        ({"features": np.zeros((2, 3)), "labels": [0.0, 1e300]}, r"labels are floats \(row 1 is 1e\+300\)"),
         ({"features": np.zeros((2, 3)), "labels": [0.0, np.nan]}, "the label of row 1 is missing"),
         ({"features": np.array([[1, np.nan]] * 2), "labels": [0, 1]}, "the feature in row 0, column 1 is nan"),
         ({"pixels": np.zeros((2, 3))}, "holds pixels; name the arrays inputs and labels, or x_train"),
