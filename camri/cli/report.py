@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from camri.report.theme import Figure
 
 TABLES = ("1", "2")
-FIGURES = {"2": "contours", "3": "confusion", "5": "penalty", "6": "circle", "curve": "curves"}  # -> records
+FIGURES = {
+    "2": "contours",
+    "3": "confusion",
+    "5": "penalty",
+    "6": "circle",
+    "curve": "curves",
+    "training": "training",
+}  # -> records
 
 
 def report(
@@ -27,7 +34,7 @@ def report(
     ],
     table: Annotated[str | None, typer.Option(help="Print one of the paper's tables: 1 or 2.")] = None,
     figure: Annotated[
-        str | None, typer.Option(help="Write one of the paper's figures, 2, 3, 5 or 6, or the curve.")
+        str | None, typer.Option(help="Write one of the paper's figures, 2, 3, 5 or 6, the curve, or training.")
     ] = None,
     format: Annotated[
         str | None, typer.Option(help="md, latex or csv of a table; png, svg or pdf of a figure.")

@@ -14,6 +14,7 @@ from camri.errors import InputError, closest
 from camri.report import compare, figures, printed
 from camri.report.angles import table_of_angles
 from camri.report.contours import contours
+from camri.report.epochs import table_of_epochs
 from camri.report.gaps import table_of_gaps, table_of_trained
 from camri.report.records import VERDICT, Results, open_results
 from camri.report.table import Table, to_markdown
@@ -177,6 +178,8 @@ KINDS: Mapping[str, Maker] = {
     "figure5": _drawn("penalty", "figure5"),
     "figure6": _drawn("circle", "figure6"),
     "curve": _drawn("curves", "curve"),
+    "training": _drawn("training", "training"),
+    "epochs": _tables(lambda found: [t for one in found if (t := table_of_epochs(one.records("training")))]),
     "answer": _answer,
     "compare1": _whole(compare.compare_table_one),
     "compare2": _whole(compare.compare_table_two),

@@ -10,6 +10,7 @@ from camri.errors import InputError
 from camri.metrics import Array
 from camri.report.circle import draw_circle
 from camri.report.curve import draw_curves
+from camri.report.epochs import draw_epochs
 from camri.report.reading import Reading, Tried, measure
 from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, labels
 from camri.report.titles import title_of
@@ -175,11 +176,12 @@ def draw_penalty(records: Sequence[dict[str, Any]], look: Look = PRINT) -> Figur
 
 
 def draw(part: str, records: Any, look: Look = PRINT) -> Figure | None:
-    """The figure of a run's or a results folder's records of that part; None of no penalties."""
+    """The figure of a run's or a results folder's records of that part; None of nothing to draw."""
     makers: dict[str, Callable[[Any, Look], Figure | None]] = {
         "curves": draw_curves,
         "confusion": draw_confusion,
         "penalty": draw_penalty,
+        "training": draw_epochs,
         "circle": draw_circle,
     }
     return makers[part](records, look)

@@ -23,6 +23,7 @@ from camri.report import charts
 from camri.report.angles import table_of_angles
 from camri.report.answer import answer
 from camri.report.calibration import calibration_table
+from camri.report.epochs import table_of_epochs
 from camri.report.figures import draw
 from camri.report.gaps import table_of_gaps, table_of_trained
 from camri.report.glossary import explain
@@ -41,6 +42,7 @@ NO_METHOD = (
     "Not shown: no setting but cross-entropy was picked on validation data, or there were none to pick on, so no "
     "method took anything from other classes."
 )
+NO_EPOCHS = "Not shown: no trial noted its epochs."
 ONE_PENALTY = "Not shown: neither WCE nor CAMRI was trained with two penalties."
 
 
@@ -130,6 +132,7 @@ def sections(source: FromRun) -> list[Section]:
         ("who-paid", "Who paid", lambda: _drawn(charts.who_paid(reading, verdicts, PAGE), NO_METHOD)),
         ("calibration", "Calibration", lambda: _calibration(verdicts)),
         ("angles", "Angles", lambda: _angles(source)),
+        ("training", "Training", lambda: _training(source)),
         ("cost", "Cost", lambda: _drawn(charts.cost(reading, PAGE))),
     ]
     steps = steps_table(reading)
@@ -182,6 +185,11 @@ def _calibration(verdicts: Sequence[ColumnVerdict]) -> Section:
 def _angles(source: FromRun) -> Section:
     section = _drawn(charts.angle_strips(source.reading, source.verdicts, PAGE))
     return replace(section, tables=(table_of_angles(source.records("angles")),))
+
+
+def _training(source: FromRun) -> Section:
+    section, table = _of_records(source, "training", NO_EPOCHS), table_of_epochs(source.records("training"))
+    return replace(section, tables=(table,) if table else ())
 
 
 def facts(reading: Reading) -> list[tuple[str, str]]:

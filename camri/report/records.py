@@ -20,7 +20,7 @@ from camri.study.store import FILE_NAME
 VERSION = 2
 VERDICT = "verdict.json"
 IN_VERDICT = ("paper", "honest", "gaps")
-FIGURES = ("confusion", "penalty", "circle")  # in figures.json
+FIGURES = ("confusion", "penalty", "training", "circle")  # in figures.json
 Maker = Callable[[Reading, Sequence[ColumnVerdict]], Any]
 
 
@@ -28,7 +28,7 @@ class Source(Protocol):
     """Where records come from: an open run, or a results folder."""
 
     def records(self, part: str) -> Any:
-        """paper, honest, gaps, angles, curves, confusion, penalty or circle; InputError where there are none."""
+        """paper, honest, gaps, angles, curves or one of FIGURES; InputError where there are none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +54,13 @@ class FromRun:
         }
         if part in tables:
             return tables[part]
-        from camri.report import circle, curve, figures  # these need altair
+        from camri.report import circle, curve, epochs, figures  # these need altair
 
         drawn: dict[str, Maker] = {
             "curves": curve.trace_curves,
             "confusion": figures.count_confusion,
             "penalty": lambda reading, verdicts: figures.measure_penalty(verdicts),
+            "training": epochs.follow_training,
             "circle": lambda reading, verdicts: circle.find_circle(reading),
         }
         return drawn[part]

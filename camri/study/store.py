@@ -160,6 +160,13 @@ class Run:
         name = f"confusion.{split}"
         return self._unpack(self._blob("arrays", row), [name])[name]
 
+    def val_hits(self, row: Row | str) -> Array | None:
+        """(E, C): validation images of each class that were found after each epoch; None where none were noted."""
+        try:
+            return self._unpack(self._blob("arrays", row), ["curves.val_hits"])["curves.val_hits"]
+        except KeyError:
+            return None
+
     def scores(self, row: Row | str, split: str, important: Sequence[int] | None = None) -> Scores:
         """The condensed scores of a split; give `important` to have them for those classes alone.
 

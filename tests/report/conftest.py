@@ -74,8 +74,11 @@ def make_run(
     failing=(),
     leave_out=(),
     keep=False,
+    val_hits=None,
 ):
-    """A run in the folder. `sharpness` and `bias`: method -> number; `failing` and `leave_out`: {(method, seed)}."""
+    """A run in the folder. `sharpness` and `bias`: method -> number; `failing` and `leave_out`: {(method, seed)};
+    `val_hits`: (method, seed) -> hits of each class after each epoch.
+    """
     data = made_data(classes, with_val, num_images, group_rows)
     asked = study(
         "made by hand",
@@ -126,6 +129,7 @@ def make_run(
                     angle_sd={s: 0.1 + 0.01 * np.arange(len(classes)) + 0.001 * trial.seed for s in logits},
                     logits={s: made_cosines(found, len(classes)) for s, found in labels.items()} if keep else {},
                     weights={"head.weight": made_weight(len(classes))} if keep else None,
+                    curves={} if val_hits is None else {"val_hits": val_hits(method, trial.seed)},
                     wall_s=2.0,
                     device_s=1.0 + (method == "camri"),
                 ),

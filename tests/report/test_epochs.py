@@ -1,0 +1,119 @@
+"""Training epoch by epoch: what the records count, the table tells and the figure draws."""
+
+import numpy as np
+import pytest
+
+from camri.errors import InputError
+from camri.report.blocks import Site, make_block
+from camri.report.epochs import draw_epochs, follow_training, table_of_epochs
+from camri.report.page import sections
+from camri.report.reading import Reading
+from camri.report.records import FromRun, open_results
+from camri.report.results import write_results
+from camri.report.verdict import judge_columns
+from tests.report.conftest import make_run
+
+EPOCHS, CLASSES = 12, 4
+METHODS = {"ce": {}, "camri": {"m": [np.pi / 16], "s": [8]}}
+
+
+def made_hits(method, seed):
+    """Of 100 validation images a class; cross-entropy's "column" swings by ± 6 from epoch to epoch, CAMRI's by ± 2."""
+    hits = np.full((EPOCHS, CLASSES), 80)
+    hits[:, 0] += np.arange(EPOCHS)
+    swing = (6 if method == "ce" else 2) * (-1) ** np.arange(EPOCHS)
+    hits[:, 1] = 60 + seed + swing + (5 + seed if method == "camri" else 0)
+    return hits.astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("epochs"), methods=METHODS, seeds=3, val_hits=made_hits)
+
+
+@pytest.fixture(scope="module")
+def records(run):
+    with Reading(run) as reading:
+        return follow_training(reading, judge_columns(reading))
+
+
+def test_records_hold_each_epochs_means_and_how_the_last_third_wanders(records):
+    ce, camri = records
+    assert (ce["method"], camri["method"], camri["num_trials"], camri["late_epochs"]) == ("ce", "camri", 3, 4)
+    assert ce["recall"][:2] == pytest.approx([0.67, 0.55])  # 60 + the seeds' mean of 1, ± 6
+    assert camri["recall"][-1] == pytest.approx(0.60 + 0.01 + 0.06 - 0.02)
+    assert ce["accuracy"][3] == pytest.approx((83 + 55 + 80 + 80) / 400)
+    assert (ce["recall_late"], camri["recall_late"]) == pytest.approx((0.61, 0.67))
+    # ± 6 four times: 4 · 6² over n − 1 = 3; that trials differ by their seed does not count
+    assert (ce["recall_wander"], camri["recall_wander"]) == pytest.approx(
+        (0.06 * np.sqrt(4 / 3), 0.02 * np.sqrt(4 / 3))
+    )
+    assert ce["recall_gain"] is None
+
+
+def test_the_gain_is_between_trials_of_one_seed(records):
+    camri = records[1]
+    # 5, 6 and 7 points: a t interval of two degrees of freedom
+    half = 4.302653 * 0.01 / np.sqrt(3)
+    found = [camri[f"recall_gain{end}"] for end in ("", "_low", "_high")]
+    assert found == pytest.approx([0.06, 0.06 - half, 0.06 + half], abs=1e-6)
+    assert camri["accuracy_gain"] == pytest.approx(0.06 / 4)
+
+
+def test_seeds_that_one_of_the_two_lacks_do_not_count_for_the_gain(tmp_path):
+    run = make_run(tmp_path / "x", methods=METHODS, seeds=3, val_hits=made_hits, leave_out={("ce", 2)})
+    with Reading(run) as reading:
+        ce, camri = follow_training(reading, judge_columns(reading))
+    assert (ce["num_trials"], camri["num_trials"]) == (2, 3)
+    assert camri["recall_gain"] == pytest.approx(0.055)
+
+
+def test_the_table_shows_them_in_points(records):
+    table = table_of_epochs(records)
+    ce, camri = ([cell.text for cell in row] for row in table.rows)
+    assert ce == ["cross-entropy", "ce", "0.610", "6.9", "–", "0.776", "1.6", "–", "3"]
+    assert camri[2:5] == ["0.670", "2.3", "+6.0 [+3.5, +8.5]"]
+    assert camri[7].startswith("+1.50 [")
+    assert table.caption.endswith("the last 4 of 12 epochs.")
+
+
+def test_few_epochs_have_a_figure_and_no_table(tmp_path):
+    run = make_run(tmp_path / "x", methods=METHODS, seeds=2, val_hits=lambda method, seed: made_hits(method, seed)[:8])
+    with Reading(run) as reading:
+        found = follow_training(reading, judge_columns(reading))
+    assert table_of_epochs(found) is None
+    assert len(draw_epochs(found).panels) == 2
+
+
+def test_the_figure_has_a_point_for_each_epoch_and_leaves_the_first_climb_out_of_its_scale(records):
+    figure = draw_epochs(records)
+    assert [panel.title for panel in figure.panels] == ["recall of “column”", "accuracy of models for “column”"]
+    first = [one for one in figure.records if one["figure"] == "recall" and one["method"] == "cross-entropy"]
+    assert [one["epoch"] for one in first] == list(range(1, EPOCHS + 1))
+    assert [one["value"] for one in first] == records[0]["recall"]
+    drawn = figure.panels[1].chart.to_dict(validate=False)
+    assert drawn["encoding"]["y"]["scale"]["domain"] == [records[0]["accuracy"][1], max(records[1]["accuracy"])]
+    assert draw_epochs([]) is None
+
+
+def test_the_page_the_results_and_the_docs_have_it(run, tmp_path, records):
+    with Reading(run) as reading:
+        section = next(one for one in sections(FromRun(reading)) if one.name == "training")
+        assert section.title == "How training went"
+        assert section.tables[0].rows == table_of_epochs(records).rows
+    stored = open_results(write_results(run, tmp_path / "made"))
+    assert stored.records("training") == records
+    site = Site([stored])
+    assert "+6.0 \\[+3.5, +8.5\\]" in make_block("epochs made", site, "img")
+    assert "![How training went](img/training-made.png)" in make_block("training made", site, "img")
+
+
+def test_a_run_without_epochs_or_validation_images_says_so(tmp_path):
+    with Reading(make_run(tmp_path / "x", methods=METHODS, seeds=2)) as reading:
+        found = next(one for one in sections(FromRun(reading)) if one.name == "training")
+        assert found.text == "Not shown: no trial noted its epochs."
+    with Reading(make_run(tmp_path / "y", methods=METHODS, seeds=2, with_val=False)) as reading:
+        with pytest.raises(InputError, match="no validation data were held out"):
+            follow_training(reading, judge_columns(reading))
+        found = next(one for one in sections(FromRun(reading)) if one.name == "training")
+        assert found.text.startswith("Not shown: no validation data were held out")
