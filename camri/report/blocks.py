@@ -20,6 +20,7 @@ from camri.report.records import VERDICT, Results, open_results
 from camri.report.table import Table, to_markdown
 from camri.report.tables import paper_table, table_of_honest
 from camri.report.theme import Figure, export
+from camri.report.tries import table_of_tries
 
 # What would make results whose name begins so.
 COMMANDS = {
@@ -33,10 +34,11 @@ COMMANDS = {
 
 @dataclass
 class Site:
-    """The results that blocks are made of, and the pictures they need: name -> figure."""
+    """The results that blocks are made of, the folder they are in, and the pictures they need: name -> figure."""
 
     results: list[Results]
     pictures: dict[str, Figure] = field(default_factory=dict)
+    folder: Path = Path()
 
     def find(self, patterns: Sequence[str]) -> list[Results]:
         """The results whose names match any pattern, in the order of patterns and names."""
@@ -46,7 +48,7 @@ class Site:
 
 def open_site(folder: Path) -> Site:
     """All results in a folder of them; none where it does not exist."""
-    return Site([open_results(path.parent) for path in sorted(folder.glob(f"*/{VERDICT}"))])
+    return Site([open_results(path.parent) for path in sorted(folder.glob(f"*/{VERDICT}"))], folder=folder)
 
 
 def make_block(key: str, site: Site, images: str) -> str:
@@ -162,6 +164,11 @@ def _answer(site: Site, patterns: Sequence[str], images: str) -> str:
     return "\n".join(lines) if lines else not_run(patterns)
 
 
+def _tries(site: Site, patterns: Sequence[str], images: str) -> str:
+    found = [site.folder / "benchmarks" / f"prize-{name}.json" for name in patterns]
+    return "\n".join(to_markdown(table_of_tries(path)) for path in found)
+
+
 def _whole(make: Callable[[Sequence[Results]], Table]) -> Maker:
     """A block about all results, or those that match."""
     return lambda site, patterns, images: to_markdown(make(site.find(patterns or ["*"])))
@@ -181,6 +188,7 @@ KINDS: Mapping[str, Maker] = {
     "training": _drawn("training", "training"),
     "epochs": _tables(lambda found: [t for one in found if (t := table_of_epochs(one.records("training")))]),
     "answer": _answer,
+    "tries": _tries,
     "compare1": _whole(compare.compare_table_one),
     "compare2": _whole(compare.compare_table_two),
     "headline": _tables(lambda found: [compare.headline(found)] if found else []),

@@ -45,7 +45,7 @@ def _column(reading: Reading, one: ColumnVerdict) -> list[dict[str, Any]]:
     records = []
     for method in sorted(in_order(set(chosen)), key=lambda name: name != BASELINE):
         setting = chosen[method]
-        by_seed = {} if setting is None else _curves(reading, setting, one.column.indices)
+        by_seed = {} if setting is None else trial_curves(reading, setting, one.column.indices)
         if setting is None or not by_seed:  # an ensemble was not trained, so it has no epochs
             continue
         if method == BASELINE:
@@ -55,7 +55,7 @@ def _column(reading: Reading, one: ColumnVerdict) -> list[dict[str, Any]]:
     return records
 
 
-def _curves(reading: Reading, setting: Tried, important: Sequence[int]) -> dict[int, Array]:
+def trial_curves(reading: Reading, setting: Tried, important: Sequence[int]) -> dict[int, Array]:
     """Seed -> (2, E): recall of the important classes and accuracy on validation data after each epoch."""
     labels = reading.run.labels("val")
     counts = np.bincount(labels, minlength=len(reading.classes))

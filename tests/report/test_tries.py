@@ -1,0 +1,51 @@
+"""The table of what else was tried, from the benchmark's JSON."""
+
+import json
+
+import pytest
+
+from camri.errors import InputError
+from camri.report.blocks import Site, make_block
+from camri.report.tries import table_of_tries
+
+
+def gap(arm, estimate, num=10):
+    return {"arm": arm, "num": num, "mean": {"estimate": estimate, "low": estimate - 0.001, "high": estimate + 0.002}}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    arms = [
+        {"arm": "ce", "against": []},
+        {"arm": "head_ce", "against": [gap("ce", -0.0015, 9)]},
+        {
+            "arm": "head_camri",
+            "against": [gap("ce", -0.0034), gap("head_ce", -0.002), gap("head_l2softmax", 0.0014, 7)],
+        },
+        {"arm": "two_sided_0.2", "against": [gap("ce", 0.0), gap("l2softmax", 0.01)]},
+    ]
+    found = {"about": {"class": "cat"}, "recall_range": [0.5391, 0.7694], "num_looks": 12, "arms": arms}
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "prize-made.json").write_text(json.dumps(found))
+    return tmp_path
+
+
+def test_each_arm_stands_beside_cross_entropy_and_its_nearest_control(folder):
+    table = table_of_tries(folder / "benchmarks" / "prize-made.json")
+    rows = [[cell.text for cell in row] for row in table.rows]
+    assert rows == [
+        ["new cross-entropy head, frozen trunk", "−0.15 [−0.25, +0.05]", "–", "–", "9"],
+        ["new CAMRI head, frozen trunk", "−0.34 [−0.44, −0.14]", "+0.14 [+0.04, +0.34]",
+         "new L2-softmax head, frozen trunk", "7"],
+        ["margin on both sides of the boundary, 0.2", "0.00 [−0.10, +0.20]", "+1.00 [+0.90, +1.20]",
+         "L2-softmax", "10"],
+    ]  # fmt: skip
+    assert "from 0.539 to 0.769" in table.notes[0]
+    assert "not corrected for 12 arms" in table.notes[0]
+
+
+def test_the_docs_make_it_of_the_results_folder(folder):
+    text = make_block("tries made", Site([], folder=folder), "img")
+    assert "| new CAMRI head, frozen trunk | −0.34 \\[−0.44, −0.14\\] |" in text
+    with pytest.raises(InputError, match=r"prize-other\.json cannot be read"):
+        make_block("tries other", Site([], folder=folder), "img")
