@@ -7,6 +7,7 @@
 from collections.abc import Callable
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -59,29 +60,6 @@ class _Head(nn.Module):
         """Draw the weight anew, Glorot-uniform, from `generator` or else from torch's global one."""
         _draw(self.weight, nn.init.xavier_uniform_, generator)
 
-    def forward(self, features: Tensor) -> Tensor:
-        weight: Tensor = self.weight
-        if not isinstance(features, Tensor):
-            raise InputError(
-                f"features of type {type(features).__name__} are no tensor; give (..., {self.in_features})"
-            )
-        if features.shape[-1:] != (self.in_features,):
-            raise InputError(
-                f"features of shape {tuple(features.shape)} do not fit this head: "
-                f"the last dimension must be in_features={self.in_features}"
-            )
-        if not features.dtype == weight.dtype == torch.float32:
-            dtype = torch.promote_types(torch.promote_types(features.dtype, weight.dtype), torch.float32)
-            features, weight = features.to(dtype), weight.to(dtype)
-        if _may_be_autocast(features):
-            with torch.autocast(device_type=features.device.type, enabled=False):
-                return self._product(features, weight)
-        return self._product(features, weight)
-
-    def _product(self, features: Tensor, weight: Tensor) -> Tensor:
-        """The output; features and weight come in float32, or float64 where either of them is."""
-        raise NotImplementedError
-
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, num_classes={self.num_classes}"
 
@@ -101,18 +79,8 @@ class CosineHead(_Head):
     tensor([[0.6000, 0.8000, 0.0000]])
     """
 
-    def _product(self, features: Tensor, weight: Tensor) -> Tensor:
-        # The lengths are taken out of the smallest of features (B, D), weight (C, D) and product (B, C). At D 512,
-        # loss included, on one CPU core, out of the product alone / out of features and weight alone: 0.88 of the
-        # time at B 1,024, C 10; 0.92 at 64, 1,000; 1.04 at 1,024, 1,000 (fastest of 200, 184 and 19 steps).
-        over_feature, over_weight = _over_length(features, keepdim=True), _over_length(weight)
-        if self.num_classes < self.in_features:
-            return F.linear(features, weight) * over_feature * over_weight
-        features = features * over_feature
-        # A trace has to serve any batch, so it does not ask for the size of this one.
-        if not torch.compiler.is_compiling() and features.shape[:-1].numel() < self.in_features:
-            return F.linear(features, weight) * over_weight
-        return F.linear(features, weight * over_weight.unsqueeze(-1))
+    def forward(self, features: Tensor) -> Tensor:
+        return _cosines(features, self.weight)
 
 
 class LinearHead(_Head):
@@ -135,8 +103,53 @@ class LinearHead(_Head):
         if hasattr(self, "bias"):  # not yet there while the base class is being built
             nn.init.zeros_(self.bias)
 
-    def _product(self, features: Tensor, weight: Tensor) -> Tensor:
-        return F.linear(features, weight, self.bias.to(weight.dtype))
+    def forward(self, features: Tensor) -> Tensor:
+        return _logits(features, self.weight, self.bias)
+
+
+# torch.fx takes these two whole: a graph of their steps would lose the checks and the autocast that is switched off.
+@torch.fx.wrap
+def _cosines(features: Tensor, weight: Tensor) -> Tensor:
+    return _in_float32(_cosines_of_floats, features, weight)
+
+
+@torch.fx.wrap
+def _logits(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return _in_float32(F.linear, features, weight, bias)
+
+
+def _in_float32(product: Callable[..., Tensor], features: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
+    """The product without autocast, of tensors in float32, or in float64 where features or weight are."""
+    in_features = weight.shape[-1]
+    if not isinstance(features, Tensor):
+        raise InputError(f"features of type {type(features).__name__} are no tensor; give (..., {in_features})")
+    if features.shape[-1:] != (in_features,):
+        raise InputError(
+            f"features of shape {tuple(features.shape)} do not fit this head: "
+            f"the last dimension must be in_features={in_features}"
+        )
+    if not features.dtype == weight.dtype == torch.float32:
+        dtype = torch.promote_types(torch.promote_types(features.dtype, weight.dtype), torch.float32)
+        features, weight, bias = features.to(dtype), weight.to(dtype), tuple(b.to(dtype) for b in bias)
+    if _may_be_autocast(features):
+        with torch.autocast(device_type=features.device.type, enabled=False):
+            return product(features, weight, *bias)
+    return product(features, weight, *bias)
+
+
+def _cosines_of_floats(features: Tensor, weight: Tensor) -> Tensor:
+    num_classes, in_features = weight.shape
+    # The lengths are taken out of the smallest of features (B, D), weight (C, D) and product (B, C). At D 512,
+    # loss included, on one CPU core, out of the product alone / out of features and weight alone: 0.88 of the
+    # time at B 1,024, C 10; 0.92 at 64, 1,000; 1.04 at 1,024, 1,000 (fastest of 200, 184 and 19 steps).
+    over_feature, over_weight = _over_length(features, keepdim=True), _over_length(weight)
+    if num_classes < in_features:
+        return F.linear(features, weight) * over_feature * over_weight
+    features = features * over_feature
+    # A trace has to serve any batch, so it does not ask for the size of this one.
+    if not torch.compiler.is_compiling() and features.shape[:-1].numel() < in_features:
+        return F.linear(features, weight) * over_weight
+    return F.linear(features, weight * over_weight.unsqueeze(-1))
 
 
 HEADS: dict[str, type[CosineHead] | type[LinearHead]] = {"cosine": CosineHead, "linear": LinearHead}

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -291,6 +292,32 @@ def test_exports_with_a_free_batch_size(make, num_classes):
     program = torch.export.export(head, (torch.randn(4, 6, generator=seeded(1)),), dynamic_shapes=shapes)
     x = torch.randn(9, 6, generator=seeded(2))
     torch.testing.assert_close(program.module()(x), head(x), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [CosineHead, LinearHead])
+def test_fx_traces_a_head_as_one_step(make):
+    """As feature extractors and quantisation trace models; the graph still computes in float32 and refuses."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), make(6, 3, seeded()))
+    traced = torch.fx.symbolic_trace(model)
+    x = torch.randn(5, 4, generator=seeded(1))
+    assert torch.equal(traced(x), model(x))
+    assert [node.name for node in traced.graph.nodes if node.op == "call_function"] in (["_cosines"], ["_logits"])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert traced(x).dtype == torch.float32
+        assert torch.equal(traced(x), model(x))
+    traced.get_submodule("0").weight.data = torch.zeros(7, 4)
+    traced.get_submodule("0").bias.data = torch.zeros(7)
+    with pytest.raises(InputError, match=re.escape("features of shape (5, 7) do not fit")):
+        traced(x)
+
+
+@pytest.mark.parametrize("make", [CosineHead, LinearHead])
+@pytest.mark.parametrize("num_classes", [3, 8])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_traced_by_jit_serves_any_batch(make, num_classes):
+    head = make(6, num_classes, seeded())
+    x = torch.randn(9, 6, generator=seeded(1))
+    torch.testing.assert_close(torch.jit.trace(head, x[:4])(x), head(x), rtol=0, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
