@@ -72,7 +72,7 @@ def _make_ldam(
 def _make_logit_adjusted(
     num_classes: int, class_counts: Sequence[int], knobs: dict[str, Any], **common: Any
 ) -> modules.Criterion:
-    adjustments = knobs["tau"] * penalties.log_priors(class_counts)
+    adjustments = penalties.log_priors(class_counts, knobs["tau"])
     for index, shift in knobs["d"].items():
         adjustments[index] -= shift
     return modules.LogitAdjustedLoss(adjustments, **common)

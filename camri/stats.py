@@ -249,9 +249,9 @@ def _p_of(estimate: float, seeds: _Variance, images: float, least: float) -> flo
 
 
 @lru_cache
-def _chi_squares(freedom: float, num: int = 4000) -> Array:
-    """The middles of that many equal parts of a χ² distribution."""
-    return np.asarray(2 * special.gammaincinv(freedom / 2, (np.arange(num) + 0.5) / num))
+def _chi_squares(freedom: float) -> Array:
+    """The middles of 4,000 equal parts of a χ² distribution."""
+    return np.asarray(2 * special.gammaincinv(freedom / 2, (np.arange(4000) + 0.5) / 4000))
 
 
 def _draw_mean(values: Array, rng: np.random.Generator, num_draws: int) -> Array:

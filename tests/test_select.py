@@ -19,13 +19,13 @@ from camri.select import (
     Rule,
     Trial,
     Validation,
-    _rule_for,
     choose,
     choose_as_paper,
     judge,
     mark_best,
     measure,
 )
+from camri.select.judgement import _rule_for
 from camri.stats import compare, summarise
 
 # Table I: recall and accuracy; for CIFAR-10 the poster's four decimals, on which the rule is a knife-edge.
@@ -366,17 +366,15 @@ def made_study(seed, num_settings, num_seeds=6, num_images=150, better=0.0):
 def test_a_gain_is_what_the_statistics_say_of_its_arms():
     ce, others = made_study(0, num_settings=2, better=0.8)
     choice = choose(ce.validation(), [one.validation() for one in others])
-    found = judge(choice, ce, others, seed=3, epsilon=0.02, num_draws=300)
+    found = judge(choice, ce, others, seed=3, num_draws=300)
     chosen, labels = found.arms["chosen"], ce.trials[0].test.labels
     for name, gain in found.gains.items():
         other = found.arms[name]
-        assert gain.chance_of_fall == np.mean(gain.accuracy.draws < -0.02)
+        assert gain.chance_of_fall == np.mean(gain.accuracy.draws < -0.005)
         assert len(gain.accuracy.draws) == 300
         by_hand = compare(chosen.correct[:, labels == 1], other.correct[:, labels == 1], seed=3, num_draws=300)
         assert (gain.recall.low, gain.recall.high, gain.recall.p) == (by_hand.low, by_hand.high, by_hand.p)
     assert 0 < found.gains["baseline"].chance_of_fall < 1
-    usual = judge(choice, ce, others, seed=3).gains["baseline"]
-    assert usual.chance_of_fall == np.mean(usual.accuracy.draws < -0.005)
 
 
 def test_the_recall_of_several_classes_is_their_mean_however_many_images_each_has():
