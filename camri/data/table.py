@@ -222,11 +222,15 @@ def to_features(values: np.ndarray, where: str, names: list[str] | None = None) 
         features = values.astype(np.float32)
     wrong = np.argwhere(~np.isfinite(features))
     if len(wrong):
-        row, column = wrong[0]
+        is_absent = ~np.isfinite(values[tuple(wrong.T)].astype(np.float64))
+        such = wrong[is_absent] if is_absent.any() else wrong
+        row, column = such[0]
         name = names[column] if names and column < len(names) else column
+        largest = f"{np.finfo(np.float32).max:.2g}"
+        too_large = f"are beyond {largest}, the largest that a model computes with: rescale the column"
         raise InputError(
-            f"{where}: the feature in row {row}, column {name} is {values[row, column]}; "
-            f"{len(wrong)} such values must be filled in or removed"
+            f"{where}: the feature in row {row}, column {name} is {values[row, column]}; {len(such)} such values "
+            f"{'must be filled in or removed' if is_absent.any() else too_large}"
         )
     return features
 

@@ -9,6 +9,7 @@ from camri.data.decode import to_array as decode_image
 from camri.data.parallel import for_each, shared_array
 from camri.export.trained import Trained
 
+LARGEST = float(np.finfo(np.float32).max)  # beyond it a number is infinite to the model
 CHUNK_ROWS = 1024
 Told = Callable[[int], None]  # hears how many inputs of a group have been read
 
@@ -88,7 +89,8 @@ class Ready:
                 for row in np.flatnonzero(~np.isfinite(inputs).all(axis=1)).tolist():
                     column = int(np.flatnonzero(~np.isfinite(inputs[row]))[0])
                     name = repr(self.names[column]) if self.names else column
-                    infinite = f"feature {name} is {inputs[row, column]}; it must be a finite number"
+                    value = self.array[start + row, column]
+                    infinite = f"feature {name} is {value}; it must be a number within ±{LARGEST:.2g}"
                     problems[row] = self.problems.get(rows[row], infinite)
                     inputs[row] = 0
             told(start + len(inputs))

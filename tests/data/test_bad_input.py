@@ -266,7 +266,15 @@ def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
         ("f,label\n0,a\n1,b\x7f\n", r"class name 'b\\x7f' is not printable UTF-8 text; rename it"),
         ("path,label\n0.png,a\n1.png,a\n", r"has one class only \('a'\)"),
         ("f1,f2,label\n1,2,a\n3,,b\n", r"the feature in row 1, column f2 is nan; 1 such values must be filled in"),
-        ("f1,label\ninf,a\n3,b\n", "the feature in row 0, column f1 is inf"),
+        (
+            "f1,label\ninf,a\n3,b\n",
+            "the feature in row 0, column f1 is inf; 1 such values must be filled in or removed",
+        ),
+        (
+            "f1,label\n1,a\n-1e39,b\n2e40,a\n",
+            r"row 1, column f1 is -1e\+39; 2 such values are beyond 3\.4e\+38, the largest .*: rescale the column",
+        ),
+        ("f1,label\n1e39,a\n,b\n", "row 1, column f1 is nan; 1 such values must be filled in or removed"),
     ],
 )
 def test_bad_csv(tmp_path: Path, text: str, sentence: str) -> None:

@@ -43,7 +43,7 @@ def test_a_row_with_a_problem_is_zeros_of_the_model_s_kind(tmp_path):
     assert (chunk.inputs.shape, chunk.inputs.any()) == ((1, 6, 9, 3), False)
     chunk = only_chunk(Ready("t", rows), FEATURES)
     np.testing.assert_array_equal(chunk.inputs, np.float32([[1, 2, 3], [0, 0, 0]]))
-    assert chunk.problems == {1: "feature 1 is -inf; it must be a finite number"}
+    assert chunk.problems == {1: "feature 1 is -1e+300; it must be a number within ±3.4e+38"}
     assert np.isnan(rows[1, 2]), "the user's array was changed"
 
 
@@ -272,7 +272,7 @@ def test_a_list_that_is_missing_or_short_is_a_problem_of_its_row_alone(here):
     ((found,), _) = find_inputs(["t.parquet"], FEATURES)
     assert only_chunk(found, FEATURES).problems == {
         1: "its list is missing, and the model takes 3 numbers",
-        2: "feature 1 is nan; it must be a finite number",
+        2: "feature 1 is nan; it must be a number within ±3.4e+38",
         3: "its list is 1 long, and the model takes 3 numbers",
     }
     assert only_chunk(found, FEATURES).inputs[0].tolist() == [1, 2, 3]
