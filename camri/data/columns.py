@@ -55,7 +55,13 @@ def read_table(file: Path, named: Container[str | None] = ()) -> Any:
         table = _read_text(file, named) if file.suffix.lower() in TEXT_SUFFIXES else _read_parquet(file)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"{file} cannot be read as a table: {reason}; save it again") from None
+        remedy = "save it again"
+        if "columns, got" in reason:
+            remedy = (
+                "give each row as many values as the first line has names (a comma within a value needs quotes, a "
+                "decimal is written with a point)"
+            )
+        raise InputError(f"{file} cannot be read as a table: {reason}; {remedy}") from None
     if twice := sorted(name for name, count in Counter(table.column_names).items() if count > 1):
         raise InputError(f"{file} has two columns called {twice[0]!r}; rename one")
     if not table.num_rows:

@@ -130,7 +130,7 @@ def _without_points(names: list[str], where: str) -> list[str]:
     >>> _without_points(["0.0", "1.0", "2"], "t.csv"), _without_points(["1.0", "beta"], "t.csv")
     (['0', '1', '2'], ['1.0', 'beta'])
     """
-    if not all(_is_float(name) for name in names):
+    if not all(is_float(name) for name in names):
         return names
     whole = [str(int(name.partition(".")[0])) if WRITTEN_AS_FLOAT.fullmatch(name) else name for name in names]
     if broken := [name for name in whole if not _is_whole(name)]:
@@ -150,7 +150,8 @@ def _is_whole(name: str) -> bool:
     return name.removeprefix("-").isascii() and name.removeprefix("-").isdigit()
 
 
-def _is_float(name: str) -> bool:
+def is_float(name: str) -> bool:
+    """True for text that is a finite number."""
     try:
         return math.isfinite(float(name))
     except ValueError:

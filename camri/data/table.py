@@ -1,5 +1,6 @@
 """Tables: CSV, TSV or parquet with image bytes, image paths, or ready-made features; and a label column."""
 
+import re
 from collections.abc import Container
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ import numpy as np
 
 from camri.data import columns, lists
 from camri.data.folder import is_clutter, shown, subfolders, visible
-from camri.data.labels import SPLIT_ALIASES, encode
+from camri.data.labels import SPLIT_ALIASES, encode, is_float
 from camri.data.listing import EncodedImages, Found, Listing, Options, Part
 from camri.errors import InputError, closest
 from camri.words import listed, name_rows
 
 ROW_NUMBERS = ("", "id", "index", "idx", "row", "unnamed: 0", "__index_level_0__")  # if every row has its own
+
+NUMBER_WITH_COMMAS = re.compile(r"\s*[-+]?[0-9.]*,[0-9.,]*[0-9](e[-+]?[0-9]+)?\s*", re.IGNORECASE)
 
 
 def find(path: Path, options: Options) -> Found | None:
@@ -177,20 +180,26 @@ def _feature_columns(table: Any, roles: Container[str | None], where: str) -> li
                 f"{where}: column {name!r} numbers the rows; a model would learn their order from it: drop the column"
             )
         if not columns.is_number_type(kind):
+            odd = _first_without_number(table.column(name))
+            if NUMBER_WITH_COMMAS.fullmatch(odd):
+                raise InputError(
+                    f"{where}: column {name!r} has numbers with commas (the first is {odd!r}), and whether they part "
+                    "decimals or thousands is not guessed; save the table with decimal points and plain digits (1234.5)"
+                )
             raise InputError(
-                f"{where}: column {name!r} holds {kind} (first {_first(table.column(name))}), and features are "
-                "numbers; encode or drop it, or, where it has the images' paths, name it with path_column= "
-                "(--path-column)"
+                f"{where}: column {name!r} holds {kind} (first {odd if len(odd) <= 30 else f'{odd[:30]}…'!r}), and "
+                "features are numbers; encode or drop it, or, where it has the images' paths, name it with "
+                "path_column= (--path-column)"
             )
     if not rest:
         raise InputError(f"{where} has a label column and nothing else; add image paths or features")
     return rest
 
 
-def _first(column: Any) -> str:
-    """The first value, for people: "0,5" tells of a decimal comma."""
-    text = str(column[0].as_py())
-    return repr(text if len(text) <= 30 else f"{text[:30]}…")
+def _first_without_number(column: Any) -> str:
+    """The first value that is no number, as text; of missing ones and numbers alone the first."""
+    texts = (str(value) for value in column.to_pylist() if value is not None)
+    return next((text for text in texts if not is_float(text)), str(column[0].as_py()))
 
 
 def _are_distinct(column: Any) -> bool:
