@@ -144,24 +144,30 @@ class Prior:
         """The state in which a model gives as many rows to important classes as the baseline does."""
         return int(np.abs(curve.predicted.sum(axis=1) - self.share * curve.total).argmin())
 
-    def weigh(self, scores: Scores, curve: Curve, num_rows: int) -> Array:
+    def weigh(self, scores: Scores, curve: Curve, num_rows: int, gain: Array | None = None) -> Array:
         """The accuracy to expect in each state of the scores' curve, of so many rows: (K,).
 
         At the start it is the baseline's, or less where rows show it, or more in so far as rows are many. From there on
-        each row that changes counts with what its label says and with what the model's own probabilities say, which
-        the luck of rows cannot flatter.
+        each row that changes counts with what its label says and with what probabilities say, which the luck of rows
+        cannot flatter: its gain (N,) is the chance that its best important class is right, less that of its best other
+        class. By default it is that of the model's own probabilities.
         """
         predicted, start = curve.predicted.sum(axis=1), self.start(curve)
-        lead = scores.shifted(curve.shift[start])
-        top = np.maximum(lead.max(axis=1), 0.0)
-        whole = np.exp(scores.rest_spread - top) + np.exp(lead - top[:, None]).sum(axis=1)
-        gain = (np.exp(lead.max(axis=1) - top) - np.exp(-top)) / whole
-        order = np.argsort(-lead.max(axis=1), kind="stable")
+        if gain is None:
+            gain = _own_gain(scores, float(curve.shift[start]))
+        order = np.argsort(-scores.shifted().max(axis=1), kind="stable")
         expected = np.concatenate([[0.0], np.cumsum(gain[order])])[predicted] / curve.total
         trust = num_rows / (num_rows + self.num_rows)
         surplus = curve.accuracy[start] - self.accuracy
         seen, thought = (one - one[start] for one in (curve.accuracy, expected))
         return self.accuracy + min(surplus, trust * surplus) + trust * seen + (1 - trust) * thought
+
+
+def _own_gain(scores: Scores, shift: float) -> Array:
+    lead = scores.shifted(shift)
+    top = np.maximum(lead.max(axis=1), 0.0)
+    whole = np.exp(scores.rest_spread - top) + np.exp(lead - top[:, None]).sum(axis=1)
+    return (np.exp(lead.max(axis=1) - top) - np.exp(-top)) / whole
 
 
 @dataclass(frozen=True)
@@ -186,6 +192,7 @@ def choose_shift(
     each: bool = False,
     negative: bool = False,
     prior: Prior | None = None,
+    gain: Array | None = None,
 ) -> Shift | None:
     """The shift with the best recall at no less than the accuracy floor; None where no shift reaches the floor.
 
@@ -196,6 +203,7 @@ def choose_shift(
     negative: whether a shift may lower an important class.
     prior: the floor is kept by the accuracy to expect, and not by that of these rows, whose luck a shift would use up;
     of equal values it takes that nearest to the baseline.
+    gain: what the prior takes for its probabilities (see `Prior.weigh`).
 
     >>> from camri.metrics import condense
     >>> scores = condense(np.array([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]]), [1, 1, 0], (1,))
@@ -224,7 +232,7 @@ def choose_shift(
     lowest = -np.inf if negative else 0.0
     if prior is not None:
         num_rows = len(pooled) if isinstance(scores, Scores) else len(scores[0])  # several models of the same rows
-        expected = prior.weigh(pooled, curve, num_rows)
+        expected = prior.weigh(pooled, curve, num_rows, gain)
         reached = np.where(curve.shift >= lowest, feasible(curve.recall, expected), -np.inf)
         if reached.max() == -np.inf:
             return None

@@ -141,7 +141,14 @@ def test_the_accuracy_to_expect_of_six_images_by_hand():
     np.testing.assert_allclose(half, 0.5 + (seen + thought) / 12, atol=1e-3)  # leads are kept in half precision
     quarter = Prior(0.5, 2 / 6, 18).weigh(scores, curve, 6)
     np.testing.assert_allclose(quarter, 0.5 + (0.25 * seen + 0.75 * np.array(thought)) / 6, atol=1e-3)
+    # Told what each image gains, it takes that for its probabilities: LEADS' own order counts, not the gains'.
+    gain = np.array([0.0, 0.0, 0.4, 0.3, 0.2, 0.1])
+    rising = [0.0, *np.cumsum(gain[np.argsort(-np.array(LEADS))])]
+    told = Prior(0.5, 2 / 6, 6).weigh(scores, curve, 6, gain)
+    np.testing.assert_allclose(told, 0.5 + (seen + rising - np.float64(rising[2])) / 12, atol=1e-12)
     assert choose_shift(scores, accuracy_floor=0.5).shift == (2.5,)
+    held = choose_shift(scores, accuracy_floor=0.5, prior=Prior(0.5, 2 / 6, 6), gain=gain)
+    assert held.accuracy == told.max()
     found = choose_shift(scores, accuracy_floor=0.5, prior=Prior(0.5, 2 / 6, 6))
     assert (found.shift, found.recall) == ((1.25,), (2 / 3,))
     assert found.accuracy == pytest.approx(0.5 + (1 + math.tanh(-0.5)) / 12)

@@ -5,6 +5,7 @@ import math
 from camri.audit.change import Change
 from camri.audit.result import FEWEST_GROUPS, Audit, ClassResult, Promise, Rate
 from camri.audit.verdict import FEWEST_ROWS
+from camri.posthoc import PRIOR_ROWS
 from camri.report.answer import Answer
 from camri.report.numbers import points, span
 from camri.report.table import BLANK, Cell, Table, cells
@@ -25,15 +26,18 @@ def answer(found: Audit) -> Answer:
 
 def note(found: Audit) -> str:
     """What the figures hold for."""
+    chance = f" The chance of a fall also counts what calibrated scores lead to expect, for {PRIOR_ROWS} rows."
+    chance = chance if found.kind == "gain" else ""
     if found.num_groups is None:
         return (
             "The shift is tuned on rows other than those it is judged on. Rows count as independent: frames of one "
             "film, or copies, are fewer than they look (then say which belong together, with --group). Intervals hold "
-            "for rows like these."
+            f"for rows like these.{chance}"
         )
     return (
         "The shift is tuned on groups other than those it is judged on. Rows of one group count for as many as they "
         "are worth, by how alike they turned out; groups count as independent. Intervals hold for groups like these."
+        + chance
     )
 
 

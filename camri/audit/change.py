@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
@@ -15,7 +15,10 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Change:
-    """A share of rows after, less before, with its 95 % interval; `gained` and `lost` are the rows that changed."""
+    """A share of rows after, less before, with its 95 % interval; `gained` and `lost` are the rows that changed.
+
+    worth: how many independent rows the rows count for. centre, sd: of the normal distribution that chances are of.
+    """
 
     estimate: float
     low: float
@@ -23,12 +26,23 @@ class Change:
     gained: int
     lost: int
     num: int
+    worth: float
     centre: float
     sd: float
 
     def chance_of_fall(self, epsilon: float = 0.0) -> float:
         """The probability that the true change is below −epsilon."""
         return float(special.ndtr((-epsilon - self.centre) / self.sd))
+
+    def expecting(self, change: float, num_rows: int) -> "Change":
+        """The same with chances that weigh an expected change as so many rows; the interval is the rows' own.
+
+        Rows that show a gain were lucky more often than not, and their chance alone does not know that: of made tables
+        of 300 rows that showed one, accuracy fell by more than half a point in .40. Rows alone told .20, so they tell
+        .32; over all such tables the squared error of the chance falls from .25 to .14 (docs/log.md).
+        """
+        trust = self.worth / (self.worth + num_rows)
+        return replace(self, centre=trust * self.centre + (1 - trust) * change)
 
 
 def compare_rows(before: Array, after: Array, labels: Array | None = None, groups: Array | None = None) -> Change:
@@ -50,7 +64,9 @@ def compare_rows(before: Array, after: Array, labels: Array | None = None, group
     centre = float(np.mean([one[3] for one in parts]))
     sd = math.sqrt(sum(one[4] for one in parts)) / len(parts)
     half = float(special.ndtri((1 + LEVEL) / 2)) * sd
-    return Change(estimate, max(-1.0, centre - half), min(1.0, centre + half), gained, lost, num, centre, sd)
+    return Change(
+        estimate, max(-1.0, centre - half), min(1.0, centre + half), gained, lost, num, num / effect, centre, sd
+    )
 
 
 def _part(before: Array, after: Array, effect: float) -> Sequence[float]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from camri.audit.calibration import Calibration
 from camri.audit.change import compare_rows
 from camri.audit.parts import tune_and_judge
 from camri.audit.result import Audit, ClassResult, Price, Promise, Rate
@@ -13,7 +14,7 @@ from camri.audit.scores import Checked, check, exact, rows_of
 from camri.errors import InputError
 from camri.guarantee import assure
 from camri.metrics import Array, Scores
-from camri.posthoc import Curve, choose_shift, trace
+from camri.posthoc import PRIOR_ROWS, Curve, Prior, choose_shift, trace
 from camri.stats import FALL
 
 FEWEST_ROWS = 20  # of an important class: with fewer an interval of its recall is wider than .4
@@ -55,7 +56,7 @@ def audit(
     >>> scores = drawn.normal(size=(600, 3)) + 2 * np.eye(3)[labels] - [0, 1.5, 0]
     >>> found = audit(scores, labels, "stop", classes=["limit", "stop", "yield"])
     >>> found.kind, round(found.shift, 2), round(found.recall.estimate, 2), round(found.accuracy.estimate, 2)
-    ('gain', 2.41, 0.43, 0.01)
+    ('gain', 2.41, 0.43, 0.02)
     """
     if not 0 <= tolerance < 1:
         raise InputError(f"tolerance={tolerance!r} (--keep-accuracy) is not allowed; give 0 to 1, 0.01 for a point")
@@ -66,18 +67,23 @@ def audit(
     judged = np.sort(np.concatenate([rows for _, rows in parts]))
     _refuse_empty(checked, every, judged, parts)
     after, tuned = np.zeros(len(every), dtype=bool), np.zeros(len(every), dtype=bool)
+    expected = np.zeros(len(every))
     for tuning, rows in parts:
         tuned[tuning] = True
-        after[rows] = rows_of(every, rows).correct(_tune(rows_of(every, tuning), tolerance))
+        part_shift, calibration = _tune(rows_of(every, tuning), checked.logits[tuning], tolerance)
+        part = rows_of(every, rows)
+        after[rows] = part.correct(part_shift)
+        moved = part.predict(part_shift) != part.predict()
+        expected[rows[moved]] = calibration.gain(checked.logits[rows[moved]], every.important)
     whole = np.flatnonzero(tuned)
     before = every.correct()[judged]
     after, here = after[judged], rows_of(every, judged)
     own = np.isin(here.labels, every.important)
     marks = None if checked.groups is None else checked.groups[judged]
     recall = compare_rows(before[own], after[own], here.labels[own], None if marks is None else marks[own])
-    accuracy = compare_rows(before, after, groups=marks)
+    accuracy = compare_rows(before, after, groups=marks).expecting(float(expected[judged].mean()), PRIOR_ROWS)
     enough = min(int(here.num.min()), int(rows_of(every, whole).num.min())) >= FEWEST_ROWS
-    shift = _tune(rows_of(every, whole), tolerance)
+    shift, _ = _tune(rows_of(every, whole), checked.logits[whole], tolerance)
     is_free = accuracy.high >= -tolerance and accuracy.chance_of_fall(tolerance + FALL) < 0.5
     curve = trace(here)
     return Audit(
@@ -120,11 +126,20 @@ def _promise(
     )
 
 
-def _tune(scores: Scores, tolerance: float) -> float:
-    """The shift with the best recall at no less than the rows' own accuracy, less the tolerance; at least 0."""
-    found = choose_shift(scores, accuracy_floor=scores.accuracy() - tolerance)
+def _tune(scores: Scores, logits: Array, tolerance: float) -> tuple[float, Calibration]:
+    """The shift, at least 0, of the best recall at no less accuracy to expect, less the tolerance; with a calibration.
+
+    What to expect is what the rows show, and what their calibrated probabilities say as if those were 500 rows more.
+    """
+    calibration = Calibration.of(logits, scores.labels, scores.important)
+    found = choose_shift(
+        scores,
+        accuracy_floor=scores.accuracy() - tolerance,
+        prior=Prior.of(scores),
+        gain=calibration.gain(logits, scores.important),
+    )
     assert found is not None, "no shift at all keeps the accuracy as it is"
-    return found.shift[0]
+    return found.shift[0], calibration
 
 
 def _doubt_empty(checked: Checked) -> None:
