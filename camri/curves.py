@@ -1,4 +1,4 @@
-"""Two settings by their whole curves: accuracy at equal recall, where no shift has to be chosen.
+"""Two settings by their whole curves: accuracy or false alarms at equal recall, where no shift has to be chosen.
 
 Near its best accuracy a curve is flat, so the recall reached at a given accuracy is a noisy number: on CIFAR-10's cat,
 ten trials, shifted cross-entropy's has a standard deviation of 6.5 points. The accuracy at a given recall has one of
@@ -7,27 +7,29 @@ ten trials, shifted cross-entropy's has a standard deviation of 6.5 points. The 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
-from camri.errors import InputError
+from camri.errors import InputError, closest
 from camri.metrics import Array, Scores, divide
 from camri.posthoc import SLACK, trace
 from camri.stats import Difference, compare
 
 NUM_RECALLS = 9
+Figure = Literal["accuracy", "alarms"]  # alarms: the share of all images that are taken for a class and of none of them
 ENDLESS = 1e5  # beyond every lead: they are float16, 65,504 at most
 
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """Accuracy of an arm less the baseline's: at each of `recall` (G,), and their mean over that range.
+    """A figure of an arm less the baseline's: at each of `recall` (G,), and their mean over that range.
 
-    `accuracy` is the baseline's, mean over trials (G,).
+    `baseline` is the baseline's, mean over trials (G,).
     """
 
     recall: Array
-    accuracy: Array
+    baseline: Array
     at: tuple[Difference, ...]
     mean: Difference
 
@@ -65,8 +67,12 @@ def compare_curves(
     seed: int,
     recall: Array | None = None,
     groups: Array | None = None,
+    figure: Figure = "accuracy",
 ) -> Gap:
-    """The arm's accuracy less the baseline's at equal recall, with intervals over seeds and images.
+    """The arm's accuracy, or false alarms, less the baseline's at equal recall, with intervals over seeds and images.
+
+    A false alarm is an image of no important class that is taken for one; their share is of all images, as accuracy is.
+    Two models of one accuracy and recall may differ in it: others then confuse the other classes with each other.
 
     Test scores of the same images, trial by trial of the same seeds. Each model is shifted on these very images until
     it reaches a recall, in both arms alike, so nothing is chosen and nothing can be lucky; it says which curve is
@@ -80,31 +86,35 @@ def compare_curves(
     >>> found = compare_curves([better, better], [worse, worse], seed=0, recall=np.array([0.5, 1.0]))
     >>> [float(one.estimate) for one in found.at], float(found.mean.estimate)
     ([0.0, 0.25], 0.125)
+    >>> float(compare_curves([better], [worse], seed=0, recall=np.array([1.0]), figure="alarms").mean.estimate)
+    -0.25
     """
     if len(arm) != len(baseline):
         raise InputError(f"{len(arm)} and {len(baseline)} trials cannot be paired; give the same seeds of both")
+    if figure not in get_args(Figure):
+        raise InputError(f"figure={figure!r} is not compared; {closest(figure, get_args(Figure))}")
     grid = common_range(baseline, arm) if recall is None else np.asarray(recall, dtype=np.float64)
     reached = min(_reached(one) for one in (*arm, *baseline))
     if grid.max() > reached + SLACK:
         raise InputError(f"recall={grid.max():g} is not reached by every model; give recalls up to {reached:.4g}")
-    (mine, my_pull), (its, its_pull) = (_outcomes_of(side, grid) for side in (arm, baseline))
+    (mine, my_pull), (its, its_pull) = (_outcomes_of(side, grid, figure) for side in (arm, baseline))
     pull = my_pull - its_pull
     at = tuple(compare(mine[:, g], its[:, g], besides=pull[:, g], groups=groups, seed=seed) for g in range(len(grid)))
     mean = compare(mine.mean(axis=1), its.mean(axis=1), besides=pull.mean(axis=1), groups=groups, seed=seed)
     return Gap(grid, its.mean(axis=(0, 2)), at, mean)
 
 
-def _outcomes_of(side: Sequence[Scores], grid: Array) -> tuple[Array, Array]:
-    """Which images are right when each model is shifted to each recall, and how each pulls at that: (S, G, N) both."""
-    correct, pulls = zip(*(_outcomes_at(one, grid) for one in side), strict=True)
-    return np.array(correct), np.array(pulls)
+def _outcomes_of(side: Sequence[Scores], grid: Array, figure: Figure) -> tuple[Array, Array]:
+    """What the figure counts when each model is shifted to each recall, and how each image pulls at it: (S, G, N)."""
+    counted, pulls = zip(*(_outcomes_at(one, grid, figure) for one in side), strict=True)
+    return np.array(counted), np.array(pulls)
 
 
-def _outcomes_at(scores: Scores, grid: Array) -> tuple[Array, Array]:
+def _outcomes_at(scores: Scores, grid: Array, figure: Figure) -> tuple[Array, Array]:
     """The same of one model: (G, N).
 
-    An important image that is found makes recall higher by its share, and a smaller shift reaches what is wanted:
-    accuracy goes back along the curve by the slope there. The slope is taken over one standard error of recall to
+    An important image that is found makes recall higher by its share, and a smaller shift reaches what is wanted: the
+    figure goes back along the curve by the slope there. The slope is taken over one standard error of recall to
     either side, which is how far the luck of the images moves it.
     """
     curve = trace(scores)
@@ -113,7 +123,15 @@ def _outcomes_at(scores: Scores, grid: Array) -> tuple[Array, Array]:
     recalls, num = curve.recall[states], curve.num
     error = np.sqrt(np.sum((recalls * (1 - recalls) + 1 / num) / num, axis=1)) / len(num)
     low, high = (curve.reach((grid + step).clip(0.0, curve.mean_recall[-1])) for step in (-error, error))
-    slope = divide(curve.accuracy[high] - curve.accuracy[low], curve.mean_recall[high] - curve.mean_recall[low])
     own = scores.labels[:, None] == np.array(scores.important)
+    counted, level = (correct, curve.accuracy) if figure == "accuracy" else _alarms(scores, own, curve.shift, states)
+    slope = divide(level[high] - level[low], curve.mean_recall[high] - curve.mean_recall[low])
     shares = own @ (len(scores) / (len(num) * num))
-    return correct, np.nan_to_num(slope)[:, None] * shares * (recalls @ own.T - correct)
+    return counted, np.nan_to_num(slope)[:, None] * shares * (recalls @ own.T - correct)
+
+
+def _alarms(scores: Scores, own: Array, shifts: Array, states: Array) -> tuple[Array, Array]:
+    """Which images are false alarms in some states (G, N), and their share in every state (K,)."""
+    best = np.where(own.any(axis=1), -np.inf, scores.lead.astype(np.float64).max(axis=1))
+    share = np.searchsorted(np.sort(-best), shifts, side="left") / len(scores)  # those with best + shift > 0
+    return (best + shifts[states, None] > 0).astype(np.float64), share

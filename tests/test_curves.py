@@ -1,4 +1,4 @@
-"""Whole curves compared: accuracy at equal recall."""
+"""Whole curves compared: accuracy and false alarms at equal recall."""
 
 import numpy as np
 import pytest
@@ -46,34 +46,61 @@ def views(seed, important, num_images=600):
     return [condense(hardness + rng.normal(size=(num_images, 4)), labels, important) for _ in range(2)]
 
 
-def drawn_gaps(arm, baseline, recall, num_draws=300):
+def alarms_at(scores, curve, recall):
+    """The share of images that are of no important class and taken for one, at each recall, one by one."""
+    is_other = ~np.isin(scores.labels, scores.important)
+    return np.array([np.mean(is_other & (scores.predict(curve.shift[s]) != -1)) for s in curve.reach(recall)])
+
+
+def drawn_gaps(arm, baseline, recall, num_draws=300, figure="accuracy"):
     """Gaps at the recalls with both models shifted anew on images drawn with replacement: (num_draws, G)."""
     rng, found = np.random.default_rng(0), []
     for _ in range(num_draws):
         images = rng.integers(0, len(arm), len(arm))
-        curves = [
-            trace(
-                Scores(
-                    one.labels[images], one.important, *(x[images] for x in (one.lead, one.rest_right, one.rest_spread))
-                )
-            )
+        drawn = [
+            Scores(one.labels[images], one.important, *(x[images] for x in (one.lead, one.rest_right, one.rest_spread)))
             for one in (arm, baseline)
         ]
-        found.append(np.subtract(*(curve.accuracy[curve.reach(recall)] for curve in curves)))
+        curves = [trace(one) for one in drawn]
+        if figure == "alarms":
+            found.append(np.subtract(*(alarms_at(s, c, recall) for s, c in zip(drawn, curves, strict=True))))
+        else:
+            found.append(np.subtract(*(curve.accuracy[curve.reach(recall)] for curve in curves)))
     return np.array(found)
 
 
 @pytest.mark.parametrize(("important", "recall"), [((1,), [0.7, 0.9]), ((1, 2), [0.65, 0.75])])
-def test_intervals_are_those_of_shifts_found_anew_on_other_images(important, recall):
+@pytest.mark.parametrize("figure", ["accuracy", "alarms"])
+def test_intervals_are_those_of_shifts_found_anew_on_other_images(important, recall, figure):
     # With shifts taken as given they are .99 and .49 as wide for one class, 1.04 and .68 for two.
     arm, baseline = views(3, important)
-    gap = compare_curves([arm], [baseline], seed=0, recall=np.array(recall))
-    drawn = drawn_gaps(arm, baseline, gap.recall)
+    gap = compare_curves([arm], [baseline], seed=0, recall=np.array(recall), figure=figure)
+    drawn = drawn_gaps(arm, baseline, gap.recall, figure=figure)
     for found, wanted in zip((*gap.at, gap.mean), (*drawn.T, drawn.mean(axis=1)), strict=True):
         assert found.draws.std() == pytest.approx(wanted.std(), rel=0.15)
+    if figure == "alarms":
+        mine, its = (alarms_at(one, trace(one), recall) for one in (arm, baseline))
+        assert [one.estimate for one in gap.at] == pytest.approx(mine - its)
+        assert gap.baseline == pytest.approx(its)
+        return
     assert gap.at[0].estimate == pytest.approx(
         np.subtract(*(trace(one).accuracy[trace(one).reach(recall[0])] for one in (arm, baseline)))
     )
+
+
+def test_models_of_one_accuracy_may_differ_in_false_alarms():
+    # At recall 1 either is wrong of two images: one calls both important, the other takes them for each other.
+    labels = np.array([1, 1, 0, 2, 0, 2])
+    loud = np.array([[0, 9, 0], [0, 9, 0], [5, 0, 0], [0, 0, 5], [0, 9, 0], [0, 9, 0]], dtype=float)
+    calm = loud.copy()
+    calm[4], calm[5] = [0, 0, 5], [5, 0, 0]
+    arm, baseline = (condense(one, labels, (1,)) for one in (calm, loud))
+    recall = np.array([1.0])
+    assert compare_curves([arm], [baseline], seed=0, recall=recall).mean.estimate == 0
+    found = compare_curves([arm], [baseline], seed=0, recall=recall, figure="alarms")
+    assert (found.mean.estimate, found.baseline[0]) == pytest.approx((-2 / 6, 2 / 6))
+    with pytest.raises(InputError, match="figure='alarm' is not compared; did you mean 'alarms'"):
+        compare_curves([arm], [baseline], seed=0, figure="alarm")
 
 
 def test_a_shift_alone_moves_along_the_curve_and_not_above_it():
@@ -99,7 +126,7 @@ def test_every_point_is_the_accuracy_at_that_recall():
                 accuracies.append(curve.accuracy[np.flatnonzero(curve.mean_recall >= recall)[0]])
             wanted.append(accuracies)
         assert gap.at[place].estimate == pytest.approx(np.diff(wanted, axis=1).mean() * -1)
-        assert gap.accuracy[place] == pytest.approx(np.mean(wanted, axis=0)[1])
+        assert gap.baseline[place] == pytest.approx(np.mean(wanted, axis=0)[1])
     assert gap.mean.estimate == pytest.approx(np.mean([one.estimate for one in gap.at]))
 
 

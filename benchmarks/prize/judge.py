@@ -68,7 +68,7 @@ def _compare(mine: Trials, its: Trials, name: str, baseline: Trials) -> dict[str
         arm, other = ([side[seed].scores[split] for seed in seeds] for side in (mine, its))
         recall = common_range([trial.scores[split] for trial in baseline.values()], arm, other)
         gaps[split] = compare_curves(arm, other, seed=0, recall=recall)
-    test = gaps["test"]
+    test, alarms = gaps["test"], compare_curves(arm, other, seed=0, recall=gaps["test"].recall, figure="alarms")
     return {
         "arm": name,
         "num": len(seeds),
@@ -77,6 +77,7 @@ def _compare(mine: Trials, its: Trials, name: str, baseline: Trials) -> dict[str
         "lower_end": _interval(test.at[0]),
         "upper_end": _interval(test.at[-1]),
         "validation": _interval(gaps["val"].mean),
+        "alarms": {**_interval(alarms.mean), "baseline": float(alarms.baseline.mean())},
     }
 
 
@@ -100,7 +101,7 @@ def show(verdict: dict[str, Any]) -> str:
         f"accuracy at equal recall, {low:.3f} to {high:.3f}; 95 % intervals, not corrected for "
         f"{verdict['num_looks']} arms made for the class",
         f"{'arm':19} {'n':>3} {'recall':>12} {'accuracy':>12}  {'against':19} {'n':>3} {'mean gap':>23} "
-        f"{'lower end':>22} {'upper end':>22} {'validation':>22}",
+        f"{'lower end':>22} {'upper end':>22} {'validation':>22} {'false alarms':>22}",
     ]
     for row in verdict["arms"]:
         start = f"{row['arm']:19} {row['recall']['num']:3} {_percent(row['recall'])} {_percent(row['accuracy'])}"
@@ -108,7 +109,7 @@ def show(verdict: dict[str, Any]) -> str:
             line = start
             if other is not None and other["num"]:
                 star = "*" if other["mean"]["low"] > 0 else " "
-                cells = [_points(other[name]) for name in ("mean", "lower_end", "upper_end", "validation")]
+                cells = [_points(other[name]) for name in ("mean", "lower_end", "upper_end", "validation", "alarms")]
                 line += f"  {other['arm']:19} {other['num']:3} {cells[0]:>22}{star} " + " ".join(
                     f"{cell:>22}" for cell in cells[1:]
                 )

@@ -15,7 +15,7 @@ from camri.report import compare, figures, printed
 from camri.report.angles import table_of_angles
 from camri.report.contours import contours
 from camri.report.epochs import table_of_epochs
-from camri.report.gaps import table_of_gaps, table_of_trained
+from camri.report.gaps import table_of_alarms, table_of_gaps, table_of_trained
 from camri.report.records import VERDICT, Results, open_results
 from camri.report.table import Table, to_markdown
 from camri.report.tables import paper_table, table_of_honest
@@ -100,7 +100,7 @@ def _honest(found: list[Results]) -> list[Table]:
     return [_screened(table_of_honest(one.records("honest")), one) for one in found if one.records("honest")]
 
 
-def _united(found: list[Results], make: Callable[[Sequence[Mapping[str, Any]]], Table]) -> list[Table]:
+def _united(found: list[Results], make: Callable[[Sequence[Mapping[str, Any]]], Table | None]) -> list[Table]:
     """One table of the columns of all of them; of several data sets each column names its own."""
     names = {one.name: printed.DATA_TITLES.get(one.verdict["data"], one.verdict["data"]) for one in found}
     several = len(set(names.values())) > 1
@@ -113,7 +113,8 @@ def _united(found: list[Results], make: Callable[[Sequence[Mapping[str, Any]]], 
         for one in found
         for record in one.records("gaps")
     ]
-    return [make(records)] if records else []
+    table = make(records) if records else None
+    return [] if table is None else [table]
 
 
 def _screened(table: Table, one: Results) -> Table:
@@ -179,6 +180,7 @@ KINDS: Mapping[str, Maker] = {
     "honest": _tables(_honest),
     "trained": _tables(lambda found: _united(found, table_of_trained)),
     "gaps": _tables(lambda found: _united(found, table_of_gaps)),
+    "alarms": _tables(lambda found: _united(found, table_of_alarms)),
     "table2": _tables(lambda found: [table_of_angles(one.records("angles")) for one in found]),
     "figure2": _contours,
     "figure3": _drawn("confusion", "figure3"),

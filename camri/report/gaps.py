@@ -1,6 +1,6 @@
 """What a method's training changes: as trained, and at equal recall, where a shift that everybody can add is taken out.
 
-Both tables are made of the same records, a method of a column each, against cross-entropy of the same seeds.
+The tables are made of the same records, a method of a column each, against cross-entropy of the same seeds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from camri.curves import common_range, compare_curves
+from camri.curves import Figure, Gap, common_range, compare_curves
 from camri.metrics import Scores
 from camri.report.numbers import ends_of, interval_of, p_value, points, spread
 from camri.report.reading import Reading, Tried
-from camri.report.table import Cell, Table, cells
+from camri.report.table import BLANK, Cell, Table, cells
 from camri.report.tables import figures
 from camri.report.titles import BASELINE, in_order, title_of
 from camri.report.verdict import SEED, ColumnVerdict, correct_several, same_scale
@@ -26,7 +26,7 @@ CHOSEN = "The setting is the method’s best on validation data."
 def gap_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
     """A record for each column and method: its setting that is best on validation data against cross-entropy.
 
-    p is of the mean gap, over seeds and test data, corrected for all of them (Holm).
+    p is of the mean gap, over seeds and test data, corrected for all of them (Holm); p_alarms that of false alarms.
     """
     records = []
     for one in verdicts:
@@ -36,8 +36,11 @@ def gap_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dic
             gap = _gap(reading, one, one.own[method])
             if gap is not None:
                 records.append({**about, "method": method, "setting": one.own[method].title, **gap})
-    corrected = correct_several([record.pop("p") for record in records])
-    return [{**record, "p_holm": p} for record, p in zip(records, corrected, strict=True)]
+    for old, new in (("p", "p_holm"), ("p_alarms", "p_alarms_holm")):
+        corrected = correct_several([record.pop(old) for record in records])
+        for record, p in zip(records, corrected, strict=True):
+            record[new] = p
+    return records
 
 
 def _gap(reading: Reading, one: ColumnVerdict, setting: Tried) -> dict[str, Any] | None:
@@ -54,8 +57,11 @@ def _gap(reading: Reading, one: ColumnVerdict, setting: Tried) -> dict[str, Any]
     plain = [] if control is None else scores([_by_seed(control)[row.seed] for row in rows])
     recall = common_range(baseline, arm, plain)
     labels, groups = reading.run.labels("test"), reading.run.groups("test")
-    found = compare_curves(arm, baseline, seed=SEED, recall=recall, groups=groups)
-    over_plain = compare_curves(arm, plain, seed=SEED, recall=recall, groups=groups).mean if plain else None
+
+    def over(other: Sequence[Scores], figure: Figure) -> Gap:
+        return compare_curves(arm, other, seed=SEED, recall=recall, groups=groups, figure=figure)
+
+    found, alarms = over(baseline, "accuracy"), over(baseline, "alarms")
     own = np.isin(labels, one.column.indices)
     own_groups = None if groups is None else groups[own]
     mine, its = (np.array([s.correct() for s in side]) for side in (arm, baseline))
@@ -65,13 +71,17 @@ def _gap(reading: Reading, one: ColumnVerdict, setting: Tried) -> dict[str, Any]
         "mean": found.mean,
         "first": found.at[0],
         "last": found.at[-1],
-        "over_l2softmax": over_plain,
+        "over_l2softmax": over(plain, "accuracy").mean if plain else None,
+        "alarms": alarms.mean,
+        "alarms_over_l2softmax": over(plain, "alarms").mean if plain else None,
     }
     record: dict[str, Any] = {
         **figures([float(s.recall().mean()) for s in arm], [s.accuracy() for s in arm]),
         "recall_from": float(recall[0]),
         "recall_to": float(recall[-1]),
         "p": found.mean.p,
+        "p_alarms": alarms.mean.p,
+        "alarms_of_ce": float(alarms.baseline.mean()),
     }
     for name, difference in differences.items():
         record |= ends_of(name, difference)
@@ -134,6 +144,42 @@ def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
         "is found (of one class, half of its misses). Against L2-softmax: the same mean, but over the cosine head "
         "without a margin. Points of a hundred with 95 % intervals, and p of the mean, over seeds and test data; p "
         "corrected for all rows of the study; bold: above 0, p below 0.05.",
+    )
+
+
+def table_of_alarms(records: Sequence[Mapping[str, Any]]) -> Table | None:
+    """False alarms at equal recall, of the records; None where they were not counted."""
+    told = [one for one in records if one.get("alarms") is not None]
+    if not told:
+        return None
+
+    def row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
+        p, rate = one["p_alarms_holm"], one["alarms_of_ce"]
+        return (
+            *cells(title_of(one["method"]), one["setting"], f"{100 * rate:.2f}"),
+            Cell(gap_of(one, "alarms"), bold=one["alarms_high"] < 0 and p is not None and p < 0.05),
+            *cells(f"{points(one['alarms'] / rate, decimals=0)} %" if rate else BLANK, p_value(p)),
+            *cells(gap_of(one, "alarms_over_l2softmax"), str(one["num_trials"])),
+        )
+
+    return _table(
+        told,
+        "False alarms at equal recall, against cross-entropy: is the class told from the others more surely?",
+        (
+            "method",
+            "setting",
+            "cross-entropy’s",
+            "change",
+            "that is",
+            "p (Holm)",
+            "against L2-softmax at its scale",
+            "trials",
+        ),
+        row,
+        "Test data. A false alarm: of no important class, and taken for one; in a hundred of all. Shifted to the same "
+        f"recalls as in the table above, mean over the range. {CHOSEN} A method may have fewer of them and the same "
+        "accuracy: the other classes are then confused with each other more. 95 % intervals and p, over seeds and test "
+        "data; p corrected for all rows of the study; bold: fewer, p below 0.05.",
     )
 
 

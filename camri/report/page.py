@@ -25,7 +25,7 @@ from camri.report.answer import answer
 from camri.report.calibration import calibration_table
 from camri.report.epochs import table_of_epochs
 from camri.report.figures import draw
-from camri.report.gaps import table_of_gaps, table_of_trained
+from camri.report.gaps import table_of_alarms, table_of_gaps, table_of_trained
 from camri.report.glossary import explain
 from camri.report.reading import HARDWARE, VERSIONS, Reading, list_environment
 from camri.report.records import FromRun
@@ -162,7 +162,8 @@ def _of_records(source: FromRun, part: str, why_not: str = "") -> Section:
 
 def _curve(source: FromRun) -> Section:
     section, gaps = _of_records(source, "curves"), source.records("gaps")
-    return replace(section, tables=(table_of_trained(gaps), table_of_gaps(gaps)) if gaps else ())
+    made = (table_of_trained(gaps), table_of_gaps(gaps), table_of_alarms(gaps)) if gaps else ()
+    return replace(section, tables=tuple(table for table in made if table is not None))
 
 
 def _tables(source: FromRun) -> Section:

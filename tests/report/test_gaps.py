@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from camri.curves import compare_curves
-from camri.report.gaps import gap_of, gap_records, table_of_gaps, table_of_trained
+from camri.report.gaps import gap_of, gap_records, table_of_alarms, table_of_gaps, table_of_trained
 from camri.report.verdict import SEED, gain_over_shifted
 from camri.stats import compare
 from camri.study.merge import merge
@@ -189,3 +189,37 @@ def test_settings_without_a_seed_in_common_are_not_compared(opened, tmp_path):
     apart = dataclasses.replace(one, baseline=halves["ce"], own={"camri": halves["camri"]})
     assert gap_records(reading, [apart]) == []
     assert len(gap_records(reading, verdicts)) == 1
+
+
+def test_a_sharper_method_has_fewer_false_alarms_at_equal_recall(opened, gain):
+    reading, verdicts = opened(gain)
+    every = gap_records(reading, verdicts)
+    camri = next(one for one in every if (one["column"], one["method"]) == (0, "camri"))
+    one = verdicts[0]
+    arm, other = (
+        [reading.scores(row, "test", one.column) for row in setting.rows]
+        for setting in (one.own["camri"], one.baseline)
+    )
+    wanted = compare_curves(arm, other, seed=SEED, figure="alarms")
+    assert (camri["alarms"], camri["alarms_low"]) == (wanted.mean.estimate, wanted.mean.low)
+    assert camri["alarms_high"] < 0
+    assert camri["alarms_of_ce"] == wanted.baseline.mean()
+    assert camri["p_alarms_holm"] == pytest.approx(min(1.0, len(every) * wanted.mean.p))  # the least of them all
+    plain = next(setting for setting in one.settings if setting.method == "l2softmax")
+    its = [reading.scores(row, "test", one.column) for row in plain.rows]
+    control = compare_curves(arm, its, seed=SEED, recall=wanted.recall, figure="alarms")
+    assert camri["alarms_over_l2softmax"] == control.mean.estimate
+
+
+def test_the_table_of_alarms_shows_rates_and_what_part_is_saved():
+    counted = {
+        "column": 0, "important": "cat", "method": "camri", "setting": "camri s=8", "num_trials": 10,
+        "alarms": -0.0078, "alarms_low": -0.0103, "alarms_high": -0.0055, "alarms_of_ce": 0.0709, "p_alarms_holm": 0.01,
+        "alarms_over_l2softmax": None, "alarms_over_l2softmax_low": None, "alarms_over_l2softmax_high": None,
+    }  # fmt: skip
+    table = table_of_alarms([counted, {**counted, "alarms_high": 0.001}, {**counted, "p_alarms_holm": 0.06}])
+    shown = ["CAMRI", "camri s=8", "7.09", "−0.78 [−1.03, −0.55]", "−11 %", "0.01", "–", "10"]
+    assert [cell.text for cell in table.rows[0]] == shown
+    assert [row[3].bold for row in table.rows] == [True, False, False]
+    assert table_of_alarms([{**counted, "alarms_of_ce": 0.0}]).rows[0][4].text == "–"
+    assert table_of_alarms([{"column": 0, "method": "camri"}]) is None, "records of before they were counted"

@@ -10,7 +10,10 @@ from camri.report.tries import table_of_tries
 
 
 def gap(arm, estimate, num=10):
-    return {"arm": arm, "num": num, "mean": {"estimate": estimate, "low": estimate - 0.001, "high": estimate + 0.002}}
+    def interval(middle):
+        return {"estimate": middle, "low": middle - 0.001, "high": middle + 0.002}
+
+    return {"arm": arm, "num": num, "mean": interval(estimate), "alarms": interval(-2 * estimate)}
 
 
 @pytest.fixture
@@ -34,11 +37,11 @@ def test_each_arm_stands_beside_cross_entropy_and_its_nearest_control(folder):
     table = table_of_tries(folder / "benchmarks" / "prize-made.json")
     rows = [[cell.text for cell in row] for row in table.rows]
     assert rows == [
-        ["new cross-entropy head, frozen trunk", "−0.15 [−0.25, +0.05]", "–", "–", "9"],
-        ["new CAMRI head, frozen trunk", "−0.34 [−0.44, −0.14]", "+0.14 [+0.04, +0.34]",
-         "new L2-softmax head, frozen trunk", "7"],
+        ["new cross-entropy head, frozen trunk", "−0.15 [−0.25, +0.05]", "–", "+0.30 [+0.20, +0.50]", "–", "–", "9"],
+        ["new CAMRI head, frozen trunk", "−0.34 [−0.44, −0.14]", "+0.14 [+0.04, +0.34]", "+0.68 [+0.58, +0.88]",
+         "−0.28 [−0.38, −0.08]", "new L2-softmax head, frozen trunk", "7"],
         ["margin on both sides of the boundary, 0.2", "0.00 [−0.10, +0.20]", "+1.00 [+0.90, +1.20]",
-         "L2-softmax", "10"],
+         "0.00 [−0.10, +0.20]", "−2.00 [−2.10, −1.80]", "L2-softmax", "10"],
     ]  # fmt: skip
     assert "from 0.539 to 0.769" in table.notes[0]
     assert "not corrected for 12 arms" in table.notes[0]
