@@ -2,6 +2,7 @@
 
 python benchmarks/intervals.py             # differences of recall or accuracy
 python benchmarks/intervals.py --curves    # accuracy at equal recall
+python benchmarks/intervals.py --curves --figure alarms    # false alarms there
 python benchmarks/intervals.py --group-rows 6 --alike 0.9    # six images a patient; with --ungrouped nobody says so
 
 Made tables, seeds × images, of two arms: hardness that both share, each arm's own view of an image, luck of a training,
@@ -104,26 +105,26 @@ def made_models(
     return arms
 
 
-def true_gaps(strengths: tuple[float, float], world: str, counts: list[int], num_important: int) -> np.ndarray:
-    """How much more accurate the first arm is at each of RECALLS, of 40 models each on 20,000 images of their own."""
+def counted_at(scores: Scores, recall: np.ndarray, figure: str) -> np.ndarray:
+    """Which images are right, or false alarms, at each recall: (G, N)."""
+    curve = trace(scores)
+    shifts = curve.shift[curve.reach(recall.clip(max=curve.mean_recall[-1]))]
+    if figure == "accuracy":
+        return np.array([scores.correct(shift) for shift in shifts])
+    is_other = ~np.isin(scores.labels, scores.important)
+    return np.array([is_other & np.isin(scores.predict(shift), scores.important) for shift in shifts])
+
+
+def true_gaps(
+    strengths: tuple[float, float], world: str, counts: list[int], num_important: int, figure: str
+) -> np.ndarray:
+    """What the first arm has over the second at each of RECALLS, of 40 models each on 20,000 images of their own."""
     drawn, gaps = np.random.default_rng(0), []
     for _ in range(40 if strengths[0] != strengths[1] else 0):
         many = [count * 20_000 // sum(counts) for count in counts]
-        curves = [trace(arm[0]) for arm in made_models(strengths, world, many, num_important, 1, drawn)]
-        at = [curve.accuracy[curve.reach(RECALLS.clip(max=curve.mean_recall[-1]))] for curve in curves]
-        gaps.append(at[0] - at[1])
+        arms = made_models(strengths, world, many, num_important, 1, drawn)
+        gaps.append(np.subtract(*(counted_at(arm[0], RECALLS, figure).mean(axis=1) for arm in arms)))
     return np.mean(gaps, axis=0) if gaps else np.zeros_like(RECALLS)
-
-
-def correct_at(side: list[Scores], recall: np.ndarray) -> np.ndarray:
-    """Which images are right (S, N), the mean over recalls, as if shifts had not been found on them."""
-    curves = [trace(one) for one in side]
-    return np.array(
-        [
-            np.mean([one.correct(shift) for shift in curve.shift[curve.reach(recall)]], axis=0)
-            for one, curve in zip(side, curves, strict=True)
-        ]
-    )
 
 
 def judge_curves(asked: argparse.Namespace) -> None:
@@ -137,14 +138,17 @@ def judge_curves(asked: argparse.Namespace) -> None:
         row = []
         for strengths in ((2.5, 2.5), (2.5 + BETTER, 2.5)):
             drawn = np.random.default_rng([list(WORLDS).index(world), num_important, num_images, num_seeds])
-            true = true_gaps(strengths, world, counts, num_important)
+            true = true_gaps(strengths, world, counts, num_important, asked.figure)
             marks = []
             for number in range(asked.tables):
                 arm, other = made_models(strengths, world, counts, num_important, num_seeds, drawn)
                 recall = common_range(other, arm)[[0, 4, 8]]
                 wanted = np.interp(recall, RECALLS, true)
-                found = compare_curves(arm, other, seed=number, recall=recall)
-                given = compare(correct_at(arm, recall), correct_at(other, recall), seed=number, num_draws=500)
+                found = compare_curves(arm, other, seed=number, recall=recall, figure=asked.figure)
+                sides = (
+                    np.array([counted_at(one, recall, asked.figure).mean(axis=0) for one in s]) for s in (arm, other)
+                )
+                given = compare(*sides, seed=number, num_draws=500)  # as if shifts had not been found on these images
                 within = [one.low <= gap <= one.high for one, gap in zip(found.at, wanted, strict=True)]
                 mean = wanted.mean()
                 marks.append(
@@ -170,6 +174,7 @@ def main() -> None:
     parser.add_argument(
         "--curves", action="store_true", help="accuracy at equal recall; images are an important class's"
     )
+    parser.add_argument("--figure", choices=("accuracy", "alarms"), default="accuracy", help="with --curves")
     parser.add_argument("--tables", type=int)
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--images", type=int, nargs="+")
