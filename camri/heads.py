@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from camri.checks import is_size
 from camri.errors import InputError, closest
+from camri.initial import draw
 
 # Below this length a vector counts as zero: the squares of its entries would soon be no normal float32.
 TINY_LENGTH = 1e-15
@@ -58,7 +59,7 @@ class _Head(nn.Module):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weight anew, Glorot-uniform, from `generator` or else from torch's global one."""
-        _draw(self.weight, nn.init.xavier_uniform_, generator)
+        draw(self.weight, nn.init.xavier_uniform_, generator)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, num_classes={self.num_classes}"
@@ -200,7 +201,7 @@ def replace_head(
     if neck is not None:
         # No bias: the batch norm behind it would subtract it.
         linear = nn.utils.skip_init(nn.Linear, old.in_features, neck, bias=False, device=device, dtype=dtype)
-        _draw(linear.weight, nn.init.kaiming_normal_, generator)
+        draw(linear.weight, nn.init.kaiming_normal_, generator)
         new = nn.Sequential(linear, nn.BatchNorm1d(neck, device=device, dtype=dtype), new)
     new.train(old.training)
 
@@ -329,16 +330,6 @@ def _tell_num_classes(model: nn.Module, parents: list[str], num_classes: int) ->
                 continue  # worked out from something else
             if isinstance(getattr(holder, name, None), int):
                 setattr(holder, name, num_classes)
-
-
-def _draw(weight: Tensor, init: Callable[..., Tensor], generator: torch.Generator | None) -> None:
-    """Fill `weight` in place; drawn on the generator's own device, so that it is the same on any other."""
-    if generator is None:
-        init(weight)
-        return
-    with torch.no_grad():
-        drawn = torch.empty(weight.shape, dtype=torch.float32, device=generator.device)
-        weight.copy_(init(drawn, generator=generator))
 
 
 def _may_be_autocast(x: Tensor) -> bool:

@@ -1,17 +1,29 @@
-"""First values of a trunk from a file, instead of drawn ones."""
+"""First values of models: drawn from a generator, or read from a file."""
 
 import hashlib
+from collections.abc import Callable
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
-from torch import nn
+from torch import Tensor, nn
 
 from camri.errors import InputError, closest
 
 CLASSIFIERS = ("head.", "fc.", "classifier.")  # what files of whole models hold beside a trunk
 
 
-def start_from(trunk: nn.Module, path: str, digest: str | None = None) -> None:
+def draw(weight: Tensor, init: Callable[..., Tensor], generator: torch.Generator | None) -> None:
+    """Nothing; `weight` is filled, drawn on the generator's own device, so that it is the same on any other."""
+    with torch.no_grad():
+        if generator is None:
+            init(weight)
+        else:
+            drawn = torch.empty(weight.shape, dtype=torch.float32, device=generator.device)
+            weight.copy_(init(drawn, generator=generator))
+
+
+def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
     """Nothing; the trunk's values are those of a safetensors file, whose names and shapes must be the trunk's.
 
     A file of a whole classifier serves too: "trunk." before its names is taken off, and its last layer is left out.

@@ -4,14 +4,11 @@ A classifier is a trunk and a head: `Classifier(trunk, head)`. Initial values co
 that the caller gives and from nothing else, so that a trial depends on its own seed alone.
 """
 
-import hashlib
 import importlib
 import inspect
 import itertools
 import math
-import struct
 from collections.abc import Callable, Sequence
-from numbers import Real
 from typing import Any
 
 import torch
@@ -19,78 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from camri.checks import is_size
-from camri.counters import reading
+from camri.dropout import Dropout
 from camri.errors import InputError, closest
-from camri.initial import start_from
+from camri.initial import draw, start_from
 from camri.installed import find_installed
 
 Generator = torch.Generator | None
-
-
-class Dropout(nn.Module):
-    """`x` with each entry zeroed with probability `p` and the rest scaled by 1 / (1 - p), in training only.
-
-    Until it is seeded this is `F.dropout`. With a seed the mask is a hash of (seed, number of the call, position):
-    it depends on nothing else, is the same on every device, needs no generator, and can be compiled, captured in a
-    CUDA graph and resumed at any call.
-
-    >>> drop = Dropout(0.5)
-    >>> seed_dropout(drop, 0)
-    >>> drop(torch.ones(8))
-    tensor([2., 2., 0., 2., 0., 0., 0., 2.])
-    """
-
-    calls: Tensor
-    seeds: Tensor
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        if not (isinstance(p, (int, float, Real)) and 0 <= p < 1):
-            raise InputError(f"dropout p={p!r} must be a number of at least 0 and below 1")
-        self.p = p
-        self.seeded = False
-        # Tensors and not numbers: a compiler would make one version of the model for each seed.
-        self.register_buffer("seeds", torch.zeros(2, dtype=torch.int32), persistent=False)
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int32), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        if not self.seeded:
-            return F.dropout(x, self.p, self.training)
-        key = _hash(reading(self.calls), self.seeds[1]) + self.seeds[0]
-        kept = _hash(_position(x), key) >= round((self.p - 0.5) * 2**32)
-        self.calls += 1
-        return torch.where(kept, x * (1 / (1 - self.p)), 0)
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
-
-
-def seed_dropout(model: nn.Module, seed: int) -> None:
-    """Nothing; the masks of every `Dropout` in `model` follow from `seed` from now on, the calls counted from 0."""
-    layers = [module for module in model.modules() if isinstance(module, Dropout)]
-    for place, layer in enumerate(layers):
-        digest = hashlib.blake2b(f"dropout/{seed}/{place}".encode(), digest_size=8).digest()
-        layer.seeded = True
-        layer.seeds.copy_(torch.tensor(struct.unpack(">ii", digest), dtype=torch.int32))
-        layer.calls.zero_()
-
-
-def _position(x: Tensor) -> Tensor:
-    """The number of each entry, int32, counted with the channels last, as images lie in memory."""
-    number = torch.arange(x.numel(), dtype=torch.int32, device=x.device)
-    return number.view(x.shape) if x.dim() != 4 else number.view(x.movedim(1, -1).shape).movedim(-1, 1)
-
-
-def _hash(x: Tensor, key: Tensor | int) -> Tensor:
-    """int32 -> int32 that looks random (Ellis' lowbias32 between two additions of the key); products wrap around."""
-    for multiplier, shift in ((0x7FEB352D, 15), (-0x7B935975, 16)):
-        x = x + key
-        x = x ^ ((x >> 16) & 0xFFFF)
-        x = x * multiplier
-        x = x ^ ((x >> shift) & (2 ** (32 - shift) - 1))
-    return x
 
 
 class Trunk(nn.Module):
@@ -439,12 +370,7 @@ def _initialised(
         return layer
     for name, shape in [(name, one.shape) for name, one in layer.named_parameters()]:
         setattr(layer, name, nn.Parameter(torch.empty(shape, device=device)))  # skip_init, the same, imports sympy
-    with torch.no_grad():
-        if generator is None:
-            init(layer.weight)
-        else:  # drawn on the generator's own device, so that it is the same on any other
-            drawn = torch.empty(layer.weight.shape, device=generator.device)
-            layer.weight.copy_(init(drawn, generator=generator))
-        if layer.bias is not None:
-            layer.bias.zero_()
+    draw(layer.weight, init, generator)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
     return layer

@@ -15,7 +15,7 @@ ROOT = Path(camri.__file__).parent
 FLOORS = [
     {"errors", "installed", "words"},
     {"checks", "counters", "files", "initial", "penalties", "metrics"},
-    {"losses", "posthoc", "stats"},
+    {"dropout", "losses", "posthoc", "stats"},
     {"modules", "heads", "models", "select", "curves", "guarantee", "data"},
     {"methods"},
     {"engine"},

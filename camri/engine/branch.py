@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from camri.data import Split
+from camri.dropout import resume_dropout
 from camri.engine.evaluate import Evaluation, evaluate, judged
 from camri.engine.flat import Flat, Tables
 from camri.engine.loop import decayed
@@ -16,7 +17,7 @@ from camri.engine.padded import PaddedConv2d
 from camri.engine.record import Record
 from camri.engine.replica import Job, draw_epoch, prepare
 from camri.engine.spec import Trial
-from camri.models import Classifier, Dropout
+from camri.models import Classifier
 from camri.modules import Criterion
 
 EVALUATED = 1000  # rows at a time when nothing is learned
@@ -133,9 +134,7 @@ class Replica:
             for name, tensor in self.state().items():
                 tensor.copy_(tensors[name])
             self.criterion.step.copy_(self.step[0])
-            for module in self.model.modules():
-                if isinstance(module, Dropout):
-                    module.calls.copy_(self.step[0])
+            resume_dropout(self.model, self.step[0])
         for flat in self.flats:
             flat.spread()
 

@@ -11,14 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from camri.data import Split
+from camri.dropout import resume_dropout
 from camri.engine import checkpoint, environment, schedule
 from camri.engine.evaluate import Evaluation, evaluate, judged
 from camri.engine.outcome import Outcome
 from camri.engine.record import Record
 from camri.engine.replica import Job, draw_epoch, make, prepare
 from camri.engine.spec import Training, Trial
-from camri.models import Classifier, Dropout
+from camri.models import Classifier
 from camri.modules import Criterion
+
+ADAM_EPS = 1e-7  # Keras' default, which the authors' code kept; PyTorch's is 1e-8
 
 
 def optimizer(model: Classifier, training: Training) -> torch.optim.Optimizer:
@@ -39,9 +42,6 @@ def decayed(model: Classifier) -> list[nn.Parameter]:
     A cosine head's weight is normalised, so decay would only raise its effective rate.
     """
     return [p for p in model.trunk.parameters() if p.dim() > 1]
-
-
-ADAM_EPS = 1e-7  # Keras' default, which the authors' code kept; PyTorch's is 1e-8
 
 
 class Average:
@@ -182,9 +182,7 @@ class _State:
         for place, parameter in enumerate(self._parameters()):
             self.optimise.state[parameter] = _under(f"optimizer.{place}.", tensors)
         self.criterion.step.fill_(step)
-        for module in self.model.modules():
-            if isinstance(module, Dropout):
-                module.calls.fill_(step)
+        resume_dropout(self.model, step)
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.optimise.param_groups for parameter in group["params"]]

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from camri.data import DataSet, batches
+from camri.dropout import seed_dropout
 from camri.engine import schedule
 from camri.engine.spec import Training, Trial, generator, identity
 from camri.errors import InputError
 from camri.heads import HEADS
 from camri.methods import Setting
-from camri.models import Classifier, build, seed_dropout
+from camri.models import Classifier, build
 from camri.modules import Criterion
 
 

@@ -94,7 +94,8 @@ def test_it_learns_what_the_cpu_learns(data):
 @pytest.mark.parametrize("model", ["paper", "small"])
 def test_the_compiled_trunks_gradients_are_those_of_the_plain_one(model, monkeypatch):
     """Through dropout too: its masks were once those of the next step in a compiled backward pass."""
-    from camri.models import build, seed_dropout
+    from camri.dropout import seed_dropout
+    from camri.models import build
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # with it 0.14 is noise
     trunk = build(model, (3, 32, 32), torch.Generator().manual_seed(0)).cuda().train()
