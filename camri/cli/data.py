@@ -22,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+SKIPPED_SHOWN = 20
 CLASSES_SHOWN = 60
 
 
@@ -186,5 +187,7 @@ def _remarks(told: dict[str, Any]) -> list[str]:
     lines += [f"note: {note}" for note in told["notes"]]
     if told["skipped"]:
         lines.append(f"left out as unreadable: {len(told['skipped'])}")
-        lines += [f"  {entry['file']}: {entry['why']}" for entry in told["skipped"][:20]]
+        lines += [f"  {entry['file']}: {entry['why']}" for entry in told["skipped"][:SKIPPED_SHOWN]]
+        if len(told["skipped"]) > SKIPPED_SHOWN:
+            lines.append(f"  … and {len(told['skipped']) - SKIPPED_SHOWN:,} more (--json lists all)")
     return lines

@@ -17,6 +17,7 @@ from camri.errors import InputError
 MAX_PIXELS = 89_478_485  # a quarter of a gigabyte of RGB, where Pillow begins to warn
 DEFAULT_SIDE_PX = 64  # the largest size that is chosen unasked: the paper's largest
 DARK = 64  # 8-bit values below which images of 16 bits are said to use too few of them
+BAD_SHOWN = 5  # unreadable images that a refusal names
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 
 
@@ -41,10 +42,9 @@ def decode_parts(
         probed[row] = _probe(sources[row])
 
     bad = for_each(len(sources), look, progress)
-    _refuse_bad(bad, names, skip_bad)
     good = np.setdiff1d(np.arange(len(sources)), list(bad))
     if not len(good):
-        raise InputError(f"none of the {len(names)} images can be read; the first, {names[0]}: {bad[0]}")
+        _refuse_bad(bad, names, skip_bad)
     shape, notes = _choose_shape(probed[good], size, cropped=any(box is not None for box in boxes))
     extent = probed[good, :2]
     notes["original_sizes"] = {"smallest": extent.min(axis=0).tolist(), "largest": extent.max(axis=0).tolist()}
@@ -54,7 +54,7 @@ def decode_parts(
         if row not in bad:
             out[row] = to_array(sources[row], shape, boxes[row])
 
-    bad |= for_each(len(sources), read, progress)
+    bad |= for_each(len(sources), read, progress)  # also where a header was bad already: all are told at once
     _refuse_bad(bad, names, skip_bad)
     if bad:
         notes["skipped"] = [{"file": names[row], "why": why} for row, why in sorted(bad.items())]
@@ -102,14 +102,19 @@ def _divide(parts: Mapping[str, Part], pixels: np.ndarray, bad: Mapping[int, str
 
 
 def _refuse_bad(bad: Mapping[int, str], names: list[str], skip_bad: bool) -> None:
+    if bad and len(bad) == len(names):
+        raise InputError(f"none of the {len(names):,} images can be read; the first, {names[0]}: {bad[0]}")
     if not bad or skip_bad:
         return
-    row = min(bad)
-    others = f" (and {len(bad) - 1} more of {len(names)})" if len(bad) > 1 else ""
-    raise InputError(
-        f"image {names[row]}{others} cannot be read: {bad[row]}; repair or remove it, "
-        "or leave out unreadable images with skip_bad=True (--skip-bad)"
-    )
+    told = [(names[row], why) for row, why in sorted(bad.items())]
+    if len(told) == 1:
+        ((name, why),) = told
+        said = f"image {name} cannot be read: {why}; repair or remove it"
+    else:
+        shown = ", ".join(f"{name} ({why})" for name, why in told[:BAD_SHOWN])
+        more = ", …" if len(told) > BAD_SHOWN else ""
+        said = f"{len(told):,} of {len(names):,} images cannot be read: {shown}{more}; repair or remove them"
+    raise InputError(f"{said}, or leave out unreadable images with skip_bad=True (--skip-bad)")
 
 
 def _choose_shape(

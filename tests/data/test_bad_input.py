@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+import shutil
 import struct
 import tarfile
 import zipfile
@@ -92,10 +93,21 @@ def test_an_unreadable_image_is_named_or_left_out(pets: Path, spoil: Callable[[P
     assert np.array_equal(data.splits["train"].inputs[1].numpy(), np.asarray(Image.open(pets / "cat" / "002.png")))
 
 
-def test_the_number_of_bad_images_is_told(pets: Path) -> None:
+def test_all_bad_images_are_told_at_once(pets: Path) -> None:
+    """Those whose header is bad, and those that are found bad only when their pixels are read."""
     scribble(pets / "cat" / "001.png")
-    scribble(pets / "dog" / "002.png")
-    refused(pets, r"image cat/001.png \(and 1 more of 6\) cannot be read")
+    for name in ("cat/002.png", "dog/002.png"):
+        Image.effect_noise((64, 64), 50).save(pets / name)
+        truncate(pets / name)
+    refused(
+        pets,
+        r"^3 of 6 images cannot be read: cat/001\.png \(it is not an image of a known kind\), cat/002\.png "
+        r"\(.*truncated.*\), dog/002\.png \(.*truncated.*\); repair or remove them, or leave out .*\(--skip-bad\)$",
+    )
+    for name in ("cat/000.png", "dog/000.png", "dog/001.png"):
+        shutil.copy(pets / "dog" / "002.png", pets / name)
+    for skip_bad in (False, True):
+        refused(pets, r"^none of the 6 images can be read; the first, cat/000\.png: .*truncated", skip_bad=skip_bad)
 
 
 def test_skipping_all_of_a_class_is_refused(pets: Path) -> None:
@@ -343,7 +355,7 @@ def test_bad_parquet(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-9])
     refused(file, "t.parquet cannot be read as a table")
     pq.write_table(pa.table({"image": [b"", None], "label": ["a", "b"]}), file)
-    refused(file, r"image row 0 \(and 1 more of 2\) cannot be read: it is not an image")
+    refused(file, "none of the 2 images can be read; the first, row 0: it is not an image")
 
 
 @pytest.mark.parametrize("written", ["1.0,10.0,-2.0", "1.,10,-2.0", "1,10,-2"])

@@ -58,6 +58,16 @@ def test_show_tells_sizes_groups_splits_and_left_out_files(tmp_path: Path) -> No
     assert "test: 539 rows held out of train by class, seed 0" in run("show", "digits")
 
 
+def test_show_cuts_a_long_list_of_left_out_files_and_says_so(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_picture(tmp_path / name / "good.png", picture(0))
+        for k in range(11):
+            (tmp_path / name / f"{k:02}.png").write_bytes(b"no image")
+    out = run("show", tmp_path, "--skip-bad")
+    assert "left out as unreadable: 22\n  a/00.png: it is not an image of a known kind\n" in out
+    assert "  b/08.png: it is not an image of a known kind\n  … and 2 more (--json lists all)\n" in out
+
+
 def test_show_tells_copies_columns_and_what_is_doubtful(tmp_path: Path) -> None:
     for k in range(4):
         write_picture(tmp_path / f"{k}.png", picture(k % 3))
