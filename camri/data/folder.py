@@ -1,6 +1,7 @@
 """The user's own image folder: a folder per class, with or without train/val/test above."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,12 +48,7 @@ def _class_files(root: Path) -> dict[str, list[str]]:
     """The files of each class, by its name."""
     folders: dict[str, str] = {}
     for name in subfolders(root):
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise InputError(
-                f"{root}: the class folder {os.fsencode(name)!r} is not named in UTF-8; rename it"
-            ) from None
+        _refuse_undecoded(name, root)
         other = folders.setdefault(clean_name(name), name)
         if other != name:
             raise InputError(
@@ -60,6 +56,21 @@ def _class_files(root: Path) -> dict[str, list[str]]:
                 "one"
             )
     return {clean_name(name): list(files_below(root / folder)) for name, folder in folders.items()}
+
+
+def _refuse_undecoded(name: str, root: Path) -> None:
+    """Refuse a class folder whose name Python could not read: bad bytes, or an encoding that is not the names' own."""
+    try:
+        name.encode()
+        return
+    except UnicodeEncodeError:
+        raw = os.fsencode(name)
+    try:
+        known = raw.decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{root}: the class folder {raw!r} is not named in UTF-8; rename it") from None
+    encoding = sys.getfilesystemencoding()
+    raise InputError(f"{root}: the class folder {known!a} cannot be read in this {encoding} locale; set PYTHONUTF8=1")
 
 
 def _list(path: Path, tree: dict[str, dict[str, list[str]]]) -> Listing:

@@ -5,6 +5,8 @@ import os
 import re
 import shutil
 import struct
+import subprocess
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -224,6 +226,15 @@ def test_nothing_that_is_a_data_set(tmp_path: Path) -> None:
 def test_class_folders_that_are_not_utf8(pets: Path) -> None:
     os.rename(pets / "cat", os.fsencode(pets) + b"/caf\xe9")
     refused(pets, r"the class folder b'caf\\xe9' is not named in UTF-8; rename it")
+
+
+def test_a_locale_that_cannot_read_a_class_folder_is_told(pets: Path) -> None:
+    os.rename(pets / "cat", os.fsencode(pets) + "/café".encode())
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "camri", "data", "show", str(pets)]
+    done = subprocess.run(command, env={**os.environ, **plain}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert r"the class folder 'caf\xe9' cannot be read in this ascii locale; set PYTHONUTF8=1" in done.stderr
 
 
 def test_image_files_that_are_not_utf8_are_read_and_named(pets: Path) -> None:
