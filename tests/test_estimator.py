@@ -161,6 +161,10 @@ def test_refuses_arrays_it_cannot_use():
         CamriClassifier().fit(X * 1e40, y)
     with pytest.raises(InputError, match="important='1' is not a label of y; give 1, as y has it"):
         CamriClassifier("1").fit(X, np.arange(60) % 3)
+    with pytest.raises(
+        InputError, match=r"choices: 0, 1, 2; where your y has names, a tool has numbered them in sorted"
+    ):
+        cross_val_predict(CamriClassifier("stop"), X, y, method="predict_proba", cv=2)
     with pytest.raises(ValueError, match="one class"):
         CamriClassifier().fit(X, np.zeros(60))
     with pytest.raises(TypeError, match="sample_weight"):

@@ -62,6 +62,11 @@ def find_important(important: Any, classes: np.ndarray) -> dict[int, float | Non
         if label not in known:
             same = [one for one in known if str(one) == str(label)]
             hint = f"give {same[0]!r}, as y has it" if same else closest(label, known)
+            if isinstance(label, str) and known == list(range(len(known))):
+                hint += (
+                    "; where your y has names, a tool has numbered them in sorted order before fitting, as "
+                    "cross_val_predict(method='predict_proba') and VotingClassifier do: give the number"
+                )
             raise InputError(f"important={label!r} is not a label of y; {hint}")
     if len({strength is None for strength in given.values()}) > 1:
         raise InputError(f"important={important!r} has a strength for some classes only; give one for each, or none")
