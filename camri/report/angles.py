@@ -79,14 +79,17 @@ def table_of_angles(records: Sequence[Mapping[str, Any]]) -> Table:
         notes=(
             f"Mean over trials, {ANGLES_OF[records[0]['images']]}; bold: the smallest of a method’s three. CAMRI and "
             "ArcFace at their Table I settings (by validation where that cell is blank), L2-softmax at CAMRI’s scale; "
-            f"{BLANK} where it was not trained.",
+            f"{BLANK} where it was not trained, or the classes have no images.",
         ),
     )
 
 
-def _three(reading: Reading, setting: Tried, important: Sequence[int]) -> list[float]:
-    """sd of the important classes (their mean), minimum and median of the others."""
+def _three(reading: Reading, setting: Tried, important: Sequence[int]) -> list[float | None]:
+    """sd of the important classes (their mean), minimum and median of the others; None of classes without images."""
     _, sd = reading.angles(setting)
-    is_important = np.isin(np.arange(len(sd)), important)
-    others = sd[~is_important]
-    return [float(np.nanmean(sd[is_important])), float(np.nanmin(others)), float(np.nanmedian(others))]
+    is_important, is_known = np.isin(np.arange(len(sd)), important), np.isfinite(sd)
+    own, others = sd[is_important & is_known], sd[~is_important & is_known]
+    return [
+        float(statistic(values)) if len(values) else None
+        for statistic, values in ((np.mean, own), (np.min, others), (np.median, others))
+    ]

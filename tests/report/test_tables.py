@@ -15,6 +15,7 @@ from rich.console import Console
 from camri.methods import METHODS
 from camri.report import printed
 from camri.report.angles import angle_records, compared, table_of_angles
+from camri.report.reading import Reading
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
 from camri.report.tables import honest_table, paper_table, picked, records_of_columns, table_one
 from camri.report.titles import TITLES
@@ -201,6 +202,24 @@ def test_table_two_has_the_important_class_and_the_others(opened, gain):
 def test_table_two_leaves_the_important_class_out_of_the_others(opened, tmp_path):
     table = table_of_angles(angle_records(*opened(make_run(tmp_path, important=("row",), seeds=1))))
     assert [row[1].text for row in table.rows] == ["0.1000", "0.1100", "0.1200"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("sd", "shown"),
+    [
+        ([0.1, np.nan, np.nan, np.nan], ["0.1000", BLANK, BLANK]),
+        ([np.nan, 0.2, np.nan, 0.4], [BLANK, "0.2000", "0.3000"]),
+    ],
+)
+def test_table_two_is_blank_where_classes_have_no_images(opened, tmp_path, monkeypatch, sd, shown):
+    reading, verdicts = opened(make_run(tmp_path, important=("row",), seeds=1))
+    monkeypatch.setattr(Reading, "angles", lambda *_: (np.array(sd), np.array(sd)))
+    records = angle_records(reading, verdicts)
+    table = table_of_angles(records)
+    assert [row[1].text for row in table.rows] == shown
+    assert [row[1].bold for row in table.rows] == [text == min(set(shown) - {BLANK}) for text in shown]
+    assert json.loads(json.dumps(records, allow_nan=False)) == records
 
 
 NASTY = 'a|b <img src=x onerror=alert(1)> \\input{x} $ & _ "q", *bold* \n | c'
