@@ -18,7 +18,8 @@ def is_size(value: Any) -> bool:
     return isinstance(value, (int, Integral)) and not isinstance(value, bool) and int(value) >= 1
 
 
-def known_dtype(outputs: Tensor) -> Tensor:
+def usable(outputs: Tensor) -> Tensor:
+    """The outputs themselves, a float tensor (…, C) of two classes or more; anything else is refused."""
     if not isinstance(outputs, Tensor):
         raise InputError(f"outputs of type {type(outputs).__name__} are no tensor; give the head's own output")
     if outputs.dim() < 2 or outputs.shape[-1] < 2:
@@ -30,11 +31,12 @@ def known_dtype(outputs: Tensor) -> Tensor:
 
 def as_float(outputs: Tensor) -> Tensor:
     """The outputs in float32, or float64 if they are: half precision would round the loss away."""
-    outputs = known_dtype(outputs)
+    outputs = usable(outputs)
     return outputs if outputs.dtype == torch.float64 else outputs.float()
 
 
 def per_class(values: Tensor, outputs: Tensor, name: str, *, scalar: bool = False) -> Tensor:
+    """The values (C,) in the outputs' dtype; with `scalar`, one number serves every class."""
     num_classes = outputs.shape[-1]
     if scalar and isinstance(values, Tensor) and values.dim() == 0:
         values = values.expand(num_classes)
@@ -42,6 +44,7 @@ def per_class(values: Tensor, outputs: Tensor, name: str, *, scalar: bool = Fals
 
 
 def square(values: Tensor, outputs: Tensor, name: str) -> Tensor:
+    """The values (C, C) in the outputs' dtype."""
     return _fitting(values, outputs, name, (outputs.shape[-1],) * 2)
 
 

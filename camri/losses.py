@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from camri.checks import as_float, check, eager, known_dtype, per_class, square
+from camri.checks import as_float, check, eager, per_class, square, usable
 from camri.errors import InputError, closest
 
 BEYOND_PI = ("monotone", "paper", "clip")
@@ -152,7 +152,7 @@ def margin_softmax(
     >>> bool(camri > plain)
     True
     """
-    smallest = torch.finfo(known_dtype(cos).dtype).eps
+    smallest = torch.finfo(usable(cos).dtype).eps
     cos = as_float(cos)
     margins = per_class(margins, cos, "margins")
     check(cos, labels, scale=scale, margins=margins, label_smoothing=label_smoothing, validate=validate, bound=1.01)
@@ -177,7 +177,7 @@ def add_angular_margin(
     >>> add_angular_margin(cos, torch.tensor([1]), torch.tensor([0.0, 0.3]))
     tensor([[ 0.5000, -0.1985]])
     """
-    smallest = torch.finfo(known_dtype(cos).dtype).eps
+    smallest = torch.finfo(usable(cos).dtype).eps
     cos = as_float(cos)
     margins = per_class(margins, cos, "margins")
     check(cos, labels, margins=margins, validate=validate, bound=1.01)
