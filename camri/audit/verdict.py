@@ -46,10 +46,10 @@ def audit(
     it and what it costs. It is made of all rows, with a split of those of val.
 
     Of 200 made tables each (300 to 4,000 rows, a tenth of them important, with and without something to gain) the
-    recommended shift's true change lay within the 95 % intervals for .85 to .995 and below them for up to .045. Halves
-    that tune for each other: .77 to .995 and up to .115, for a half chooses another shift than the whole
-    (benchmarks/audit.py). With eight rows a group, half of their noise shared: .93 to 1.0 and up to .03 told the
-    groups, .80 to .985 and up to .075 not told.
+    recommended shift's true change lay within the 95 % intervals for .86 to 1.0 and below them for up to .045. Halves
+    that tune for each other: .76 to 1.0 and up to .095, for a half chooses another shift than the whole. With eight
+    rows a group, half of their noise shared: .925 to 1.0 and up to .02 told the groups, .83 to .99 and up to .08 not
+    told (benchmarks/audit.py).
 
     >>> drawn = np.random.default_rng(0)
     >>> labels = drawn.integers(0, 3, 600)
