@@ -47,7 +47,7 @@ class Judged:
 
     @property
     def p(self) -> float:
-        return self.judgement.gains["baseline shifted"].recall.p
+        return self.gain.p
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,8 +25,8 @@ class Study:
 
     `val_fraction` of the train split is held out unless the data set has a validation split of its own (0: none);
     `test_fraction` likewise where it has no test split. `thin` makes classes rare in training: the part of their train
-    rows that is kept. `important_from` is the split on which "worst", "second" and
-    "median" are found: "val", or "test" as the paper did.
+    rows that is kept. `important_from` is the split on which "worst", "second" and "median" are found: "val", or "test"
+    as the paper did.
     """
 
     name: str
