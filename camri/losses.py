@@ -239,6 +239,33 @@ def cosine_margin_softmax(
     return _cross_entropy(logits, labels, label_smoothing)
 
 
+def two_sided_margin_softmax(
+    cos: Tensor,
+    labels: Tensor,
+    margins: Tensor,
+    scale: float | Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """Cross-entropy of scaled cosines, a class's lowered by its margin on its own images and raised on all others.
+
+    (B, C), (B,), (C,) -> (B,). Of this project: a cosine margin on both sides of an important class's boundary, which
+    sets the class apart and speaks neither for nor against it.
+
+    >>> cos, margins = torch.tensor([[0.5, 0.3], [0.1, 0.3]]), torch.tensor([0.2, 0.0])
+    >>> two_sided_margin_softmax(cos, torch.tensor([0, 1]), margins, 1.0) / math.log(2)  # coin tosses
+    tensor([1., 1.])
+    """
+    cos = as_float(cos)
+    margins = per_class(margins, cos, "margins")
+    check(cos, labels, scale=scale, label_smoothing=label_smoothing, validate=validate, bound=1.01,
+           at_least_zero={"margins": margins})  # fmt: skip
+    index = labels.long().unsqueeze(-1)
+    logits = _scale((cos + margins).scatter_add(-1, index, -2 * margins[index]), scale)
+    return _cross_entropy(logits, labels, label_smoothing)
+
+
 def ldam(
     cos: Tensor,
     labels: Tensor,

@@ -147,6 +147,13 @@ METHODS: dict[str, Method] = {
         knobs={"m": Knob(_steps(0.05, 0.4, 0.05), neutral=0.0, per_class=True), "s": Knob(_SCALES)},
         base="l2softmax",
     ),
+    "two_sided": Method(
+        title="margin on both sides",
+        loss=modules.TwoSidedMarginLoss,
+        make=lambda n, counts, k, **common: modules.TwoSidedMarginLoss(n, k["m"], k["s"], **common),
+        knobs={"m": Knob(_steps(0.05, 0.4, 0.05), neutral=0.0, per_class=True), "s": Knob(_SCALES)},
+        base="l2softmax",
+    ),
     "ldam": Method(
         title="LDAM",
         loss=modules.LdamLoss,

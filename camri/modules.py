@@ -263,6 +263,22 @@ class CosFaceLoss(_MarginLoss):
         super().__init__(losses.cosine_margin_softmax, {"margins": margins}, scale=scale, **common)
 
 
+class TwoSidedMarginLoss(_MarginLoss):
+    """Cosine margins on both sides of the important classes' boundaries: their cosines are raised on other images."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        important: Important,
+        scale: float = 8.0,
+        *,
+        classes: Sequence[str] | None = None,
+        **common: Any,
+    ):
+        margins = important_vector(_names_of(num_classes, classes), _some(important))
+        super().__init__(losses.two_sided_margin_softmax, {"margins": margins}, scale=scale, **common)
+
+
 class LdamLoss(_MarginLoss):
     """LDAM: cosine margins (C,), for example from `camri.penalties.ldam_margins`, and optional class weights (C,)."""
 

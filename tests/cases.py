@@ -75,6 +75,13 @@ CASES = [
         references.cosine_margin_softmax,
         {"margins": MARGINS, "scale": 8.0},
     ),
+    Case(
+        "two_sided_margin",
+        "cos",
+        losses.two_sided_margin_softmax,
+        references.two_sided_margin_softmax,
+        {"margins": MARGINS, "scale": 8.0},
+    ),
     Case("ldam", "cos", losses.ldam, references.ldam, {"margins": MARGINS, "scale": 30.0, "weights": WEIGHTS}),
     Case(
         "focal",

@@ -21,7 +21,7 @@ from benchmarks.prize.__main__ import main as run_prize
 from benchmarks.prize.arms import ARMS, choose_arms
 from benchmarks.prize.ensembles import put_together, teachers_of
 from benchmarks.prize.judge import judge, show
-from benchmarks.prize.margins import CosineMargin, hardest_margin, two_sided_margin
+from benchmarks.prize.margins import CosineMargin, hardest_margin
 from benchmarks.prize.replica import LARGEST_MARGIN_RAD, RHO, Replica
 from benchmarks.prize.store import Folder, Kept
 from benchmarks.prize.workshop import Workshop
@@ -33,12 +33,14 @@ from camri.engine import Training, Trial, train
 from camri.engine.replica import make
 from camri.errors import InputError
 from camri.guarantee import assure
+from camri.losses import two_sided_margin_softmax
 from camri.metrics import condense
 from camri.study import runner
 from camri.study.executor import LocalExecutor
 from camri.study.spec import study
 from camri.study.store import open_run
 from tests.references import over_rows, softmax
+from tests.references import two_sided_margin_softmax as slow_two_sided_margin
 
 ROOT = Path(__file__).parents[1]
 
@@ -152,16 +154,6 @@ def test_losses_benchmark_runs_and_reports_every_contender(tmp_path):
 # benchmarks/prize
 
 
-def slow_two_sided(cos, labels, margins, scale):
-    m = margins.double().tolist()
-
-    def loss(row, t):
-        moved = [scale * (value - m[k] if k == t else value + m[k]) for k, value in enumerate(row)]
-        return -math.log(softmax(moved)[t])
-
-    return over_rows(cos, labels, loss)
-
-
 def slow_hardest(cos, labels, margins, scale):
     m = margins.double().tolist()
 
@@ -173,7 +165,7 @@ def slow_hardest(cos, labels, margins, scale):
     return over_rows(cos, labels, loss)
 
 
-MARGINS = {two_sided_margin: slow_two_sided, hardest_margin: slow_hardest}
+MARGINS = {two_sided_margin_softmax: slow_two_sided_margin, hardest_margin: slow_hardest}
 ONE_CLASS = torch.tensor([0.0, 0.0, 0.3, 0.0, 0.0], dtype=torch.float64)
 SEVERAL = torch.tensor([0.1, 0.0, 0.3, 0.0, 0.7], dtype=torch.float64)
 
@@ -196,14 +188,14 @@ def test_tried_margins_equal_the_slow_reference(loss, margins):
 def test_tried_margins_have_the_right_slope(loss):
     cos, labels = some_cosines(5)
     assert torch.autograd.gradcheck(
-        lambda c, m: loss(c, labels, m, 8.0), (cos.requires_grad_(), SEVERAL.clone().requires_grad_())
+        lambda c, m: loss(c, labels, m, 8.0), (cos.requires_grad_(), (SEVERAL + 0.1).requires_grad_())
     )
 
 
 def test_a_two_sided_margin_is_felt_on_both_sides_and_the_hardest_one_on_the_class_alone():
     cos, labels = some_cosines()
     plain, own = losses.cross_entropy(8 * cos, labels), labels == 2
-    two_sided, hardest = (loss(cos, labels, ONE_CLASS, 8.0) for loss in (two_sided_margin, hardest_margin))
+    two_sided, hardest = (loss(cos, labels, ONE_CLASS, 8.0) for loss in (two_sided_margin_softmax, hardest_margin))
     assert (two_sided > plain).all()
     assert (hardest[own] > plain[own]).all()
     assert torch.equal(hardest[~own], plain[~own])

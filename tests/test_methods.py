@@ -45,6 +45,7 @@ def test_a_data_set_of_the_paper_has_834_settings_once_duplicates_are_counted_on
         (setting("camri", 3, m=0.0, s=8), setting("l2softmax", s=8)),
         (setting("arcface", m=0.0, s=8), setting("l2softmax", s=8)),
         (setting("cosface", 3, m=0.0, s=8), setting("l2softmax", s=8)),
+        (setting("two_sided", 3, m=0.0, s=8), setting("l2softmax", s=8)),
         (setting("wce", 3, w=1.0), setting("ce")),
         (setting("crwwce", 3, fn=1.0, fp=1.0), setting("crwwce", 5, fn=1.0, fp=1.0)),
         (setting("wasserstein", 3, c=1.0, entropy=0.01), setting("wasserstein", 5, c=1.0, entropy=0.01)),
@@ -120,6 +121,7 @@ def test_head_and_title_of_each_method():
         "arcface",
         "camri",
         "cosface",
+        "two_sided",
         "ldam",
     }
     assert len({m.title for m in METHODS.values()}) == len(METHODS)

@@ -52,6 +52,10 @@ OBJECTS = {
         camri.CosFaceLoss(4, {1: 0.2}, 8.0),
         losses.cosine_margin_softmax(COS, LABELS, torch.tensor([0, 0.2, 0, 0]), 8.0),
     ),
+    "two_sided": (
+        camri.TwoSidedMarginLoss(4, {1: 0.2}, 8.0),
+        losses.two_sided_margin_softmax(COS, LABELS, torch.tensor([0, 0.2, 0, 0]), 8.0),
+    ),
     "ldam": (
         camri.LdamLoss([0.1, 0.2, 0.3, 0.4], weights=W),
         losses.ldam(COS, LABELS, 0.1 * torch.arange(1, 5), 30.0, W),

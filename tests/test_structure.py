@@ -86,6 +86,7 @@ def test_public_names():
         "LogitAdjustedLoss",
         "OneVsRestLoss",
         "RealWorldWeightCrossEntropyLoss",
+        "TwoSidedMarginLoss",
         "VectorScalingLoss",
         "WassersteinLoss",
         "WeightedCrossEntropyLoss",

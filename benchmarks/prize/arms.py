@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from benchmarks.prize.margins import CosineMargin, hardest_margin, two_sided_margin
+from benchmarks.prize.margins import CosineMargin, hardest_margin
 from camri.engine import schedule
 from camri.engine.replica import Job, make_criterion
 from camri.errors import InputError, closest
+from camri.losses import two_sided_margin_softmax
 from camri.methods import MARGIN_UNIT, METHODS, Setting, setting
 from camri.modules import Criterion
 from camri.penalties import ClassKey
@@ -78,7 +79,7 @@ ARMS = {
         _camri("camri", "controls"),
         *(
             _l2softmax(f"{name}_{m}", group, loss=loss, margin=m, without_margin="l2softmax")
-            for name, group, loss in (("two_sided", "a", two_sided_margin), ("hardest", "b", hardest_margin))
+            for name, group, loss in (("two_sided", "a", two_sided_margin_softmax), ("hardest", "b", hardest_margin))
             for m in (0.1, 0.2)
         ),
         Arm("head_ce", "d", is_head_only=True),

@@ -1,4 +1,4 @@
-"""The margins that are tried: cosines, labels and margins per class in, one loss a sample out, as in camri.losses."""
+"""What is tried beside the losses of camri.losses, in their form: outputs and labels in, one loss a sample out."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,20 +9,6 @@ from torch import Tensor
 from camri import losses
 from camri.modules import Criterion
 from camri.penalties import ClassKey, important_vector
-
-
-def two_sided_margin(cos: Tensor, labels: Tensor, margins: Tensor, scale: float, *, validate: bool = False) -> Tensor:
-    """Cross-entropy of scaled cosines, a class's own lowered by its margin on its images and raised on all others.
-
-    (B, C), (B,), (C,) -> (B,). Where only one class has a margin, its boundary has it on both sides: nothing is said
-    for or against the class.
-
-    >>> cos, margins = torch.tensor([[0.5, 0.3], [0.1, 0.3]]), torch.tensor([0.2, 0.0])
-    >>> two_sided_margin(cos, torch.tensor([0, 1]), margins, 1.0).exp().round(decimals=3)  # coin tosses
-    tensor([2., 2.])
-    """
-    added = torch.where(_is_own(cos, labels), -margins, margins)
-    return losses.cross_entropy(scale * (cos + added), labels, validate=validate)
 
 
 def hardest_margin(cos: Tensor, labels: Tensor, margins: Tensor, scale: float, *, validate: bool = False) -> Tensor:
@@ -45,7 +31,7 @@ def _is_own(cos: Tensor, labels: Tensor) -> Tensor:
 
 
 class CosineMargin(Criterion):
-    """One of the losses above, its margins ramped in and off in `eval()` like CAMRI's."""
+    """A loss of cosines and margins, its margins ramped in and off in `eval()` like CAMRI's."""
 
     head = "cosine"
     training_only = (("margins", 0.0),)

@@ -38,6 +38,7 @@ KNOBS = {
     "arcface": {"m": "margin of every class, an angle", "s": SCALE},
     "camri": {"m": "margin of the important class, an angle (π/64 is 2.8 degrees)", "s": SCALE},
     "cosface": {"m": "margin of the important class, in cosine", "s": SCALE},
+    "two_sided": {"m": "margin on both sides of the important class’s boundary, in cosine", "s": SCALE},
     "ldam": {"m": "extra margin of the important class, in cosine", "max_m": "margin of the rarest class", "s": SCALE},
     "focal": {
         "gamma": "how much less counts what is right already",

@@ -16,6 +16,7 @@ _DASHES = {
     "camri": (1, 0), "ce": (1, 0), "wce": (1, 0), "arcface": (5, 3), "one_vs_rest": (5, 3), "wasserstein": (2, 2),
     "focal": (2, 2), "logit_adjusted": (2, 2), "crwwce": (8, 3, 2, 3), "l2softmax": (8, 3, 2, 3),
     "ldam": (8, 3, 2, 3), "cosface": (14, 4), "vector_scaling": (14, 4),
+    "two_sided": (10, 2, 2, 2, 2, 2),
 }  # fmt: skip
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
@@ -86,7 +87,7 @@ class Look:
 _SERIES = {
     "camri": "#D55E00", "arcface": "#CC79A7", "wasserstein": "#56B4E9", "crwwce": "#E69F00", "wce": "#0072B2",
     "l2softmax": "#009E73", "cosface": "#8C5A2B", "ldam": "#7B61A8", "focal": "#8A8D00", "logit_adjusted": "#B33A5B",
-    "vector_scaling": "#3E8C9E", "one_vs_rest": "#5B7F2B", "ce": "#4D4D4D",
+    "vector_scaling": "#3E8C9E", "one_vs_rest": "#5B7F2B", "two_sided": "#A04000", "ce": "#4D4D4D",
 }  # fmt: skip
 PRINT = Look("#1a1a1a", "#767676", "#e3e3e3", "#0072B2", "#D55E00", _SERIES)
 PAGE = Look(

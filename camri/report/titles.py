@@ -12,6 +12,7 @@ TITLES = {
     "wce": "WCE",
     "l2softmax": "L2-softmax",
     "cosface": "CosFace on the important class",
+    "two_sided": "margin on both sides",
     "ldam": "LDAM",
     "focal": "focal loss",
     "one_vs_rest": "one-vs-rest",

@@ -11,6 +11,7 @@ from camri.methods import METHODS
 from camri.report.glossary import KNOBS, explain
 from camri.report.theme import PRINT, shorten
 from camri.report.titles import TITLES
+from camri.words import Noun
 
 STYLE = resources.files("camri.report").joinpath("templates/page.css").read_text("utf-8")
 LIGHT, DARK = STYLE.split("@media screen and (prefers-color-scheme: dark)")
@@ -69,7 +70,7 @@ def test_every_knob_is_explained():
     assert {name: set(found) for name, found in KNOBS.items()} == {
         name: set(found.knobs) for name, found in METHODS.items()
     }
-    told = dict(explain(["ce", "camri"]))
+    told = dict(explain(["ce", "camri"], Noun("image", "images")))
     assert "CAMRI (camri)" in told
     assert "margin of the important class" in told["CAMRI (camri)"]
     assert "cross-entropy (ce)" not in told, "it has no knobs"
