@@ -1,5 +1,6 @@
 """`camri fit`: a person's own data in, a better model and its proof out."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -64,6 +65,7 @@ def fit(
       camri fit features.parquet --important fraud --trials 200
       camri fit scans.csv --important melanoma --group-column patient
     """
+    began = time.monotonic() - time.process_time()  # the budget pays for imports too, those before this line as well
     if budget is not None and num_trials is not None:
         raise InputError(f"give --budget {budget} or --trials {num_trials}, not both")
 
@@ -92,5 +94,6 @@ def fit(
         device=device,
         epochs=epochs,
         seed=seed,
+        began=began,
         data_options={name: value for name, value in options.items() if value is not None},
     )

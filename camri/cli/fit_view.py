@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from camri.cli.reading import log_to
 from camri.fitting import Fitted, Progress, Unfinished, fit
 from camri.fitting.request import Request
-from camri.report.numbers import span
+from camri.report.numbers import points, span
 from camri.report.table import BLANK
 from camri.words import duration
 
@@ -70,13 +70,18 @@ def print_fitted(fitted: Fitted) -> None:
     for step in fitted.steps:
         one, is_last = step.figures, step.name == "together"
         gains = [
-            BLANK if gain is None else span(gain.estimate, gain.low, gain.high)
+            BLANK
+            if gain is None
+            else span(gain.estimate, gain.low, gain.high)
+            if fitted.has_intervals
+            else points(gain.estimate)
             for gain in (step.recall_gain, step.accuracy_gain)
         ]
         cells = [step.title, f"{one.recall:.3f}", f"{one.hits}/{one.num}", f"{one.accuracy:.3f}", *gains]
         table.add_row(*map(escape, cells), style="bold" if is_last else None)
     console.print(table)
-    console.print("Points of a hundred over the row above, the last row over the first; [..]: 95 %.", markup=False)
+    ends = "[..]: 95 %" if fitted.has_intervals else f"of {fitted.num_seeds} models there is no interval to tell"
+    console.print(f"Points of a hundred over the row above, the last row over the first; {ends}.", markup=False)
     console.print()
     for line in fitted.answer.splitlines():
         console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)

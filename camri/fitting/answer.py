@@ -5,7 +5,7 @@ import shlex
 from camri.data import DataSet
 from camri.data.catalog import notes as data_notes
 from camri.fitting import ramps
-from camri.fitting.result import Fitted, Interval
+from camri.fitting.result import LEAST_SEEDS, Fitted, Interval
 from camri.methods import METHODS, Setting
 from camri.report.numbers import points
 from camri.words import duration, listed, quoted
@@ -13,11 +13,13 @@ from camri.words import duration, listed, quoted
 COLUMNS_SHOWN = 50  # of a table, by name
 
 
-def gain(found: Interval) -> str:
+def gain(found: Interval, num_seeds: int) -> str:
     """
-    >>> gain(Interval(0.012, -0.004, 0.028))
-    '+1.2 points [−0.4, +2.8]'
+    >>> gain(Interval(0.012, -0.004, 0.028), 10), gain(Interval(0.012, -0.4, 0.5), 2)
+    ('+1.2 points [−0.4, +2.8]', '+1.2 points (no interval of 2 models)')
     """
+    if num_seeds < LEAST_SEEDS:
+        return f"{points(found.estimate)} points (no interval of {num_seeds} models)"
     return f"{points(found.estimate)} points [{points(found.low)}, {points(found.high)}]"
 
 
@@ -49,7 +51,8 @@ def verdict(fitted: Fitted) -> str:
             f"No method beat cross-entropy with a shift on validation data, so that is what you get: {given}. It needs "
             "no special loss."
         )
-    over = f"Over cross-entropy with a shift of its own, same training: {gain(fitted.over_shifted)} of recall. "
+    gained = gain(fitted.over_shifted, fitted.num_seeds)
+    over = f"Over cross-entropy with a shift of its own, same training: {gained} of recall. "
     shown = "The method earns its keep."
     if not fitted.gain_is_shown:
         shown = "That a method was needed is not shown; the shift alone may do."
@@ -59,12 +62,13 @@ def verdict(fitted: Fitted) -> str:
 
 def compose(fitted: Fitted) -> str:
     """The answer, a sentence or two a line."""
-    before, after = fitted.before, fitted.after
+    before, after, num_seeds = fitted.before, fitted.after, fitted.num_seeds
     fell = " It fell by more than was allowed; validation data did not show it." if fitted.accuracy_fell else ""
     lines = [
-        f"Recall of {named(fitted.important)}: {before.recall:.3f} → {after.recall:.3f}, {gain(fitted.recall_gain)}; "
-        f"hits {before.hits}/{before.num} → {after.hits}/{after.num}, {fitted.num_seeds} models each.",
-        f"Accuracy: {before.accuracy:.3f} → {after.accuracy:.3f}, {gain(fitted.accuracy_gain)}.{fell}",
+        f"Recall of {named(fitted.important)}: {before.recall:.3f} → {after.recall:.3f}, "
+        f"{gain(fitted.recall_gain, num_seeds)}; hits {before.hits}/{before.num} → {after.hits}/{after.num}, "
+        f"{num_seeds} models each.",
+        f"Accuracy: {before.accuracy:.3f} → {after.accuracy:.3f}, {gain(fitted.accuracy_gain, num_seeds)}.{fell}",
         verdict(fitted),
         who_paid(fitted),
         f"Handed over: {title_of(fitted.setting)}, seed {fitted.handed.seed}, {shift_text(fitted)}. This one model on "
@@ -84,7 +88,7 @@ def note(fitted: Fitted) -> dict[str, object]:
     """The answer as the page shows it: recall and accuracy first, the rest below."""
     recall, accuracy, *details = compose(fitted).split("\n")
     return {
-        "kind": "gain" if fitted.recall_gain.low > 0 and not fitted.accuracy_fell else "none",
+        "kind": "gain" if fitted.has_intervals and fitted.recall_gain.low > 0 and not fitted.accuracy_fell else "none",
         "sentence": f"{recall} {accuracy}",
         "details": details,
     }
@@ -93,7 +97,8 @@ def note(fitted: Fitted) -> dict[str, object]:
 def who_paid(fitted: Fitted) -> str:
     if not fitted.paid:
         return "Who paid: no other class lost recall."
-    return "Who paid: " + "; ".join(f"{quoted(name)} {gain(found)}" for name, found in fitted.paid) + "."
+    paid = "; ".join(f"{quoted(name)} {gain(found, fitted.num_seeds)}" for name, found in fitted.paid)
+    return f"Who paid: {paid}."
 
 
 def shift_text(fitted: Fitted) -> str:
@@ -148,10 +153,13 @@ def _columns(data: DataSet) -> str:
 
 def card(fitted: Fitted, data: DataSet) -> str:
     """The model card: what it is, how to use it, the honest figures and their limits."""
+
+    def added(found: Interval | None) -> str:
+        return "–" if found is None else gain(found, fitted.num_seeds)
+
     rows = "\n".join(
         f"| {step.title} | {step.figures.recall:.3f} | {step.figures.hits}/{step.figures.num} | "
-        f"{step.figures.accuracy:.3f} | {'–' if step.recall_gain is None else gain(step.recall_gain)} | "
-        f"{'–' if step.accuracy_gain is None else gain(step.accuracy_gain)} |"
+        f"{step.figures.accuracy:.3f} | {added(step.recall_gain)} | {added(step.accuracy_gain)} |"
         for step in fitted.steps
     )
     parts = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())

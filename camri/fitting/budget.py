@@ -8,6 +8,7 @@ from camri.data.parallel import num_cores
 from camri.engine import Training
 from camri.engine.schedule import batch_size, steps_per_epoch
 from camri.errors import InputError
+from camri.fitting.pace import Pace
 from camri.fitting.request import LEAST_TRIALS, Request
 from camri.study.cost import measure
 
@@ -15,26 +16,40 @@ COMFORTABLE_TRIALS = 60  # fewer trials than these: rather shorter ones
 LEAST_EPOCHS = 6
 CALLS = 3  # that are still to start, as a rule: a few packs of candidates and the finals
 RESERVE = (0.1, 8.0, 60.0)  # part of the time that the model's files and the page are given, at least and at most
+HAND_OVER_S = 8.0  # of a core for them and the end of the process: it was 60 s where work took 7.4 times longer
+MOST_RESERVE = 0.4  # of the time, however slow the machine is
 
 
 class Budget:
-    """A fit's trials: so many, or as many as the time allows. Time before this call counts."""
+    """A fit's trials: so many, or as many as the time allows at the pace. Time before this call counts.
 
-    def __init__(self, request: Request, spent_s: float, count: Callable[[], int]):
-        self.request, self.spent_s, self.count = request, spent_s, count
-        self.began = time.monotonic()
+    `began` is the `time.monotonic()` that this call's time counts from.
+    """
+
+    def __init__(self, request: Request, pace: Pace, spent_s: float, count: Callable[[], int], began: float):
+        self.request, self.pace, self.spent_s, self.count, self.began = request, pace, spent_s, count, began
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the clock decides; where trials are counted, the plan is the same every time."""
+        return self.request.num_trials is None
 
     def passed_s(self) -> float:
         """Seconds of this fit so far, earlier calls included."""
         return self.spent_s + time.monotonic() - self.began
 
-    def left(self, trial_s: float | None, start_s: float = 0.0) -> int:
-        """Trials that can still be trained, a trial taking so many seconds of the device, a call so many to start."""
+    def left_s(self) -> float:
+        """Seconds that can still be trained, before the model's files and the page are written."""
+        budget_s = self.request.budget_s
+        assert budget_s is not None
+        kept_s = max(reserve_s(budget_s), min(HAND_OVER_S * self.pace.slowness, MOST_RESERVE * budget_s))
+        return budget_s - kept_s - self.passed_s()
+
+    def left(self, num_calls: int = CALLS) -> int:
+        """Trials that can still be trained, in so many calls."""
         if self.request.num_trials is not None:
             return self.request.num_trials - self.count()
-        assert self.request.budget_s is not None
-        left_s = self.request.budget_s - reserve_s(self.request.budget_s) - self.passed_s() - CALLS * start_s
-        return max(0, math.floor(left_s / trial_s)) if trial_s else 0
+        return self.pace.affords(self.left_s(), num_calls)
 
 
 def reserve_s(budget_s: float) -> float:

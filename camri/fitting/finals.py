@@ -1,7 +1,7 @@
 """The finals: cross-entropy, the finalists and their controls with new seeds; and the weights of what they trained."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,6 +48,32 @@ class Keeping:
             hooks.on_outcome(replace(outcome, weights=None))
 
         return self.inner.train(trials, replace(work, keep_weights=True), replace(hooks, on_outcome=keep))
+
+
+class Until:
+    """An executor that stops in good order when time is up, but not before there is enough."""
+
+    def __init__(self, inner: Executor, is_time_up: Callable[[], bool], is_enough: Callable[[], bool]):
+        self.inner, self.is_time_up, self.is_enough = inner, is_time_up, is_enough
+
+    def train(self, trials: Sequence[Trial], work: Work, hooks: Hooks) -> bool:
+        """Whether all trials came to an end."""
+        enough: list[bool] = []  # asked once after each outcome: it reads the store
+
+        def heard(outcome: Outcome) -> None:
+            hooks.on_outcome(outcome)
+            enough.clear()
+
+        def should_stop() -> bool:
+            if hooks.should_stop():
+                return True
+            if not self.is_time_up():
+                return False
+            if not enough:
+                enough.append(self.is_enough())
+            return enough[0]
+
+        return self.inner.train(trials, work, replace(hooks, on_outcome=heard, should_stop=should_stop))
 
 
 def file_of(folder: Path, trial: Trial, training: Training, fingerprint: str) -> Path:

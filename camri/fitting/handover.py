@@ -15,9 +15,10 @@ from camri.export import Model, Trained, save
 from camri.fitting import answer, finals
 from camri.fitting.journal import Journal
 from camri.fitting.judging import Claim, claim_of, measure
+from camri.fitting.plan import ENOUGH_FINAL_SEEDS, FEW_FINAL_SEEDS
 from camri.fitting.ramps import EARLY
 from camri.fitting.request import Request
-from camri.fitting.result import Fitted, Handed
+from camri.fitting.result import LEAST_SEEDS, Fitted, Handed
 from camri.fitting.trainings import describe
 from camri.methods import Setting
 from camri.metrics import condense
@@ -61,7 +62,18 @@ def hand_over(
     trained, handed = _trained(request, journal, ended, claim)
     num_trials, num_failed = _count(ended.stores)
     first, last = claim.steps[0], claim.steps[-1]
-    cautions = [claim.caution, *doubts(request.data, ended.important, first.figures.accuracy)]
+    num_planned = 0  # where it was stopped, or trials were counted, seeds are not fewer for the pace
+    more = "the same command goes on"
+    if is_finished and request.num_trials is None:
+        num_planned = journal.get("planned_final_seeds") or 0
+        more = "the same command with a larger --budget goes on"
+    elif is_finished:
+        more = "give more --trials and another --out"
+    cautions = [
+        few_seeds(claim.num_seeds, num_planned, more),
+        claim.caution,
+        *doubts(request.data, ended.important, first.figures.accuracy),
+    ]
     assert last.recall_gain is not None
     assert last.accuracy_gain is not None
     fitted = Fitted(
@@ -77,7 +89,7 @@ def hand_over(
         recall_gain=last.recall_gain,
         accuracy_gain=last.accuracy_gain,
         over_shifted=claim.over_shifted,
-        gain_is_shown=claim.gain_is_shown,
+        gain_is_shown=claim.gain_is_shown and claim.num_seeds >= LEAST_SEEDS,
         is_unanimous=claim.is_unanimous,
         caution="; ".join(filter(None, cautions)) or None,
         steps=claim.steps,
@@ -101,12 +113,34 @@ def hand_over(
         save(trained, fitted.model_path, card=answer.card(fitted, request.data))
         journal.set(handed={"of": _identity(claim), **handed.to_json()})
     told = answer.note(fitted)
-    _note(request, ended.study, **{STEPS: [step.to_json() for step in fitted.steps], ANSWER: told})
+    _note(request, ended.study, **{STEPS: [step.to_json(fitted.has_intervals) for step in fitted.steps], ANSWER: told})
     if fitted.page_path is not None:
         write_page(request.out)
     if is_finished:
         shutil.rmtree(request.out / finals.FOLDER, ignore_errors=True)
     return fitted
+
+
+def few_seeds(num: int, num_planned: int, more: str) -> str | None:
+    """What to know where the finals had few seeds, or fewer than ten and than the time was to allow; else None.
+
+    more: what to do about it.
+
+    >>> few_seeds(5, 5, "give more"), few_seeds(12, 20, "give more")
+    (None, None)
+    >>> few_seeds(7, 8, "give more time")
+    'the finals had 7 seeds of 8 planned, as trials took longer than was measured at first; give more time'
+    """
+    if num >= max(FEW_FINAL_SEEDS, min(num_planned, ENOUGH_FINAL_SEEDS)):
+        return None
+    said = f"the finals had {num} seeds"
+    if num < num_planned:
+        said += f" of {num_planned} planned, as trials took longer than was measured at first"
+    if num < LEAST_SEEDS:
+        said += ", which is too few for intervals: what was gained may be chance"
+    elif num < FEW_FINAL_SEEDS:
+        said += ", and intervals of so few are wide"
+    return f"{said}; {more}"
 
 
 def doubts(data: DataSet, important: Sequence[int], accuracy: float) -> list[str]:

@@ -9,6 +9,7 @@ from camri.files import replacing
 from camri.study.lock import refuse_other_files
 
 FILE_NAME = "fit.json"
+BUDGET = "budget in seconds"
 TRAININGS = "trainings"  # the folder of the runs that compare trainings; a killed call may have left it alone
 
 
@@ -32,6 +33,9 @@ class Journal:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} cannot be read ({error}); choose another folder") from None
         asked = json.loads(json.dumps(request))
+        if is_longer(before, asked):  # then it goes on with more time
+            values["request"], values["finished"] = asked, False
+            before = asked
         if differ := [name for name in asked if before.get(name) != asked[name]]:
             name = differ[0]
             if name == "data":  # hashes tell nobody anything
@@ -55,6 +59,19 @@ class Journal:
         with replacing(self.path, "; choose another folder") as part:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part.write_text(json.dumps(self.values, indent=1) + "\n", encoding="utf-8")
+
+
+def is_longer(before: dict[str, Any], asked: dict[str, Any]) -> bool:
+    """Whether a request is another one only in that it has more time.
+
+    >>> is_longer({"seed": 0, BUDGET: 90.0}, {"seed": 0, BUDGET: 180.0})
+    True
+    >>> is_longer({"seed": 0, BUDGET: 90.0}, {"seed": 0, BUDGET: 60.0})
+    False
+    """
+    if before.get(BUDGET) is None or asked.get(BUDGET) is None or asked[BUDGET] <= before[BUDGET]:
+        return False
+    return {**before, BUDGET: asked[BUDGET]} == asked
 
 
 def _words(value: Any) -> str:

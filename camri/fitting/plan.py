@@ -1,5 +1,6 @@
 """How many trials each step of a fit gets."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 TRAINING_SHARE = 0.2
@@ -8,7 +9,10 @@ MOST_TRAINING_SEEDS = 5
 MOST_FINAL_SEEDS = 20
 LEAST_FINAL_SEEDS = 2  # one to choose by, one to judge by
 ENOUGH_FINAL_SEEDS = 10  # what the finals keep before other ramps are tried: intervals are worth more than a ramp
+FEW_FINAL_SEEDS = 5  # with fewer the answer says so, and a budget's time has finalists given up first
 LEAST_RAMP_SEEDS = 2  # one would speak of single models
+LEAST_CANDIDATES = 4  # that are tried however slow trials are
+FINAL_SHARE = (1 - TRAINING_SHARE) * (1 - SEARCH_SHARE)
 
 
 @dataclass(frozen=True)
@@ -52,24 +56,58 @@ class Race:
         """How many of so many go on: the better half, but no fewer than the finalists."""
         return max(self.num_finalists, -(-num // 2))
 
+    def num_trials(self, num_known_seeds: int) -> int:
+        """Trials of all rounds; cross-entropy runs along in those whose seed it does not have yet."""
+        rounds = self.rounds()
+        return sum(rounds) + max(0, len(rounds) - num_known_seeds)
+
+    def num_calls(self, pack: int) -> int:
+        """Calls of the engine: a call for each pack of candidates and for each further round."""
+        return -(-self.num_candidates // pack) + len(self.rounds()) - 1
+
 
 def plan_race(num_left: int, num_known_seeds: int) -> Race:
-    """The race that so many trials allow; cross-entropy runs along in rounds whose seed it does not have yet.
+    """The race that so many trials allow.
 
     >>> plan_race(80, 3).rounds(), plan_race(13, 1).rounds()
     ([18, 9, 5], [4])
     """
-    num_finalists = 2 if num_left < 50 else 3 if num_left < 160 else 4
     share = int(SEARCH_SHARE * num_left)
+    return largest_race(num_finalists(num_left), lambda race: race.num_trials(num_known_seeds) <= share)
 
-    def cost(race: Race) -> int:
-        rounds = race.rounds()
-        return sum(rounds) + max(0, len(rounds) - num_known_seeds)
 
+def num_finalists(num_left: int) -> int:
+    """How many candidates go to the finals, where so many trials are left."""
+    return 2 if num_left < 50 else 3 if num_left < 160 else 4
+
+
+def largest_race(num_finalists: int, is_affordable: Callable[[Race], bool]) -> Race:
+    """The race with the most candidates that can be afforded; with as many as finalists where none can."""
     found = Race(num_finalists, num_finalists)
-    while cost(bigger := Race(found.num_candidates + 1, num_finalists)) <= share:
+    while is_affordable(bigger := Race(found.num_candidates + 1, num_finalists)):
         found = bigger
     return found
+
+
+def first_final_seeds(num_trials: int) -> int:
+    """Seeds that the finals of so many trials would get, before anything of them is known.
+
+    >>> first_final_seeds(370), first_final_seeds(60), first_final_seeds(16)
+    (20, 4, 2)
+    """
+    num_arms = num_finalists(num_trials) + 3  # cross-entropy, the plain one too, a control
+    return max(LEAST_FINAL_SEEDS, plan_finals(int(FINAL_SHARE * num_trials), num_arms))
+
+
+def protect_seeds(num_trials: int, num_planned: int, num_arms: int) -> int:
+    """Seeds of the finals that no step before them may use up: their share, and up to ten of those that were planned.
+
+    num_trials: all that can be trained at the pace, with those that were.
+
+    >>> protect_seeds(200, 20, 6), protect_seeds(100, 20, 6), protect_seeds(100, 5, 6), protect_seeds(900, 20, 6)
+    (16, 10, 8, 20)
+    """
+    return max(plan_finals(int(FINAL_SHARE * num_trials), num_arms), min(num_planned, ENOUGH_FINAL_SEEDS))
 
 
 def plan_ramps(num_left: int, num_ramps: int, num_finalists: int, num_seeds: int, num_arms: int) -> int:

@@ -1,6 +1,6 @@
 """Ramps that a fit tries with its finalists: when in a training the penalties of a method come in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -26,15 +26,21 @@ def depends_on_ramp(one: Setting, data: DataSet) -> bool:
 
 
 def compare_ramps(
-    benches: Mapping[str, Bench], finalists: Sequence[Point], column: Resolved, seeds: Sequence[int]
+    benches: Mapping[str, Bench],
+    finalists: Sequence[Point],
+    column: Resolved,
+    seeds: Sequence[int],
+    may_try: Callable[[str], bool] = lambda name: True,
 ) -> str:
-    """The ramp to use, by name, after the finalists were trained under each with these seeds.
+    """The ramp to use, by name, after the finalists were trained under each that may be tried, with these seeds.
 
     The bench of the early ramp is the search's own: it has these trials, and cross-entropy's, which no ramp changes.
     """
     important = [index for index, _ in column]
     reached: dict[str, list[Validation]] = {}
     for name, bench in benches.items():
+        if name != EARLY and not may_try(name):
+            continue
         if name != EARLY:
             bench.train(finalists, seeds, f"ramps: {name}")
         reached[name] = [bench.validation(setting_of(one, column), important).of(seeds) for one in finalists]

@@ -16,6 +16,7 @@ from camri.engine.replica import Job
 from camri.engine.training import pick_device
 from camri.errors import InputError, closest, one_by_one
 from camri.fitting.inputs import Inputs, prepare
+from camri.fitting.journal import BUDGET
 from camri.methods import setting
 from camri.study.grid import Column, Resolved
 from camri.study.important import resolve
@@ -64,7 +65,7 @@ class Request:
             "important": [list(pair) for pair in zip(self.important.classes, self.important.strengths, strict=True)],
             "model": self.plain.model,
             "model options": {k: v for k, v in self.plain.model_options if k != "initial"},
-            "budget in seconds": self.budget_s,
+            BUDGET: self.budget_s,
             "trials": self.num_trials,
             "keep accuracy": self.tolerance,
             "epochs": self.epochs,

@@ -34,6 +34,9 @@ class Interval:
         return {"estimate": self.estimate, "low": self.low, "high": self.high}
 
 
+LEAST_SEEDS = 3  # that an interval over seeds is shown for: two say next to nothing of how models differ
+
+
 @dataclass(frozen=True)
 class Figures:
     """Test figures over several models: recall is the important classes' mean; hits and num are their sums."""
@@ -57,13 +60,15 @@ class Step:
     recall_gain: Interval | None
     accuracy_gain: Interval | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, has_intervals: bool = True) -> dict[str, Any]:
+        """As the page reads it; without intervals their ends are None."""
+        ends = {} if has_intervals else {"low": None, "high": None}
         return {
             "name": self.name,
             "title": self.title,
             **vars(self.figures),
-            "recall_gain": None if self.recall_gain is None else self.recall_gain.to_json(),
-            "accuracy_gain": None if self.accuracy_gain is None else self.accuracy_gain.to_json(),
+            "recall_gain": None if self.recall_gain is None else self.recall_gain.to_json() | ends,
+            "accuracy_gain": None if self.accuracy_gain is None else self.accuracy_gain.to_json() | ends,
         }
 
 
@@ -127,7 +132,8 @@ class Fitted:
     chosen ramp, `ramps` the names of those that were compared, the early one first. `paid` has the
     classes that lost most recall, by name. `is_unanimous` is False where the halves of the seeds, each of which picks
     for the other, did not both pick `setting`: gains are then those of the way it was chosen. `caution` is set where
-    validation data could not tell settings apart, or rows of an important class, or groups of them, are few.
+    validation data could not tell settings apart, or rows of an important class, groups of them, or seeds are few.
+    Of two seeds intervals are not to be read, and are not shown: `has_intervals`.
     `finished` is False where it was stopped before all seeds had ended. `keep_accuracy` is what was asked for.
     """
 
@@ -165,7 +171,12 @@ class Fitted:
     @property
     def accuracy_fell(self) -> bool:
         """Whether accuracy is surely lower than was allowed, on test images."""
-        return self.accuracy_gain.high < -self.keep_accuracy
+        return self.has_intervals and self.accuracy_gain.high < -self.keep_accuracy
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there are models enough for intervals over seeds."""
+        return self.num_seeds >= LEAST_SEEDS
 
     def load(self) -> "Model":
         """The model, ready to predict."""

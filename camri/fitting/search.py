@@ -1,6 +1,7 @@
 """Candidates proposed by Optuna, raced on validation data: every round halves them, each with a new seed."""
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -90,19 +91,39 @@ def weigh(candidate: Validation, baseline: Validation, rule: Rule) -> Worth:
 
 @dataclass(frozen=True)
 class Found:
-    """The finalists, best first, and how many settings were tried."""
+    """The finalists, best first, how many settings were tried, and in how many rounds."""
 
     finalists: tuple[Point, ...]
     num_tried: int
+    num_rounds: int
 
 
-def search(
-    bench: Bench, column: Resolved, race: Race, seeds: Sequence[int], rule: Rule, seed: int, pack: int = PACK_SIZE
-) -> Found:
-    """The finalists of a race; proposals depend on `seed`, `pack` and what came of those before, and on nothing else.
+class Referee:
+    """What a race may still do: all that was planned. A budget's time has a stricter one."""
+
+    def __init__(self, race: Race, pack: int = PACK_SIZE):
+        self.race, self.pack = race, pack
+
+    def next_pack(self, number: int, num_found: int) -> int:
+        """How many candidates the pack of that number has, from 0 on, after so many; 0 ends the proposing."""
+        return min(self.pack, self.race.num_candidates - num_found)
+
+    def rounds(self, num_found: int) -> int:
+        """How many rounds are planned for so many candidates."""
+        return len(self.race.rounds())
+
+    def run_round(self, number: int, bench: Bench, candidates: Sequence[Point], seed: int) -> bool:
+        """Whether the round of that number, from 2 on, was run to its end: all candidates have the seed."""
+        bench.train(candidates, [seed], f"candidates, round {number}")
+        return True
+
+
+def search(bench: Bench, column: Resolved, referee: Referee, seeds: Sequence[int], rule: Rule, seed: int) -> Found:
+    """The finalists of a race; proposals depend on `seed`, the packs and what came of those before, and nothing else.
 
     What is stored is not trained again, so an interrupted search comes to the same proposals and goes on.
     """
+    race = referee.race
     important = [index for index, _ in column]
 
     def worth(point: Point, num_rounds: int) -> Worth:
@@ -110,17 +131,20 @@ def search(
         baseline = bench.validation(CE, important).of(seeds[:num_rounds])
         return weigh(bench.validation(setting_of(point, column), important), baseline, rule)
 
-    candidates = _propose(bench, column, race.num_candidates, seeds[0], lambda one: worth(one, 1), seed, pack)
-    tried = len(candidates)
-    rounds = race.rounds()
-    for number in range(1, len(rounds) + 1):
-        if number > 1:
-            bench.train(candidates, [seeds[number - 1]], f"candidates, round {number}")
-        # Stable: of equals the one that was proposed first.
-        candidates = sorted(candidates, key=lambda one, n=number: worth(one, n), reverse=True)  # type: ignore[misc]
-        if number < len(rounds):
-            candidates = candidates[: race.kept(len(candidates))]
-    return Found(tuple(_varied(candidates, race.num_finalists)), tried)
+    def ranked(points: Sequence[Point], num_rounds: int) -> list[Point]:
+        """Best first; of equals the one that was proposed first."""
+        return sorted(points, key=lambda one: worth(one, num_rounds), reverse=True)
+
+    candidates = _propose(bench, column, referee, seeds[0], lambda one: worth(one, 1), seed)
+    tried, number = len(candidates), 1
+    candidates = ranked(candidates, number)
+    for _ in range(1, referee.rounds(tried)):
+        kept = candidates[: race.kept(len(candidates))]
+        if not referee.run_round(number + 1, bench, kept, seeds[number]):
+            break
+        number += 1
+        candidates = ranked(kept, number)
+    return Found(tuple(_varied(candidates, race.num_finalists)), tried, number)
 
 
 def _varied(ranked: Sequence[Point], num: int) -> list[Point]:
@@ -133,10 +157,8 @@ def _varied(ranked: Sequence[Point], num: int) -> list[Point]:
     return (kept + rest)[:num]
 
 
-def _propose(
-    bench: Bench, column: Resolved, num: int, seed: int, worth: Any, sampler_seed: int, pack: int
-) -> list[Point]:
-    """So many different points, in packs; Optuna hears what each reached before it proposes the next pack."""
+def _propose(bench: Bench, column: Resolved, referee: Referee, seed: int, worth: Any, sampler_seed: int) -> list[Point]:
+    """Different points, in packs that the referee allows; Optuna hears what each reached before it proposes more."""
     found: dict[str, Point] = {}
     with _quiet() as optuna:
         # Optuna 4 hears of constraints through its sampler, which Optuna 7 will no longer take.
@@ -150,11 +172,12 @@ def _propose(
         study = optuna.create_study(direction="maximize", sampler=sampler)
         for values in FIRST:
             study.enqueue_trial(values)
-        while len(found) < num:
+        for number in itertools.count():
+            size = referee.next_pack(number, len(found))
             asked: list[tuple[Any, Point]] = []
             new: dict[str, Point] = {}
-            for _ in range(TRIES * pack):
-                if len(new) == min(pack, num - len(found)):
+            for _ in range(TRIES * referee.pack):
+                if len(new) == size:
                     break
                 trial = study.ask()
                 point = suggest(trial)

@@ -1,4 +1,8 @@
-"""The stages of a fit on its folder: trainings, candidates, ramps, finals, hand-over."""
+"""The stages of a fit on its folder: trainings, candidates, ramps, finals, hand-over.
+
+Where the clock decides, each stage asks before every call of the engine whether the finals keep their seeds at the pace
+of the latest trials; what it was allowed is noted, so that a call that goes on comes to the same.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +17,7 @@ from camri.fitting.journal import TRAININGS, Journal
 from camri.fitting.ramps import EARLY, RAMPS, compare_ramps, depends_on_ramp
 from camri.fitting.request import Request, check_rows
 from camri.fitting.result import Fitted
-from camri.fitting.search import CE, search
+from camri.fitting.search import CE, Referee, search
 from camri.fitting.trainings import choose_training, trainings_for
 from camri.fitting.workshop import (
     AllFailed,
@@ -27,23 +31,30 @@ from camri.fitting.workshop import (
 )
 from camri.posthoc import PRIOR_ROWS
 from camri.select import Rule
+from camri.study.executor import Executor
 from camri.study.grid import SYMBOLS, Column, Resolved
 from camri.study.store import FILE_NAME as STORE
 from camri.study.store import open_run
 
 BESIDE = (JOURNAL, TRAININGS, handover.MODEL, handover.PAGE, finals.FOLDER)
+FINAL_CALLS = 2  # the first seeds, and the rest when it is known how long they took
 SEEDS_APART = 1000  # between the seeds of two fits; the finals' begin in the middle
 
 
 class Stages:
     """One call of :func:`fit` on its folder."""
 
-    def __init__(self, request: Request, journal: Journal, workshop: Workshop):
+    def __init__(self, request: Request, journal: Journal, workshop: Workshop, began: float):
         self.request, self.journal, self.workshop = request, journal, workshop
         self.rule = Rule(tolerance=request.tolerance, prior_rows=PRIOR_ROWS)
-        self.budget = Budget(request, float(journal.get("spent_s")), lambda: count_trials(self.stores()))
+        self.pace = workshop.pace
+        if (trial_s := journal.get("trial_s")) is not None:
+            self.pace.expected_s = trial_s * self.pace.parallel
+        self.pace.slowness = journal.get("slowness") or 1.0
+        spent_s = float(journal.get("spent_s"))
+        self.budget = Budget(request, self.pace, spent_s, lambda: count_trials(self.stores()), began)
         self.trainings = trainings_for(request.data, request.plain)
-        workshop.ended, workshop.expected_s = count_trials(self.stores()), journal.get("trial_s")
+        workshop.ended = count_trials(self.stores())
         base = request.seed * SEEDS_APART
         self.search_seeds = range(base, base + SEEDS_APART // 2)
         self.final_seeds = range(base + SEEDS_APART // 2, base + SEEDS_APART)
@@ -71,6 +82,9 @@ class Stages:
     def note(self, **decided: Any) -> None:
         """Nothing; what was decided is on the disk, with the time that was spent until now."""
         if not self.journal.get("finished"):
+            if self.budget.is_timed and self.pace.trial_s is not None:
+                decided["trial_s"] = self.pace.trial_s / self.pace.parallel  # what a call that goes on expects
+                decided["slowness"] = round(self.pace.slowness, 2)
             self.journal.set(**decided, spent_s=round(self.budget.passed_s(), 3))
 
     def run(self) -> Fitted:
@@ -89,15 +103,20 @@ class Stages:
     def _choose_training(self) -> None:
         journal = self.journal
         if journal.get("trainings") is None:
-            planned = plan.plan_trainings(self._left(), len(self.trainings))
+            left = self.budget.left()
+            planned = plan.plan_trainings(left, len(self.trainings))
             names = list(self.trainings)[: planned.num]
-            self.note(trainings=names, training_seeds=planned.num_seeds)
+            planned_seeds = plan.first_final_seeds(left)
+            self.note(trainings=names, training_seeds=planned.num_seeds, planned_final_seeds=planned_seeds)
         names, seeds = journal.get("trainings"), self.search_seeds[: journal.get("training_seeds")]
         self._expect(len(names) * len(seeds))
         baselines = {}
         rows = []
         for name in names:
             bench = self.bench(name)
+            if name != "plain" and not (bench.folder / STORE).exists() and not self._may_train(len(seeds)):
+                self.note(trainings=names[: names.index(name)])
+                break
             try:
                 bench.train([], seeds, f"trainings: {name}")
             except AllFailed:  # only where the worst class is still to be found; with a named one scores are missing
@@ -113,6 +132,22 @@ class Stages:
         check_rows(self.request.data, [index for index, _ in column])
         self.note(training=chosen, important=[list(pair) for pair in column])
 
+    def _may_train(self, num_trials: int) -> bool:
+        """Whether another training leaves the search its part of the time before the finals."""
+        if not self.budget.is_timed:
+            return True
+        passed_s = self.budget.passed_s()
+        part = plan.TRAINING_SHARE / (1 - plan.FINAL_SHARE)
+        return passed_s + self.pace.takes_s(num_trials) <= part * (passed_s + self.spare_s())
+
+    def spare_s(self) -> float:
+        """Seconds that may be trained before the finals, which keep the seeds that they are to have."""
+        left_s, finalists = self.budget.left_s(), self.journal.get("finalists")
+        num_trials = self.workshop.ended + self.pace.affords(left_s)
+        num_arms = plan.num_finalists(num_trials) + 3 if finalists is None else self._num_arms(self.finalists)
+        num_seeds = plan.protect_seeds(num_trials, self.journal.get("planned_final_seeds") or 0, num_arms)
+        return left_s - self.pace.takes_s(num_seeds * num_arms, FINAL_CALLS)
+
     @property
     def training(self) -> Training:
         return self.trainings[self.journal.get("training")]
@@ -126,20 +161,14 @@ class Stages:
     def _search(self) -> None:
         journal = self.journal
         if journal.get("race") is None:
-            race = plan.plan_race(self._left(), journal.get("training_seeds"))
+            race = plan.plan_race(self.budget.left(), journal.get("training_seeds"))
             self.note(race=[race.num_candidates, race.num_finalists], pack=PACK_SIZE)
         race = plan.Race(*journal.get("race"))
         self._expect(sum(race.rounds()))
-        found = search(
-            self.bench(journal.get("training")),
-            self.column,
-            race,
-            self.search_seeds,
-            self.rule,
-            self.request.seed,
-            journal.get("pack"),
-        )
-        self.note(finalists=list(found.finalists), num_settings=found.num_tried)
+        bench, pack = self.bench(journal.get("training")), journal.get("pack")
+        referee = Clock(race, pack, self) if self.budget.is_timed else Referee(race, pack)
+        found = search(bench, self.column, referee, self.search_seeds, self.rule, self.request.seed)
+        self.note(finalists=list(found.finalists), num_settings=found.num_tried, rounds=found.num_rounds)
 
     @property
     def finalists(self) -> list[Point]:
@@ -153,10 +182,11 @@ class Stages:
 
     def _choose_ramp(self) -> None:
         journal = self.journal
-        seeds = self.search_seeds[: len(plan.Race(*journal.get("race")).rounds())]
+        rounds = journal.get("rounds") or len(plan.Race(*journal.get("race")).rounds())
+        seeds = self.search_seeds[:rounds]
         points = [one for one in self.finalists if depends_on_ramp(setting_of(one, self.column), self.request.data)]
         if journal.get("ramps") is None:
-            left, arms = self._left(), self._num_arms(self.finalists)
+            left, arms = self.budget.left(), self._num_arms(self.finalists)
             num = plan.plan_ramps(left, len(RAMPS) - 1, len(points), len(seeds), arms)
             self.note(ramps=list(RAMPS)[: 1 + num])
         tried = journal.get("ramps")
@@ -165,13 +195,23 @@ class Stages:
         for name in tried[1:]:
             training = self.training.with_(ramp=RAMPS[name])
             benches[name] = self.named_bench(f"ramp {name}", training, self.ramp_folder(name), has_baseline=False)
-        self.note(ramp=compare_ramps(benches, points, self.column, seeds))
+
+        def may_try(name: str) -> bool:
+            if (benches[name].folder / STORE).exists() or not self.budget.is_timed:
+                return True
+            may = self.pace.takes_s(len(points) * len(seeds)) <= self.spare_s()
+            if not may:
+                self.note(ramps=[one for one in journal.get("ramps") if one != name])
+            return may
+
+        self.note(ramp=compare_ramps(benches, points, self.column, seeds, may_try))
 
     # Step 4: finalists, controls and cross-entropy with seeds that nothing was chosen by.
 
     def _plan_finals(self) -> None:
-        finalists, left = self.finalists, self._left()
-        while len(finalists) > 1 and plan.plan_finals(left, self._num_arms(finalists)) < plan.LEAST_FINAL_SEEDS:
+        finalists, left = self.finalists, self.budget.left(FINAL_CALLS)
+        least = plan.FEW_FINAL_SEEDS if self.budget.is_timed else plan.LEAST_FINAL_SEEDS
+        while len(finalists) > 1 and plan.plan_finals(left, self._num_arms(finalists)) < least:
             finalists.pop()
         num_seeds = max(plan.LEAST_FINAL_SEEDS, plan.plan_finals(left, self._num_arms(finalists)))
         self.note(finalists=finalists, final_seeds=num_seeds)
@@ -193,20 +233,46 @@ class Stages:
         return Bench(self.workshop, name, training, folder, column, has_baseline)
 
     def _finals(self) -> None:
-        journal, seeds = self.journal, self.final_seeds[: self.journal.get("final_seeds")]
+        if not self.budget.is_timed or self.journal.get("finished"):
+            self._train_finals(self.journal.get("final_seeds"))
+            return
+        try:
+            self._train_finals(min(self.journal.get("final_seeds"), plan.FEW_FINAL_SEEDS))
+            num_complete = self._num_complete()
+            num_more = self.budget.left(FINAL_CALLS - 1) // self._num_arms(self.finalists)
+            self.note(final_seeds=min(plan.MOST_FINAL_SEEDS, num_complete + num_more))
+            self._train_finals(self.journal.get("final_seeds"))
+        except Interrupted:
+            num_complete = self._num_complete()
+            if self.workshop.is_stopping() or num_complete < plan.LEAST_FINAL_SEEDS:
+                raise  # not the clock, but a signal
+            self.note(final_seeds=num_complete)
+
+    def _is_time_up(self) -> bool:
+        return self.budget.left_s() <= 0
+
+    def _train_finals(self, num_seeds: int) -> None:
+        """Nothing; every arm has these seeds, or the time was up and enough of them were complete."""
+        journal, seeds = self.journal, self.final_seeds[:num_seeds]
         arms = self._num_arms(self.finalists)
         stored = count_trials([self.request.out, self.before])
-        self.workshop.total = self.workshop.ended - stored + len(seeds) * arms
+        self.workshop.total = self.workshop.ended - stored + max(num_seeds, journal.get("final_seeds")) * arms
+
+        def until(executor: Executor) -> Executor:
+            if not self.budget.is_timed:
+                return executor
+            return finals.Until(executor, self._is_time_up, lambda: self._num_complete() >= plan.LEAST_FINAL_SEEDS)
+
         if journal.get("training") != "plain":
             before = self.named_bench("finals", self.trainings["plain"], self.before)
-            before.train([], seeds, "finals: plain cross-entropy")
+            self.workshop.train(before.asked([], seeds), self.before, "finals: plain cross-entropy", until)
             refuse_failures(before.rows(CE, status=None), "plain cross-entropy in the finals", self.request.out)
         weights = self.request.out / finals.FOLDER
         self.workshop.train(
             self.named_bench("finals", self.final_training, self.request.out).asked(self.points(), seeds),
             self.request.out,
             "finals",
-            lambda executor: finals.Keeping(executor, weights),
+            lambda executor: finals.Keeping(until(executor), weights),
             BESIDE,
         )
         with open_run(self.request.out) as run:
@@ -244,6 +310,11 @@ class Stages:
                 by_key[row.key].add(row.seed)
         return set.intersection(*by_key.values())
 
+    def _num_complete(self) -> int:
+        """Seeds that are complete, up to the first that is not."""
+        complete = self._complete_seeds()
+        return next(num for num, seed in enumerate(self.final_seeds) if seed not in complete)
+
     def missing(self) -> str:
         """What there is not yet, for who stopped a fit."""
         journal = self.journal
@@ -263,8 +334,54 @@ class Stages:
 
     def _expect(self, num_more: int) -> None:
         """Nothing; the workshop knows how many trials there will be, for the time left."""
-        self.workshop.total = self.workshop.ended + max(num_more, self._left())
+        self.workshop.total = self.workshop.ended + max(num_more, self.budget.left())
 
-    def _left(self) -> int:
-        """Trials that the budget still allows."""
-        return self.budget.left(self.workshop.trial_s, self.workshop.start_s)
+
+class Clock(Referee):
+    """A race that is planned anew before each of its packs and rounds, so that the finals keep their seeds."""
+
+    def __init__(self, race: plan.Race, pack: int, stages: Stages):
+        super().__init__(race, pack)
+        self.stages = stages
+
+    def next_pack(self, number: int, num_found: int) -> int:
+        packs = self.stages.journal.get("packs") or []
+        if number == len(packs):
+            num = max(self._num_candidates(num_found), plan.LEAST_CANDIDATES, self.race.num_finalists)
+            packs = [*packs, max(0, min(self.pack, num - num_found))]
+            self.stages.note(packs=packs)
+        return int(packs[number])
+
+    def _num_candidates(self, num_found: int) -> int:
+        """As many as were planned, or as the time allows in all rounds, of which so many have their first."""
+        pace, spare_s = self.stages.pace, self.stages.spare_s()
+        num_seeds = self.stages.journal.get("training_seeds")
+
+        def is_affordable(race: plan.Race) -> bool:
+            num_calls = race.num_calls(self.pack) - -(-num_found // self.pack)
+            takes_s = pace.takes_s(race.num_trials(num_seeds) - num_found, max(0, num_calls))
+            return race.num_candidates <= self.race.num_candidates and takes_s <= spare_s
+
+        return plan.largest_race(self.race.num_finalists, is_affordable).num_candidates
+
+    def rounds(self, num_found: int) -> int:
+        return len(plan.Race(num_found, self.race.num_finalists).rounds())
+
+    def run_round(self, number: int, bench: Bench, candidates: Sequence[Point], seed: int) -> bool:
+        stages = self.stages
+        if number > (stages.journal.get("rounds") or 1):
+            if stages.pace.takes_s(len(candidates)) > stages.spare_s():
+                return False
+            stages.note(rounds=number)
+        study = bench.asked(candidates, [seed])
+        try:
+            stages.workshop.train(study, bench.folder, f"candidates, round {number}", self._sparing)
+        except Interrupted:
+            if stages.workshop.is_stopping():
+                raise
+            return False
+        return True
+
+    def _sparing(self, executor: Executor) -> Executor:
+        """An executor that stops where the finals' time begins: a round is long, and the pace may change in it."""
+        return finals.Until(executor, lambda: self.stages.spare_s() <= 0, lambda: True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from camri.data.parallel import num_cores
 from camri.engine import Outcome, Training
 from camri.errors import InputError, last_line
+from camri.fitting.pace import POOL_START_S, Pace, slowness
 from camri.fitting.request import Request
 from camri.methods import Setting
 from camri.select import Validation
@@ -20,7 +21,6 @@ from camri.study.spec import Study, study
 from camri.study.store import FILE_NAME, open_run
 
 Point = tuple[str, tuple[float, ...]]  # a method and a value for each of its knobs
-POOL_START_S = 2.5  # until processes of the CPU engine train: few short trials are quicker without them
 
 
 class AllFailed(InputError):
@@ -52,7 +52,7 @@ class Progress:
 
 
 class Workshop:
-    """Trains studies on the request's device, tells the progress, and knows how long a trial takes."""
+    """Trains studies on the request's device, tells the progress, and measures the pace."""
 
     def __init__(
         self, request: Request, on_progress: Callable[[Progress], None] | None, is_stopping: Callable[[], bool]
@@ -60,22 +60,9 @@ class Workshop:
         self.request, self.on_progress, self.is_stopping = request, on_progress, is_stopping
         self.total = 0  # trials planned in all
         self.ended = 0  # trials that are stored
-        self.new = 0  # trained in this call
-        self.calls = 0
-        self.train_s = 0.0
-        self.device_s = 0.0  # of the trials' own, without the starting of processes and the compiling of models
-        self.expected_s: float | None = None  # what a trial takes of the device, before one has ended
-        self.parallel = num_cores() if request.device.type == "cpu" else 1
-
-    @property
-    def trial_s(self) -> float | None:
-        """Seconds of the device a trial; None where nothing is known yet."""
-        return self.device_s / self.parallel / self.new if self.new else self.expected_s
-
-    @property
-    def start_s(self) -> float:
-        """Seconds until a call trains."""
-        return max(0.0, self.train_s - self.device_s / self.parallel) / self.calls if self.calls else 0.0
+        self.is_cpu = request.device.type == "cpu"
+        self.pace = Pace(num_cores() if self.is_cpu else 1)
+        self.last_end = time.monotonic()  # of a call; what is thought until the next counts as its start
 
     def train(
         self,
@@ -89,12 +76,15 @@ class Workshop:
         if self.is_stopping():
             raise Interrupted
         num = len(asked.trials(asked.placeholders()))
-        executor = wrap(LocalExecutor(str(self.request.device), workers=self._workers(num)))
-        began = time.monotonic()
+        workers = self._workers(num)
+        executor = wrap(LocalExecutor(str(self.request.device), workers=workers))
+        began, began_core_s = time.monotonic(), time.process_time()
+        took: list[float] = []
 
         def count(outcome: Outcome) -> None:
-            self.ended, self.new = self.ended + 1, self.new + 1
-            self.device_s += outcome.device_s
+            self.ended += 1
+            took.append(outcome.device_s)
+            self.pace.recent.append(outcome.device_s)
 
         def tell(report: Report) -> None:
             self.tell(step, report)
@@ -106,9 +96,15 @@ class Workshop:
             )
         except NoBaseline as end:
             raise all_failed("cross-entropy", end.reason, self.request.out) from end
-        if result.new:
-            self.calls += 1
-            self.train_s += time.monotonic() - began
+        ended = time.monotonic()
+        if took:
+            width = 1 if workers == 1 or len(took) == 1 else self.pace.parallel
+            self.pace.hear(took, width, ended - self.last_end)
+            if self.is_cpu and width == 1:
+                self.pace.slowness = slowness(ended - began, time.process_time() - began_core_s)
+            elif self.is_cpu:
+                self.pace.slowness = max(1.0, self.pace.start_s[width] / POOL_START_S)
+        self.last_end = ended
         if not result.finished:
             raise Interrupted
         self.tell(step)
@@ -118,17 +114,14 @@ class Workshop:
         if self.on_progress is None:
             return
         left = max(self.total - self.ended, 0)
-        left_s = left * self.trial_s + self.start_s if self.trial_s is not None else None
+        left_s = self.pace.takes_s(left) if self.pace.trial_s is not None else None
         if left_s is None and report is not None and report.trial_s < float("inf"):
             left_s = left * report.trial_s  # of all trials of the fit, not of this step's alone
         recall, accuracy = (None, None) if report is None else (report.recall, report.accuracy)
         self.on_progress(Progress(step, self.ended, max(self.total, self.ended), left_s, accuracy, recall))
 
     def _workers(self, num_trials: int) -> int | None:
-        if self.trial_s is None:
-            return None
-        together_s = num_trials * self.trial_s
-        return 1 if together_s * self.parallel < POOL_START_S + together_s else None
+        return 1 if self.pace.width(num_trials) == 1 else None
 
 
 class Bench:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from camri.report.numbers import span
+from camri.report.numbers import points, span
 from camri.report.reading import Reading
 from camri.report.table import BLANK, Table, cells
 
@@ -40,8 +40,12 @@ def steps_table(reading: Reading) -> Table | None:
     )
 
 
-def _interval(found: Mapping[str, float] | None) -> str:
-    return BLANK if found is None else span(found["estimate"], found["low"], found["high"])
+def _interval(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return BLANK
+    if found["low"] is None:  # models were too few for one
+        return points(found["estimate"])
+    return span(found["estimate"], found["low"], found["high"])
 
 
 def _record(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -42,6 +43,7 @@ def test_words_reach_the_fit(asked, tmp_path):
     assert done.exit_code == 0, done.output
     assert asked["arguments"] == ("signs", ["stop", "yield:0.5"], tmp_path)
     options = {name: value for name, value in asked["options"].items() if value is not None}
+    assert options.pop("began") <= time.monotonic()
     assert options.pop("data_options") == {"label_column": "kind", "roi": True, "skip_bad": True}
     assert options == {"budget_s": 600.0, "keep_accuracy": 0.01, "model": "paper", "seed": 3, "device": "auto"}
     assert CliRunner().invoke(app, ["fit"]).exit_code == 0

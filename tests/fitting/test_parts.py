@@ -148,7 +148,7 @@ class FakeBench:
 
 def run_search(num=40, seed=0, bench=None, **how):
     bench = bench or FakeBench()
-    return search(bench, COLUMN, Race(num, 3), range(9), Rule(), seed, **how), bench
+    return search(bench, COLUMN, searching.Referee(Race(num, 3), **how), range(9), Rule(), seed), bench
 
 
 def test_a_search_finds_the_good_and_halves_the_rest():

@@ -8,6 +8,7 @@ import pytest
 from camri.engine import Training
 from camri.fitting import stages
 from camri.fitting.journal import Journal
+from camri.fitting.pace import Pace
 from camri.fitting.search import CE
 from camri.fitting.stages import Stages
 from camri.fitting.workshop import Interrupted, setting_of
@@ -26,9 +27,9 @@ def make(tmp_path, monkeypatch):
         request = SimpleNamespace(
             out=tmp_path, data=data, plain=Training(model="small"), num_trials=num_trials, seed=seed, tolerance=0.0
         )
-        workshop = SimpleNamespace(ended=0, total=0, expected_s=None, trial_s=None, start_s=0.0)
+        workshop = SimpleNamespace(ended=0, total=0, pace=Pace(1))
         decided = {"spent_s": 0.0, "training": "plain", "important": [[1, 1.0]], **decided}
-        return Stages(request, Journal(tmp_path, decided), workshop)
+        return Stages(request, Journal(tmp_path, decided), workshop, began=0.0)
 
     return stages_of
 
