@@ -111,7 +111,7 @@ class Criterion(nn.Module):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         per_sample = self.loss(outputs, labels, **self._parameters_at(self.strength()))
-        if self.training:
+        if self.training and self.ramp[1]:  # without a ramp nothing is counted, so torch.func may transform the loss
             self.step += 1
         if self.reduction == "none":
             return per_sample

@@ -1,5 +1,6 @@
 """The losses as objects: parameters, the ramp, eval, the counter's travels."""
 
+import copy
 import math
 
 import numpy as np
@@ -77,12 +78,23 @@ def test_object_equals_function_and_reduces(name):
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_object_compiles_without_a_graph_break_and_counts_its_steps(name):
-    loss, per_sample = OBJECTS[name]
+def test_object_compiles_without_a_graph_break_and_counts_the_steps_of_a_ramp(name):
+    loss, per_sample = copy.deepcopy(OBJECTS[name])
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    before = loss.step.item()
     torch.testing.assert_close(compiled(COS, LABELS), per_sample.mean())
-    assert loss.step.item() == before + 1
+    assert loss.step.item() == 0, "there is no ramp"
+    loss.ramp = (0, 1)
+    compiled(COS, LABELS)
+    assert loss.step.item() == 1
+    torch.testing.assert_close(compiled(COS, LABELS), per_sample.mean())
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_object_may_be_transformed_by_torch_func(name):
+    loss, _ = OBJECTS[name]
+    outputs = COS.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(loss(outputs, LABELS), outputs)
+    torch.testing.assert_close(torch.func.grad(loss)(COS, LABELS), wanted)
 
 
 def test_compiled_the_gradient_is_that_of_the_steps_own_margin():
