@@ -275,9 +275,9 @@ def test_a_floor_that_no_accuracy_can_be_is_refused(floor):
 
 
 def test_a_class_without_held_out_images_is_refused():
-    with pytest.raises(InputError, match=r"important classes \[1\] have no held-out images"):
+    with pytest.raises(InputError, match=r"important classes \[1\] have no held-out data"):
         choose_shift(scores_of([0.5, 0.3], [0, 0]), accuracy_floor=0.0)
-    with pytest.raises(InputError, match=r"important classes \[2\] have no held-out images"):
+    with pytest.raises(InputError, match=r"important classes \[2\] have no held-out data"):
         choose_shift(condense(np.eye(3), [0, 1, 1], (1, 2)), accuracy_floor=0.0)
 
 

@@ -79,13 +79,13 @@ def table_of_angles(records: Sequence[Mapping[str, Any]]) -> Table:
         notes=(
             f"Mean over trials, {ANGLES_OF[records[0]['images']]}; bold: the smallest of a method’s three. CAMRI and "
             "ArcFace at their Table I settings (by validation where that cell is blank), L2-softmax at CAMRI’s scale; "
-            f"{BLANK} where it was not trained, or the classes have no images.",
+            f"{BLANK} where it was not trained, or the classes have no data.",
         ),
     )
 
 
 def _three(reading: Reading, setting: Tried, important: Sequence[int]) -> list[float | None]:
-    """sd of the important classes (their mean), minimum and median of the others; None of classes without images."""
+    """sd of the important classes (their mean), minimum and median of the others; None of classes without data."""
     _, sd = reading.angles(setting)
     is_important, is_known = np.isin(np.arange(len(sd)), important), np.isfinite(sd)
     own, others = sd[is_important & is_known], sd[~is_important & is_known]
