@@ -247,36 +247,32 @@ class CamriLoss(_MarginLoss):
         super().__init__(losses.margin_softmax, {"margins": margins}, scale=scale, beyond_pi=beyond_pi, **common)
 
 
-class CosFaceLoss(_MarginLoss):
+class _CosineMarginLoss(_MarginLoss):
+    function: Callable[..., Tensor]
+
+    def __init__(
+        self,
+        num_classes: int,
+        important: Important,
+        scale: float = 8.0,
+        *,
+        classes: Sequence[str] | None = None,
+        **common: Any,
+    ):
+        margins = important_vector(_names_of(num_classes, classes), _some(important))
+        super().__init__(type(self).function, {"margins": margins}, scale=scale, **common)
+
+
+class CosFaceLoss(_CosineMarginLoss):
     """Cosine margins at the important classes only; for CosFace itself give every class the same."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        scale: float = 8.0,
-        *,
-        classes: Sequence[str] | None = None,
-        **common: Any,
-    ):
-        margins = important_vector(_names_of(num_classes, classes), _some(important))
-        super().__init__(losses.cosine_margin_softmax, {"margins": margins}, scale=scale, **common)
+    function = staticmethod(losses.cosine_margin_softmax)
 
 
-class TwoSidedMarginLoss(_MarginLoss):
+class TwoSidedMarginLoss(_CosineMarginLoss):
     """Cosine margins on both sides of the important classes' boundaries: their cosines are raised on other images."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        scale: float = 8.0,
-        *,
-        classes: Sequence[str] | None = None,
-        **common: Any,
-    ):
-        margins = important_vector(_names_of(num_classes, classes), _some(important))
-        super().__init__(losses.two_sided_margin_softmax, {"margins": margins}, scale=scale, **common)
+    function = staticmethod(losses.two_sided_margin_softmax)
 
 
 class LdamLoss(_MarginLoss):

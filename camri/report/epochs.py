@@ -114,10 +114,19 @@ def table_of_epochs(records: Sequence[Mapping[str, Any]]) -> Table | None:
         )
 
     late = told[0]["late_epochs"]
-    gained = "over CE"
     return Table(
         caption=f"Near the end of training: the last {late} of {told[0]['epochs']} epochs.",
-        header=("method", "setting", "recall", "wanders", gained, "accuracy", "wanders ", f"{gained} ", "trials"),
+        header=(
+            "method",
+            "setting",
+            "recall",
+            "recall wanders",
+            "recall over CE",
+            "accuracy",
+            "accuracy wanders",
+            "accuracy over CE",
+            "trials",
+        ),
         groups=tuple(tuple(row(one) for one in told if one["column"] == number) for number in columns),
         titles=tuple(f"important: {title}" for title in columns.values()),
         words=("setting",),

@@ -8,11 +8,9 @@ from typing import Any
 from camri.errors import InputError
 from camri.report.numbers import span
 from camri.report.table import BLANK, Cell, Table, cells
+from camri.report.titles import title_of
 
-TITLES = {
-    "ce": "cross-entropy",
-    "l2softmax": "L2-softmax",
-    "camri": "CAMRI",
+TITLES = {  # of arms that are no methods
     "two_sided": "margin on both sides of the boundary",
     "hardest": "margin against the strongest rival",
     "head_ce": "new cross-entropy head, frozen trunk",
@@ -44,9 +42,9 @@ def table_of_tries(path: Path) -> Table:
         header=(
             "what",
             "accuracy, over cross-entropy’s",
-            "over its control’s",
+            "accuracy, over its control’s",
             "false alarms, over cross-entropy’s",
-            "over its control’s ",
+            "false alarms, over its control’s",
             "the control",
             "trials",
         ),
@@ -84,4 +82,4 @@ def _title(arm: str) -> str:
     if arm in TITLES:
         return TITLES[arm]
     name, _, size = arm.rpartition("_")
-    return f"{TITLES[name]}, {size}" if name in TITLES else arm
+    return f"{TITLES[name]}, {size}" if name in TITLES else title_of(arm)
