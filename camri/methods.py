@@ -220,7 +220,7 @@ def method(name: str) -> Method:
     'cosine'
     """
     if not find_installed(name, METHODS, "camri.methods"):
-        raise InputError(f"method {name!r} is unknown; {closest(name, METHODS)}")
+        raise InputError(f"method {name!r} is unknown; {closest(name, METHODS)}, or one of an installed package")
     return METHODS[name]
 
 

@@ -12,7 +12,7 @@ import typer
 
 import camri
 from camri.cli import audit, data, export, fit, predict, report, study
-from camri.cli.options import naming_options
+from camri.cli.options import Once, naming_options
 from camri.cli.text import unwrap, visible
 from camri.errors import InputError
 
@@ -64,11 +64,15 @@ def demo(out: Annotated[Path, typer.Option(help="The folder to write.")] = Path(
 
 
 def _finish(group: typer.Typer) -> None:
-    """Nothing; every command's help is wrapped by the terminal and not by the source, and its errors name options."""
+    """Nothing; every command's help is wrapped by the terminal and not by the source, its errors name options.
+
+    No option is taken twice.
+    """
     for command in group.registered_commands:
         assert command.callback is not None
         command.help = unwrap(inspect.cleandoc(command.callback.__doc__ or ""))
         command.callback = naming_options(command.callback)
+        command.cls = Once
     for one in group.registered_groups:
         if one.typer_instance is not None:
             _finish(one.typer_instance)

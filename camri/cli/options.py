@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, get_origin
 
 import typer
+from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from camri.errors import InputError
@@ -22,6 +23,17 @@ GroupColumn = Annotated[str | None, typer.Option(help="Column whose equal rows b
 SplitColumn = Annotated[str | None, typer.Option(help="Column with train, val or test.")]
 
 _VALUE = r"(\[[^\]]*\]|\([^)]*\)|'[^']*'|\"[^\"]*\"|[^\s;,)]+)"
+
+
+class Once(TyperCommand):
+    """A command that refuses an option given twice; of two values the first would be dropped without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        order = self.make_parser(ctx).parse_args(list(args))[2]
+        for option in order:
+            if order.count(option) > 1 and not getattr(option, "multiple", False):
+                raise InputError(f"{option.opts[0]} is given {order.count(option)} times; give it once")
+        return super().parse_args(ctx, args)
 
 
 def naming_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,7 +126,11 @@ def _typed(option: str, values: list[str], told: str) -> str:
 
 
 def _mark(message: str, name: str, option: str, value: str) -> str:
-    """The message with the option beside the value, where it begins with it, has it as `name value`, quoted or k=v."""
+    """The message with the option beside the value, where it begins with it, has it as `name value`, quoted or k=v.
+
+    Not behind "did you mean" or "choices": a value that stands there was not typed.
+    """
+    hint = re.search(r"\b(did you mean|choices:)", message)
     bare = re.escape(value)
     typed = f"{option} {shlex.quote(value)}"
     parts = sorted({value, *value.split(",")}, key=len, reverse=True)
@@ -125,6 +141,6 @@ def _mark(message: str, name: str, option: str, value: str) -> str:
         (rf"\b{name} (?=\S*{bare}\s)", f"{option} "),
         (quoted, None),
     ):
-        if found := re.search(told, message):
+        if found := re.compile(told).search(message, 0, hint.start() if hint else len(message)):
             return message[: found.start()] + (instead or f"{found[0]} ({option})") + message[found.end() :]
     return message

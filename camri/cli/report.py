@@ -26,6 +26,10 @@ FIGURES = {
     "curve": "curves",
     "training": "training",
 }  # -> records
+LACKING = {  # of what there may be nothing to draw
+    "5": "Fig. 5 needs WCE or CAMRI trials of at least two penalties",
+    "training": "the figure of training needs validation recalls by epoch",
+}
 
 
 def report(
@@ -53,7 +57,7 @@ def report(
     """Write RUN/report.html: one page with the answer, the tables and the charts. It needs no network.
 
     With --table or --figure that one is written instead: tables to the terminal, figures to a file, unless --out says
-    otherwise. Table 1 is the paper's and, below it, the honest one: chosen on validation images, with its controls.
+    otherwise. Table 1 is the paper's and, below it, the honest one: chosen on validation data, with its controls.
     With --results a small folder is written, of which tables and figures can be made without the run.
 
     [bold]Examples[/bold]
@@ -79,7 +83,7 @@ def report(
         _write_tables(_tables(runs, _known("--table", table, TABLES)), format, out)
     elif figure is not None:
         drawn = _figure(runs[0], _known("--figure", figure, FIGURES))
-        form = format or _form_of(out, {".png": "png", ".svg": "svg", ".pdf": "pdf"}, "figure", "png")
+        form = _form_of(out, {".png": "png", ".svg": "svg", ".pdf": "pdf"}, "figure", "png", format)
         _write_figure(drawn, figure, form, out)
     elif format is not None:
         raise InputError(f"--format {format} needs --table or --figure; the page is HTML")
@@ -162,8 +166,12 @@ def _tables(runs: list[Path], number: str) -> "list[Table]":
         return [paper_table([one.records("paper") for one in found]), *(table_of_honest(one) for one in honest if one)]
 
 
-def _form_of(out: Path | None, forms: Mapping[str, str], what: str, usual: str) -> str:
-    """What to write, by the ending of the file's name."""
+def _form_of(out: Path | None, forms: Mapping[str, str], what: str, usual: str, asked: str | None = None) -> str:
+    """What to write: as asked, or by the ending of the file's name, which may not say otherwise."""
+    if asked is not None:
+        if asked in forms.values() and out is not None and forms.get(out.suffix.lower(), asked) != asked:
+            raise InputError(f"--format {asked} is not what --out {out} is called; leave one of them out")
+        return asked
     if out is None or not out.suffix:
         return usual
     if out.suffix.lower() not in forms:
@@ -180,7 +188,7 @@ def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> 
         for one in tables:
             Console().print(to_terminal(one))
         return
-    form = form or _form_of(out, {".tex": "latex", ".csv": "csv", ".md": "md", ".txt": "md"}, "table", "md")
+    form = _form_of(out, {".tex": "latex", ".csv": "csv", ".md": "md", ".txt": "md"}, "table", "md", form)
     _write("\n".join(write(one, form) for one in tables).encode(), out)
 
 
@@ -193,14 +201,14 @@ def _figure(run: Path, name: str) -> "Figure":
     with _watching() as tell, _opened(run, tell) as source:
         found = figures.draw(FIGURES[name], source.records(FIGURES[name]))
     if found is None:
-        raise InputError(f"{run}: Fig. 5 needs WCE or CAMRI trials of at least two penalties, and there are none")
+        raise InputError(f"{run}: {LACKING[name]}, and there are none")
     return found
 
 
 def _write_figure(drawn: "Figure", name: str, form: str, out: Path | None) -> None:
     from camri.report.theme import export
 
-    path = out or Path(f"{name if name == 'curve' else f'figure{name}'}.{form}")
+    path = out or Path(f"{f'figure{name}' if name.isdigit() else name}.{form}")
     _write(export(drawn, form), path)
     if str(path) != "-":
         typer.echo(f"{path}: {drawn.caption}")

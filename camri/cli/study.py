@@ -203,7 +203,7 @@ def finalists(
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the finals; the schedule's unless told.")] = None,
 ) -> None:
-    """Choose each method's best setting on a screening's validation images, and write the study that trains it again.
+    """Choose each method's best setting on a screening's validation data, and write the study that trains it again.
 
     A screening tries whole grids with few seeds. The finals train each method's best setting with other seeds, beside
     cross-entropy and L2-softmax at every scale that a finalist has.

@@ -46,13 +46,13 @@ class Training:
             if not condition:
                 raise InputError(f"training {field}={getattr(self, field)!r} is not allowed; {allowed}")
 
-        need(is_known(self.model), "model", closest(self.model, NAMES))
+        need(is_known(self.model), "model", f"{closest(self.model, NAMES)}, or one of an installed package")
         need(self.optimizer in OPTIMIZERS, "optimizer", closest(self.optimizer, OPTIMIZERS))
         need(self.beyond_pi in BEYOND_PI, "beyond_pi", closest(self.beyond_pi, BEYOND_PI))
         for field in ("epochs", "batch_size"):
             value = getattr(self, field)
-            need(isinstance(value, int) and value >= 1, field, "give a whole number of at least 1")
-        need(isinstance(self.translate_px, int) and self.translate_px >= 0, "translate_px", "give a number of pixels")
+            need(type(value) is int and value >= 1, field, "give a whole number of at least 1")
+        need(type(self.translate_px) is int and self.translate_px >= 0, "translate_px", "give a number of pixels")
         need(0 < self.learning_rate < 100, "learning_rate", "give a number above 0")
         for field in ("momentum", "label_smoothing", "average"):
             need(0 <= getattr(self, field) < 1, field, "give a number in [0, 1)")

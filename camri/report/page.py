@@ -67,7 +67,7 @@ def write_page(
     """The path of the page written about a run: report.html in its folder unless told. Never half a page."""
     with Reading(folder, on_step) as reading:
         text = render(reading)
-    return put(text, Path(out) if out is not None else Path(folder) / FILE_NAME)
+    return put(text, Path(out) if out is not None else reading.run.path.with_name(FILE_NAME))
 
 
 def put(text: str, path: Path) -> Path:

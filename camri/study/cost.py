@@ -11,6 +11,7 @@ from camri.engine import Training, Trial, train
 from camri.engine.schedule import batch_size, steps_per_epoch
 from camri.methods import setting
 from camri.study.facts import load_data
+from camri.study.important import resolve
 from camri.study.spec import Study
 
 # Data sets of the paper: rows to train on before a validation split, (H, W, channels), classes.
@@ -57,6 +58,7 @@ def _data_of(study: Study) -> tuple[int, tuple[int, ...], int]:
         rows, shape, num_classes = KNOWN_DATA[study.data]
         return round(rows * (1 - study.val_fraction)), shape, num_classes
     data = load_data(study)
+    resolve(study, data.classes)  # a class that is not there is told before the run
     return len(data.splits["train"]), data.input_shape, data.num_classes
 
 

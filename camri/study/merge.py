@@ -43,6 +43,12 @@ def merge(sources: Sequence[str | Path], out: str | Path) -> Merged:
     the trial reported. An outcome that is done takes the place of a failed one. A new run is there when it is whole.
     """
     folder = Path(out)
+    places = [Path(one).resolve() for one in (*sources, out)]
+    for source, place in zip(sources, places, strict=False):  # a run agrees with itself, which would look like proof
+        if places.count(place) > 1:
+            raise InputError(
+                f"{source} is given twice; give each run once, and none that is --out: what it holds stays"
+            )
     lock.refuse_other_files(folder, FILE_NAME, "run")
     if (folder / FILE_NAME).exists():
         return _unite(sources, folder)

@@ -25,7 +25,8 @@ def narrow(study: Study, chosen: str | None = None, grid: Sequence[str] = ()) ->
         if method is not None and method not in grids:
             raise InputError(f"--grid {method}.{knob}: {method!r} is not in the study; {closest(method, grids)}")
         if knob not in (known if method is None else methods.method(method).knobs):
-            raise InputError(f"--grid {knob}: no method of the study has that knob; {closest(knob, sorted(known))}")
+            choices = closest(knob, sorted(known)) if known else "none of its methods has any"
+            raise InputError(f"--grid {knob}: no method of the study has that knob; {choices}")
     return study.with_(methods=[_narrow(one, narrowed) for one in grids.values()])
 
 
@@ -51,6 +52,8 @@ def parse_grid(words: Sequence[str]) -> dict[tuple[str | None, str], list[float]
     for word in words:
         place, _, text = word.partition("=")
         method, _, knob = place.rpartition(".")
+        if (method or None, knob) in found:
+            raise InputError(f"--grid {place} is given twice; give its values at once, like {place}=4,8")
         try:
             found[method or None, knob] = [float(value) for value in text.split(",")]
         except ValueError:

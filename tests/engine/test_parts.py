@@ -367,9 +367,9 @@ def test_where_a_checkpoint_stands_is_read_without_its_tensors(tmp_path):
 @pytest.mark.parametrize(
     ("field", "fit", "wrong"),
     [
-        ("epochs", [1], [0, 2.5]),
-        ("batch_size", [1], [0, 2.5]),
-        ("translate_px", [0], [-1, 0.5]),
+        ("epochs", [1], [0, 2.5, True]),
+        ("batch_size", [1], [0, 2.5, True]),
+        ("translate_px", [0], [-1, 0.5, True]),
         ("learning_rate", [1e-9], [0.0, 100.0, math.nan]),
         ("momentum", [0.0], [-0.1, 1.0]),
         ("label_smoothing", [0.0], [-0.1, 1.0]),

@@ -1,6 +1,7 @@
 """camri report: what it writes, what it refuses, and that it starts without torch."""
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -59,12 +60,22 @@ def test_a_figure_by_its_suffix(gain, tmp_path):
         (["--format", "png"], "--format png needs --table or --figure"),
         (["--table", "1", "--format", "png"], "--format png is not for a table; choices: md, latex, csv"),
         (["--figure", "6"], "Fig. 6 needs features"),
+        (["--figure", "training"], "the figure of training needs validation recalls by epoch, and there are none"),
+        (["--table", "1", "--format", "latex", "--out", "t.csv"], "--format latex is not what --out t.csv is called"),
+        (["--figure", "3", "--format", "pdf", "--out", "f.png"], "--format pdf is not what --out f.png is called"),
+        (["--table", "1", "--table", "2"], "--table is given 2 times; give it once"),
         (["--table", "2", "--out", "/no/such/folder/x.md"], "cannot be written (No such file or directory)"),
     ],
 )
 def test_bad_calls_are_refused_with_a_sentence(gain, arguments, said):
     with pytest.raises(InputError, match=re.escape(said)):
         app(["report", str(gain), *arguments], standalone_mode=False)
+
+
+def test_the_page_of_a_store_goes_beside_it(gain, tmp_path):
+    store = shutil.copy(gain / "outcomes.sqlite", tmp_path)
+    app(["report", store], standalone_mode=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["outcomes.sqlite", "report.html"]
 
 
 def test_a_folder_without_a_run_and_a_missing_extra(gain, tmp_path):

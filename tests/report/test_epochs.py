@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.luck import gains_by_luck, late_pairs
+from camri.cli import app
 from camri.errors import InputError
 from camri.report.blocks import Site, make_block
 from camri.report.epochs import draw_epochs, follow_training, table_of_epochs
@@ -52,6 +53,12 @@ def test_records_hold_each_epochs_means_and_how_the_last_third_wanders(records):
         (0.06 * np.sqrt(4 / 3), 0.02 * np.sqrt(4 / 3))
     )
     assert ce["recall_gain"] is None
+
+
+def test_the_command_names_the_figure_by_its_name(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app(["report", str(run), "--figure", "training", "--format", "svg"], standalone_mode=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["training.svg"]
 
 
 def test_the_gain_is_between_trials_of_one_seed(records):

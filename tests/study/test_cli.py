@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,6 +65,11 @@ def test_show_says_where_its_estimate_comes_from():
     assert re.search(r"cost on \d+ CPU cores: about .* a trial, [\d,]+ inputs/s \(measured just now", out)
 
 
+def test_show_refuses_a_class_that_is_not_there():
+    with pytest.raises(InputError, match="--important 10 is not a class"):
+        camri("show digits --important 10 --device cpu")
+
+
 def test_the_example_runs(example_run):
     with open_run(example_run) as run:
         assert [column.title for column in run.columns()] == ["8", "3 + 8"]
@@ -91,7 +97,8 @@ def test_status(example_run):
 
 
 def test_merge_and_export(example_run, tmp_path):
-    out = camri(f"merge {example_run} {example_run} --out {tmp_path}/all")
+    shutil.copytree(example_run, tmp_path / "copy")
+    out = camri(f"merge {example_run} {tmp_path}/copy --out {tmp_path}/all")
     assert "12 outcomes, 12 of them new; 12 were there twice and agree" in out.replace("\n", " ")
     out = camri(f"export {tmp_path}/all --csv {tmp_path}/t.csv")
     assert out.startswith("24 rows")
@@ -113,13 +120,22 @@ def test_merge_and_export(example_run, tmp_path):
         ("run paper.cifar10 --out {}", "cifar10 is not in"),
         ("status {}", "holds no run"),
         ("export {}", "nothing to write"),
-        ("merge {} --out {}", "holds no run"),
+        ("merge {}-none --out {}", "holds no run"),
+        ("merge {}-a {}-a/../new-a --out {}", "new-a is given twice; give each run once"),
+        ("merge {} --out {}/.", "new is given twice; give each run once, and none that is --out"),
+        (
+            "run digits --out {} --methods ce --grid m=4",
+            "no method of the study has that knob; none of its methods has",
+        ),
+        ("run digits --out {} --grid m=4 m=8", "--grid m is given twice; give its values at once, like m=4,8"),
+        ("run digits --out {} --methods ce --methods camri", "--methods is given 2 times; give it once"),
+        ("run digits --out {} --trials 1 --important 10", "--important 10 is not a class; did you mean '1' or '0'?"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(line, said, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CAMRI_DATA", str(tmp_path / "none"))
     folder = tmp_path / "new"
-    monkeypatch.setattr(sys, "argv", ["camri", "study", *shlex.split(line.format(folder, folder))])
+    monkeypatch.setattr(sys, "argv", ["camri", "study", *shlex.split(line.format(folder, folder, folder))])
     with pytest.raises(SystemExit) as end:
         main()
     told = capsys.readouterr()
