@@ -7,6 +7,7 @@ from camri.curves import common_range, compare_curves, recall_range
 from camri.errors import InputError
 from camri.metrics import Scores, condense
 from camri.posthoc import trace
+from camri.stats import compare
 
 
 def models(strength, num=6, seed=0, num_images=600):
@@ -88,6 +89,38 @@ def test_intervals_are_those_of_shifts_found_anew_on_other_images(important, rec
     )
 
 
+def pulls_one_by_one(scores, recall):
+    """How each image pulls at the accuracy at a recall: its share of recall, found too much, times the slope there."""
+    curve, labels = trace(scores), scores.labels
+    at = curve.reach(recall)
+    num = {index: int((labels == index).sum()) for index in scores.important}
+    found = dict(zip(scores.important, curve.recall[at].tolist(), strict=True))
+    luck = sum((found[k] * (1 - found[k]) + 1 / num[k]) / num[k] for k in num) ** 0.5 / len(num)
+    low, high = (curve.reach(min(max(recall + step, 0.0), curve.mean_recall[-1])) for step in (-luck, luck))
+    slope = (curve.accuracy[high] - curve.accuracy[low]) / (curve.mean_recall[high] - curve.mean_recall[low])
+    right = scores.correct(curve.shift[at])
+    return [
+        slope * len(labels) / (len(num) * num[label]) * (found[label] - is_right) if label in num else 0.0
+        for label, is_right in zip(labels.tolist(), right.tolist(), strict=True)
+    ]
+
+
+def test_each_image_pulls_by_the_slope_over_one_standard_error_of_recall():
+    arm, baseline = views(5, (1, 2), num_images=240)
+    most = min(trace(one).mean_recall[-1] for one in (arm, baseline))
+    recalls, groups = [0.6, 0.7, most], np.arange(240) // 3
+    found = compare_curves([arm], [baseline], seed=0, recall=np.array(recalls), groups=groups)
+    counted, pull = [], []
+    for recall in recalls:
+        counted.append([one.correct(trace(one).shift[trace(one).reach(recall)]) for one in (arm, baseline)])
+        pull.append(np.subtract(*(pulls_one_by_one(one, recall) for one in (arm, baseline))))
+    for gap, sides, besides in zip(
+        (*found.at, found.mean), (*counted, np.mean(counted, axis=0)), (*pull, np.mean(pull, axis=0)), strict=True
+    ):
+        wanted = compare(sides[0][None], sides[1][None], besides=besides[None], groups=groups, seed=0)
+        assert gap.draws == pytest.approx(wanted.draws)
+
+
 def test_models_of_one_accuracy_may_differ_in_false_alarms():
     # At recall 1 either is wrong of two images: one calls both important, the other takes them for each other.
     labels = np.array([1, 1, 0, 2, 0, 2])
@@ -99,6 +132,9 @@ def test_models_of_one_accuracy_may_differ_in_false_alarms():
     assert compare_curves([arm], [baseline], seed=0, recall=recall).mean.estimate == 0
     found = compare_curves([arm], [baseline], seed=0, recall=recall, figure="alarms")
     assert (found.mean.estimate, found.baseline[0]) == pytest.approx((-2 / 6, 2 / 6))
+    calm[4] = [3, 3, 0]  # a tie goes to the first of the classes, which is not the important one
+    tied = compare_curves([condense(calm, labels, (1,))], [baseline], seed=0, recall=recall, figure="alarms")
+    assert tied.mean.estimate == pytest.approx(-2 / 6)
     with pytest.raises(InputError, match="figure='alarm' is not compared; did you mean 'alarms'"):
         compare_curves([arm], [baseline], seed=0, figure="alarm")
 
