@@ -78,6 +78,26 @@ def test_seeds_that_one_of_the_two_lacks_do_not_count_for_the_gain(tmp_path):
     assert camri["recall_gain"] == pytest.approx(0.055)
 
 
+def test_columns_stand_apart_and_several_classes_count_alike(tmp_path):
+    important = ["column", ("column", "ring")]
+    run = make_run(tmp_path / "x", important=important, methods={"ce": {}}, seeds=2, val_hits=made_hits, num_images=402)
+    with Reading(run) as reading:
+        one, both = found = follow_training(reading, judge_columns(reading))
+    assert (one["column"], both["column"]) == (0, 1)
+    assert one["recall"][0] == pytest.approx(
+        (66 + 67) / 2 / 101, abs=1e-5
+    )  # 402 images: 101 of "column", 100 of "ring"
+    assert both["recall"][0] == pytest.approx(((66 + 67) / 2 / 101 + 0.8) / 2, abs=1e-5)
+    table = table_of_epochs(found)
+    assert table.titles == ("important: column", "important: column + ring")
+    assert [[row[2].text for row in group] for group in table.groups] == [
+        [f"{60.5 / 101:.3f}"],
+        [f"{(60.5 / 101 + 0.8) / 2:.3f}"],
+    ]
+    drawn = [(point["column"], point["value"]) for point in draw_epochs(found).records if point["figure"] == "recall"]
+    assert drawn == [(record["column"], value) for record in found for value in record["recall"]]
+
+
 def test_the_table_shows_them_in_points(records):
     table = table_of_epochs(records)
     ce, camri = ([cell.text for cell in row] for row in table.rows)
@@ -93,6 +113,10 @@ def test_few_epochs_have_a_figure_and_no_table(tmp_path):
         found = follow_training(reading, judge_columns(reading))
     assert table_of_epochs(found) is None
     assert len(draw_epochs(found).panels) == 2
+    run = make_run(tmp_path / "y", methods=METHODS, seeds=2, val_hits=lambda method, seed: made_hits(method, seed)[:9])
+    with Reading(run) as reading:
+        found = follow_training(reading, judge_columns(reading))
+    assert table_of_epochs(found).caption.endswith("the last 3 of 9 epochs.")
 
 
 def test_the_figure_has_a_point_for_each_epoch_and_leaves_the_first_climb_out_of_its_scale(records):
