@@ -6,7 +6,7 @@ takes its finished choice and opens the test scores of the chosen setting and of
 
 from camri.select.choice import Choice, Floor, Pick, Rule, choose
 from camri.select.judgement import Arm, Gain, Judgement, judge
-from camri.select.paper import OPTIMISTIC, Measured, PaperChoice, choose_as_paper, mark_best, measure
+from camri.select.paper import OPTIMISTIC, Measured, PaperChoice, choose_as_paper, mark_best
 from camri.select.trials import Candidate, Trial, Validation
 
 __all__ = [
@@ -27,5 +27,4 @@ __all__ = [
     "choose_as_paper",
     "judge",
     "mark_best",
-    "measure",
 ]

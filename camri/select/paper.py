@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from camri.posthoc import SLACK
-from camri.select.trials import Candidate
 
 OPTIMISTIC = "chosen on the test set: optimistic"
 
@@ -29,13 +28,6 @@ class PaperChoice:
     accuracy: float
     optimistic: bool = field(default=True, init=False)
     note: str = field(default=OPTIMISTIC, init=False)
-
-
-def measure(candidate: Candidate) -> Measured:
-    """A setting's recall and accuracy on the test images, unshifted, as the paper's tables have them."""
-    tests = [trial.test for trial in candidate.trials]
-    recalls = tuple(float(test.recall().mean()) for test in tests)
-    return Measured(candidate.key, recalls, tuple(test.accuracy() for test in tests))
 
 
 def choose_as_paper(baseline: Measured, settings: Sequence[Measured]) -> PaperChoice | None:
