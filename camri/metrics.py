@@ -72,6 +72,22 @@ class Scores:
         """Whether such predictions (a class, or −1 for the best other) are right: bool (N,)."""
         return np.where(predicted == REST, self.rest_right, predicted == self.labels)
 
+    def false_alarms(self, shift: ArrayLike = 0.0) -> Array:
+        """Whether every image is a false alarm, of no important class and taken for one: bool (N,).
+
+        >>> condense(np.array([[2.0, 1.0], [0.0, 1.5]]), labels=[0, 0], important=(1,)).false_alarms().tolist()
+        [False, True]
+        """
+        return self.is_false_alarm(self.predict(shift))
+
+    def is_false_alarm(self, predicted: Array) -> Array:
+        """Whether such predictions (a class, or −1 for the best other) are false alarms: bool (N,)."""
+        return (predicted != REST) & ~np.isin(self.labels, self.important)
+
+    def called(self, shift: ArrayLike = 0.0) -> Array:
+        """Images that are taken for each important class, rightly or not: int (I,)."""
+        return (self.predict(shift)[:, None] == np.array(self.important)).sum(axis=0)
+
     def hits(self, shift: ArrayLike = 0.0) -> Array:
         """Images of each important class that are found: int (I,)."""
         found = self.labels[self.correct(shift)]
@@ -83,7 +99,7 @@ class Scores:
 
     def precision(self, shift: ArrayLike = 0.0) -> Array:
         """Precision of each important class, nan for one that is never predicted: (I,)."""
-        return divide(self.hits(shift), (self.predict(shift)[:, None] == np.array(self.important)).sum(axis=0))
+        return divide(self.hits(shift), self.called(shift))
 
     def accuracy(self, shift: ArrayLike = 0.0) -> float:
         """The share of images that are classified rightly."""

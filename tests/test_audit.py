@@ -95,6 +95,9 @@ def test_a_promise_is_made_of_the_val_rows_and_shown_on_the_test_rows():
     assert [(one.hits, one.num) for one in found.recall] == [(test.hits(found.guarantee.shift)[0], test.num[0])]
     assert found.accuracy.value == test.accuracy(found.guarantee.shift)
     assert found.precision == test.precision(found.guarantee.shift)[0]
+    alarms = (test.predict(found.guarantee.shift) == 1) & (labels[split == "test"] != 1)
+    assert (found.false_alarms.hits, found.false_alarms.num) == (alarms.sum(), 400)
+    assert found.to_json()["false_alarms"]["hits"] == alarms.sum()
 
 
 def promised(**options):
@@ -330,6 +333,64 @@ def test_every_price_comes_once_with_its_precision_over_the_important_classes():
         predicted = (logits + np.isin(np.arange(4), (1, 3)) * price.shift).argmax(axis=1)
         precision = [(labels[predicted == index] == index).mean() for index in (1, 3)]
         assert price.precision == pytest.approx(np.mean(precision))
+        assert price.false_alarms == pytest.approx((np.isin(predicted, (1, 3)) & ~np.isin(labels, (1, 3))).mean())
+    shown = [row[-2:] for row in price_table(found).rows]
+    assert [(alarms.text, precision.text) for alarms, precision in shown] == [
+        (f"{100 * price.false_alarms:.2f}", f"{price.precision:.3f}") for price in found.prices
+    ]
+
+
+def test_false_alarms_and_precision_are_counts_before_and_after():
+    logits, labels = made()
+    split = np.array(["val", "test"] * 400)
+    found = audit(logits, labels, ["stop", "entry"], classes=CLASSES, split=split)
+    assert found.shift > 0
+    here, own = logits[split == "test"], labels[split == "test"]
+    now, then = here.argmax(axis=1), (here + found.shift * np.array([0, 1, 0, 1])).argmax(axis=1)
+    before, after = (np.isin(said, (1, 3)) & ~np.isin(own, (1, 3)) for said in (now, then))
+    assert (found.alarms.before, found.alarms.after) == (Rate(before.sum(), 400), Rate(after.sum(), 400))
+    assert before.sum() < after.sum()
+    assert found.alarms.change == compare_rows(before, after)
+    precision = [[((said == i) & (own == i)).sum() / (said == i).sum() for said in (now, then)] for i in (1, 3)]
+    assert [[one.value for one in pair] for pair in found.alarms.precision] == precision
+    line = next(line for line in answer(found).details if line.startswith("False alarms: "))
+    assert line.startswith(f"False alarms: {before.sum() / 4:.2f} [")
+    assert f" in a hundred ({before.sum()}/400) as it is, {after.sum() / 4:.2f} [" in line
+    (first, second), (third, _) = precision
+    assert re.search(rf"precision of “stop” {first:.3f} \(\d+/\d+\) → {second:.3f} \(", line)
+    assert f", of “entry” {third:.3f} (" in line
+    told = found.to_json()
+    assert [one["name"] for one in told["precision"]] == ["stop", "entry"]
+    assert told["false_alarms"]["after"]["hits"] == after.sum()
+    assert told["false_alarms"]["change"]["gained"] == (after & ~before).sum()
+
+
+def test_groups_widen_the_intervals_of_false_alarms_and_precision():
+    logits, labels = made()
+    groups = np.arange(800) // 8
+    found = audit(logits, labels, 1, groups=groups).alarms
+    alarm, called = (logits.argmax(axis=1) == 1) & (labels != 1), logits.argmax(axis=1) == 1
+    assert found.before == Rate.of(alarm, groups)
+    assert found.precision[0][0] == Rate.of(labels[called] == 1, groups[called])
+    assert found.before.effect > 1
+
+
+def test_a_class_that_is_never_predicted_has_no_precision_and_no_nan():
+    logits, labels = made()
+    logits[:, 3] -= 100.0
+    found = audit(logits, labels, [1, 3], classes=CLASSES)
+    assert [one.num for one in found.alarms.precision[1]] == [0, 0]
+    line = next(line for line in answer(found).details if line.startswith("False alarms: "))
+    assert line.endswith(", of “entry” none (never predicted) → none (never predicted).")
+    assert found.prices
+    assert found.prices[0].precision is None
+    assert price_table(found).rows[0][-1].text == "–"
+    told = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert told["precision"][1]["before"]["value"] is None
+    few = answer(audit(logits[:60], labels[:60], [1, 3], classes=CLASSES))
+    assert few.kind == "unknown"
+    assert few.details[-1].startswith("False alarms as it is: ")
+    assert few.details[-1].endswith(", of “entry” none (never predicted).")
 
 
 def test_a_class_is_mistaken_for_the_five_it_is_taken_for_most():
@@ -1103,9 +1164,11 @@ def test_the_page_explains_its_words(found):
     section = page.split('<section id="words"')[1].split("</section>")[0]
     told = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", section)
     assert [name for name, _ in told] == [
-        "recall", "accuracy", "hits / n", "point", "shift", "score", "tuned, judged", "[low, high], 95 %", "precision"
+        "recall", "accuracy", "hits / n", "false alarm", "precision", "point", "shift", "score", "tuned, judged",
+        "[low, high], 95 %",
     ]  # fmt: skip
     meant = dict(told)
+    assert meant["false alarm"] == "one of the rows of no important class that is taken for one"
     assert meant["shift"] == dict(WORDS)["shift"]
     assert meant["recall"] == "of a class’s rows, the share that is found: called by that class"
 
@@ -1113,8 +1176,8 @@ def test_the_page_explains_its_words(found):
 def test_only_words_that_the_page_has_are_explained():
     logits, labels = made(300)
     grouped = audit(logits, labels, [1, 2], groups=np.arange(300) // 2)
-    told = dict(page_words(grouped, has_prices=False))
-    assert "precision" not in told
+    told = dict(page_words(grouped))
+    assert "group" not in dict(page_words(audit(logits, labels, 1)))
     assert told["group"].startswith("rows that belong together")
     assert told["recall"].endswith("called by that class; of several important classes the mean")
 

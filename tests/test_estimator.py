@@ -101,6 +101,10 @@ def test_the_shift_is_what_a_prior_allows(monkeypatch):
     free, held = (choose_shift(scores, accuracy_floor=scores.accuracy(), prior=p) for p in (None, Prior.of(scores)))
     assert 0 < model.shift_[2] == held.shift[0] < free.shift[0]
     assert model.validation_["accuracy"] == scores.accuracy(held.shift)
+    called = [scores.predict(shift) == 2 for shift in (0.0, held.shift)]
+    alarms = [float((one & (scores.labels != 2)).mean()) for one in called]
+    assert [model.validation_[name] for name in ("false_alarms_before", "false_alarms")] == alarms
+    assert alarms[0] < alarms[1]
 
 
 def test_important_in_every_form():

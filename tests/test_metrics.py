@@ -95,6 +95,18 @@ def test_two_important_classes_are_counted_apart():
     assert scores.precision().tolist() == [1.0, 1 / 2]
     assert scores.recall([0.0, 3.5]).tolist() == [0.0, 1.0]
     np.testing.assert_array_equal(scores.precision([0.0, 3.5]), [np.nan, 2 / 5])
+    assert (scores.called().tolist(), scores.called([0.0, 3.5]).tolist()) == ([1, 2], [0, 5])
+    # Every image is of an important class: what is taken for the other one is wrong, and no false alarm.
+    assert not scores.false_alarms([0.0, 3.5]).any()
+
+
+def test_false_alarms_are_of_no_important_class_and_taken_for_one():
+    scores = condense(LOGITS, LABELS, important=(1,))  # images 2 and 3 are of class 2
+    for shift, alarms in ((0.0, []), (1.25, []), (3.5, [2, 3])):
+        assert np.flatnonzero(scores.false_alarms(shift)).tolist() == alarms
+    other = condense(LOGITS, [1, 0, 2, 2, 0], important=(1, 2))  # 1 is taken for class 1, 4 for class 2; both are of 0
+    assert other.false_alarms().tolist() == [False, True, False, False, True]
+    assert other.precision().tolist() == [0.0, 1 / 2]
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.7, -0.4, np.array([1.1, -0.3])])

@@ -193,7 +193,9 @@ def test_the_judgement_by_hand_opens_no_other_test_scores():
     assert chosen.recall.tolist() == [[1.0], [1.0]]
     assert chosen.accuracy.tolist() == [0.8, 0.8]
     assert chosen.precision.tolist() == [[2 / 3], [2 / 3]]
-    assert (chosen.hits.tolist(), chosen.num.tolist()) == ([4], [4])
+    assert (chosen.hits.tolist(), chosen.num.tolist(), chosen.called.tolist()) == ([4], [4], [6])
+    assert chosen.false_alarms.tolist() == [[False, False, True, False, False]] * 2
+    assert not found.arms["baseline"].false_alarms.any()
     assert found.arms["baseline"].recall.tolist() == [[0.5], [0.5]]
     assert found.arms["l2"].recall.tolist() == [[0.0], [0.0]]
     gain = found.gains["baseline"]

@@ -7,7 +7,7 @@ from camri.audit.result import FEWEST_GROUPS, Audit, ClassResult, Promise, Rate
 from camri.audit.verdict import FEWEST_ROWS
 from camri.posthoc import PRIOR_ROWS
 from camri.report.answer import Answer
-from camri.report.numbers import points, span
+from camri.report.numbers import in_a_hundred, points, span
 from camri.report.table import BLANK, Cell, Table, cells
 from camri.stats import FALL
 from camri.words import quoted
@@ -86,11 +86,12 @@ def _promised(found: Audit, promise: Promise) -> list[str]:
         recall = ", ".join(f"{one.hits}/{one.num}" for one in promise.recall)
         reached = f"recall {recall}, accuracy {rate(promise.accuracy)}"
         precision = "" if promise.precision is None else f", precision {promise.precision:.3f}"
+        given = f"{precision}, false alarms {alarms(promise.false_alarms)}"
         if not made.shift:
-            return [f"Promised: {asked}, as the model is, without a shift: {reached}{precision}."]
+            return [f"Promised: {asked}, as the model is, without a shift: {reached}{given}."]
         cost = points(promise.accuracy.value - found.accuracy_before.value)
         return [
-            f"Promised: {asked}, with a shift of {made.shift:+.3g}: {reached}, {cost} points{precision}.",
+            f"Promised: {asked}, with a shift of {made.shift:+.3g}: {reached}, {cost} points{given}.",
             how_to_use(found, made.shift),
         ]
     few = [
@@ -115,6 +116,7 @@ def _details(found: Audit, shift: str = "the shift") -> list[str]:
         return [
             *(f"{quoted(one.name)}{_missed(one, ': missed')}." for one in own if one.mistaken_for),
             f"Accuracy as it is: {rate(found.accuracy_before)}.",
+            f"False alarms as it is: {alarms(found.alarms.before)}; precision {_precisions(found, after=False)}.",
         ]
     lines = [
         f"{quoted(one.name)}: recall {rate(one.before)} as it is, {rate(one.after)} with {shift}"
@@ -122,6 +124,11 @@ def _details(found: Audit, shift: str = "the shift") -> list[str]:
         for one in own
     ]
     lines.append(f"Accuracy: {rate(found.accuracy_before)} as it is, {rate(found.accuracy_after)} with {shift}.")
+    more = found.alarms.change
+    lines.append(
+        f"False alarms: {alarms(found.alarms.before)} as it is, {alarms(found.alarms.after)} with {shift}, "
+        f"{span(more.estimate, more.low, more.high, decimals=2)}; precision {_precisions(found)}."
+    )
     if found.shift and found.recall.low > 0:
         what = "it" if found.promise is None else f"the shift of {found.shift:+.3g} instead"
         lines.append(f"{how_to_use(found, found.shift, what)} A smaller shift is safer.")
@@ -167,6 +174,30 @@ def rate(found: Rate) -> str:
     low, high = found.interval
     groups = "" if found.num_groups is None else f" in {_groups(found)}"
     return f"{found.value:.3f} [{low:.3f}, {high:.3f}] ({found.hits}/{found.num}{groups})"
+
+
+def alarms(found: Rate) -> str:
+    """False alarms in a hundred of all rows, with their interval and counts.
+
+    >>> alarms(Rate(8, 1000)), alarms(Rate(8, 1000, num_groups=100, effect=2.0))
+    ('0.80 [0.41, 1.57] in a hundred (8/1000)', '0.80 [0.31, 2.04] in a hundred (8/1000 in 100 groups)')
+    """
+    low, high = found.interval
+    groups = "" if found.num_groups is None else f" in {_groups(found)}"
+    share, ends = in_a_hundred(found.value), f"[{in_a_hundred(low)}, {in_a_hundred(high)}]"
+    return f"{share} {ends} in a hundred ({found.hits}/{found.num}{groups})"
+
+
+def _precisions(found: Audit, after: bool = True) -> str:
+    """Of each important class as it is, and with the shift."""
+
+    def told(one: Rate) -> str:
+        return f"{one.value:.3f} ({one.hits}/{one.num})" if one.num else "none (never predicted)"
+
+    return ", ".join(
+        f"of {quoted(name)} " + " → ".join(map(told, pair if after else pair[:1]))
+        for name, pair in zip(found.important, found.alarms.precision, strict=True)
+    )
 
 
 def _groups(found: Rate) -> str:
@@ -227,7 +258,7 @@ def price_table(found: Audit) -> Table | None:
     now = found.accuracy_before.value
     return Table(
         caption="What more recall costs",
-        header=("recall", "shift", "accuracy", "its change (points)", "precision"),
+        header=("recall", "shift", "accuracy", "its change (points)", "false alarms", "precision"),
         groups=(
             tuple(
                 cells(
@@ -235,7 +266,8 @@ def price_table(found: Audit) -> Table | None:
                     f"{one.shift:+.3g}",
                     f"{one.accuracy:.3f}",
                     points(one.accuracy - now),
-                    f"{one.precision:.3f}",
+                    in_a_hundred(one.false_alarms),
+                    BLANK if one.precision is None else f"{one.precision:.3f}",
                 )
                 for one in found.prices
             ),
@@ -243,6 +275,6 @@ def price_table(found: Audit) -> Table | None:
         records=tuple(vars(one) for one in found.prices),
         notes=(
             "Points of the curve, that of the highest accuracy first, picked on the rows they are shown for: on new "
-            "rows they cost a little more.",
+            "rows they cost a little more. False alarms: in a hundred of all rows.",
         ),
     )

@@ -42,12 +42,12 @@ def render(found: Audit, source: str, command: Sequence[str] = ()) -> str:
         title=f"{source}: {', '.join(quoted(name) for name in found.important)}",
         answer=answer(found),
         note=note(found),
-        words=words(found, has_prices=prices is not None),
+        words=words(found),
         facts=facts(found, source, command),
     )
 
 
-def words(found: Audit, has_prices: bool) -> list[tuple[str, str]]:
+def words(found: Audit) -> list[tuple[str, str]]:
     """Terms of this page with their meaning; a word that is the report's too means the same."""
     shared = dict(WORDS)
     several = "" if len(found.important) == 1 else "; of several important classes the mean"
@@ -55,14 +55,14 @@ def words(found: Audit, has_prices: bool) -> list[tuple[str, str]]:
         ("recall", f"of a class’s rows, the share that is found: called by that class{several}"),
         ("accuracy", "of all rows, the share that gets its right class"),
         ("hits / n", "rows that are right, of how many: 8/10 is a share of 0.800"),
+        ("false alarm", shared["false alarm"].format(many="rows")),
+        ("precision", f"of the rows that are taken for an important class, the share that is of it{several}"),
         ("point", shared["point"]),
         ("shift", shared["shift"]),
         ("score", "the number that the model gives a class; the class with the largest one is its answer"),
         ("tuned, judged", "the shift is chosen on some rows, and what it gives is counted on others"),
         ("[low, high], 95 %", shared["[low, high]"]),
     ]
-    if has_prices:
-        told.append(("precision", "of the rows that are called by an important class, the share that is of it"))
     if found.num_groups is not None:
         told.append(("group", "rows that belong together, as of one patient or film: tuned on or judged, never both"))
     return told

@@ -65,26 +65,45 @@ class ClassResult:
 
 @dataclass(frozen=True)
 class Price:
-    """The first point of the curve with at least such a recall: on the rows it is shown for, so it is optimistic."""
+    """The first point of the curve with at least such a recall: on the rows it is shown for, so it is optimistic.
+
+    false_alarms: a share of all rows. precision: the important classes' mean, None where one is never predicted.
+    """
 
     recall: float
     shift: float
     accuracy: float
-    precision: float
+    false_alarms: float
+    precision: float | None
+
+
+@dataclass(frozen=True)
+class Alarms:
+    """What is taken for an important class, as it is and with the shift, on rows that the shift was not tuned on.
+
+    before, after: false alarms (of no important class, and taken for one) of all rows. precision: of the rows that are
+    taken for each important class those that are of it, (before, after); a class that is never predicted has none.
+    """
+
+    before: Rate
+    after: Rate
+    change: Change
+    precision: tuple[tuple[Rate, Rate], ...]
 
 
 @dataclass(frozen=True)
 class Promise:
     """A guarantee, made of the rows to tune on, and what its shift gives on the judged rows.
 
-    recall: of each important class. precision: their mean, None where one is never predicted. Without a shift that
-    keeps the promise these are the figures of the model as it is.
+    recall: of each important class. precision: their mean, None where one is never predicted. false_alarms: of all
+    rows. Without a shift that keeps the promise these are the figures of the model as it is.
     """
 
     guarantee: Guarantee
     recall: tuple[Rate, ...]
     accuracy: Rate
     precision: float | None
+    false_alarms: Rate
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -92,6 +111,7 @@ class Promise:
             "recall": [one.to_json() for one in self.recall],
             "accuracy": self.accuracy.to_json(),
             "precision": self.precision,
+            "false_alarms": self.false_alarms.to_json(),
         }
 
 
@@ -119,6 +139,7 @@ class Audit:
     accuracy: Change
     accuracy_before: Rate
     accuracy_after: Rate
+    alarms: Alarms
     by_class: tuple[ClassResult, ...]
     prices: tuple[Price, ...]
     curve: Curve
@@ -155,6 +176,15 @@ class Audit:
                 "chance_of_fall_by_half_a_point": self.accuracy.chance_of_fall(FALL),
             },
             "recall_change": _plain(self.recall),
+            "false_alarms": {
+                "before": self.alarms.before.to_json(),
+                "after": self.alarms.after.to_json(),
+                "change": _plain(self.alarms.change),
+            },
+            "precision": [
+                {"name": name, "before": before.to_json(), "after": after.to_json()}
+                for name, (before, after) in zip(self.important, self.alarms.precision, strict=True)
+            ],
             "classes": [
                 {
                     "name": one.name,

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from camri.audit.calibration import Calibration
 from camri.audit.change import compare_rows
 from camri.audit.parts import tune_and_judge
-from camri.audit.result import Audit, ClassResult, Price, Promise, Rate
+from camri.audit.result import Alarms, Audit, ClassResult, Price, Promise, Rate
 from camri.audit.scores import Checked, check, exact, rows_of
 from camri.errors import InputError
 from camri.guarantee import assure
@@ -66,18 +66,18 @@ def audit(
     parts, tuned_on = tune_and_judge(checked, split)
     judged = np.sort(np.concatenate([rows for _, rows in parts]))
     _refuse_empty(checked, every, judged, parts)
-    after, tuned = np.zeros(len(every), dtype=bool), np.zeros(len(every), dtype=bool)
+    predicted, tuned = every.predict(), np.zeros(len(every), dtype=bool)
     expected = np.zeros(len(every))
     for tuning, rows in parts:
         tuned[tuning] = True
         part_shift, calibration = _tune(rows_of(every, tuning), checked.logits[tuning], tolerance)
         part = rows_of(every, rows)
-        after[rows] = part.correct(part_shift)
-        moved = part.predict(part_shift) != part.predict()
+        predicted[rows] = part.predict(part_shift)
+        moved = predicted[rows] != part.predict()
         expected[rows[moved]] = calibration.gain(checked.logits[rows[moved]], every.important)
     whole = np.flatnonzero(tuned)
-    before = every.correct()[judged]
-    after, here = after[judged], rows_of(every, judged)
+    here = rows_of(every, judged)
+    before, after = here.correct(), here.is_right(predicted[judged])
     own = np.isin(here.labels, every.important)
     marks = None if checked.groups is None else checked.groups[judged]
     recall = compare_rows(before[own], after[own], here.labels[own], None if marks is None else marks[own])
@@ -99,8 +99,9 @@ def audit(
         accuracy=accuracy,
         accuracy_before=Rate.of(before, marks),
         accuracy_after=Rate.of(after, marks),
+        alarms=_alarms(here, predicted[judged], marks),
         by_class=tuple(_by_class(checked, judged, before, after)),
-        prices=tuple(_prices(curve)),
+        prices=tuple(_prices(curve, here)),
         curve=curve,
         num_groups=None if checked.groups is None else len(checked.group_names),
         promise=None if at_least is None else _promise(checked, every, whole, judged, at_least, confidence),
@@ -117,12 +118,34 @@ def _promise(
     here, shift = rows_of(every, judged), found.shift or 0.0
     right = here.correct(shift)
     own = [np.flatnonzero(here.labels == index) for index in every.important]
-    precision = float(np.mean(here.precision(shift)))
     return Promise(
         guarantee=found,
         recall=tuple(Rate.of(right[rows], groups_of(judged[rows])) for rows in own),
         accuracy=Rate.of(right, groups_of(judged)),
-        precision=None if np.isnan(precision) else precision,
+        precision=_mean(here.precision(shift)),
+        false_alarms=Rate.of(here.false_alarms(shift), groups_of(judged)),
+    )
+
+
+def _mean(shares: Array) -> float | None:
+    """None where one of them is of nothing."""
+    return None if np.isnan(shares).any() else float(shares.mean())
+
+
+def _alarms(scores: Scores, predicted: Array, groups: Array | None) -> Alarms:
+    """What the scores take for an important class, and what such predictions with a shift do."""
+
+    def precision(said: Array, index: int) -> Rate:
+        own = said == index
+        return Rate.of(scores.is_right(said)[own], None if groups is None else groups[own])
+
+    now = scores.predict()
+    before, after = scores.is_false_alarm(now), scores.is_false_alarm(predicted)
+    return Alarms(
+        Rate.of(before, groups),
+        Rate.of(after, groups),
+        compare_rows(before, after, groups=groups),
+        tuple((precision(now, index), precision(predicted, index)) for index in scores.important),
     )
 
 
@@ -185,7 +208,7 @@ def _by_class(checked: Checked, judged: Array, before: Array, after: Array) -> I
         )
 
 
-def _prices(curve: Curve) -> Iterator[Price]:
+def _prices(curve: Curve, scores: Scores) -> Iterator[Price]:
     """What more recall costs than the model has now: at the highest accuracy, then recall by recall."""
     start = int(np.flatnonzero(curve.shift == 0.0)[0])
     now = float(curve.mean_recall[start])
@@ -199,5 +222,6 @@ def _prices(curve: Curve) -> Iterator[Price]:
                 float(curve.mean_recall[state]),
                 float(curve.shift[state]),
                 float(curve.accuracy[state]),
-                float(np.mean(curve.precision[state])),
+                float(scores.false_alarms(curve.shift[state]).mean()),
+                _mean(curve.precision[state]),
             )

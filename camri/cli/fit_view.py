@@ -15,12 +15,14 @@ from rich.table import Column, Table
 from camri.cli.reading import log_to
 from camri.fitting import Fitted, Progress, Unfinished, fit
 from camri.fitting.request import Request
-from camri.report.numbers import points, span
+from camri.report.numbers import in_a_hundred, points, span
 from camri.report.table import BLANK
 from camri.words import duration
 
-COLUMNS = ("step", "recall", "hits/n", "accuracy", "recall added", "accuracy added")
-PLAIN_WIDTH = 160  # of a table in a file, where nothing says how wide it may be
+COLUMNS = ("step", "recall", "hits/n", "accuracy", "false alarms", "recall added", "accuracy added")
+NARROW_BELOW = 100
+NARROW = {"false alarms": 6, "recall added": 8, "accuracy added": 8}  # of 80 columns 14 are left for "cross-entropy,"
+PLAIN_WIDTH = 175  # of a table in a file, where nothing says how wide it may be
 
 
 def show(*arguments: Any, **options: Any) -> None:
@@ -60,8 +62,10 @@ def print_request(request: Request) -> None:
 def print_fitted(fitted: Fitted) -> None:
     """The steps as a table, the answer below it, and where things are."""
     console = _console()
+    widest = NARROW if console.width < NARROW_BELOW else {}
     table = Table(
-        *(Column(name, overflow="fold") for name in COLUMNS),  # a number that is cut would be another one
+        # A number that is cut would be another one.
+        *(Column(name, overflow="fold", max_width=widest.get(name)) for name in COLUMNS),
         title=escape(f"{', '.join(fitted.important)}: {fitted.num_seeds} models of new seeds each, test data"),
         title_justify="left",
         box=HEAVY_HEAD if console.is_terminal else None,
@@ -77,11 +81,13 @@ def print_fitted(fitted: Fitted) -> None:
             else points(gain.estimate)
             for gain in (step.recall_gain, step.accuracy_gain)
         ]
-        cells = [step.title, f"{one.recall:.3f}", f"{one.hits}/{one.num}", f"{one.accuracy:.3f}", *gains]
+        alarms = in_a_hundred(one.false_alarms)
+        cells = [step.title, f"{one.recall:.3f}", f"{one.hits}/{one.num}", f"{one.accuracy:.3f}", alarms, *gains]
         table.add_row(*map(escape, cells), style="bold" if is_last else None)
     console.print(table)
     ends = "[..]: 95 %" if fitted.has_intervals else f"of {fitted.num_seeds} models there is no interval to tell"
     console.print(f"Points of a hundred over the row above, the last row over the first; {ends}.", markup=False)
+    console.print("False alarms: data of no important class that are taken for one, in a hundred of all.")
     console.print()
     for line in fitted.answer.splitlines():
         console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)

@@ -7,20 +7,21 @@ from camri.data.catalog import notes as data_notes
 from camri.fitting import ramps
 from camri.fitting.result import LEAST_SEEDS, Fitted, Interval
 from camri.methods import METHODS, Setting
-from camri.report.numbers import points
+from camri.report.numbers import in_a_hundred, points
 from camri.words import duration, listed, quoted
 
 COLUMNS_SHOWN = 50  # of a table, by name
+NEVER = "none (never predicted)"  # the precision of such a class
 
 
-def gain(found: Interval, num_seeds: int) -> str:
+def gain(found: Interval, num_seeds: int, unit: str = " points", decimals: int = 1) -> str:
     """
     >>> gain(Interval(0.012, -0.004, 0.028), 10), gain(Interval(0.012, -0.4, 0.5), 2)
     ('+1.2 points [−0.4, +2.8]', '+1.2 points (no interval of 2 models)')
     """
-    if num_seeds < LEAST_SEEDS:
-        return f"{points(found.estimate)} points (no interval of {num_seeds} models)"
-    return f"{points(found.estimate)} points [{points(found.low)}, {points(found.high)}]"
+    estimate, low, high = (points(value, decimals) for value in (found.estimate, found.low, found.high))
+    ends = f"(no interval of {num_seeds} models)" if num_seeds < LEAST_SEEDS else f"[{low}, {high}]"
+    return f"{estimate}{unit} {ends}"
 
 
 def share(found: Interval, hits: int, num: int) -> str:
@@ -69,6 +70,7 @@ def compose(fitted: Fitted) -> str:
         f"{gain(fitted.recall_gain, num_seeds)}; hits {before.hits}/{before.num} → {after.hits}/{after.num}, "
         f"{num_seeds} models each.",
         f"Accuracy: {before.accuracy:.3f} → {after.accuracy:.3f}, {gain(fitted.accuracy_gain, num_seeds)}.{fell}",
+        false_alarms(fitted),
         verdict(fitted),
         who_paid(fitted),
         f"Handed over: {title_of(fitted.setting)}, seed {fitted.handed.seed}, {shift_text(fitted)}. This one model on "
@@ -94,6 +96,23 @@ def note(fitted: Fitted) -> dict[str, object]:
     }
 
 
+def false_alarms(fitted: Fitted) -> str:
+    """What the recall costs in false alarms, and the precision of each important class."""
+    before, after = fitted.before, fitted.after
+    precisions = ", ".join(
+        f"of {quoted(name)} {_precision(one)} → {_precision(other)}"
+        for name, one, other in zip(fitted.important, before.precisions, after.precisions, strict=True)
+    )
+    return (
+        f"False alarms: {in_a_hundred(before.false_alarms)} → {in_a_hundred(after.false_alarms)} in a hundred, "
+        f"{gain(fitted.false_alarms_added, fitted.num_seeds, unit='', decimals=2)}; precision {precisions}."
+    )
+
+
+def _precision(share: float | None) -> str:
+    return NEVER if share is None else f"{share:.3f}"
+
+
 def who_paid(fitted: Fitted) -> str:
     if not fitted.paid:
         return "Who paid: no other class lost recall."
@@ -112,11 +131,15 @@ def shift_text(fitted: Fitted) -> str:
 
 def own_figures(fitted: Fitted) -> str:
     one = fitted.handed
-    recalls = [
-        f"recall of {quoted(name)} {share(recall, hits, num)}"
-        for name, recall, hits, num in zip(fitted.important, one.recalls, one.hits, one.num, strict=True)
-    ]
-    return ", ".join([*recalls, f"accuracy {share(one.accuracy, one.num_right, one.num_images)}"])
+    told = []
+    for place, name in enumerate(fitted.important):
+        hits, precision = one.hits[place], one.precisions[place]
+        told.append(f"recall of {quoted(name)} {share(one.recalls[place], hits, one.num[place])}")
+        told.append(f"precision {NEVER if precision is None else share(precision, hits, one.called[place])}")
+    told.append(f"accuracy {share(one.accuracy, one.num_right, one.num_images)}")
+    estimate, low, high = map(in_a_hundred, vars(one.false_alarms).values())
+    told.append(f"false alarms {estimate} in a hundred ({one.num_false_alarms}/{one.num_images}; {low} to {high})")
+    return ", ".join(told)
 
 
 def ramp_text(fitted: Fitted) -> str:
@@ -159,7 +182,8 @@ def card(fitted: Fitted, data: DataSet) -> str:
 
     rows = "\n".join(
         f"| {step.title} | {step.figures.recall:.3f} | {step.figures.hits}/{step.figures.num} | "
-        f"{step.figures.accuracy:.3f} | {added(step.recall_gain)} | {added(step.accuracy_gain)} |"
+        f"{step.figures.accuracy:.3f} | {in_a_hundred(step.figures.false_alarms)} | {added(step.recall_gain)} | "
+        f"{added(step.accuracy_gain)} |"
         for step in fitted.steps
     )
     parts = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
@@ -204,9 +228,12 @@ are 95 %, over {many}{worth}.
 The procedure that chose it, over {fitted.num_seeds} models of new seeds, on the same {many}, differences with 95 %
 intervals over seeds and {many}:
 
-| step | recall | hits / n | accuracy | recall added | accuracy added |
-|---|---|---|---|---|---|
+| step | recall | hits / n | accuracy | false alarms | recall added | accuracy added |
+|---|---|---|---|---|---|---|
 {rows}
+
+{false_alarms(fitted)} A false alarm is one of the {many} of no important class that is taken for one; in a hundred of
+all. Precision: of what is taken for a class, the share that is of it.
 
 {verdict(fitted)}
 

@@ -11,7 +11,7 @@ from camri.audit.result import FEWEST_GROUPS
 from camri.audit.verdict import FEWEST_ROWS
 from camri.data import DataSet
 from camri.engine import Training, Trial
-from camri.export import Model, Trained, save
+from camri.export import Model, Trained, load, save
 from camri.fitting import answer, finals
 from camri.fitting.journal import Journal
 from camri.fitting.judging import Claim, claim_of, measure
@@ -76,6 +76,7 @@ def hand_over(
     ]
     assert last.recall_gain is not None
     assert last.accuracy_gain is not None
+    assert last.false_alarms_added is not None
     fitted = Fitted(
         important=tuple(request.data.classes[index] for index in ended.important),
         setting=handed.setting,
@@ -88,6 +89,7 @@ def hand_over(
         after=last.figures,
         recall_gain=last.recall_gain,
         accuracy_gain=last.accuracy_gain,
+        false_alarms_added=last.false_alarms_added,
         over_shifted=claim.over_shifted,
         gain_is_shown=claim.gain_is_shown and claim.num_seeds >= LEAST_SEEDS,
         is_unanimous=claim.is_unanimous,
@@ -195,21 +197,29 @@ def _trained(request: Request, journal: Journal, ended: Finals, claim: Claim) ->
     The figures are those of the model as it is saved, in full precision: a GPU trains and counts in half.
     """
     said = journal.get("handed")
-    if said is not None and said["of"] == _identity(claim) and (request.out / MODEL).is_dir():
+    is_saved = said is not None and said["of"] == _identity(claim) and (request.out / MODEL).is_dir()
+    if is_saved and "num_false_alarms" in said:
         counts = {name: value for name, value in said.items() if name not in ("of", "setting")}
         return None, Handed.of(Setting.from_json(said["setting"]), **counts)
-    trial, data = Trial(claim.setting, claim.seed), request.data
+    # What an earlier version saved, which counted no false alarms, stays the model, and is measured again.
+    trained = load(request.out / MODEL).trained if is_saved else _train(request, ended, claim)
+    # As it takes the features in `data`, which are scaled already.
+    model = Model.of(replace(trained, shift=(0.0,) * len(trained.shift), standardise=None))
+    model.module.to(request.device)
+    split = request.data.splits["test"]
+    test = condense(model.logits(split.inputs), split.labels.numpy(), ended.important)
+    groups = None if split.groups is None else split.groups.numpy()
+    return trained, measure(claim.setting, claim.seed, claim.shift, test, groups)
+
+
+def _train(request: Request, ended: Finals, claim: Claim) -> Trained:
+    """The claim's model with its shift; trained again where its weights are gone."""
+    trial = Trial(claim.setting, claim.seed)
     outcome = finals.outcome_with_weights(request, request.out / finals.FOLDER, trial, ended.training)
     # The file with the first values is not needed to build the trained model, and may not be where it is loaded.
     kept = tuple(pair for pair in ended.training.model_options if not pair[0].startswith("initial"))
     outcome = replace(outcome, training=ended.training.with_(model_options=kept))
-    model = Model.of(Trained.of(outcome, data, ended.important))  # it takes the features as they are in `data`: scaled
-    model.module.to(request.device)
-    split = data.splits["test"]
-    test = condense(model.logits(split.inputs), split.labels.numpy(), ended.important)
-    trained = Trained.of(outcome, data, ended.important, claim.shift, request.inputs.standardise)
-    groups = None if split.groups is None else split.groups.numpy()
-    return trained, measure(claim.setting, claim.seed, claim.shift, test, groups)
+    return Trained.of(outcome, request.data, ended.important, claim.shift, request.inputs.standardise)
 
 
 def _note(request: Request, study: Study, **notes: object) -> None:

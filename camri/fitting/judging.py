@@ -16,7 +16,7 @@ from camri.report.reading import Reading
 from camri.report.tables import picked
 from camri.report.titles import BASELINE
 from camri.report.verdict import SEED, ColumnVerdict, correct_for_columns, judge_column
-from camri.select import Floor, Rule, Validation
+from camri.select import Arm, Floor, Rule, Validation
 from camri.stats import compare, design_effect, wilson
 from camri.study.store import open_run
 from camri.words import Noun
@@ -80,12 +80,14 @@ def loose_floor(baseline: Validation, noun: Noun, groups: Array | None = None) -
 
 def measure(setting: Setting, seed: int, shift: tuple[float, ...], test: Scores, groups: Array | None = None) -> Handed:
     """The figures of one model on test images, which may come in groups (N,)."""
-    right, effects = test.correct(shift), []
+    right, alarms, predicted, effects = test.correct(shift), test.false_alarms(shift), test.predict(shift), []
     if groups is not None:
-        rows = [*(test.labels == index for index in test.important), np.ones(len(test), dtype=bool)]
-        effects = [design_effect(right[own], groups[own]) for own in rows]
-    hits, num = test.hits(shift).tolist(), test.num.tolist()
-    return Handed.of(setting, seed, shift, hits, num, int(right.sum()), len(test), effects)
+        whole = np.ones(len(test), dtype=bool)
+        found = [(right, test.labels == index) for index in test.important]
+        found += [(right, whole), (alarms, whole), *((right, predicted == index) for index in test.important)]
+        effects = [design_effect(values[rows], groups[rows]) if rows.any() else 1.0 for values, rows in found]
+    hits, num, called = test.hits(shift).tolist(), test.num.tolist(), test.called(shift).tolist()
+    return Handed.of(setting, seed, shift, hits, num, int(right.sum()), len(test), called, int(alarms.sum()), effects)
 
 
 def claim_of(folder: Path, plain: Path | None, training_title: str, num_trainings: int) -> Claim:
@@ -106,12 +108,14 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
         labels, seeds = reading.run.labels("test"), best.judgement.seeds
         before = _plain(plain, seeds, column.indices)
         is_baseline = final.key == verdict.baseline.key
-        steps, tables = _steps(reading, verdict, is_baseline, before, training_title, num_trainings)
+        steps, arms = _steps(reading, verdict, is_baseline, before, training_title, num_trainings)
         (p,) = correct_for_columns([verdict])
         loose = loose_floor(reading.validation(verdict.baseline, column), reading.noun, reading.run.groups("val"))
         return Claim(
             steps=steps,
-            paid=_paid(tables[-1], tables[0], labels, reading.run.groups("test"), column.indices, reading.classes),
+            paid=_paid(
+                arms[-1].correct, arms[0].correct, labels, reading.run.groups("test"), column.indices, reading.classes
+            ),
             over_shifted=None if is_baseline else Interval.of(best.gain),
             gain_is_shown=is_sure(best, p, reading.rule.tolerance) and not is_baseline,
             is_unanimous=is_baseline or set(best.judgement.arms["chosen"].keys) == {final.key},
@@ -123,8 +127,8 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
         )
 
 
-def _plain(folder: Path | None, seeds: Sequence[int], important: Sequence[int]) -> Array | None:
-    """Which test images plain cross-entropy classifies rightly, a row a seed; None where it is the finals' own."""
+def _plain(folder: Path | None, seeds: Sequence[int], important: Sequence[int]) -> Arm | None:
+    """Plain cross-entropy on test images, a row a seed; None where it is the finals' own."""
     if folder is None:
         return None
     with open_run(folder) as run:
@@ -133,58 +137,72 @@ def _plain(folder: Path | None, seeds: Sequence[int], important: Sequence[int]) 
             raise InputError(
                 f"{folder}: plain cross-entropy has no trial of seed {missing[0]}; see `camri study status`"
             )
-        return np.array([run.scores(rows[seed], "test", important).correct() for seed in seeds])
+        own = [rows[seed] for seed in seeds]
+        return Arm.of([run.scores(row, "test", important) for row in own], [(row.key, (0.0,)) for row in own])
 
 
 def _steps(
     reading: Reading,
     verdict: ColumnVerdict,
     is_baseline: bool,
-    plain: Array | None,
+    plain: Arm | None,
     training_title: str,
     num_trainings: int,
-) -> tuple[tuple[Step, ...], list[Array]]:
-    """The steps, and which images each classifies rightly, a row a seed. Cross-entropy has no step of a method."""
+) -> tuple[tuple[Step, ...], list[Arm]]:
+    """The steps, and what each does with the test images. Cross-entropy has no step of a method."""
     assert verdict.best is not None
     best, important = verdict.best, verdict.column.indices
     labels, groups = reading.run.labels("test"), reading.run.groups("test")
     arms = best.judgement.arms
-    found: list[tuple[str, str, Array]] = []
+    found: list[tuple[str, str, Arm]] = []
     if plain is not None:
         found.append(("before", "cross-entropy, plain training", plain))
-        found.append(("training", f"+ better training: {training_title}", arms["baseline"].correct))
+        found.append(("training", f"+ better training: {training_title}", arms["baseline"]))
     else:
         none = f" ({num_trainings - 1} others were no better)" if num_trainings > 1 else ""
-        found.append(("before", f"cross-entropy, plain training{none}", arms["baseline"].correct))
-    found.append(("shift", "+ shift of the important scores", arms["baseline shifted"].correct))
+        found.append(("before", f"cross-entropy, plain training{none}", arms["baseline"]))
+    found.append(("shift", "+ shift of the important scores", arms["baseline shifted"]))
     if not is_baseline:
-        found.append(("method", f"+ method: {picked(verdict, best)}", arms["chosen"].correct))
+        found.append(("method", f"+ method: {picked(verdict, best)}", arms["chosen"]))
     steps = []
-    for place, (name, title, table) in enumerate(found):
-        gains = _gains(table, found[place - 1][2], labels, groups, important) if place else (None, None)
-        steps.append(Step(name, title, _figures(table, labels, important), *gains))
+    for place, (name, title, arm) in enumerate(found):
+        changes = _changes(arm, found[place - 1][2], labels, groups, important) if place else (None, None, None)
+        steps.append(Step(name, title, _figures(arm), *changes))
     last = found[-1][2]
-    gains = _gains(last, found[0][2], labels, groups, important)
-    steps.append(Step("together", "all together", _figures(last, labels, important), *gains))
-    return tuple(steps), [table for _, _, table in found]
+    changes = _changes(last, found[0][2], labels, groups, important)
+    steps.append(Step("together", "all together", _figures(last), *changes))
+    return tuple(steps), [arm for _, _, arm in found]
 
 
-def _gains(
-    table: Array, other: Array, labels: Array, groups: Array | None, important: Sequence[int]
-) -> tuple[Interval, Interval]:
+def _changes(
+    arm: Arm, other: Arm, labels: Array, groups: Array | None, important: Sequence[int]
+) -> tuple[Interval, Interval, Interval]:
+    """What the arm adds to the other's recall, accuracy and false alarms."""
     own = np.isin(labels, important)
-    recall = compare(table[:, own], other[:, own], parts=labels[own], groups=_only(groups, own), seed=SEED)
-    return Interval.of(recall), Interval.of(compare(table, other, groups=groups, seed=SEED))
+    mine, its = arm.correct[:, own], other.correct[:, own]
+    return (
+        Interval.of(compare(mine, its, parts=labels[own], groups=_only(groups, own), seed=SEED)),
+        Interval.of(compare(arm.correct, other.correct, groups=groups, seed=SEED)),
+        Interval.of(compare(arm.false_alarms, other.false_alarms, groups=groups, seed=SEED)),
+    )
 
 
 def _only(groups: Array | None, rows: Array) -> Array | None:
     return None if groups is None else groups[rows]
 
 
-def _figures(table: Array, labels: Array, important: Sequence[int]) -> Figures:
-    recalls = [table[:, labels == index].mean() for index in important]
-    own = np.isin(labels, important)
-    return Figures(float(np.mean(recalls)), int(table[:, own].sum()), int(own.sum() * len(table)), float(table.mean()))
+def _figures(arm: Arm) -> Figures:
+    return Figures(
+        recall=float(arm.recall.mean()),
+        hits=int(arm.hits.sum()),
+        num=int(arm.num.sum()),
+        accuracy=float(arm.accuracy.mean()),
+        false_alarms=float(arm.false_alarms.mean()),
+        precisions=tuple(
+            hits / called if called else None
+            for hits, called in zip(arm.hits.tolist(), arm.called.tolist(), strict=True)
+        ),
+    )
 
 
 def _paid(

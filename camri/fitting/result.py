@@ -39,12 +39,18 @@ LEAST_SEEDS = 3  # that an interval over seeds is shown for: two say next to not
 
 @dataclass(frozen=True)
 class Figures:
-    """Test figures over several models: recall is the important classes' mean; hits and num are their sums."""
+    """Test figures over several models: recall is the important classes' mean; hits and num are their sums.
+
+    false_alarms: the share of all images that are of no important class and taken for one. precisions: of what the
+    models take for each important class, the share that is of it; None where none of them ever predicts it.
+    """
 
     recall: float
     hits: int
     num: int
     accuracy: float
+    false_alarms: float
+    precisions: tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -59,16 +65,21 @@ class Step:
     figures: Figures
     recall_gain: Interval | None
     accuracy_gain: Interval | None
+    false_alarms_added: Interval | None
 
     def to_json(self, has_intervals: bool = True) -> dict[str, Any]:
         """As the page reads it; without intervals their ends are None."""
         ends = {} if has_intervals else {"low": None, "high": None}
+        changes = {
+            "recall_gain": self.recall_gain,
+            "accuracy_gain": self.accuracy_gain,
+            "false_alarms_added": self.false_alarms_added,
+        }
         return {
             "name": self.name,
             "title": self.title,
             **vars(self.figures),
-            "recall_gain": None if self.recall_gain is None else self.recall_gain.to_json() | ends,
-            "accuracy_gain": None if self.accuracy_gain is None else self.accuracy_gain.to_json() | ends,
+            **{name: None if found is None else found.to_json() | ends for name, found in changes.items()},
         }
 
 
@@ -77,8 +88,10 @@ class Handed:
     """The one model that is handed over: of the chosen setting's models the best on validation data.
 
     `shift` is added to the important classes' scores, one number each. Its figures on test images are of this model
-    alone, with Wilson's intervals over images; `hits` and `num` are of each important class. `effects`: the design
-    effects of test images in groups, of each important class and of all images; none where they have no groups.
+    alone, with Wilson's intervals over images; `hits`, `num` and `called` are of each important class: images found, of
+    how many, and all that are taken for it. A precision is None where none is. `false_alarms` is their share of all
+    images. `effects`: the design effects of test images in groups, of recalls, accuracy, false alarms and precisions;
+    none where they have no groups.
     """
 
     setting: Setting
@@ -90,6 +103,10 @@ class Handed:
     accuracy: Interval
     num_right: int
     num_images: int
+    precisions: tuple[Interval | None, ...]
+    called: tuple[int, ...]
+    false_alarms: Interval
+    num_false_alarms: int
     effects: tuple[float, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -101,14 +118,18 @@ class Handed:
             "num": list(self.num),
             "num_right": self.num_right,
             "num_images": self.num_images,
+            "called": list(self.called),
+            "num_false_alarms": self.num_false_alarms,
             "effects": list(self.effects),
         }
 
     @staticmethod
     def of(setting: Setting, seed: int, shift: Sequence[float], hits: Sequence[int], num: Sequence[int],
-           num_right: int, num_images: int, effects: Sequence[float] = ()) -> "Handed":  # fmt: skip
+           num_right: int, num_images: int, called: Sequence[int], num_false_alarms: int,
+           effects: Sequence[float] = ()) -> "Handed":  # fmt: skip
         """The figures of counts."""
-        *own, every = effects or [1.0] * (len(num) + 1)
+        size, of_all = len(num), effects or [1.0] * (2 * len(num) + 2)
+        own, (every, alarms), said = of_all[:size], of_all[size : size + 2], of_all[size + 2 :]
         return Handed(
             setting,
             seed,
@@ -119,6 +140,10 @@ class Handed:
             Interval.of_share(num_right, num_images, every),
             num_right,
             num_images,
+            tuple(Interval.of_share(*one) if one[1] else None for one in zip(hits, called, said, strict=True)),
+            tuple(called),
+            Interval.of_share(num_false_alarms, num_images, alarms),
+            num_false_alarms,
             tuple(effects),
         )
 
@@ -148,6 +173,7 @@ class Fitted:
     after: Figures
     recall_gain: Interval
     accuracy_gain: Interval
+    false_alarms_added: Interval
     over_shifted: Interval | None
     gain_is_shown: bool
     is_unanimous: bool

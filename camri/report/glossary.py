@@ -9,6 +9,7 @@ WORDS = (
     ("recall", "of the {many} of the important class, the share that is found; of several such classes the mean"),
     ("accuracy", "of all {many}, the share that gets its right class"),
     ("false alarm", "one of the {many} of no important class that is taken for one"),
+    ("precision", "of the {many} that are taken for the important class, the share that is of it"),
     ("point", "one of a hundred: from 0.70 to 0.71 is one point"),
     ("hits / n", "important {many} that were found, of how many; summed over trials, which see the same {many}"),
     ("trial, seed", "a trial is one trained model; its seed is the number that its random draws start from"),

@@ -32,6 +32,15 @@ def points(value: float, decimals: int = 1) -> str:
     return text[1:] if not text.strip("+-0.") else text.replace("-", "−")
 
 
+def in_a_hundred(share: float) -> str:
+    """Few of many, such as false alarms: with two decimals.
+
+    >>> in_a_hundred(0.0124), in_a_hundred(0.0)
+    ('1.24', '0.00')
+    """
+    return f"{100 * share:.2f}"
+
+
 def interval(found: Difference) -> str:
     """A difference in points with its 95 % interval."""
     return span(found.estimate, found.low, found.high)

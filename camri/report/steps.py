@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from camri.report.numbers import points, span
+from camri.report.numbers import in_a_hundred, points, span
 from camri.report.reading import Reading
 from camri.report.table import BLANK, Table, cells
 
@@ -21,6 +21,7 @@ def steps_table(reading: Reading) -> Table | None:
             f"{one['recall']:.3f}",
             f"{one['hits']}/{one['num']}",
             f"{one['accuracy']:.3f}",
+            in_a_hundred(one["false_alarms"]) if "false_alarms" in one else BLANK,  # earlier versions told none
             _interval(one["recall_gain"]),
             _interval(one["accuracy_gain"]),
         )
@@ -28,14 +29,15 @@ def steps_table(reading: Reading) -> Table | None:
     )
     return Table(
         caption="From plain cross-entropy to what was chosen, step by step.",
-        header=("step", "recall", "hits / n", "accuracy", "recall added", "accuracy added"),
+        header=("step", "recall", "hits / n", "accuracy", "false alarms", "recall added", "accuracy added"),
         groups=(rows,),
         records=tuple(_record(one) for one in told),
         notes=(
             "Test data, mean over models of new seeds, the same for every row. What a step adds is in points of a "
             "hundred over the row above it (the last row: over the first), with 95 % intervals over seeds and test "
-            "data. Training, setting and shifts were chosen on validation data. A number in brackets behind a setting: "
-            "the models that were given it.",
+            "data. False alarms: data of no important class that are taken for one, in a hundred of all. Training, "
+            "setting and shifts were chosen on validation data. A number in brackets behind a setting: the models that "
+            "were given it.",
         ),
     )
 
@@ -50,6 +52,7 @@ def _interval(found: Mapping[str, Any] | None) -> str:
 
 def _record(one: Mapping[str, Any]) -> dict[str, Any]:
     record = {name: one[name] for name in ("title", "recall", "hits", "num", "accuracy")}
-    for name in ("recall_gain", "accuracy_gain"):
-        record |= {f"{name}_{end}": (one[name] or {}).get(end) for end in ("estimate", "low", "high")}
+    record["false_alarms"] = one.get("false_alarms")
+    for name in ("recall_gain", "accuracy_gain", "false_alarms_added"):
+        record |= {f"{name}_{end}": (one.get(name) or {}).get(end) for end in ("estimate", "low", "high")}
     return record

@@ -17,7 +17,8 @@ from camri.stats import FALL, Difference, compare
 class Arm:
     """One side of the judgement on test, a row a seed: recall and precision (S, I), accuracy (S,), correct (S, N).
 
-    hits and num (I,) are summed over seeds; calibration is over all seeds' images.
+    false_alarms (S, N): which images are of no important class and taken for one. hits, num and called (I,) are summed
+    over seeds: images found, of how many, and all that are taken for the class. calibration is over all seeds' images.
     """
 
     keys: tuple[str, ...]
@@ -27,8 +28,30 @@ class Arm:
     accuracy: Array
     hits: Array
     num: Array
+    called: Array
     correct: Array
+    false_alarms: Array
     calibration: Reliability
+
+    @staticmethod
+    def of(tests: Sequence[Scores], planned: Sequence[tuple[str, tuple[float, ...]]]) -> "Arm":
+        """The arm of each seed's test scores with its (setting, shift)."""
+        keys, shifts = (tuple(part) for part in zip(*planned, strict=True))
+        pairs = list(zip(tests, shifts, strict=True))
+        correct = np.array([test.correct(shift) for test, shift in pairs])
+        return Arm(
+            keys=keys,
+            shifts=shifts,
+            recall=np.array([test.recall(shift) for test, shift in pairs]),
+            precision=np.array([test.precision(shift) for test, shift in pairs]),
+            accuracy=correct.mean(axis=1),
+            hits=np.sum([test.hits(shift) for test, shift in pairs], axis=0),
+            num=np.sum([test.num for test in tests], axis=0),
+            called=np.sum([test.called(shift) for test, shift in pairs], axis=0),
+            correct=correct,
+            false_alarms=np.array([test.false_alarms(shift) for test, shift in pairs]),
+            calibration=reliability(np.concatenate([test.confidence(s) for test, s in pairs]), correct.ravel()),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +134,7 @@ def judge(
         tests = [trials[arms[name][0]][number].test for number, arms in plans]
         if not all(np.array_equal(test.labels, first.labels) and test.important == first.important for test in tests):
             raise InputError(f"{name}: test data or important classes differ from the baseline's; they must be paired")
-        judged[name] = _arm(tests, planned)
+        judged[name] = Arm.of(tests, planned)
     gains = {
         name: _gain(judged["chosen"], arm, first, groups, seed=seed, num_draws=num_draws)
         for name, arm in judged.items()
@@ -159,23 +182,6 @@ def _rule_for(setting: Validation, rule: Rule, pick: Pick, group: frozenset[int]
         return replace(rule, negative=False)
     shift = rule.tune(whole, pick.floor)
     return replace(rule, negative=shift is None or min(shift.shift) < 0)
-
-
-def _arm(tests: Sequence[Scores], planned: Sequence[tuple[str, tuple[float, ...]]]) -> Arm:
-    keys, shifts = (tuple(part) for part in zip(*planned, strict=True))
-    pairs = list(zip(tests, shifts, strict=True))
-    correct = np.array([test.correct(shift) for test, shift in pairs])
-    return Arm(
-        keys=keys,
-        shifts=shifts,
-        recall=np.array([test.recall(shift) for test, shift in pairs]),
-        precision=np.array([test.precision(shift) for test, shift in pairs]),
-        accuracy=correct.mean(axis=1),
-        hits=np.sum([test.hits(shift) for test, shift in pairs], axis=0),
-        num=np.sum([test.num for test in tests], axis=0),
-        correct=correct,
-        calibration=reliability(np.concatenate([test.confidence(s) for test, s in pairs]), correct.ravel()),
-    )
 
 
 def _gain(chosen: Arm, other: Arm, images: Scores, groups: Array | None, *, seed: int, num_draws: int) -> Gain:

@@ -5,6 +5,7 @@ import re
 import time
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from camri.cli import app, fit_view
@@ -69,6 +70,18 @@ def test_no_number_is_cut_in_a_narrow_terminal(fitted, capsys, monkeypatch):
     table = capsys.readouterr().out.partition("Points of a hundred")[0]
     assert "…" not in table
     assert len(table.splitlines()) > 2 * len(fitted.steps)
+
+
+def test_words_and_numbers_are_whole_at_80_columns(fitted, capsys, monkeypatch):
+    monkeypatch.setattr(fit_view, "_console", lambda: Console(width=80, force_terminal=True, color_system=None))
+    fit_view.print_fitted(fitted)
+    table = capsys.readouterr().out.partition("Points of a hundred")[0].splitlines()
+    assert max(map(len, table)) <= 80
+    (first,) = [line for line in table if "cross-entropy," in line]
+    one = fitted.before
+    assert [cell.strip() for cell in first.split("│")[2:6]] == [
+        f"{one.recall:.3f}", f"{one.hits}/{one.num}", f"{one.accuracy:.3f}", f"{100 * one.false_alarms:.2f}"
+    ]  # fmt: skip
 
 
 def test_a_class_that_looks_like_markup_is_shown_as_it_is_called(fitted, capsys):

@@ -3,8 +3,10 @@
 import html
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +16,16 @@ import torch
 from safetensors.numpy import save_file
 
 import camri
+from camri.cli import fit_view
 from camri.data import DataSet, Split, hold_out, load
-from camri.fitting import Interval, Unfinished, answer, fit, handover
+from camri.fitting import Handed, Interval, Unfinished, answer, fit, handover
 from camri.metrics import pool
 from camri.models import build
 from camri.posthoc import Prior, choose_shift
 from camri.report.answer import answer as answer_of
 from camri.report.page import render, write_page
 from camri.report.reading import Reading
+from camri.report.steps import steps_table
 from camri.study.store import open_run
 from tests.fitting.conftest import ASKED, IMPORTANT, interrupt, told, weights_of
 
@@ -65,6 +69,10 @@ def test_the_model_handed_over_does_what_is_said_of_it(fitted, digits):
     assert ((sum(own),), (len(own),)) == (handed.hits, handed.num)
     assert handed.accuracy.estimate == pytest.approx(np.mean(right))
     assert handed.accuracy.low < np.mean(right) < handed.accuracy.high
+    said = model.predict(test.inputs.numpy())
+    alarms = sum(one == IMPORTANT != label for one, label in zip(said, labels, strict=True))
+    assert (handed.called, handed.num_false_alarms) == ((said.count(IMPORTANT),), alarms)
+    assert handed.false_alarms.estimate == pytest.approx(alarms / len(labels))
     assert model.important == (IMPORTANT,)
     assert model.trained.shift == fitted.shift
 
@@ -102,7 +110,11 @@ def test_steps_add_up_to_the_whole_gain(fitted):
     assert names[-1] == "together"
     assert "shift" in names
     assert ("method" in names) == (fitted.setting.method != "ce")
-    for gain, figure in (("recall_gain", "recall"), ("accuracy_gain", "accuracy")):
+    for gain, figure in (
+        ("recall_gain", "recall"),
+        ("accuracy_gain", "accuracy"),
+        ("false_alarms_added", "false_alarms"),
+    ):
         single = [getattr(step, gain).estimate for step in fitted.steps[1:-1]]
         assert sum(single) == pytest.approx(getattr(fitted, gain).estimate)
         difference = getattr(fitted.after, figure) - getattr(fitted.before, figure)
@@ -181,6 +193,75 @@ def test_the_answer_and_the_card_say_the_figures(fitted):
     )
     assert answer.shift_text(replace(fitted, shift=(-0.5094,))) == "shift −0.509 on “9”"
     assert answer.shift_text(replace(fitted, shift=(0.0,))) == "no shift"
+
+
+def test_the_answer_and_the_card_say_what_recall_costs_in_false_alarms(fitted, capsys):
+    before = replace(fitted.before, false_alarms=0.0124, precisions=(0.95,))
+    after = replace(fitted.after, false_alarms=0.0148, precisions=(0.931,))
+    changed = Interval(0.0024, -0.001, 0.007)
+    told = replace(fitted, before=before, after=after, false_alarms_added=changed, num_seeds=5)
+    assert answer.compose(told).split("\n")[2] == (
+        "False alarms: 1.24 → 1.48 in a hundred, +0.24 [−0.10, +0.70]; precision of “9” 0.950 → 0.931."
+    )
+    assert "in a hundred, +0.24 (no interval of 2 models); precision" in answer.false_alarms(replace(told, num_seeds=2))
+    several = replace(
+        told,
+        important=("8", "9"),
+        before=replace(before, precisions=(None, 0.5)),
+        after=replace(after, precisions=(0.25, None)),
+    )
+    assert answer.false_alarms(several).endswith(
+        "; precision of “8” none (never predicted) → 0.250, of “9” 0.500 → none (never predicted)."
+    )
+    handed = Handed.of(fitted.setting, 1, (0.0, 0.0), [9, 0], [10, 4], 90, 100, [12, 0], 2)
+    assert answer.own_figures(replace(several, handed=handed)) == (
+        "recall of “8” 0.900 (9/10; 0.596 to 0.982), precision 0.750 (9/12; 0.468 to 0.911), "
+        "recall of “9” 0.000 (0/4; 0.000 to 0.490), precision none (never predicted), "
+        "accuracy 0.900 (90/100; 0.826 to 0.945), false alarms 2.00 in a hundred (2/100; 0.55 to 7.00)"
+    )
+    card = (fitted.model_path / "README.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")] for line in card.splitlines() if line.startswith("|")]
+    assert [row[5] for row in rows] == [
+        "false alarms", "---", *(f"{100 * step.figures.false_alarms:.2f}" for step in fitted.steps)
+    ]  # fmt: skip
+    assert f"{answer.false_alarms(fitted)} A false alarm is one of the images of no important class" in card
+    fit_view.print_fitted(fitted)
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()[2 : 2 + len(fitted.steps)]]
+    for words, step in zip(shown, fitted.steps, strict=True):
+        assert f"{100 * step.figures.false_alarms:.2f}" == words[words.index(f"{step.figures.accuracy:.3f}") + 1]
+
+
+def test_a_fit_of_a_version_that_told_no_false_alarms_goes_on_with_its_model(fitted, trained, without_files):
+    path, card = fitted.out / "fit.json", fitted.model_path / "README.md"
+    decided, weights = path.read_text(), weights_of(fitted)
+    old = json.loads(decided)
+    del old["handed"]["called"], old["handed"]["num_false_alarms"]
+    path.write_text(json.dumps(old))
+    card.write_text("of an earlier version")
+    with open_run(fitted.out) as run:
+        steps = run.note("steps")
+    for step in steps:
+        del step["false_alarms"], step["precisions"], step["false_alarms_added"]
+    with closing(sqlite3.connect(fitted.out / "outcomes.sqlite")) as store, store:
+        store.execute("UPDATE meta SET value = ? WHERE name = 'note.steps'", (json.dumps(steps),))
+    with Reading(fitted.out) as reading:
+        table = steps_table(reading)
+        assert "What each step gave" in render(reading)
+    place = table.header.index("false alarms")
+    assert [row[place].text for row in table.rows] == ["–"] * len(fitted.steps)
+    assert [one["false_alarms"] for one in table.records] == [None] * len(fitted.steps)
+    assert camri.load(fitted.model_path).important == (IMPORTANT,)
+    again = fit("digits", IMPORTANT, fitted.out, **ASKED)
+    assert trained.trials == []
+    assert told(again) == told(fitted)
+    assert weights_of(again) == weights
+    assert path.read_text() == decided
+    assert answer.false_alarms(fitted) in card.read_text(encoding="utf-8")
+    with Reading(fitted.out) as reading:
+        table = steps_table(reading)
+    assert [row[place].text for row in table.rows] == [f"{100 * one.figures.false_alarms:.2f}" for one in fitted.steps]
+    last = fitted.steps[-1].false_alarms_added
+    assert table.records[-1]["false_alarms_added_estimate"] == last.estimate
 
 
 def test_the_card_says_what_is_the_matter_with_the_data(fitted):

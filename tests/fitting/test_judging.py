@@ -8,12 +8,12 @@ import pytest
 
 from camri.errors import InputError
 from camri.fitting import judging
-from camri.fitting.judging import MOST_PAID, _figures, _gains, _paid, claim_of, loose_floor, measure, pick_model
+from camri.fitting.judging import MOST_PAID, _changes, _figures, _paid, claim_of, loose_floor, measure, pick_model
 from camri.fitting.result import Handed, Interval
 from camri.methods import setting
 from camri.metrics import condense
 from camri.report.verdict import SEED
-from camri.select import Floor, Rule, Validation
+from camri.select import Arm, Floor, Rule, Validation
 from camri.stats import compare, design_effect, wilson
 from camri.study.store import open_run
 from camri.words import noun_of
@@ -33,33 +33,56 @@ def right(*shares):
     return table
 
 
+def arm(*shares, wrong=0):
+    """Two models of such shares; what is not right is taken for class `wrong`, what is of that one for the next."""
+    said = [np.where(row, LABELS, np.where(wrong == LABELS, wrong + 1, wrong)) for row in right(*shares)]
+    return Arm.of([condense(np.eye(6)[one], LABELS, (1, 2)) for one in said], [("x", (0.0,))] * 2)
+
+
 def test_figures_are_the_classes_mean_recall_their_hits_and_the_accuracy_of_all():
-    found = _figures(right(4, 3, 2, 5, 0, 1), LABELS, (1, 2))
+    found = _figures(arm(4, 3, 2, 5, 0, 1))
     assert (found.recall, found.hits, found.num) == (0.75, 10, 16)  # 3/6 and 2/2; of two models
     assert found.accuracy == pytest.approx((15 + 14) / 54)
     assert type(found.hits) is type(found.num) is int
 
 
-def test_gains_are_of_mean_recall_and_of_accuracy_after_less_before():
-    recall, accuracy = _gains(right(4, 3, 2, 5, 0, 1), right(4, 4, 0, 5, 2, 1), LABELS, None, (1, 2))
+def test_false_alarms_are_of_no_important_class_and_precision_counts_every_wrong_call():
+    # Class 2 is said of 1 a, 3 b (an important class: no false alarm), 5 e and 4 f; the second model adds a d.
+    found = _figures(arm(3, 3, 2, 5, 0, 1, wrong=2))
+    assert found.false_alarms == pytest.approx((10 + 11) / 54)
+    assert found.precisions == (1.0, 4 / (15 + 16))  # 2 of 2 + 1 + 3 + 5 + 4, and of one more
+    # No model says class 2: what is of it is taken for 3.
+    never = _figures(arm(4, 6, 0, 5, 5, 5, wrong=0))
+    assert (never.false_alarms, never.precisions) == (0.0, (1.0, None))
+    assert json.dumps(vars(never), allow_nan=False)
+
+
+def test_changes_are_of_mean_recall_accuracy_and_false_alarms_after_less_before():
+    after, before = arm(4, 3, 2, 5, 0, 1, wrong=2), arm(4, 4, 0, 5, 2, 1)
+    recall, accuracy, alarms = _changes(after, before, LABELS, None, (1, 2))
     assert recall.estimate == pytest.approx((-1 / 6 + 1) / 2)
     assert accuracy.estimate == pytest.approx(-1 / 27)
-    again = _gains(right(4, 3, 2, 5, 0, 1), right(4, 4, 0, 5, 2, 1), LABELS, None, (1, 2))
-    assert (recall, accuracy) == again, "the same data give the same interval"
+    assert alarms.estimate == pytest.approx((9 + 10) / 54)  # before, wrong ones are taken for class 0
+    assert alarms.low < alarms.estimate < alarms.high
+    again = _changes(after, before, LABELS, None, (1, 2))
+    assert (recall, accuracy, alarms) == again, "the same data give the same interval"
 
 
 def test_intervals_are_of_groups_where_rows_come_in_groups():
-    after, before, groups = right(4, 3, 2, 5, 0, 1), right(4, 4, 0, 5, 2, 2), np.arange(len(LABELS)) // 2
+    arms, groups = (arm(4, 3, 2, 5, 0, 1, wrong=2), arm(4, 4, 0, 5, 2, 2, wrong=1)), np.arange(len(LABELS)) // 2
+    after, before = (one.correct for one in arms)
+    assert np.array_equal(after, right(4, 3, 2, 5, 0, 1))
     own, fifth = np.isin(LABELS, (1, 2)), LABELS == 5
     expected = [
         compare(after[:, own], before[:, own], parts=LABELS[own], groups=groups[own], seed=SEED),
         compare(after, before, groups=groups, seed=SEED),
+        compare(arms[0].false_alarms, arms[1].false_alarms, groups=groups, seed=SEED),
         compare(after[:, fifth], before[:, fifth], groups=groups[fifth], seed=SEED),
     ]
 
     def found(groups):
         paid = dict(_paid(after, before, LABELS, groups, (1, 2), NAMES))
-        return [*_gains(after, before, LABELS, groups, (1, 2)), paid["f"]]
+        return [*_changes(*arms, LABELS, groups, (1, 2)), paid["f"]]
 
     assert found(groups) == [Interval.of(one) for one in expected]
     assert all(one != other for one, other in zip(found(groups), found(None), strict=True))
@@ -86,16 +109,41 @@ def test_a_model_s_figures_are_counts_of_its_test_images_after_the_shift():
     assert (found.num_right, found.num_images) == (3, 6)  # two of the three others are captured
     assert (found.accuracy, *found.recalls) == (Interval(0.5, *wilson(3, 6)), Interval(2 / 3, *wilson(2, 3)))
     assert measure(setting("ce"), 7, (0.0,), test).num_right == 4
+    assert (found.called, found.num_false_alarms) == ((4,), 2)
+    assert (found.precisions, found.false_alarms) == (
+        (Interval(0.5, *wilson(2, 4)),),
+        Interval(2 / 6, *wilson(2, 6)),
+    )
     grouped = measure(setting("ce"), 7, (1.5,), test, np.array([0, 0, 1, 2, 2, 3]))
     assert grouped.effects == (
         design_effect([1, 1, 0], [0, 0, 1]),
         design_effect([1, 1, 0, 0, 1, 0], [0, 0, 1, 2, 2, 3]),
+        design_effect([0, 0, 0, 1, 0, 1], [0, 0, 1, 2, 2, 3]),
+        design_effect([1, 1, 0, 0], [0, 0, 2, 3]),
     )
-    own, every = grouped.effects
+    own, every, alarms, called = grouped.effects
+    assert (grouped.false_alarms.low, grouped.false_alarms.high) == wilson(2 / alarms, 6 / alarms)
+    assert (grouped.precisions[0].low, grouped.precisions[0].high) == wilson(2 / called, 4 / called)
     assert (grouped.recalls[0].low, grouped.recalls[0].high) == wilson(2 / own, 3 / own)
     assert (grouped.accuracy.low, grouped.accuracy.high) == wilson(3 / every, 6 / every)
     assert Handed.of(**{**grouped.to_json(), "setting": setting("ce")}) == grouped
     assert json.dumps(found.to_json()), "counts are plain numbers"
+
+
+def test_a_model_that_never_predicts_a_class_has_no_precision_of_it():
+    # Of classes 1 and 2: the first is taken for the second once, which is no false alarm but a wrong call.
+    logits = np.eye(4)[[1, 2, 2, 0, 1, 3, 3]]
+    test = condense(logits, [1, 1, 2, 0, 3, 3, 3], important=(1, 2))
+    both = measure(setting("ce"), 7, (0.0, 0.0), test)
+    assert (both.called, both.num_false_alarms) == ((2, 2), 1)
+    assert both.precisions == (Interval(0.5, *wilson(1, 2)),) * 2
+    for groups in (None, np.array([0, 0, 1, 2, 2, 3, 3])):
+        found = measure(setting("ce"), 7, (-5.0, 0.0), test, groups)
+        assert (found.called, found.num_false_alarms) == ((0, 2), 0)
+        assert found.precisions[0] is None
+        assert Handed.of(**{**found.to_json(), "setting": setting("ce")}) == found
+        assert json.dumps(found.to_json(), allow_nan=False)
+        assert (groups is None) == (found.effects == ())
 
 
 def leads(*values):
@@ -127,10 +175,10 @@ def test_two_important_classes_without_a_shift_have_two_zeros():
 
 
 def shares(run, row, shift, index=1):
-    """Recall of a class and accuracy of a trial on the run's test images."""
+    """Recall of a class, accuracy and false alarms of a trial on the run's test images."""
     scores, labels = run.scores(row, "test", (index,)), run.labels("test")
-    correct = scores.correct(shift)
-    return correct[labels == index].mean(), correct.mean()
+    correct, said = scores.correct(shift), scores.predict(shift)
+    return correct[labels == index].mean(), correct.mean(), (said[labels != index] == index).sum() / len(labels)
 
 
 def test_every_step_is_compared_with_the_one_before_and_all_together_with_the_first(tmp_path):
@@ -145,18 +193,24 @@ def test_every_step_is_compared_with_the_one_before_and_all_together_with_the_fi
     ]
     assert claim.steps[3].title.startswith("+ method: camri")
     assert (claim.steps[-1].name, claim.steps[-1].title) == ("together", "all together")
-    assert claim.steps[0].recall_gain is claim.steps[0].accuracy_gain is None
+    assert claim.steps[0].recall_gain is claim.steps[0].accuracy_gain is claim.steps[0].false_alarms_added is None
     for before, step in (*zip(claim.steps, claim.steps[1:4], strict=False), (claim.steps[0], claim.steps[-1])):
-        for name in ("recall", "accuracy"):
+        for name, said in (
+            ("recall", "recall_gain"),
+            ("accuracy", "accuracy_gain"),
+            ("false_alarms", "false_alarms_added"),
+        ):
             change = getattr(step.figures, name) - getattr(before.figures, name)
-            assert getattr(step, f"{name}_gain").estimate == pytest.approx(change), (step.name, name)
+            assert getattr(step, said).estimate == pytest.approx(change), (step.name, name)
     assert claim.steps[-1].figures == claim.steps[-2].figures
     with open_run(plain) as run:
         of_plain = np.mean([shares(run, row, (0.0,)) for row in run.rows(method="ce") if row.seed < 4], axis=0)
     with open_run(folder) as run:
         of_ce = np.mean([shares(run, row, (0.0,)) for row in run.rows(method="ce")], axis=0)
-    assert (claim.steps[0].figures.recall, claim.steps[0].figures.accuracy) == pytest.approx(tuple(of_plain))
-    assert (claim.steps[1].figures.recall, claim.steps[1].figures.accuracy) == pytest.approx(tuple(of_ce))
+    for step, expected in zip(claim.steps, (of_plain, of_ce), strict=False):
+        one = step.figures
+        assert (one.recall, one.accuracy, one.false_alarms) == pytest.approx(tuple(expected)), step.name
+    assert claim.steps[-1].figures.false_alarms > claim.steps[0].figures.false_alarms, "the bias costs some"
     assert claim.steps[0].figures.num == 4 * 100
     # Who paid is over all steps together: four classes of equal size share what accuracy lost or won.
     assert {name for name, _ in claim.paid} == set(CLASSES) - {"column"}
