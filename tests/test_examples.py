@@ -47,6 +47,7 @@ def test_plain_loop():
     assert found["recall"] > 0.85
     assert found["shifted"] >= found["recall"]
     assert found["accuracy"] > 0.95
+    assert "np." not in repr(found)  # it is printed
 
 
 def test_own_method(monkeypatch, tmp_path):

@@ -218,5 +218,15 @@ def _to_floats(values: np.ndarray, name: str) -> np.ndarray:
         raise InputError(f"column {name!r} holds times ({values[0]}), and features are numbers")
     try:
         return values.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"a feature in column {name!r} is not a number: {error}") from None
+    except (TypeError, ValueError):
+        wrong = [value for value in values.ravel().tolist() if not _is_number(value)]
+        told = next(filter(str, wrong), wrong[0])  # beside a word, what is empty is not the trouble
+        raise InputError(f"column {name!r} holds {told!r}, and features are numbers") from None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return value is None  # missing: NaN
+    return True

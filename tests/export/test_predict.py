@@ -320,7 +320,7 @@ def test_a_table_with_other_columns_is_a_problem(tmp_path):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([["a", "b", "c"]], "a feature in column 'e' is not a number: could not convert string to float: 'a'"),
+        ([["a", "b", "c"]], "column 'e' holds 'a', and features are numbers"),
         ([[[1.0], [2.0], [3.0]]], "column 'e' holds lists of lists, and the model takes a list of numbers a row"),
         ([[1.0, 2.0], [1.0, 2.0], [1.0]], "it holds float64 (3, 2), and the model takes numbers (N, 3)"),
     ],
