@@ -151,13 +151,21 @@ def _screening(reading: Reading, folder: str | Path) -> dict[str, Any]:
 
 
 def _studies(reading: Reading) -> list[dict[str, Any]]:
-    """The studies of the run; those that differ in their seeds alone as one."""
+    """The studies of the run; those that differ in their seeds alone as one, and none that is a part of another."""
     found: dict[str, dict[str, Any]] = {}
     for study in reading.run.studies:
         name = json.dumps({key: value for key, value in study.items() if key not in ("name", "seeds")}, sort_keys=True)
         one = found.setdefault(name, {**study, "seeds": []})
         one["seeds"] = sorted({*one["seeds"], *study["seeds"]})
-    return list(found.values())
+    studies = list(found.values())
+    return [one for one in studies if not any(other is not one and _is_part(one, other) for other in studies)]
+
+
+def _is_part(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether the other study trains all that this one does."""
+    lists = ("important", "methods", "seeds")
+    same = all(one[key] == other.get(key) for key in one if key not in ("name", *lists))
+    return same and all(value in other[key] for key in lists for value in one[key])
 
 
 def _outcomes(reading: Reading) -> bytes:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import sqlite3
 
 import numpy as np
@@ -170,6 +171,28 @@ def test_only_results_are_replaced(gain, tmp_path):
     with pytest.raises(InputError, match="holds something that is not of results"):
         write_results(gain, found / "finals.json")
     assert sorted(gain.iterdir()) == before
+
+
+def test_a_study_that_is_part_of_another_is_not_written(gain, tmp_path):
+    shutil.copytree(gain, tmp_path / "run")
+    with sqlite3.connect(tmp_path / "run" / "outcomes.sqlite") as store:
+        ((spec,),) = store.execute("SELECT spec FROM studies")
+        study = json.loads(spec)
+        few = {**study, "methods": study["methods"][:2], "seeds": study["seeds"][:2]}
+        other = {**few, "split_seed": study["split_seed"] + 1}
+        longer = {**few, "seeds": [*few["seeds"], 99]}  # united with the few, so none of them is a part
+        for place, one in enumerate((few, other)):
+            store.execute("INSERT INTO studies VALUES (?, 'more', ?, '')", (str(place), json.dumps(one)))
+
+    def seeds_written():
+        folder = write_results(tmp_path / "run", tmp_path / "r")
+        names = sorted((path.name for path in folder.glob("study*.json")), key=lambda name: (len(name), name))
+        return [json.loads((folder / name).read_text())["seeds"] for name in names]
+
+    assert seeds_written() == [study["seeds"], other["seeds"]]
+    with sqlite3.connect(tmp_path / "run" / "outcomes.sqlite") as store:
+        store.execute("INSERT INTO studies VALUES ('2', 'more', ?, '')", (json.dumps(longer),))
+    assert seeds_written() == [study["seeds"], longer["seeds"], other["seeds"]]
 
 
 def test_damaged_and_strange_results_are_refused(written, tmp_path):
