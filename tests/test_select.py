@@ -206,6 +206,8 @@ def test_the_judgement_by_hand_opens_no_other_test_scores():
     assert set(found.gains) == {"baseline", "baseline shifted", "l2"}
     assert (found.fresh_seeds, found.optimistic) == (True, False)
     assert chosen.calibration.count.sum() == 10
+    right = np.nansum(chosen.calibration.count * chosen.calibration.accuracy)
+    assert right == pytest.approx(8)  # .8 of five, twice
 
 
 def test_the_baseline_is_judged_as_it_is_and_shifted():
@@ -246,7 +248,10 @@ def test_no_model_is_shifted_back_where_its_setting_as_a_whole_need_not_be():
     assert found.arms["over"].shifts == ((-3.5,), (-3.5,), (-3.5,), (-3.5,))
 
 
-@pytest.mark.parametrize("rule", [Rule(), Rule("min"), Rule({1: 0.7, 2: 0.6}), Rule(each=True), Rule(negative=False)])
+@pytest.mark.parametrize(
+    "rule",
+    [Rule(), Rule("min"), Rule({1: 0.7, 2: 0.6}), Rule(each=True), Rule(negative=False), Rule(prior_rows=120)],
+)
 def test_a_setting_is_shifted_back_where_its_best_shift_goes_down(rule):
     rng = np.random.default_rng(0)
     seen = []
@@ -255,7 +260,8 @@ def test_a_setting_is_shifted_back_where_its_best_shift_goes_down(rule):
         scores = {s: condense(rng.normal(size=(60, 3)) + 1.5 * np.eye(3)[labels], labels, (1, 2)) for s in range(3)}
         setting = Validation("made", scores)
         accuracy = np.mean([scores[1].accuracy(), scores[2].accuracy()])
-        floor = Floor(min(1.0, accuracy + rng.choice([-0.05, 0.0, 0.02, 0.05, 0.3])))
+        prior = Prior.of(scores[0], rule.prior_rows) if rule.prior_rows else None
+        floor = Floor(min(1.0, accuracy + rng.choice([-0.05, 0.0, 0.02, 0.05, 0.3])), prior)
         shift = rule.tune(setting.of({1, 2}), floor)
         wanted = rule.negative and (shift is None or min(shift.shift) < 0)
         assert _rule_for(setting, rule, Pick("made", floor, {}), frozenset({0})) == replace(rule, negative=wanted)

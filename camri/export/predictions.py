@@ -40,7 +40,7 @@ def predict(
     for group in groups:
         for chunk in group.chunks(model.trained, lambda num, before=before: on_progress(before + num)):  # type: ignore[misc]
             good = [row for row in range(len(chunk.files)) if row not in chunk.problems]
-            found = iter(model.predict_proba(chunk.inputs[good], batch_size) if good else ())
+            found = iter(model.predict_proba(chunk.inputs[good], batch_size))
             for row, (file, number) in enumerate(zip(chunk.files, chunk.rows, strict=True)):
                 problem = chunk.problems.get(row)
                 yield Prediction(file, number, None if problem is not None else next(found), problem)

@@ -101,6 +101,10 @@ def test_images_in_groups_count_for_what_they_are_worth(opened, tmp_path):
     assert (
         (record["recall_change_low"], record["recall_change_high"]) == (told.low, told.high) != (alone.low, alone.high)
     )
+    whole = compare(
+        *(np.array([scores.correct() for scores in side]) for side in (arm, other)), seed=SEED, groups=groups
+    )
+    assert (record["accuracy_change_low"], record["accuracy_change_high"]) == (whole.low, whole.high)
     wanted = compare_curves(arm, other, seed=SEED, groups=groups)
     assert (record["mean_low"], record["mean_high"]) == (wanted.mean.low, wanted.mean.high)
     gain, arms = verdicts[0].best.judgement.gains["baseline shifted"], verdicts[0].best.judgement.arms
@@ -217,9 +221,10 @@ def test_the_table_of_alarms_shows_rates_and_what_part_is_saved():
         "alarms": -0.0078, "alarms_low": -0.0103, "alarms_high": -0.0055, "alarms_of_ce": 0.0709, "p_alarms_holm": 0.01,
         "alarms_over_l2softmax": None, "alarms_over_l2softmax_low": None, "alarms_over_l2softmax_high": None,
     }  # fmt: skip
-    table = table_of_alarms([counted, {**counted, "alarms_high": 0.001}, {**counted, "p_alarms_holm": 0.06}])
+    unsure = ({"alarms_high": 0.001}, {"p_alarms_holm": 0.06}, {"p_alarms_holm": None})
+    table = table_of_alarms([counted, *({**counted, **one} for one in unsure)])
     shown = ["CAMRI", "camri s=8", "7.09", "−0.78 [−1.03, −0.55]", "−11 %", "0.01", "–", "10"]
     assert [cell.text for cell in table.rows[0]] == shown
-    assert [row[3].bold for row in table.rows] == [True, False, False]
+    assert [row[3].bold for row in table.rows] == [True, False, False, False]
     assert table_of_alarms([{**counted, "alarms_of_ce": 0.0}]).rows[0][4].text == "–"
     assert table_of_alarms([{"column": 0, "method": "camri"}]) is None, "records of before they were counted"
