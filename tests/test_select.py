@@ -140,7 +140,7 @@ def test_the_choice_is_made_on_validation_with_each_settings_own_shift():
     ce, others = candidate("ce", PLAIN), [candidate("blunt", BLUNT), candidate("sharp", SHARP)]
     choice = choose(ce.validation(), [one.validation() for one in others])
     assert choice.final.key == "sharp"
-    assert choice.final.floor.accuracy == 0.8
+    assert choice.final.floor == Floor(0.8)
     assert choice.final.shifts["sharp"].shift == (0.75,)
     assert choice.final.shifts["blunt"] is None
     assert choice.final.shifts["ce"].shift == (0.0,)
@@ -160,6 +160,23 @@ def test_a_choice_narrowed_is_the_choice_among_fewer(names):
     choice = choose(ce, list(others.values()))
     assert choice.final.key == "sharp"
     assert choice.only(["ce", *names]) == choose(ce, [others[name] for name in names])
+
+
+def test_a_choice_is_narrowed_to_settings_that_a_fold_lacks_and_sorts_its_seeds():
+    ce, once = candidate("ce", PLAIN, seeds=(2, 0, 1)).validation(), candidate("once", SHARP, seeds=(0,)).validation()
+    choice = choose(ce, [once])
+    assert [(sorted(group), pick.key) for group, pick in choice.folds] == [([0, 2], "ce"), ([1], "once")]
+    assert choice.only(["ce", "once"]) == choice
+
+
+def test_a_rule_may_shift_each_class_by_itself():
+    # A row of either class is missed, by 0.5 and by 2; the last is no important one, and lost where class 2 gains 1.
+    logits = np.array([[0, 1, -9], [0, -0.5, -9], [0, -9, 1], [0, -9, -2], [0, -9, -1], [0, -9, -1]], dtype=float)
+    made = Validation("made", {0: condense(logits, [1, 1, 2, 2, 0, 0], (1, 2))})
+    apart = Rule(each=True).tune(made, Floor(5 / 6))
+    assert (apart.recall, apart.shift[1]) == ((1.0, 0.5), 0.0)
+    assert 0.5 < apart.shift[0] < 9
+    assert len(set(Rule().tune(made, Floor(5 / 6)).shift)) == 1
 
 
 def test_where_nothing_is_better_the_baseline_stays():

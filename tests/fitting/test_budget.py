@@ -229,10 +229,13 @@ def test_processes_are_started_where_they_pay():
     pace = Pace(2, expected_s=0.5)
     assert pace.start_s == {1: 0.0, 2: POOL_START_S}
     assert [pace.width(num) for num in (9, 11)] == [1, 2]  # half of 11 × 0.5 s is more than 2.5 s
+    assert [pace.takes_s(num) for num in (9, 11)] == [4.5, 5.25]
     pace.slowness = 4.0  # then starting takes longer, too
     assert (pace.start_s[2], [pace.width(num) for num in (39, 41)]) == (10.0, [1, 2])
     pace.hear([0.5] * 8, width=2, wall_s=22.0)
     assert (pace.start_s[2], pace.width(41)) == (20.0, 1)
+    pace.hear([0.5] * 8, width=2, wall_s=1.5)  # it took less than its trials explain
+    assert pace.start_s[2] == 0.0
 
 
 def test_a_slow_machine_keeps_more_time_for_the_page(monkeypatch):
