@@ -36,6 +36,7 @@ from camri.select import Trial as Scored
 
 IMPORTANT = 0
 CE = setting("ce")
+FIGURES = ("recall", "accuracy", "false alarms")
 STEPS = (("training", "before"), ("shift", "training"), ("method", "shift"), ("together", "before"))
 
 
@@ -93,17 +94,21 @@ def candidates(settings: Sequence[Setting], seeds: Sequence[int], data: DataSet,
 
 
 def added(judged: Judgement, plain: Candidate) -> dict[str, float]:
-    """What every step adds to recall and accuracy."""
+    """What every step adds to each figure."""
     tests = {trial.seed: trial.test for trial in plain.trials}
     before = [tests[seed] for seed in judged.seeds]
-    reached = {"before": np.mean([(one.recall()[0], one.accuracy()) for one in before], axis=0)}
-    for step, arm in (("training", "baseline"), ("shift", "baseline shifted"), ("method", "chosen")):
-        reached[step] = np.array([judged.arms[arm].recall.mean(), judged.arms[arm].accuracy.mean()])
+    reached = {
+        "before": np.mean([(one.recall()[0], one.accuracy(), one.false_alarms().mean()) for one in before], axis=0)
+    }
+    for step, name in (("training", "baseline"), ("shift", "baseline shifted"), ("method", "chosen")):
+        arm = judged.arms[name]
+        reached[step] = np.array([arm.recall.mean(), arm.accuracy.mean(), arm.false_alarms.mean()])
     reached["together"] = reached["method"]
-    found = {}
-    for step, last in STEPS:
-        found[f"{step}: recall"], found[f"{step}: accuracy"] = (reached[step] - reached[last]).tolist()
-    return found
+    return {
+        f"{step}: {figure}": float(more)
+        for step, last in STEPS
+        for figure, more in zip(FIGURES, reached[step] - reached[last], strict=True)
+    }
 
 
 def truths(fitted: Fitted, best: Judged, settings: list[Setting], data: DataSet, num_new: int) -> dict[str, Any]:
@@ -146,27 +151,36 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
     splits = {**inputs.data.splits, "test": replace(fresh, inputs=(fresh.inputs - mean) / sd)}
     true = truths(fitted, best, [settings[key] for key in sorted(keys)], replace(inputs.data, splits=splits), asked.new)
 
-    def right(split: Split) -> tuple[np.ndarray, np.ndarray]:
-        hit = np.array(fitted.load().predict(split.inputs.numpy())).astype(int) == split.labels.numpy()
-        return hit, hit[split.labels.numpy() == IMPORTANT]
+    def outcomes(split: Split) -> dict[str, np.ndarray]:
+        """Of the rows that each figure is a share of, those that it counts."""
+        labels = split.labels.numpy()
+        called = np.array(fitted.load().predict(split.inputs.numpy())).astype(int)
+        hit, is_alarm = called == labels, (called == IMPORTANT) & (labels != IMPORTANT)
+        counted = (hit[labels == IMPORTANT], hit, is_alarm, hit[called == IMPORTANT])
+        return dict(zip((*FIGURES, "precision"), counted, strict=True))
 
-    test = inputs.data.splits["test"]
-    every, own = right(replace(test, inputs=test.inputs * sd + mean))
-    handed = dict(zip(("model: accuracy", "model: recall"), (float(hit.mean()) for hit in right(fresh)), strict=True))
-    told = {"model: recall": fitted.handed.recalls[0], "model: accuracy": fitted.handed.accuracy}
+    test, one = inputs.data.splits["test"], fitted.handed
+    counts = [int(hit.sum()) for hit in outcomes(replace(test, inputs=test.inputs * sd + mean)).values()]
+    handed = {f"model: {figure}": float(hit.mean()) for figure, hit in outcomes(fresh).items()}
+    figures = dict(
+        zip((*FIGURES, "precision"), (one.recalls[0], one.accuracy, one.false_alarms, one.precisions[0]), strict=True)
+    )
+    told = {f"model: {figure}": interval for figure, interval in figures.items() if interval is not None}
     for step in fitted.steps[1:]:
-        assert step.recall_gain is not None
-        assert step.accuracy_gain is not None
-        told |= {f"{step.name}: recall": step.recall_gain, f"{step.name}: accuracy": step.accuracy_gain}
+        for figure, change in zip(
+            FIGURES, (step.recall_gain, step.accuracy_gain, step.false_alarms_added), strict=True
+        ):
+            assert change is not None
+            told[f"{step.name}: {figure}"] = change
     return {
-        **{f"held {kind}": {n: one.low <= {**true[kind], **handed}[n] <= one.high for n, one in told.items()}
+        **{f"held {kind}": {n: end.low <= {**true[kind], **handed}[n] <= end.high for n, end in told.items()}
            for kind in ("own", "new")},
         "claimed": fitted.gain_is_shown,
         "wrongly": fitted.gain_is_shown and true["new"]["method: recall"] <= 0,
         "fell": fitted.accuracy_fell,
         "accuracy": handed["model: accuracy"] - true["accuracy"],
         "recall": handed["model: recall"] - true["recall"],
-        "predicts": (int(every.sum()), int(own.sum())) == (fitted.handed.num_right, fitted.handed.hits[0]),
+        "predicts": counts == [one.hits[0], one.num_right, one.num_false_alarms, one.hits[0]],
     }  # fmt: skip
 
 

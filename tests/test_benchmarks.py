@@ -105,7 +105,8 @@ def test_a_fit_is_judged_by_fresh_rows(monkeypatch, capsys):
     promises.main()
     found = json.loads(capsys.readouterr().out)["shift"]
     assert (found["fits"], found["predicts"]) == (1, 1)
-    assert {"model: recall", "shift: accuracy", "together: recall"} <= set(found["held new"]) == set(found["held own"])
+    told = {"model: recall", "model: precision", "shift: accuracy", "together: false alarms"}
+    assert told <= set(found["held new"]) == set(found["held own"])
     assert -0.2 < found["accuracy"]["lowest"] == found["accuracy"]["mean"] < 0.2
 
 
