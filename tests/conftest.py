@@ -2,6 +2,7 @@
 
 import os
 import random
+import subprocess
 import sys
 
 import hypothesis
@@ -29,3 +30,18 @@ def fresh_compiler():
     yield
     if "torch._dynamo" in sys.modules:
         sys.modules["torch._dynamo"].reset()
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The processes that pools of the engine start, in order."""
+    found, real = [], subprocess.Popen
+
+    def start(command, **options):
+        process = real(command, **options)
+        if "camri.engine.worker" in command:
+            found.append(process)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    return found

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from camri.engine.cpu import Pool as Pool
     from camri.engine.outcome import Outcome as Outcome
     from camri.engine.outcome import Progress as Progress
     from camri.engine.spec import FAST as FAST
@@ -20,13 +21,14 @@ _HOME = {
     "FAST": "spec",
     "Outcome": "outcome",
     "PAPER": "spec",
+    "Pool": "cpu",
     "Progress": "outcome",
     "Stopped": "training",
     "Training": "spec",
     "Trial": "spec",
     "train": "training",
 }
-__all__ = ["FAST", "PAPER", "Outcome", "Progress", "Stopped", "Training", "Trial", "train"]
+__all__ = ["FAST", "PAPER", "Outcome", "Pool", "Progress", "Stopped", "Training", "Trial", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,9 +14,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ from camri.errors import InputError
 from camri.files import scratch_folder
 
 STOP_PATIENCE_S = 30.0
+
+Worker: TypeAlias = "subprocess.Popen[bytes]"
 
 
 @contextlib.contextmanager
@@ -54,10 +56,12 @@ def run(
     should_stop: Callable[[], bool],
     say: Callable[[Mapping[int, Record]], None],
     ended: Callable[[int, Outcome], None],
+    pool: "Pool | None" = None,
 ) -> None:
     """Nothing; `ended(place, outcome)` hears of each trial as it ends, in the order of ending. Stops when told to."""
     if min(workers, len(trials)) > 1:
-        _Pool(trials, job, min(workers, len(trials)), should_stop, say, ended).run()
+        with Pool() if pool is None else contextlib.nullcontext(pool) as kept:
+            _Call(kept, trials, job, min(workers, len(trials)), should_stop, say, ended).run()
         return
     with one_thread():
         for place, trial in enumerate(trials):
@@ -71,49 +75,49 @@ def run(
             ended(place, outcome)
 
 
-class _Pool:
-    """Worker processes started as programs of their own, so a user's script needs no `__main__` guard.
+class Pool:
+    """Worker processes that stay from one call of `train` to the next, until the pool is closed; one call at a time.
 
-    Each worker reads trials from its standard input and answers on its standard output. It stops by itself when its
-    input ends: a killed parent leaves none behind.
+    They start when a call first needs them, as programs of their own, so a user's script needs no `__main__` guard.
+    Each worker reads jobs and trials from its standard input and answers on its standard output. It stops by itself
+    when its input ends: a killed parent leaves none behind.
     """
 
-    def __init__(self, trials: Sequence[Trial], job: Job, size: int, should_stop: Callable[[], bool],
-                 say: Callable[[Mapping[int, Record]], None], ended: Callable[[int, Outcome], None]):  # fmt: skip
-        self.trials, self.job, self.size = trials, job, size
-        self.should_stop, self.say, self.ended = should_stop, say, ended
-        self.waiting = list(range(len(trials)))[::-1]
-        self.at_work: dict[subprocess.Popen[bytes], int] = {}
-        self.heard: queue.Queue[tuple[subprocess.Popen[bytes], tuple[Any, ...]]] = queue.Queue()
+    def __init__(self) -> None:
+        self.wall_s = self.core_s = 0.0  # what ended trials took in workers, by the clock and of a core
+        self.heard: queue.Queue[tuple[Worker, tuple[Any, ...]]] = queue.Queue()
+        self._workers: list[Worker] = []
+        self._shared: tuple[DataSet, dict[str, Any]] | None = None
+        self._files = contextlib.ExitStack()
 
-    def run(self) -> None:
-        with scratch_folder() as folder:
-            plan = pickle.dumps((dataclasses.replace(self.job, data=None), _leave_data(self.job.data, folder)))  # type: ignore[arg-type]
-            try:
-                for _ in range(self.size):
-                    self._hire(plan)
-                stopping = False
-                while self.at_work:
-                    if not stopping and self.should_stop():
-                        stopping = True
-                        self.waiting.clear()
-                        for worker in self.at_work:
-                            _tell(worker, "stop")
-                    try:
-                        worker, message = self.heard.get(timeout=STOP_PATIENCE_S if stopping else 0.1)
-                    except queue.Empty:
-                        if stopping:
-                            return  # the rest is killed below
-                        continue
-                    self._hear(worker, message, plan)
-            finally:
-                for worker in list(self.at_work):
-                    worker.kill()
-                    worker.wait()
+    def __enter__(self) -> "Pool":
+        return self
 
-    def _hire(self, plan: bytes) -> None:
-        if not self.waiting:
-            return
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing; no process is left, and no file."""
+        for worker in self._workers:
+            _end(worker)
+        self._workers.clear()
+        self._shared = None
+        self._files.close()
+
+    def share(self, data: DataSet) -> dict[str, Any]:
+        """What :func:`load_data` takes in a worker; the files are written once for calls with the same data."""
+        if self._shared is None or self._shared[0] is not data:
+            self._shared = None
+            self._files.close()  # who has them mapped can read on
+            self._shared = (data, _leave_data(data, self._files.enter_context(scratch_folder())))
+        return self._shared[1]
+
+    def take(self, busy: Collection[Worker]) -> Worker:
+        """A worker that is alive and not busy, started where there is none."""
+        self._workers = [worker for worker in self._workers if worker.poll() is None]
+        for worker in self._workers:
+            if worker not in busy:
+                return worker
         paths = [str(Path(camri.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
         worker = subprocess.Popen(
             [sys.executable, "-m", "camri.engine.worker"],
@@ -122,19 +126,61 @@ class _Pool:
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             start_new_session=True,  # Ctrl-C reaches this process alone, which then tells the workers
         )
+        self._workers.append(worker)
         threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
-        self.at_work[worker] = self.waiting.pop()
-        _tell(worker, plan)
-        _tell(worker, self.trials[self.at_work[worker]])
+        return worker
 
-    def _listen(self, worker: "subprocess.Popen[bytes]") -> None:
+    def _listen(self, worker: Worker) -> None:
         assert worker.stdout is not None
         with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
             while True:
                 self.heard.put((worker, pickle.load(worker.stdout)))
         self.heard.put((worker, ("gone",)))
 
-    def _hear(self, worker: "subprocess.Popen[bytes]", message: tuple[Any, ...], plan: bytes) -> None:
+
+class _Call:
+    """One call of :func:`run` on a pool. A worker that is at work when it breaks off is killed; idle ones stay."""
+
+    def __init__(self, pool: Pool, trials: Sequence[Trial], job: Job, size: int, should_stop: Callable[[], bool],
+                 say: Callable[[Mapping[int, Record]], None], ended: Callable[[int, Outcome], None]):  # fmt: skip
+        self.pool, self.trials, self.job, self.size = pool, trials, job, size
+        self.should_stop, self.say, self.ended = should_stop, say, ended
+        self.plan = pickle.dumps((dataclasses.replace(job, data=None), pool.share(job.data)))  # type: ignore[arg-type]
+        self.waiting = list(range(len(trials)))[::-1]
+        self.at_work: dict[Worker, int] = {}
+        self.informed: set[Worker] = set()  # of the plan
+
+    def run(self) -> None:
+        try:
+            self._hand_out()
+            stopping = False
+            while self.at_work:
+                if not stopping and self.should_stop():
+                    stopping = True
+                    self.waiting.clear()
+                    for worker in self.at_work:
+                        _tell(worker, "stop")
+                try:
+                    worker, message = self.pool.heard.get(timeout=STOP_PATIENCE_S if stopping else 0.1)
+                except queue.Empty:
+                    if stopping:
+                        return  # the rest is killed below
+                    continue
+                self._hear(worker, message)
+        finally:
+            for worker in self.at_work:
+                _end(worker)
+
+    def _hand_out(self) -> None:
+        while self.waiting and len(self.at_work) < self.size:
+            worker = self.pool.take(self.at_work)
+            self.at_work[worker] = self.waiting.pop()
+            if worker not in self.informed:
+                self.informed.add(worker)
+                _tell(worker, self.plan)
+            _tell(worker, self.trials[self.at_work[worker]])
+
+    def _hear(self, worker: Worker, message: tuple[Any, ...]) -> None:
         kind, *rest = message
         place = self.at_work.get(worker)
         if place is None:
@@ -145,38 +191,29 @@ class _Pool:
             self.say({place: record})
             return
         if kind == "outcome":
-            self.ended(place, rest[0])
-            if self.waiting:
-                self.at_work[worker] = self.waiting.pop()
-                _tell(worker, self.trials[self.at_work[worker]])
-                return
+            outcome, wall_s, core_s = rest
+            self.pool.wall_s += wall_s
+            self.pool.core_s += core_s
+            self.ended(place, outcome)
         elif kind == "gone":
             code = worker.wait()
             why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             record = Record(self.trials[place], self.job, environment.describe(torch.device("cpu")))
             self.ended(place, record.failed(f"its process ended with {why}, perhaps for want of memory"))
         del self.at_work[worker]
-        _dismiss(worker)
-        if kind == "gone":
-            self._hire(plan)
+        self._hand_out()
 
 
-def _tell(worker: "subprocess.Popen[bytes]", message: object) -> None:
+def _tell(worker: Worker, message: object) -> None:
     assert worker.stdin is not None
     with contextlib.suppress(BrokenPipeError, OSError):  # its end is heard of by the listener
         pickle.dump(message, worker.stdin)
         worker.stdin.flush()
 
 
-def _dismiss(worker: "subprocess.Popen[bytes]") -> None:
-    assert worker.stdin is not None
-    with contextlib.suppress(BrokenPipeError, OSError):
-        worker.stdin.close()
-    try:
-        worker.wait(timeout=STOP_PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        worker.kill()
-        worker.wait()
+def _end(worker: Worker) -> None:
+    worker.kill()
+    worker.wait()
 
 
 def load_data(manifest: dict[str, Any]) -> DataSet:

@@ -39,6 +39,7 @@ def train(
     checkpoints: str | Path | None = None,
     checkpoint_every_s: float = 120.0,
     workers: int | None = None,
+    pool: cpu.Pool | None = None,
     pack_size: int | None = None,
     deterministic: bool = False,
     on_outcome: Callable[[Outcome], None] | None = None,
@@ -50,7 +51,8 @@ def train(
     A trial depends on its setting, its seed, the training and the data, never on the trials beside it. `important`
     names the classes whose scores the outcomes keep. With a `checkpoints` folder, SIGINT, SIGTERM and `should_stop`
     leave every running trial where it can go on, and the next call goes on there; :class:`Stopped` is raised then.
-    `workers` (CPU processes) and `pack_size` (models side by side on a GPU) change the speed only.
+    `workers` (CPU processes), `pool` (which keeps them for the next call) and `pack_size` (models side by side on a
+    GPU) change the speed only.
 
     >>> from camri.data import load
     >>> from camri.methods import setting
@@ -86,7 +88,7 @@ def train(
 
             cuda.run(trials, job, chosen, pack_size, deterministic, stopping, tracker.epochs, ended)
         else:
-            cpu.run(trials, job, side_by_side, stopping, tracker.epochs, ended)
+            cpu.run(trials, job, side_by_side, stopping, tracker.epochs, ended, pool)
     in_order = [outcomes[place] for place in sorted(outcomes)]
     if len(in_order) < len(trials):
         raise Stopped(in_order)

@@ -1,4 +1,4 @@
-"""A worker process of the CPU engine: trials come in on standard input, outcomes go out on standard output."""
+"""A worker process of the CPU engine: jobs and trials come in on standard input, outcomes go out on standard output."""
 
 import dataclasses
 import os
@@ -27,15 +27,18 @@ def main() -> None:
         pickle.dump(message, answers)
         answers.flush()
 
-    plan, manifest = pickle.loads(pickle.load(sys.stdin.buffer))
-    job: Job = dataclasses.replace(plan, data=load_data(manifest))
-    inbox: queue.Queue[Trial | None] = queue.Queue()
+    inbox: queue.Queue[bytes | Trial | None] = queue.Queue()
     stop = threading.Event()
 
     def listen() -> None:
         try:
-            while (message := pickle.load(sys.stdin.buffer)) != "stop":
-                inbox.put(message)
+            while True:
+                message = pickle.load(sys.stdin.buffer)
+                if message == "stop":
+                    stop.set()
+                else:
+                    stop.clear()  # of the trial before, which may have ended as it was told to stop
+                    inbox.put(message)
         except EOFError:
             pass
         stop.set()
@@ -50,13 +53,21 @@ def main() -> None:
             told = time.perf_counter()
             answer("epoch", record.notes())
 
+    job: Job | None = None
     try:
-        while (trial := inbox.get()) is not None:
-            outcome = train_one(trial, job, stop.is_set, say)
+        while (message := inbox.get()) is not None:
+            if isinstance(message, bytes):  # what the trials after it share
+                plan, manifest = pickle.loads(message)
+                job = dataclasses.replace(plan, data=load_data(manifest))
+                continue
+            assert job is not None
+            began, began_core_s = time.perf_counter(), time.process_time()
+            outcome = train_one(message, job, stop.is_set, say)
             if outcome is None:
                 answer("stopped")
-                return
-            answer("outcome", outcome)
+            else:
+                answer("outcome", outcome, time.perf_counter() - began, time.process_time() - began_core_s)
+            del outcome  # a worker may wait for long
     except BrokenPipeError:
         os._exit(1)  # the parent is gone
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from camri.data import DataSet
+from camri.engine import Pool
 from camri.engine.training import stop_on_signals
 from camri.errors import InputError
 from camri.fitting.budget import fit_epochs
@@ -85,8 +86,8 @@ def fit(
             found_slow = slowness(time.monotonic() - asked_at, time.process_time() - asked_at_core_s)
             journal.values.update(slowness=round(found_slow, 2))
     request = replace(request, plain=request.plain.with_(epochs=journal.get("epochs")))
-    with lock.hold(request.out / TRAININGS), stop_on_signals() as told:
-        workshop = Workshop(request, on_progress, told.is_set)
+    with lock.hold(request.out / TRAININGS), stop_on_signals() as told, Pool() as pool:
+        workshop = Workshop(request, on_progress, told.is_set, pool)
         stages = Stages(request, journal, workshop, began)
         try:
             return stages.run()

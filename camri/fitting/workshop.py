@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from camri.data.parallel import num_cores
-from camri.engine import Outcome, Training
+from camri.engine import Outcome, Pool, Training
 from camri.errors import InputError, last_line
-from camri.fitting.pace import POOL_START_S, Pace, slowness
+from camri.fitting.pace import Pace, slowness
 from camri.fitting.request import Request
 from camri.methods import Setting
 from camri.select import Validation
@@ -55,9 +55,13 @@ class Workshop:
     """Trains studies on the request's device, tells the progress, and measures the pace."""
 
     def __init__(
-        self, request: Request, on_progress: Callable[[Progress], None] | None, is_stopping: Callable[[], bool]
+        self,
+        request: Request,
+        on_progress: Callable[[Progress], None] | None,
+        is_stopping: Callable[[], bool],
+        pool: Pool,
     ):
-        self.request, self.on_progress, self.is_stopping = request, on_progress, is_stopping
+        self.request, self.on_progress, self.is_stopping, self.pool = request, on_progress, is_stopping, pool
         self.total = 0  # trials planned in all
         self.ended = 0  # trials that are stored
         self.is_cpu = request.device.type == "cpu"
@@ -77,8 +81,9 @@ class Workshop:
             raise Interrupted
         num = len(asked.trials(asked.placeholders()))
         workers = self._workers(num)
-        executor = wrap(LocalExecutor(str(self.request.device), workers=workers))
+        executor = wrap(LocalExecutor(str(self.request.device), workers=workers, pool=self.pool))
         began, began_core_s = time.monotonic(), time.process_time()
+        pool_s, pool_core_s = self.pool.wall_s, self.pool.core_s
         took: list[float] = []
 
         def count(outcome: Outcome) -> None:
@@ -103,7 +108,7 @@ class Workshop:
             if self.is_cpu and width == 1:
                 self.pace.slowness = slowness(ended - began, time.process_time() - began_core_s)
             elif self.is_cpu:
-                self.pace.slowness = max(1.0, self.pace.start_s[width] / POOL_START_S)
+                self.pace.slowness = slowness(self.pool.wall_s - pool_s, self.pool.core_s - pool_core_s)
         self.last_end = ended
         if not result.finished:
             raise Interrupted
@@ -121,7 +126,8 @@ class Workshop:
         self.on_progress(Progress(step, self.ended, max(self.total, self.ended), left_s, accuracy, recall))
 
     def _workers(self, num_trials: int) -> int | None:
-        return 1 if self.pace.width(num_trials) == 1 else None
+        # Processes stay for the calls to come, so all trials that are left may pay for their start.
+        return 1 if self.pace.width(max(num_trials, self.total - self.ended)) == 1 else None
 
 
 class Bench:

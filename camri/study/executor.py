@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from camri.data import DataSet
-from camri.engine import Outcome, Progress, Stopped, Training, Trial, train
+from camri.engine import Outcome, Pool, Progress, Stopped, Training, Trial, train
 from camri.engine.training import pick_device
 from camri.errors import InputError
 
@@ -42,7 +42,8 @@ class Executor(Protocol):
 class LocalExecutor:
     """This machine's first GPU, or its CPU cores.
 
-    `workers` (CPU processes) and `pack_size` (models side by side on a GPU) change the speed only.
+    `workers` (CPU processes), `pool` (which keeps them for the next call) and `pack_size` (models side by side on a
+    GPU) change the speed only.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class LocalExecutor:
         workers: int | None = None,
         pack_size: int | None = None,
         checkpoint_every_s: float = 120.0,
+        pool: Pool | None = None,
     ):
         self.device = pick_device(device)
         self.workers = workers
         self.pack_size = pack_size
         self.checkpoint_every_s = checkpoint_every_s
+        self.pool = pool
 
     def train(self, trials: Sequence[Trial], work: Work, hooks: Hooks) -> bool:
         return train_work(
@@ -64,6 +67,7 @@ class LocalExecutor:
             hooks,
             self.device,
             workers=self.workers,
+            pool=self.pool,
             pack_size=self.pack_size,
             checkpoint_every_s=self.checkpoint_every_s,
         )

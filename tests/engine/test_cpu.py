@@ -57,7 +57,7 @@ def test_there_are_no_more_processes_than_cores_that_may_be_used(monkeypatch, tr
     """A job scheduler or `taskset` gives a program some of a machine's many cores."""
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3}, raising=False)
-    monkeypatch.setattr(cpu, "_Pool", lambda *_: pytest.fail("a process for every core of the machine"))
+    monkeypatch.setattr(cpu, "Pool", lambda *_: pytest.fail("a process for every core of the machine"))
     assert len(train(trials[:2], data, "cpu", training=training)) == 2
 
 

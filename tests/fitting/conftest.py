@@ -4,7 +4,9 @@ import os
 from dataclasses import dataclass, field
 
 import pytest
+import torch
 
+from camri.data import DataSet, Split
 from camri.fitting import Fitted, fit, handover, workshop
 from camri.study import executor
 
@@ -62,6 +64,15 @@ def without_files(monkeypatch):
 @pytest.fixture(scope="session")
 def fitted(tmp_path_factory, in_this_process) -> Fitted:
     return fit("digits", IMPORTANT, tmp_path_factory.mktemp("fit") / "out", **ASKED)
+
+
+@pytest.fixture(scope="session")
+def rows():
+    """A table of two features: a class that is rare and not easy to tell."""
+    drawn = torch.Generator().manual_seed(0)
+    labels = torch.arange(400) % 4 == 0
+    inputs = torch.randn((400, 2), generator=drawn) + 1.2 * labels[:, None]
+    return DataSet("weather", ("calm", "storm"), {"train": Split(inputs, labels.long())}, "made")
 
 
 def weights_of(fitted):

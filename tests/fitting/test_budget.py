@@ -6,10 +6,8 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from camri.cli import fit_view
-from camri.data import DataSet, Split
 from camri.errors import InputError
 from camri.fitting import budget, fit, job, plan, workshop
 from camri.fitting.budget import Budget
@@ -21,6 +19,7 @@ from camri.report.reading import Reading
 from camri.study import executor
 from tests.fitting.conftest import interrupt, told
 
+WORKERS = workshop.Workshop._workers  # as it is before a fixture replaces it
 PLANNED_S = 1.0  # what a trial is expected to take
 
 
@@ -61,14 +60,6 @@ def clock(monkeypatch, in_this_process, without_files):
 
     monkeypatch.setattr(executor, "train", train)
     return clock
-
-
-@pytest.fixture(scope="module")
-def rows():
-    drawn = torch.Generator().manual_seed(0)
-    labels = torch.arange(400) % 4 == 0
-    inputs = torch.randn((400, 2), generator=drawn) + 1.2 * labels[:, None]
-    return DataSet("weather", ("calm", "storm"), {"train": Split(inputs, labels.long())}, "made")
 
 
 def fit_in(rows, out, budget_s=180.0):
@@ -221,21 +212,32 @@ def test_the_pace_is_that_of_the_latest_trials():
     pace.recent.extend([2.0] * (RECENT // 2 + 1))
     assert pace.affords(10.0) == 5
     pace.hear([2.0, 2.0, 5.0], width=1, wall_s=12.0)  # two seconds each, and six that the trials do not explain
-    assert (pace.start_s, pace.takes_s(3, num_calls=2), pace.affords(22.0, num_calls=2)) == ({1: 6.0}, 18.0, 5)
+    assert (pace.call_s, pace.takes_s(3, num_calls=2), pace.affords(22.0, num_calls=2)) == ({1: 6.0}, 18.0, 5)
     assert (Pace(2).width(5), Pace(2).affords(100.0)) == (None, 0)
 
 
-def test_processes_are_started_where_they_pay():
+def test_processes_are_started_where_they_pay_and_once():
     pace = Pace(2, expected_s=0.5)
-    assert pace.start_s == {1: 0.0, 2: POOL_START_S}
+    assert pace.pool_s == POOL_START_S
     assert [pace.width(num) for num in (9, 11)] == [1, 2]  # half of 11 × 0.5 s is more than 2.5 s
     assert [pace.takes_s(num) for num in (9, 11)] == [4.5, 5.25]
+    assert (pace.takes_s(20), pace.takes_s(20, num_calls=3)) == (7.5, 7.5)
     pace.slowness = 4.0  # then starting takes longer, too
-    assert (pace.start_s[2], [pace.width(num) for num in (39, 41)]) == (10.0, [1, 2])
-    pace.hear([0.5] * 8, width=2, wall_s=22.0)
-    assert (pace.start_s[2], pace.width(41)) == (20.0, 1)
+    assert (pace.pool_s, [pace.width(num) for num in (39, 41)]) == (10.0, [1, 2])
+    pace.hear([0.5] * 8, width=1, wall_s=4.0)
+    assert pace.pool_s == 10.0
+    pace.hear([0.5] * 8, width=2, wall_s=22.0)  # with the start
+    assert (pace.pool_s, pace.call_s, pace.width(2), pace.takes_s(8, num_calls=3)) == (0.0, {1: 0.0, 2: 0.0}, 2, 2.0)
+    pace.hear([0.5] * 8, width=2, wall_s=3.0)
+    assert (pace.call_s, pace.width(2), pace.takes_s(80, num_calls=3)) == ({1: 0.0, 2: 1.0}, 1, 23.0)
     pace.hear([0.5] * 8, width=2, wall_s=1.5)  # it took less than its trials explain
-    assert pace.start_s[2] == 0.0
+    assert pace.call_s[2] == 0.0
+
+
+@pytest.mark.parametrize(("num_left", "workers"), [(2, 1), (9, 1), (11, None)])
+def test_all_trials_that_are_left_may_pay_for_processes(num_left, workers):
+    shop = SimpleNamespace(pace=Pace(2, expected_s=0.5), total=100 + num_left, ended=100)
+    assert WORKERS(shop, num_trials=2) == workers
 
 
 def test_a_slow_machine_keeps_more_time_for_the_page(monkeypatch):
