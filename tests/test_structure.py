@@ -1,6 +1,7 @@
 """The house keeps its shape: directions of imports, public names, a command line that starts without torch."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ ROOT = Path(camri.__file__).parent
 
 # Each module may import what stands on its own floor or below. A package is named by its first part.
 FLOORS = [
-    {"errors", "installed", "words"},
+    {"errors", "installed", "lazy", "words"},
     {"checks", "counters", "files", "initial", "penalties", "metrics"},
     {"dropout", "losses", "posthoc", "stats"},
     {"modules", "heads", "models", "select", "curves", "guarantee", "data"},
@@ -115,6 +116,15 @@ def test_public_names():
         assert getattr(camri, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'CamriLos'"):
         _ = camri.CamriLos
+
+
+@pytest.mark.parametrize("name", ["audit", "data", "engine", "export", "fitting"])
+def test_packages_have_the_names_that_they_list(name):
+    package = importlib.import_module(f"camri.{name}")
+    assert dir(package) == sorted(package.__all__)
+    assert all(hasattr(package, one) for one in package.__all__)
+    with pytest.raises(AttributeError, match=f"'camri.{name}' has no attribute 'lod'"):
+        _ = package.lod
 
 
 @pytest.mark.parametrize(

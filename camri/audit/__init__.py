@@ -3,8 +3,9 @@
 No training, and no torch. Names are imported when they are first asked for.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from camri.lazy import on_first_use
 
 if TYPE_CHECKING:
     from camri.audit.result import Audit as Audit
@@ -12,11 +13,5 @@ if TYPE_CHECKING:
     from camri.audit.table import read_scores as read_scores
     from camri.audit.verdict import audit as audit
 
-_HOME = {"Audit": "result", "Scored": "table", "audit": "verdict", "read_scores": "table"}
 __all__ = ["Audit", "Scored", "audit", "read_scores"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = on_first_use(__name__, result=["Audit"], table=["Scored", "read_scores"], verdict=["audit"])

@@ -3,8 +3,9 @@
 Names are imported when they are first asked for, so importing this package does not import torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from camri.lazy import on_first_use
 
 if TYPE_CHECKING:
     from camri.data.catalog import load as load
@@ -14,22 +15,7 @@ if TYPE_CHECKING:
     from camri.data.splits import make_test as make_test
     from camri.data.splits import thin_out as thin_out
 
-_HOME = {
-    "load": "catalog",
-    "DataSet": "dataset",
-    "Split": "dataset",
-    "hold_out": "splits",
-    "make_test": "splits",
-    "thin_out": "splits",
-}
 __all__ = ["DataSet", "Split", "hold_out", "load", "make_test", "thin_out"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+__getattr__, __dir__ = on_first_use(
+    __name__, catalog=["load"], dataset=["DataSet", "Split"], splits=["hold_out", "make_test", "thin_out"]
+)

@@ -3,8 +3,9 @@
 Names are imported when they are first asked for, so importing this package does not import torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from camri.lazy import on_first_use
 
 if TYPE_CHECKING:
     from camri.engine.cpu import Pool as Pool
@@ -17,21 +18,11 @@ if TYPE_CHECKING:
     from camri.engine.training import Stopped as Stopped
     from camri.engine.training import train as train
 
-_HOME = {
-    "FAST": "spec",
-    "Outcome": "outcome",
-    "PAPER": "spec",
-    "Pool": "cpu",
-    "Progress": "outcome",
-    "Stopped": "training",
-    "Training": "spec",
-    "Trial": "spec",
-    "train": "training",
-}
 __all__ = ["FAST", "PAPER", "Outcome", "Pool", "Progress", "Stopped", "Training", "Trial", "train"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    cpu=["Pool"],
+    outcome=["Outcome", "Progress"],
+    spec=["FAST", "PAPER", "Training", "Trial"],
+    training=["Stopped", "train"],
+)

@@ -3,8 +3,9 @@
 Names are imported when they are first asked for, so importing this package does not import torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from camri.lazy import on_first_use
 
 if TYPE_CHECKING:
     from camri.export.files import load as load
@@ -14,18 +15,12 @@ if TYPE_CHECKING:
     from camri.export.program import write_program as write_program
     from camri.export.trained import Trained as Trained
 
-_HOME = {
-    "Model": "model",
-    "Trained": "trained",
-    "load": "files",
-    "save": "files",
-    "write_onnx": "onnx_file",
-    "write_program": "program",
-}
 __all__ = ["Model", "Trained", "load", "save", "write_onnx", "write_program"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    files=["load", "save"],
+    model=["Model"],
+    onnx_file=["write_onnx"],
+    program=["write_program"],
+    trained=["Trained"],
+)

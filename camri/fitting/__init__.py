@@ -3,8 +3,9 @@
 Names are imported when they are first asked for, so importing this package does not import torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from camri.lazy import on_first_use
 
 if TYPE_CHECKING:
     from camri.fitting.job import Unfinished as Unfinished
@@ -16,20 +17,10 @@ if TYPE_CHECKING:
     from camri.fitting.result import Step as Step
     from camri.fitting.workshop import Progress as Progress
 
-_HOME = {
-    "Figures": "result",
-    "Fitted": "result",
-    "Handed": "result",
-    "Interval": "result",
-    "Progress": "workshop",
-    "Step": "result",
-    "Unfinished": "job",
-    "fit": "job",
-}
 __all__ = ["Figures", "Fitted", "Handed", "Interval", "Progress", "Step", "Unfinished", "fit"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    job=["Unfinished", "fit"],
+    result=["Figures", "Fitted", "Handed", "Interval", "Step"],
+    workshop=["Progress"],
+)
