@@ -19,7 +19,7 @@ from camri.study.heartbeat import Report
 from camri.study.recipes import RECIPES
 from camri.study.runner import Result
 from camri.study.spec import Study
-from camri.study.status import Best, Status
+from camri.study.status import Status
 from camri.words import duration
 
 NOTES_SHOWN = 5
@@ -167,7 +167,7 @@ def _print_best(console: Console, status: Status) -> None:
     what = "validation" if status.split == "val" else "test data, so optimistic:"
     so_far = " so far" if status.pending else ""
     console.print(f"best{so_far}, {what} recall at no less than cross-entropy's accuracy, each after its best shift:")
-    rows = [(best.column, [best.method, *_cells(best)]) for best in status.best]
+    rows = [(best.column.title, [best.method, *_cells(best)]) for best in status.best]
     _print_by_column(console, ["method", "best setting", "seeds", "recall", "accuracy"], rows)
 
 
@@ -193,10 +193,10 @@ def _print_by_column(console: Console, heads: Sequence[str], rows: Sequence[tupl
         console.print(table)
 
 
-def _cells(best: Best) -> list[str]:
-    if best.setting is None:
+def _cells(best: Finalist) -> list[str]:
+    if not best.reaches_floor:
         return ["– none is that accurate –", "", "", ""]
-    return [best.setting, str(best.seeds), f"{best.recall:.4f}", f"{best.accuracy:.4f}"]
+    return [str(best.setting), str(best.num_seeds), f"{best.recall:.4f}", f"{best.accuracy:.4f}"]
 
 
 def print_finalists(found: Sequence[Finalist], finals: Study, out: Path, screening: Status) -> None:

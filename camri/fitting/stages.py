@@ -32,7 +32,8 @@ from camri.fitting.workshop import (
 from camri.posthoc import PRIOR_ROWS
 from camri.select import Rule
 from camri.study.executor import Executor
-from camri.study.grid import SYMBOLS, Column, Resolved
+from camri.study.grid import Resolved
+from camri.study.important import name_column
 from camri.study.store import FILE_NAME as STORE
 from camri.study.store import open_run
 
@@ -227,9 +228,7 @@ class Stages:
 
     def named_bench(self, name: str, training: Training, folder: Path, has_baseline: bool = True) -> Bench:
         """A bench whose important classes are known by name: its store need not find the worst one."""
-        classes = self.request.data.classes
-        names = tuple(i if classes[i] in SYMBOLS else classes[i] for i, _ in self.column)
-        column = Column(names, tuple(strength for _, strength in self.column))
+        column = name_column(self.column, self.request.data.classes)
         return Bench(self.workshop, name, training, folder, column, has_baseline)
 
     def _finals(self) -> None:

@@ -19,7 +19,8 @@ from camri.files import replacing
 from camri.methods import Setting
 from camri.posthoc import Shift
 from camri.select import Floor, Rule, Validation
-from camri.study.grid import SYMBOLS, Column, Grid, Point
+from camri.study.grid import Grid, Point
+from camri.study.important import name_column
 from camri.study.paper import find_schedule
 from camri.study.spec import Study
 from camri.study.store import ColumnFacts, Row, Run
@@ -197,7 +198,7 @@ def make_finals(
             grids.setdefault(CONTROL, [[] for _ in columns])[place].append((float(values["s"]),))  # type: ignore[arg-type]
     return screening.with_(
         name=f"{screening.name}.finals",
-        important=[name_column(column, run.classes) for column in columns.values()],
+        important=[name_column(column.resolved, run.classes) for column in columns.values()],
         methods=[
             Grid.at(name, [sorted(set(points)) for points in by_column])
             for name, by_column in grids.items()
@@ -206,16 +207,6 @@ def make_finals(
         seeds=_fresh(_used_seeds(run), seeds),
         training=_training(screening.training, schedule, epochs),
     )
-
-
-def name_column(column: ColumnFacts, classes: Sequence[str]) -> Column:
-    """The column by its classes' names; by index where a name would mean something else."""
-
-    def name(index: int) -> str | int:
-        found = classes[index]
-        return found if found not in SYMBOLS and list(classes).index(found) == index else index
-
-    return Column(tuple(map(name, column.indices)), column.strengths)
 
 
 def _used_seeds(run: Run) -> set[int]:

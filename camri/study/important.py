@@ -78,6 +78,20 @@ def _not_there(run: Run, study: Study) -> InputError:
     )
 
 
+def name_column(column: Resolved, classes: Sequence[str]) -> Column:
+    """The column by its classes' names; by index where a name would mean something else.
+
+    >>> name_column(((1, 1.0), (0, 0.5)), ["worst", "cat"])
+    Column(classes=('cat', 0), strengths=(1.0, 0.5))
+    """
+
+    def name(index: int) -> str | int:
+        found = classes[index]
+        return found if found not in SYMBOLS and list(classes).index(found) == index else index
+
+    return Column(tuple(name(index) for index, _ in column), tuple(strength for _, strength in column))
+
+
 def _resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, int]) -> Resolved:
     indices: dict[int, float] = {}
     named: dict[int, str | int] = {}

@@ -11,8 +11,7 @@ import numpy as np
 
 from camri.errors import InputError
 from camri.study import lock
-from camri.study.finalists import name_column
-from camri.study.important import place_into
+from camri.study.important import name_column, place_into
 from camri.study.records import Row, check_same
 from camri.study.spec import Study
 from camri.study.store import FILE_NAME, Run, open_run
@@ -94,7 +93,8 @@ def _placed(widest: Run, run: Run) -> list[Study]:
     studies = list(map(Study.from_json, run.studies))
     columns = run.columns()
     if run.asked != widest.asked:
-        named = [name_column(column, run.classes) for column in columns]  # two runs may have found different classes
+        # By their names: two runs may have found different classes.
+        named = [name_column(column.resolved, run.classes) for column in columns]
         return [place_into(widest, study.with_(important=named or study.important)) for study in studies]
     if columns != widest.columns():
         raise InputError(

@@ -5,25 +5,10 @@ from pathlib import Path
 
 from camri.engine.spec import Training, identity
 from camri.study import heartbeat, lock
-from camri.study.finalists import Pool, rows_by_key
+from camri.study.finalists import Finalist, Pool, rows_by_key
 from camri.study.heartbeat import Report
 from camri.study.spec import Study
 from camri.study.store import Run, open_run
-
-
-@dataclass(frozen=True)
-class Best:
-    """A method's best setting in a column: recall at no less than cross-entropy's accuracy, after its best shift.
-
-    `setting` is None where the method reaches that accuracy with no setting.
-    """
-
-    column: str
-    method: str
-    setting: str | None
-    seeds: int
-    recall: float
-    accuracy: float
 
 
 @dataclass(frozen=True)
@@ -42,7 +27,7 @@ class Status:
     errors: tuple[str, ...]  # of each failed trial: which it was, and what it said at last
     columns: tuple[str, ...]
     split: str
-    best: tuple[Best, ...]
+    best: tuple[Finalist, ...]
 
 
 def status(folder: str | Path, with_best: bool = True) -> Status:
@@ -87,18 +72,9 @@ def planned_identities(run: Run) -> set[str]:
     }
 
 
-def best_so_far(run: Run, split: str = "val") -> list[Best]:
+def best_so_far(run: Run, split: str) -> list[Finalist]:
     """The best setting of each method in each column; nothing before a cross-entropy trial has ended."""
     rows = rows_by_key(run)
-    found: list[Best] = []
-    for column in run.columns():
-        pool = Pool(run, column, rows, split)
-        if pool.baseline is None:
-            continue
-        for method in pool.tried:
-            one = pool.best(method)
-            if one is not None and one.reaches_floor:
-                found.append(Best(column.title, method, str(one.setting), one.num_seeds, one.recall, one.accuracy))
-            elif one is not None:
-                found.append(Best(column.title, method, None, 0, float("nan"), float("nan")))
-    return found
+    pools = [Pool(run, column, rows, split) for column in run.columns()]
+    found = [pool.best(method) for pool in pools if pool.baseline is not None for method in pool.tried]
+    return [one for one in found if one is not None]

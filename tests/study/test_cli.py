@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from camri.cli import app, main
 from camri.cli.study_view import print_result, print_status
 from camri.errors import InputError
+from camri.study.finalists import Finalist
 from camri.study.runner import Result
-from camri.study.status import Best, Status
-from camri.study.store import open_run
+from camri.study.status import Status
+from camri.study.store import ColumnFacts, open_run
 from tests.study.test_runner import assert_same_table
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "study.toml"
@@ -189,11 +190,16 @@ def made_status(**changed):
     return replace(made, **changed)
 
 
+def made_best(title, method, setting, recall, accuracy, reaches_floor=True):
+    column = ColumnFacts(0, (0,), (title,), (1.0,))
+    return Finalist(column, method, setting, (), 1, 10, recall, accuracy, reaches_floor, edges=())
+
+
 def test_long_names_of_classes_have_a_line_of_their_own(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     columns = ("End of speed limit (80km/h)", "End of speed limit (80km/h) + End of no passing")
-    best = [Best(column, "camri", setting, 10, 0.99125, 0.9931) for column, setting in zip(columns, "ab", strict=True)]
-    best.insert(1, Best(columns[0], "wce", None, 0, float("nan"), float("nan")))
+    best = [made_best(column, "camri", setting, 0.99125, 0.9931) for column, setting in zip(columns, "ab", strict=True)]
+    best.insert(1, made_best(columns[0], "wce", "c", float("nan"), 0.1, reaches_floor=False))
     print_status(made_status(columns=columns, best=tuple(best)), Path("runs/signs"))
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         "signs in runs/signs: 4 of 6 done, 2 failed, 0 pending",
@@ -213,7 +219,7 @@ def test_long_names_of_classes_have_a_line_of_their_own(monkeypatch, capsys):
 
 def test_a_narrow_terminal_gets_the_whole_table_too(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "50")
-    best = [Best(f"class {name}", "camri", f"camri m={name}π/64 s=8 and more", 10, 0.5, 0.25) for name in (4, 8)]
+    best = [made_best(f"class {name}", "camri", f"camri m={name}π/64 s=8 and more", 0.5, 0.25) for name in (4, 8)]
     print_status(made_status(columns=("class 4", "class 8"), best=tuple(best)), Path("runs/signs"))
     out = capsys.readouterr().out
     assert out.count("0.5000") == out.count("0.2500") == 2

@@ -74,7 +74,7 @@ def test_status_finalists_and_tables_of_such_a_run(widened):
     found = status(widened)
     # 5 settings × 2 seeds, then ce with one seed more, and two settings with three.
     assert (found.total, found.done, found.pending) == (17, 17, 0)
-    seeds = {(best.column, best.method): best.seeds for best in found.best}
+    seeds = {(best.column.title, best.method): best.num_seeds for best in found.best}
     assert {seeds[column, "ce"] for column in found.columns} == {3}
     with open_run(widened) as run:
         finalists = {(one.column.title, one.method): one for one in find_finalists(run)}
