@@ -51,10 +51,9 @@ def room(weight: Array, index: int) -> float:
 def find_circle(reading: Reading) -> list[dict[str, Any]]:
     """What Fig. 6 draws of a run with two features, whose logits and weights were kept: a panel for each method.
 
-    A panel has the weight vectors (spokes) and features (dots) of one model.
-
-    Of several models it is that of the median accuracy (validation, if there is any): one may have
-    collapsed. `models` has the accuracy and the first important class's room of every one.
+    A panel has the weight vectors (spokes) and features (dots) of one model. Of several models it is that of the
+    median accuracy (validation, if there is any): one may have collapsed. `models` has the accuracy and the first
+    important class's room of every one.
     """
     if not reading.columns:
         raise InputError(f"{reading.folder}: Fig. 6 needs the important classes, and they are not known yet")

@@ -165,7 +165,7 @@ def headline(results: Sequence[Results]) -> Table:
             controls = [by_row.get(f"control: cross-entropy{end}") for end in ("", ", shifted")]
             if camri is None or None in controls:
                 continue
-            gap = next((r for r in one.records("gaps") if r["column"] == number and r["method"] == "camri"), None)
+            gap = _of(one, "gaps", number, "camri")
             shown = [
                 BLANK if r is None else f"{spread(r, 'recall')} at {r['accuracy_mean']:.3f}" for r in (*controls, gap)
             ]

@@ -66,10 +66,9 @@ def isolines(values: Array, axis: Array, level: float) -> list[dict[str, float]]
     [0.5, 0.5]
     """
     segments = []
-    above = values > level
-    mixed = above[:-1, :-1] & above[1:, :-1] & above[:-1, 1:] & above[1:, 1:]
-    none = above[:-1, :-1] | above[1:, :-1] | above[:-1, 1:] | above[1:, 1:]
-    for row, column in np.argwhere(none & ~mixed):
+    above = (values > level).astype(int)
+    corners_above = above[:-1, :-1] + above[1:, :-1] + above[:-1, 1:] + above[1:, 1:]
+    for row, column in np.argwhere((corners_above > 0) & (corners_above < 4)):
         corner = {
             (dy, dx): (axis[column + dx], axis[row + dy], values[row + dy, column + dx])
             for dy in (0, 1)
@@ -134,10 +133,8 @@ def _layers(field: list[dict[str, float]], lines: list[dict[str, float]]) -> Any
     layers = [plane, equal, ties]
     for place, tip in enumerate(2.2 * WEIGHTS):
         ink = "#e8112d" if place == 0 else "black"
-        shaft, name = (
-            drawing(arrow(tip)),
-            drawing([{"x": 1.15 * tip[0], "y": 1.15 * tip[1], "name": f"W{'₁₂₃'[place]}"}]),
-        )
+        shaft = drawing(arrow(tip))
+        name = drawing([{"x": 1.15 * tip[0], "y": 1.15 * tip[1], "name": f"W{'₁₂₃'[place]}"}])
         layers.append(shaft.mark_rule(color=ink, strokeWidth=3, strokeCap="round").encode(x, y, x2="x2:Q", y2="y2:Q"))
         layers.append(name.mark_text(fontSize=13, fontWeight="bold", color=ink).encode(x, y, text="name:N"))
     return alt.layer(*layers)

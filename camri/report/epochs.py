@@ -15,7 +15,7 @@ from camri.metrics import Array
 from camri.report.gaps import gap_of
 from camri.report.numbers import interval_of
 from camri.report.reading import Reading, Tried
-from camri.report.table import BLANK, Cell, Table, cells
+from camri.report.table import BLANK, Cell, Table, cells, table_by_column
 from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing
 from camri.report.titles import BASELINE, in_order, title_of
 from camri.report.verdict import ColumnVerdict
@@ -98,7 +98,6 @@ def table_of_epochs(records: Sequence[Mapping[str, Any]]) -> Table | None:
     told = [one for one in records if one["late_epochs"]]
     if not told:
         return None
-    columns = {one["column"]: one["important"] for one in told}
 
     def row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
         return cells(
@@ -114,30 +113,19 @@ def table_of_epochs(records: Sequence[Mapping[str, Any]]) -> Table | None:
         )
 
     late = told[0]["late_epochs"]
-    return Table(
-        caption=f"Near the end of training: the last {late} of {told[0]['epochs']} epochs.",
-        header=(
-            "method",
-            "setting",
-            "recall",
-            "recall wanders",
-            "recall over CE",
-            "accuracy",
-            "accuracy wanders",
-            "accuracy over CE",
-            "trials",
+    return table_by_column(
+        [{name: value for name, value in one.items() if name not in FIGURES} for one in told],
+        f"Near the end of training: the last {late} of {told[0]['epochs']} epochs.",
+        (
+            "method", "setting", "recall", "recall wanders", "recall over CE",
+            "accuracy", "accuracy wanders", "accuracy over CE", "trials",
         ),
-        groups=tuple(tuple(row(one) for one in told if one["column"] == number) for number in columns),
-        titles=tuple(f"important: {title}" for title in columns.values()),
-        words=("setting",),
-        records=tuple({k: v for k, v in one.items() if k not in FIGURES} for one in told),
-        notes=(
-            f"Validation data, models as trained, mean over the last {late} epochs and over trials. Wanders: the "
-            "standard deviation of one model over those epochs, in points of a hundred; a model that is taken where "
-            "training happens to end is off by so much. Differences in points with 95 % intervals over seeds. CE: "
-            "cross-entropy.",
-        ),
-    )
+        row,
+        f"Validation data, models as trained, mean over the last {late} epochs and over trials. Wanders: the "
+        "standard deviation of one model over those epochs, in points of a hundred; a model that is taken where "
+        "training happens to end is off by so much. Differences in points with 95 % intervals over seeds. CE: "
+        "cross-entropy.",
+    )  # fmt: skip
 
 
 def _gain(one: Mapping[str, Any], name: str) -> str:

@@ -3,16 +3,16 @@
 The tables are made of the same records, a method of a column each, against cross-entropy of the same seeds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from camri.curves import Figure, Gap, common_range, compare_curves
 from camri.metrics import Scores
-from camri.report.numbers import ends_of, interval_of, p_value, points, spread
+from camri.report.numbers import Record, ends_of, in_a_hundred, interval_of, p_value, points, spread
 from camri.report.reading import Reading, Tried
-from camri.report.table import BLANK, Cell, Table, cells
+from camri.report.table import BLANK, Cell, Table, cells, table_by_column
 from camri.report.tables import figures
 from camri.report.titles import BASELINE, in_order, title_of
 from camri.report.verdict import SEED, ColumnVerdict, correct_several, same_scale
@@ -92,16 +92,16 @@ def _by_seed(setting: Tried) -> dict[int, Row]:
     return {row.seed: row for row in setting.rows}
 
 
-def table_of_trained(records: Sequence[Mapping[str, Any]]) -> Table:
+def table_of_trained(records: Sequence[Record]) -> Table:
     """The models as trained against cross-entropy, of the records."""
 
-    def row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
+    def row(one: Record) -> tuple[Cell, ...]:
         numbers = (spread(one, "recall"), interval_of(one, "recall_change"), spread(one, "accuracy"))
         return cells(
             title_of(one["method"]), one["setting"], *numbers, gap_of(one, "accuracy_change"), str(one["num_trials"])
         )
 
-    return _table(
+    return table_by_column(
         records,
         "As trained, against cross-entropy: no model is shifted.",
         ("method", "setting", "recall", "gained over CE", "accuracy", "against CE", "trials"),
@@ -111,10 +111,10 @@ def table_of_trained(records: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
+def table_of_gaps(records: Sequence[Record]) -> Table:
     """The curves against cross-entropy's, of the records."""
 
-    def row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
+    def row(one: Record) -> tuple[Cell, ...]:
         p = one["p_holm"]
         ends = (("first", "recall_from"), ("last", "recall_to"))
         return (
@@ -126,7 +126,7 @@ def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
             *cells(gap_of(one, "over_l2softmax"), str(one["num_trials"])),
         )
 
-    return _table(
+    return table_by_column(
         records,
         "Accuracy at equal recall, against cross-entropy: is the whole curve higher?",
         (
@@ -147,22 +147,22 @@ def table_of_gaps(records: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def table_of_alarms(records: Sequence[Mapping[str, Any]]) -> Table | None:
+def table_of_alarms(records: Sequence[Record]) -> Table | None:
     """False alarms at equal recall, of the records; None where they were not counted."""
     told = [one for one in records if one.get("alarms") is not None]
     if not told:
         return None
 
-    def row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
+    def row(one: Record) -> tuple[Cell, ...]:
         p, rate = one["p_alarms_holm"], one["alarms_of_ce"]
         return (
-            *cells(title_of(one["method"]), one["setting"], f"{100 * rate:.2f}"),
+            *cells(title_of(one["method"]), one["setting"], in_a_hundred(rate)),
             Cell(gap_of(one, "alarms"), bold=one["alarms_high"] < 0 and p is not None and p < 0.05),
             *cells(f"{points(one['alarms'] / rate, decimals=0)} %" if rate else BLANK, p_value(p)),
             *cells(gap_of(one, "alarms_over_l2softmax"), str(one["num_trials"])),
         )
 
-    return _table(
+    return table_by_column(
         told,
         "False alarms at equal recall, against cross-entropy: is the class told from the others more surely?",
         (
@@ -183,26 +183,7 @@ def table_of_alarms(records: Sequence[Mapping[str, Any]]) -> Table | None:
     )
 
 
-def _table(
-    records: Sequence[Mapping[str, Any]],
-    caption: str,
-    header: tuple[str, ...],
-    row: Callable[[Mapping[str, Any]], tuple[Cell, ...]],
-    note: str,
-) -> Table:
-    columns = {one["column"]: one["important"] for one in records}
-    return Table(
-        caption=caption,
-        header=header,
-        groups=tuple(tuple(row(one) for one in records if one["column"] == number) for number in columns),
-        titles=tuple(f"important: {title}" for title in columns.values()),
-        words=("setting",),
-        records=tuple(records),
-        notes=(note,),
-    )
-
-
-def gap_of(record: Mapping[str, Any], name: str) -> str:
+def gap_of(record: Record, name: str) -> str:
     """A difference of accuracies, which are smaller than those of recalls: with two decimals.
 
     >>> gap_of({"mean": 0.0005, "mean_low": -0.0028, "mean_high": 0.00004}, "mean")

@@ -33,7 +33,7 @@ def points(value: float, decimals: int = 1) -> str:
 
 
 def in_a_hundred(share: float) -> str:
-    """Few of many, such as false alarms: with two decimals.
+    """A small share, such as that of false alarms, in a hundred with two decimals.
 
     >>> in_a_hundred(0.0124), in_a_hundred(0.0)
     ('1.24', '0.00')

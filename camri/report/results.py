@@ -4,7 +4,7 @@
                    the curves compared
     angles.json    the records of Table II
     curves.json    the recall–accuracy curves
-    figures.json   what Fig. 3, 5 and 6 draw, those of them that the run has
+    figures.json   what Fig. 3, 5 and 6 and the figure of training draw, those of them that the run has
     study.json     the study, to run it again; study-2.json … where several were run into the folder
     outcomes.csv   a row for each outcome and split
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from camri.errors import InputError
-from camri.files import replacing
+from camri.files import cannot_write, replacing
 from camri.report.answer import answer
 from camri.report.reading import Reading
 from camri.report.records import FIGURES, IN_VERDICT, VERDICT, VERSION, FromRun, is_results, plain
@@ -56,10 +56,9 @@ def write_results(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{folder} cannot be written ({error.strerror}){remedy}") from None
-    with (
-        contextlib.ExitStack() as stack
-    ):  # left in reverse, so the verdict takes its place last: it makes the rest valid
+        raise cannot_write(folder, error, remedy) from None
+    # Files take their places in reverse order, so the verdict, which makes the rest valid, does last.
+    with contextlib.ExitStack() as stack:
         parts = {name: stack.enter_context(replacing(folder / name, remedy)) for name in files}
         for name, part in parts.items():
             part.write_bytes(files[name])
@@ -96,7 +95,10 @@ def _files(reading: Reading, commit: str | None, screening: str | Path | None) -
     }
     for name, data in files.items():
         if len(data) > MOST_BYTES:
-            raise InputError(f"{name} would have {len(data):,} bytes, and results are to be small ({MOST_BYTES:,})")
+            raise InputError(
+                f"{name} would have {len(data):,} bytes, and results are to be small ({MOST_BYTES:,}); run fewer "
+                "settings or seeds into one folder"
+            )
     return files
 
 
@@ -140,7 +142,9 @@ def _screening(reading: Reading, folder: str | Path) -> dict[str, Any]:
     """How the settings were found: the screening's trials, and how many settings each method had in each column."""
     with Reading(folder) as screened:
         if screened.run.fingerprint != reading.run.fingerprint:
-            raise InputError(f"{folder} is a screening on other data ({screened.name}), not of this run")
+            raise InputError(
+                f"{folder} is a screening on other data ({screened.name}); give the one of this run's data"
+            )
         counts = {}
         for column in screened.columns:
             methods = [one.method for one in screened.settings(column)]

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,29 @@ class Table:
 
 def cells(*texts: str) -> tuple[Cell, ...]:
     return tuple(Cell(text) for text in texts)
+
+
+def table_by_column(
+    records: Sequence[Mapping[str, Any]],
+    caption: str,
+    header: tuple[str, ...],
+    row: Callable[[Mapping[str, Any]], tuple[Cell, ...]],
+    note: str,
+) -> Table:
+    """A table with a row for each record, the records of a column of important classes in one group.
+
+    The second of its columns is the setting's, in words.
+    """
+    columns = {one["column"]: one["important"] for one in records}
+    return Table(
+        caption=caption,
+        header=header,
+        groups=tuple(tuple(row(one) for one in records if one["column"] == number) for number in columns),
+        titles=tuple(f"important: {title}" for title in columns.values()),
+        words=(header[1],),
+        records=tuple(records),
+        notes=(note,),
+    )
 
 
 def write(table: Table, form: str) -> str:

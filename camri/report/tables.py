@@ -10,7 +10,7 @@ from typing import Any
 from camri.errors import InputError
 from camri.report.numbers import Record, ends_of, interval_of, p_value, spread
 from camri.report.reading import Reading, measure
-from camri.report.table import BLANK, Cell, Table, cells
+from camri.report.table import BLANK, Cell, Table, cells, table_by_column
 from camri.report.titles import in_order, title_of
 from camri.report.verdict import ColumnVerdict, Judged, correct_for_rows, gain_over_shifted
 from camri.select import OPTIMISTIC, Measured, PaperChoice, mark_best
@@ -157,24 +157,19 @@ def _honest_record(one: ColumnVerdict, title: str, setting: str, row: Judged, ar
 
 def table_of_honest(records: Sequence[Record]) -> Table:
     """The honest table of its records."""
-    columns = {one["column"]: one["important"] for one in records}
-    return Table(
-        caption="Table I, honest: chosen on validation data by other seeds than it is judged by; judged on test.",
-        header=(
+    return table_by_column(
+        records,
+        "Table I, honest: chosen on validation data by other seeds than it is judged by; judged on test.",
+        (
             "method", "setting picked (seeds)", "recall", "hits / n", "accuracy",
             "recall gained over shifted CE", "p (Holm)", "accuracy against CE", "trials",
         ),
-        groups=tuple(tuple(_honest_row(one) for one in records if one["column"] == number) for number in columns),
-        titles=tuple(f"important: {title}" for title in columns.values()),
-        words=("setting picked (seeds)",),
-        records=tuple(records),
-        notes=(
-            "Every row but “cross-entropy” has its important scores shifted, each model by what its own validation "
-            "scores allow at cross-entropy’s accuracy. A method’s row takes cross-entropy (“ce”) where no setting of "
-            "the method was better on validation data. Mean ± sd over trials; differences in points of a hundred with "
-            "95 % intervals, and p, over seeds and test data, of the seeds that both have; p corrected for all rows. "
-            "CE: cross-entropy. A number in brackets: the seeds that were given that setting.",
-        ),
+        _honest_row,
+        "Every row but “cross-entropy” has its important scores shifted, each model by what its own validation "
+        "scores allow at cross-entropy’s accuracy. A method’s row takes cross-entropy (“ce”) where no setting of "
+        "the method was better on validation data. Mean ± sd over trials; differences in points of a hundred with "
+        "95 % intervals, and p, over seeds and test data, of the seeds that both have; p corrected for all rows. "
+        "CE: cross-entropy. A number in brackets: the seeds that were given that setting.",
     )  # fmt: skip
 
 
