@@ -47,7 +47,9 @@ def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
             raise InputError(f"weights {path} has no {name!r}, which the model has; {closest(name, found)}")
         if found[name].shape != tensor.shape:
             given, needed = tuple(found[name].shape), tuple(tensor.shape)
-            raise InputError(f"weights {path}: {name!r} has shape {given}, and the model needs {needed}")
+            raise InputError(
+                f"weights {path}: {name!r} has shape {given}, and the model needs {needed}; give weights of this model"
+            )
     for name in found:
         if name not in wanted and not name.endswith(counters) and not name.startswith(CLASSIFIERS):
             raise InputError(f"weights {path} has {name!r}, which the model does not have; {closest(name, wanted)}")

@@ -251,7 +251,7 @@ class Setting:
         }
         counts = [1] * num_classes if class_counts is None else class_counts
         if len(counts) != num_classes:
-            raise InputError(f"class_counts has {len(counts)} counts, but num_classes={num_classes}")
+            raise InputError(f"class_counts has {len(counts)} counts, but num_classes={num_classes}; give one a class")
         return method(self.method).make(num_classes, counts, values, **common)
 
     @property
@@ -331,7 +331,7 @@ def setting(
             raise InputError(f"important class {index!r} is no index; give whole numbers from 0 on")
     classes = tuple(int(index) for index in given_classes)
     if len(set(classes)) != len(classes):
-        raise InputError(f"important={list(classes)} names a class twice")
+        raise InputError(f"important={list(classes)} names a class twice; give each once")
     for unknown in knobs.keys() - entry.knobs.keys():
         raise InputError(
             f"{name} has no knob {unknown!r}; {closest(unknown, entry.knobs) if entry.knobs else 'it has none'}"
@@ -347,13 +347,17 @@ def setting(
         if isinstance(given, Mapping):
             if set(given) != set(classes):
                 raise InputError(
-                    f"{name} {knob_name}={dict(given)!r} does not name the important classes {list(classes)}"
+                    f"{name} {knob_name}={dict(given)!r} does not name the important classes; give a value for each "
+                    f"of {list(classes)}"
                 )
             given = [given[index] for index in classes]
         elif not isinstance(given, Sequence):
             given = [given] * len(classes)
         if len(given) != len(classes):
-            raise InputError(f"{name} {knob_name} has {len(given)} values for {len(classes)} important classes")
+            raise InputError(
+                f"{name} {knob_name} has {len(given)} values for {len(classes)} important classes; give one for each, "
+                "or one number for all"
+            )
         values.append((knob_name, tuple(_number(name, knob_name, value) for value in given)))
     return Setting(name, classes, tuple(values))
 

@@ -327,7 +327,7 @@ def _names_of(num_classes: int, classes: Sequence[str] | None) -> int | Sequence
     if not isinstance(num_classes, (int, Integral)) or num_classes < 2:
         raise InputError(f"num_classes={num_classes!r} must be a whole number of at least 2")
     if classes is not None and len(classes) != num_classes:
-        raise InputError(f"classes has {len(classes)} names, but num_classes={num_classes}")
+        raise InputError(f"classes has {len(classes)} names, but num_classes={num_classes}; give one a class")
     return num_classes if classes is None else classes
 
 

@@ -58,7 +58,7 @@ def strengths(
     for key, strength in given.items():
         index = class_index(key, classes)
         if index in found:
-            raise InputError(f"important class {key!r} was given twice")
+            raise InputError(f"important class {key!r} was given twice; give it once")
         if not (isinstance(strength, (int, float, Real)) and math.isfinite(strength) and float(strength) >= 0):
             raise InputError(
                 f"strength {strength!r} of class {key!r} is not allowed; give a finite number of at least 0"

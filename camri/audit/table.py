@@ -186,7 +186,7 @@ def _first(arrays: dict[str, Array], words: Sequence[str]) -> Array | None:
 
 def _names(found: Sequence[str] | None, num: int, where: str) -> tuple[str, ...]:
     if found is not None and len(found) != num:
-        raise InputError(f"{where} names {len(found)} classes and has scores of {num}")
+        raise InputError(f"{where} names {len(found)} classes and has scores of {num}; give one name for each")
     return tuple(map(str, range(num))) if found is None else tuple(found)
 
 

@@ -9,6 +9,7 @@ import typer
 from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, SplitColumn, Verify
 from camri.cli.text import examples
 from camri.errors import InputError
+from camri.files import cannot_write
 from camri.words import listed
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def show(
         try:
             contact_sheet(dataset).save(sheet)
         except OSError as error:
-            raise InputError(f"{sheet} cannot be written ({error.strerror})") from None
+            raise cannot_write(sheet, error, "; choose another file") from None
         typer.echo(f"contact sheet: {sheet}", err=as_json)
 
 

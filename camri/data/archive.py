@@ -80,7 +80,8 @@ def _refuse_bomb(archive: Path, unpacked_bytes: int) -> None:
     packed_bytes = max(1, os.path.getsize(archive))
     if unpacked_bytes > SMALL_BYTES and unpacked_bytes / packed_bytes > MAX_RATIO:
         raise InputError(
-            f"{archive} would grow from {packed_bytes:,} to {unpacked_bytes:,} bytes (a decompression bomb?)"
+            f"{archive} would grow from {packed_bytes:,} to {unpacked_bytes:,} bytes (a decompression bomb?); "
+            "if you trust it, unpack it and give the folder"
         )
 
 

@@ -1,6 +1,5 @@
 """The finals: cross-entropy, the finalists and their controls with new seeds; and the weights of what they trained."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from safetensors.numpy import load_file, save
 
 from camri.engine import Outcome, Training, Trial, train
 from camri.engine.spec import identity
+from camri.files import replacing
 from camri.fitting.request import Request
 from camri.fitting.workshop import Point
 from camri.study.executor import Executor, Hooks, Work
@@ -82,10 +82,9 @@ def file_of(folder: Path, trial: Trial, training: Training, fingerprint: str) ->
 
 def write(path: Path, weights: dict[str, np.ndarray]) -> None:
     """Nothing; the weights are in the file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_bytes(save({name: np.ascontiguousarray(array) for name, array in weights.items()}))
-    os.replace(part, path)
+    with replacing(path, "; choose another folder") as part:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(save({name: np.ascontiguousarray(array) for name, array in weights.items()}))
 
 
 def outcome_with_weights(request: Request, folder: Path, trial: Trial, training: Training) -> Outcome:

@@ -92,7 +92,7 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
 def _by_setting(run: Run) -> dict[str, dict[int, Row]]:
     found = {key: {row.seed: row for row in rows} for key, rows in rows_by_key(run).items()}
     if not found:
-        raise InputError(f"{run.path} has no trial that ended well")
+        raise InputError(f"{run.path} has no trial that ended well; see `camri study status`")
     if not run.columns():
         raise InputError(f"{run.path}: its important classes are not known yet; let its cross-entropy trials end first")
     return found

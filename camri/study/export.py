@@ -16,7 +16,7 @@ def export(folder: str | Path, csv_path: Path | None = None, parquet_path: Path 
     for path, write in ((csv_path, _write_csv), (parquet_path, _write_parquet)):
         if path is None:
             continue
-        with replacing(path) as part:
+        with replacing(path, "; choose another file") as part:
             write(part, names, table)
     return len(table)
 

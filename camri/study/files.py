@@ -90,7 +90,7 @@ def _renamed(path: str | Path, table: str, values: Mapping[str, Any], names: Map
 
 def _table(path: str | Path, name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise InputError(f"{path}: {name}={value!r} is not a table")
+        raise InputError(f"{path}: {name}={value!r} is not a table; write its values below a line [{name}]")
     return value
 
 
@@ -101,7 +101,10 @@ def read_json(path: str | Path) -> Study:
     except InputError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} does not hold a study's JSON ({type(error).__name__}: {error})") from None
+        raise InputError(
+            f"{path} does not hold a study's JSON ({type(error).__name__}: {error}); "
+            "`camri study show … --json` prints one"
+        ) from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -116,7 +119,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
+        raise InputError(f"{path} does not exist; give a recipe, or the path of a TOML or JSON file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error})") from None
 

@@ -126,7 +126,7 @@ def rank_classes(recalls: Sequence[Sequence[float]]) -> dict[str, int]:
     means = np.mean(np.array(recalls, dtype=np.float64), axis=0)
     order = [int(index) for index in np.argsort(means, kind="stable") if np.isfinite(means[index])]
     if len(order) < 2:
-        raise InputError("fewer than two classes have data to find the worst, second and median class on")
+        raise InputError("fewer than two classes have data to find the worst, second and median class on; name them")
     return {"worst": order[0], "second": order[1], "median": order[(len(order) - 1) // 2]}
 
 

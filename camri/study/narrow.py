@@ -38,7 +38,9 @@ def _narrow(grid: Grid, narrowed: Mapping[tuple[str | None, str], list[float]]) 
     if not given:
         return grid
     if grid.points:
-        raise InputError(f"--grid {', '.join(given)}: {grid.method} has points of its own in each column of this study")
+        raise InputError(
+            f"--grid {', '.join(given)}: {grid.method} has points of its own in each column of this study; leave it out"
+        )
     return Grid.of(grid.method, {**dict(grid.axes), **in_radians(grid.method, given)})
 
 

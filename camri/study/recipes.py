@@ -102,7 +102,7 @@ def find_study(name: str, **given: Any) -> Study:
     if Path(name).suffix == ".json":
         if given:
             told = ", ".join(f"{key}={value!r}" for key, value in given.items())
-            raise InputError(f"{name} holds a whole study, so {told} cannot be given beside it")
+            raise InputError(f"{name} holds a whole study, so {told} cannot be given beside it; change the file")
         return read_json(name)
     if Path(name).suffix == ".toml" or Path(name).is_file():
         return read_study(name, **given)

@@ -173,7 +173,9 @@ def study(
     else:
         grids = tuple(one if isinstance(one, Grid) else Grid.of(one) for one in methods)
     if not isinstance(training, Training):
-        raise InputError(f"study training={training!r} is not a Training")
+        raise InputError(
+            f"study training={training!r} is not a Training; give camri.engine.FAST, PAPER or one of your own"
+        )
     for field in ("val_fraction", "test_fraction"):  # 0 and 0.0 are one study, so they have one hash
         if type(rest.get(field)) is int:
             rest[field] = float(rest[field])

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from camri.data import DataSet, Split
 from camri.engine import Training
 from camri.errors import InputError
-from camri.fitting import judging
+from camri.fitting import finals, judging
 from camri.fitting import search as searching
 from camri.fitting.judging import claim_of, pick_model
 from camri.fitting.plan import Race, plan_finals, plan_race, plan_trainings
@@ -317,3 +318,12 @@ def test_who_paid_are_the_classes_that_lost_most(claims):
     assert losses == sorted(losses)
     assert all(loss < 0 for loss in losses)
     assert json.dumps([step.to_json() for step in claim.steps])
+
+
+def test_weights_are_written_whole_or_it_is_told(tmp_path):
+    path, weights = tmp_path / "weights" / "a.safetensors", {"head.weight": np.arange(6.0).reshape(2, 3).T}
+    finals.write(path, weights)
+    assert np.array_equal(load_file(path)["head.weight"], weights["head.weight"])
+    assert list(path.parent.iterdir()) == [path]
+    with pytest.raises(InputError, match=r"b\.safetensors cannot be written \(.*\); choose another folder"):
+        finals.write(path / "b.safetensors", weights)
