@@ -27,7 +27,7 @@ def tune_and_judge(checked: Checked, split: Sequence[str] | None) -> tuple[list[
             raise InputError(
                 "every row is of the train split, on which a model says nothing true; give val or test rows"
             )
-    fold = draw_folds(checked.labels[rows], None if checked.groups is None else checked.groups[rows], checked.important)
+    fold = draw_folds(checked.labels[rows], checked.groups_of(rows), checked.important)
     pairs = [(rows[fold != number], rows[fold == number]) for number in np.unique(fold).tolist()]
     if checked.groups is None:
         return pairs, f"nine tenths of the rows, judged on the tenth left out, {NUM_FOLDS} times"

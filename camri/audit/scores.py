@@ -30,6 +30,10 @@ class Checked:
     groups: Array | None = None
     group_names: tuple[str, ...] = ()
 
+    def groups_of(self, rows: Array) -> Array | None:
+        """The groups of some rows; None where rows come in none."""
+        return None if self.groups is None else self.groups[rows]
+
 
 def check(
     scores: ArrayLike,

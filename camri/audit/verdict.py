@@ -79,8 +79,8 @@ def audit(
     here = rows_of(every, judged)
     before, after = here.correct(), here.is_right(predicted[judged])
     own = np.isin(here.labels, every.important)
-    marks = None if checked.groups is None else checked.groups[judged]
-    recall = compare_rows(before[own], after[own], here.labels[own], None if marks is None else marks[own])
+    marks = checked.groups_of(judged)
+    recall = compare_rows(before[own], after[own], here.labels[own], checked.groups_of(judged[own]))
     accuracy = compare_rows(before, after, groups=marks).expecting(float(expected[judged].mean()), PRIOR_ROWS)
     enough = min(int(here.num.min()), int(rows_of(every, whole).num.min())) >= FEWEST_ROWS
     shift, _ = _tune(rows_of(every, whole), checked.logits[whole], tolerance)
@@ -111,19 +111,16 @@ def audit(
 def _promise(
     checked: Checked, every: Scores, tuning: Array, judged: Array, at_least: float, confidence: float
 ) -> Promise:
-    def groups_of(rows: Array) -> Array | None:
-        return None if checked.groups is None else checked.groups[rows]
-
-    found = assure(rows_of(every, tuning), at_least, confidence, groups_of(tuning))
-    here, shift = rows_of(every, judged), found.shift or 0.0
+    found = assure(rows_of(every, tuning), at_least, confidence, checked.groups_of(tuning))
+    here, marks, shift = rows_of(every, judged), checked.groups_of(judged), found.shift or 0.0
     right = here.correct(shift)
     own = [np.flatnonzero(here.labels == index) for index in every.important]
     return Promise(
         guarantee=found,
-        recall=tuple(Rate.of(right[rows], groups_of(judged[rows])) for rows in own),
-        accuracy=Rate.of(right, groups_of(judged)),
+        recall=tuple(Rate.of(right[rows], checked.groups_of(judged[rows])) for rows in own),
+        accuracy=Rate.of(right, marks),
         precision=_mean(here.precision(shift)),
-        false_alarms=Rate.of(here.false_alarms(shift), groups_of(judged)),
+        false_alarms=Rate.of(here.false_alarms(shift), marks),
     )
 
 
@@ -195,7 +192,7 @@ def _by_class(checked: Checked, judged: Array, before: Array, after: Array) -> I
     labels, predicted = checked.labels[judged], checked.logits[judged].argmax(axis=1)
     for index, name in enumerate(checked.classes):
         own = labels == index
-        marks = None if checked.groups is None else checked.groups[judged][own]
+        marks = checked.groups_of(judged[own])
         wrong = np.bincount(predicted[own & ~before], minlength=len(checked.classes))
         order = [place for place in np.argsort(-wrong, kind="stable").tolist() if wrong[place]]
         yield ClassResult(

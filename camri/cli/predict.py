@@ -4,6 +4,7 @@ import contextlib
 import csv
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -68,15 +69,14 @@ def predict(
             err=True,
         )
     problems: list[Prediction] = []
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
 
     def counted(found: "Iterable[Prediction]") -> "Iterator[Prediction]":
         for one in found:
             if one.probabilities is None:
                 problems.append(one)
             else:
-                name = loaded.classes[int(one.probabilities.argmax())]
-                counts[name] = counts.get(name, 0) + 1
+                counts[loaded.classes[int(one.probabilities.argmax())]] += 1
             yield one
 
     with _watching(total, quiet=out == "-" and sys.stdout.isatty()) as on_progress:
@@ -180,16 +180,15 @@ def _print_table(found: "list[Prediction]", model: "Model") -> None:
 
 
 def _print_end(
-    problems: "list[Prediction]", counts: dict[str, int], total: int, left_out: list[str], out: str | None
+    problems: "list[Prediction]", counts: Counter[str], total: int, left_out: list[str], out: str | None
 ) -> None:
-    num_good = sum(counts.values())
     if total > 1:
-        several = ", ".join(
-            f"{visible(name)} ({count:,})" for name, count in sorted(counts.items(), key=lambda one: -one[1])[:8]
-        )
+        several = ", ".join(f"{visible(name)} ({count:,})" for name, count in counts.most_common(8))
         rest = ", …" if len(counts) > 8 else ""
         into = f" in {out}" if out not in (None, "-") else ""
-        typer.echo(f"{num_good:,} of {total:,} predicted{into}{f': {several}{rest}' if several else ''}", err=True)
+        typer.echo(
+            f"{counts.total():,} of {total:,} predicted{into}{f': {several}{rest}' if several else ''}", err=True
+        )
     if left_out:
         endings = sorted({os.path.splitext(file)[1].lower() or "no ending" for file in left_out})
         kinds = visible(", ".join(endings[:8]) + (", …" if len(endings) > 8 else ""))

@@ -11,11 +11,10 @@ import torch
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.errors import InputError
+from camri.export.trained import Standardise
 
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on
 SPLIT_SEED = 0
-
-Standardise = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +54,9 @@ def prepare(
 def _standardised(data: DataSet) -> tuple[DataSet, Standardise]:
     """The data with features of mean 0 and sd 1 over the train rows; a constant feature becomes 0."""
     rows = data.splits["train"].inputs.double()
-    mean, sd = rows.mean(dim=0), rows.std(dim=0, unbiased=False)
+    # In float32 from here on, as the exported model does it: the model is judged on the numbers that it will see.
+    mean, sd = rows.mean(dim=0).float(), rows.std(dim=0, unbiased=False).float()
     sd = torch.where(sd > 0, sd, 1.0)
-    # In float32 throughout, as the exported model does it: the model is judged on the numbers that it will see.
-    mean, sd = mean.float(), torch.where(sd.float() > 0, sd.float(), 1.0)
 
     def scale(split: Split) -> Split:
         return replace(split, inputs=(split.inputs - mean) / sd)
@@ -66,7 +64,5 @@ def _standardised(data: DataSet) -> tuple[DataSet, Standardise]:
     told: dict[str, Any] = {**data.provenance, "standardised": "features less their mean, over their sd, of train"}
     splits = {name: scale(split) for name, split in data.splits.items()}
     fingerprint = hash_json([data.fingerprint, "standardised"])
-    return replace(data, splits=splits, fingerprint=fingerprint, provenance=told), (
-        tuple(mean.tolist()),
-        tuple(sd.tolist()),
-    )
+    scaled = replace(data, splits=splits, fingerprint=fingerprint, provenance=told)
+    return scaled, (tuple(mean.tolist()), tuple(sd.tolist()))

@@ -45,8 +45,7 @@ class Journal:
                 )
             raise InputError(
                 f"{folder} holds a fit of another request ({name} {_words(before.get(name))}, and not "
-                f"{_words(asked[name])}); "
-                "choose another folder"
+                f"{_words(asked[name])}); choose another folder"
             )
         return Journal(folder, values)
 

@@ -38,36 +38,31 @@ def fill(text: str, page: Path, root: Path, site: Site) -> str:
 
 def stale(pages: Sequence[Path], root: Path) -> list[str]:
     """What differs from the results: pages, and pictures that are missing or made of other numbers."""
-    site = open_site(root / RESULTS)
-    found = [
-        str(page.relative_to(root))
-        for page in pages
-        if (text := page.read_text(encoding="utf-8")) != fill(text, page, root, site)
-    ]
-    return [*found, *(str(path.relative_to(root)) for path in _old_pictures(site, root))]
+    return [str(path.relative_to(root)) for path in _outdated(pages, root)]
 
 
 def write(pages: Sequence[Path], root: Path) -> list[Path]:
     """The pages and pictures that were written; what is up to date is left alone."""
+    found = _outdated(pages, root)
+    for path, new in found.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(new.encode() if isinstance(new, str) else draw(new))
+    return list(found)
+
+
+def _outdated(pages: Sequence[Path], root: Path) -> dict[Path, str | Figure]:
+    """What differs from the results, with what it should be: the text of pages, the figures of pictures."""
     site = open_site(root / RESULTS)
-    written = []
+    found: dict[Path, str | Figure] = {}
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        new = fill(text, page, root, site)
-        if new != text:
-            page.write_text(new, encoding="utf-8")
-            written.append(page)
-    for path, figure in _old_pictures(site, root).items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(draw(figure))
-        written.append(path)
-    return written
-
-
-def _old_pictures(site: Site, root: Path) -> dict[Path, Figure]:
-    """Of the pictures that pages need, those that are missing or made of other numbers."""
-    every = {root / IMAGES / f"{name}.png": figure for name, figure in site.pictures.items()}
-    return {path: one for path, one in every.items() if not path.is_file() or stamp(one) not in path.read_bytes()}
+        if (new := fill(text, page, root, site)) != text:
+            found[page] = new
+    for name, figure in site.pictures.items():
+        path = root / IMAGES / f"{name}.png"
+        if not path.is_file() or stamp(figure) not in path.read_bytes():
+            found[path] = figure
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:

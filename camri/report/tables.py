@@ -12,7 +12,7 @@ from camri.report.numbers import Record, ends_of, interval_of, p_value, spread
 from camri.report.reading import Reading, measure
 from camri.report.table import BLANK, Cell, Table, cells, table_by_column
 from camri.report.titles import in_order, title_of
-from camri.report.verdict import ColumnVerdict, Judged, correct_for_rows, gain_over_shifted
+from camri.report.verdict import ColumnVerdict, Judged, correct_several, gain_over_shifted
 from camri.select import OPTIMISTIC, Measured, PaperChoice, mark_best
 from camri.stats import Difference, summarise
 
@@ -113,9 +113,8 @@ def honest_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[
     if not judged:
         return []
     labels = reading.run.labels("test")
-    p = dict(
-        zip([(one.column.number, m) for one, m, _ in judged], correct_for_rows([r for *_, r in judged]), strict=True)
-    )
+    corrected = correct_several([row.p for *_, row in judged])
+    p = {(one.column.number, m): value for (one, m, _), value in zip(judged, corrected, strict=True)}
     records = []
     for one in verdicts:
         for method in in_order(one.by_method):

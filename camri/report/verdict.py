@@ -134,11 +134,6 @@ def correct_for_columns(verdicts: Sequence[ColumnVerdict]) -> list[float]:
     return correct_several([1.0 if one.best is None else one.best.p for one in verdicts])
 
 
-def correct_for_rows(rows: Sequence[Judged]) -> list[float]:
-    """The same for the rows of a table."""
-    return correct_several([row.p for row in rows])
-
-
 def correct_several(values: Sequence[float]) -> list[float]:
     """p values corrected for being several (Holm); nan, which a single trial has, stays."""
     known = np.array([1.0 if np.isnan(value) else value for value in values])

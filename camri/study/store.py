@@ -151,19 +151,19 @@ class Run:
         """identity -> "done" or "failed" of every outcome."""
         return dict(self._select("SELECT identity, status FROM outcomes"))
 
-    def arrays(self, row: Row | str) -> dict[str, Array]:
-        """All small arrays of an outcome by name: confusion.val, scores.test.lead, curves.train_loss …"""
-        return self._unpack(self._blob("arrays", row))
+    def arrays(self, row: Row | str, names: Collection[str] | None = None) -> dict[str, Array]:
+        """Small arrays of an outcome by name, all unless told: confusion.val, scores.test.lead, curves.train_loss …"""
+        return self._unpack(self._blob("arrays", row), names)
 
     def confusion(self, row: Row | str, split: str = "test") -> Array:
         """Counts (C, C), row = true class."""
         name = f"confusion.{split}"
-        return self._unpack(self._blob("arrays", row), [name])[name]
+        return self.arrays(row, [name])[name]
 
     def val_hits(self, row: Row | str) -> Array | None:
         """(E, C): validation images of each class that were found after each epoch; None where none were noted."""
         try:
-            return self._unpack(self._blob("arrays", row), ["curves.val_hits"])["curves.val_hits"]
+            return self.arrays(row, ["curves.val_hits"])["curves.val_hits"]
         except KeyError:
             return None
 
@@ -176,7 +176,7 @@ class Run:
         important_of, names = self.important(row), [f"scores.{split}.{part}" for part in SCORE_PARTS]
         if split not in important_of:
             raise InputError(f"{self.path}: outcome {self._name(row)} kept no scores of {split!r}")
-        found = self._scores(important_of, self._unpack(self._blob("arrays", row), names), split)
+        found = self._scores(important_of, self.arrays(row, names), split)
         return found if important is None else narrow(found, important, len(self.classes))
 
     def important(self, row: Row | str) -> dict[str, list[int]]:
