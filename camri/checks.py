@@ -79,7 +79,6 @@ def check(
     validate: bool = False,
 ) -> None:
     """Refuse what cannot be right: shapes and plain numbers always, values in tensors where they can be read."""
-    num_classes = outputs.shape[-1]
     look = eager()
 
     def readable(values: Tensor) -> bool:
@@ -87,23 +86,9 @@ def check(
         return validate or (look and values.device.type == "cpu")
 
     if labels is not None:
-        if not isinstance(labels, Tensor):
-            raise InputError(
-                f"labels of type {type(labels).__name__} are no tensor; give one class index (int64) a row"
-            )
-        if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != outputs.shape[:-1]:
-            raise InputError(
-                f"labels of shape {tuple(labels.shape)} and dtype {labels.dtype} do not fit outputs of shape "
-                f"{tuple(outputs.shape)}, whose last dimension is the classes; give one class index (int64) a row"
-            )
+        _refuse_unfit_labels(labels, outputs)
         if readable(labels) and labels.numel():
-            ends = labels.long().aminmax()  # torch cannot compare uint16
-            low, high = ends.min.item(), ends.max.item()
-            if low < 0 or high >= num_classes:
-                wrong = low if low < 0 else high
-                raise InputError(
-                    f"label {wrong} is out of range; there are {num_classes} classes, 0 to {num_classes - 1}"
-                )
+            _refuse_unknown_labels(labels, outputs.shape[-1])
     if scale is not None and (not isinstance(scale, Tensor) or scale.numel() != 1 or readable(scale)):
         value = scale.detach().item() if isinstance(scale, Tensor) and scale.numel() == 1 else scale
         if not (isinstance(value, (int, float, Real)) and 0 < value < math.inf):
@@ -134,6 +119,24 @@ def check(
     if sums_to_one is not None and readable(sums_to_one):
         sums = sums_to_one.sum(dim=-1)
         _refuse_if(sums, ~((sums - 1).abs() <= 0.01), "sum of targets", "1: a row is a distribution")
+
+
+def _refuse_unfit_labels(labels: Tensor, outputs: Tensor) -> None:
+    if not isinstance(labels, Tensor):
+        raise InputError(f"labels of type {type(labels).__name__} are no tensor; give one class index (int64) a row")
+    if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != outputs.shape[:-1]:
+        raise InputError(
+            f"labels of shape {tuple(labels.shape)} and dtype {labels.dtype} do not fit outputs of shape "
+            f"{tuple(outputs.shape)}, whose last dimension is the classes; give one class index (int64) a row"
+        )
+
+
+def _refuse_unknown_labels(labels: Tensor, num_classes: int) -> None:
+    ends = labels.long().aminmax()  # torch cannot compare uint16
+    low, high = ends.min.item(), ends.max.item()
+    if low < 0 or high >= num_classes:
+        wrong = low if low < 0 else high
+        raise InputError(f"label {wrong} is out of range; there are {num_classes} classes, 0 to {num_classes - 1}")
 
 
 def _refuse_outside(values: Tensor, highest: float, name: str, allowed: str) -> None:

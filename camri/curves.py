@@ -132,7 +132,7 @@ def _outcomes_of(side: Sequence[Scores], grid: Array, figure: Figure) -> tuple[A
 
 
 def _outcomes_at(scores: Scores, grid: Array, figure: Figure) -> tuple[Array, Array]:
-    """The same of one model: (G, N).
+    """What the figure counts when one model is shifted to each recall, and how each image pulls at it: (G, N).
 
     An important image that is found makes recall higher by its share, and a smaller shift reaches what is wanted: the
     figure goes back along the curve by the slope there. The slope is taken over one standard error of recall to

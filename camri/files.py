@@ -44,14 +44,14 @@ def replacing(path: Path, remedy: str = "") -> Iterator[Path]:
 
 
 def cannot_write(path: Path, error: OSError, remedy: str) -> InputError:
-    """The error of a path that cannot be written; where a disk is full the remedy is room: nobody need begin anew."""
+    """The error of a path that cannot be written; where the disk is full, its remedy is to make room and go on."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "; make room and run the same command again"
     return InputError(f"{path} cannot be written ({error.strerror or error}){remedy}")
 
 
 def take_lock(handle: int, shared: bool = False) -> bool:
-    """Whether the open file or folder is locked for this process; the system frees it when the process ends somehow.
+    """Whether the open file or folder is locked for this process; the system frees it however the process ends.
 
     Shared, others may hold it so too. On Windows always true; an OSError where the file system has no locks.
     """
@@ -66,7 +66,7 @@ def take_lock(handle: int, shared: bool = False) -> bool:
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[bool | None]:
-    """Whether this process alone is in the folder until the end; None where nothing tells: no locks are there."""
+    """Whether this process alone is in the folder until the end; None where the file system has no locks to tell by."""
     if fcntl is None:  # and a folder cannot be opened
         yield None
         return

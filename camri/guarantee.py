@@ -80,7 +80,7 @@ def assure(scores: Scores, at_least: float, confidence: float = 0.95, groups: Ar
 
 
 def chance_of_luck(missed: Array, num: int, share: float, is_whole: bool) -> Array:
-    """The most probable it can be that so little is missed of `num` independent units where `share` or more truly is.
+    """The highest chance of missing so little of `num` independent units where truly a `share` or more is missed.
 
     missed: units, in whole numbers where every unit is missed or not (exact, the binomial's tail), else the sum of
     what is missed of each, 0 to 1 (the smaller of Hoeffding's and Bentkus's bounds).

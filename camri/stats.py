@@ -216,7 +216,7 @@ class _Variance(NamedTuple):
 
 
 def _seed_variance(row_means: Array, by_cells: float) -> _Variance:
-    """Of the mean over seeds: as their means differ, or as single cells alone would make each differ (`by_cells`)."""
+    """The variance of the mean over seeds: from the seeds' own means, or if that is wider, from single cells' noise."""
     num = len(row_means)
     if num == 1:
         return _Variance(0.0, math.inf)

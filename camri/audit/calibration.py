@@ -48,7 +48,7 @@ class Calibration:
         ridge = np.array([SLOPE_SD, CONSTANT_SD]) ** -2.0
 
         def loss(both: Array) -> tuple[float, Array]:
-            """What is minimised, a row, and its derivatives."""
+            """The mean loss of a row with its share of the ridge, and its derivatives by slope and constant."""
             known = both[0] * unit + both[1] * is_important[:, None]
             top = known.max(axis=0)
             odds = np.exp(known - top)

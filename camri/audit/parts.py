@@ -64,7 +64,7 @@ def draw_folds(labels: Array, groups: Array | None, important: Sequence[int] = (
 
 
 def _describe(units: Array, labels: Array, important: Sequence[int]) -> tuple[Array, Array, Array]:
-    """Of every unit: the class that it counts for, its rows of that class, all its rows."""
+    """For every unit: the class that it counts for, how many rows of that class it has, and how many in all."""
     pairs, counts = np.unique(units * (labels.max() + 1) + labels, return_counts=True)
     unit, label = np.divmod(pairs, labels.max() + 1)
     best_last = np.lexsort((-label, counts, np.isin(label, important), unit))
@@ -84,7 +84,7 @@ def _known(split: Sequence[str], num: int) -> Array:
 
 
 def _refuse_torn(checked: Checked, words: Array) -> None:
-    """A group on both sides judges what it tuned, or what the model learned by heart."""
+    """Refuse a group in two splits: it would judge what it tuned, or what the model learned by heart."""
     if checked.groups is None:
         return
     first: dict[int, str] = {}

@@ -16,7 +16,7 @@ FEWEST_GROUPS = 10  # with an important class: nine variances of groups tell lit
 
 @dataclass(frozen=True)
 class Rate:
-    """hits of num, with the Wilson interval; of rows in groups, with that of as many rows as they are worth."""
+    """A share, `hits` of `num`, with its Wilson interval; rows in groups count for as many as they are worth."""
 
     hits: int
     num: int

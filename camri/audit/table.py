@@ -119,7 +119,7 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
 
 
 def _called(names: Sequence[str], known: Set[str]) -> dict[str, str]:
-    """Column -> class, of those behind a prefix where there are some; two classes may be called p_1 and p_2."""
+    """Column -> class, by the columns with a common prefix if there are some; two classes may be called p_1 and p_2."""
     for prefix in PREFIXES:
         marked = [name for name in names if name.lower().startswith(prefix) and len(name) > len(prefix)]
         if len(marked) >= 2 and not known <= set(marked):

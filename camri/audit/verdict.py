@@ -125,7 +125,7 @@ def _promise(
 
 
 def _mean(shares: Array) -> float | None:
-    """None where one of them is of nothing."""
+    """The mean of the shares; None where one is nan, a share of nothing."""
     return None if np.isnan(shares).any() else float(shares.mean())
 
 
@@ -147,7 +147,7 @@ def _alarms(scores: Scores, predicted: Array, groups: Array | None) -> Alarms:
 
 
 def _tune(scores: Scores, logits: Array, tolerance: float) -> tuple[float, Calibration]:
-    """The shift, at least 0, of the best recall at no less accuracy to expect, less the tolerance; with a calibration.
+    """The shift, at least 0, with the best recall at an expected accuracy no lower than allowed; and the calibration.
 
     What to expect is what the rows show, and what their calibrated probabilities say as if those were 500 rows more.
     """

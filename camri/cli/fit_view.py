@@ -104,7 +104,7 @@ def _console() -> Console:
 
 @contextlib.contextmanager
 def _watching() -> Iterator[Callable[[Progress], None]]:
-    """What hears the progress: a bar on a terminal, a line now and then in a log."""
+    """A function to call with the progress: it shows a bar on a terminal, a line now and then in a log."""
     console = Console(stderr=True)
     if not console.is_terminal:
         log = log_to(console)

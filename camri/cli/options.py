@@ -61,7 +61,7 @@ def naming_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _options(command: Callable[..., Any]) -> dict[str, list[str]]:
-    """Parameter -> its option and, of a switch, the one that turns it off; of those that are no arguments."""
+    """Parameter -> the names of its option: one, or two of a switch with a way to turn it off. Arguments have none."""
     found = {}
     # not get_type_hints: before Python 3.11 it hides what is Annotated in an Optional, where the default is None
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
@@ -84,7 +84,7 @@ def _words(value: Any) -> list[str]:
 def name_options(message: str, typed: Mapping[str, tuple[str, list[str]]], known: Collection[str] | None = None) -> str:
     """The message with the options that were typed for what Python calls them: parameter -> (option, its values).
 
-    `known` are all options of the command. What it has none for, of how data are read, stands in a study's file.
+    `known` are all options of the command. Ways to read data that are not among them are set in a study's file.
 
     >>> name_options("num_trials=12 is not allowed; give 16", {"num_trials": ("--trials", ["12"])})
     '--trials 12 is not allowed; give 16'
@@ -112,7 +112,7 @@ def name_options(message: str, typed: Mapping[str, tuple[str, list[str]]], known
 
 
 def _told_twice(found: re.Match[str], typed: Mapping[str, tuple[str, list[str]]], known: Collection[str] | None) -> str:
-    """What to type, of an error that says it for both: `kind='logits' (--scores-are logits)`."""
+    """What to type, where an error names both the Python argument and the option: `kind='logits' (--scores-are …)`."""
     name, value, option = found.groups()
     if known is not None and option.split()[0] not in known:
         return f"{name}{f'={value}' if value else ''} under [data] of the study's file"
@@ -120,7 +120,7 @@ def _told_twice(found: re.Match[str], typed: Mapping[str, tuple[str, list[str]]]
 
 
 def _typed(option: str, values: list[str], told: str) -> str:
-    """The option with the value that is meant: the one told of, or all where none is."""
+    """The option with the value that the error told of, or with all its values if none of them is that."""
     meant = [one for one in values if one == told] or [one for one in values if told in one][:1] or values
     return " ".join(f"{option} {shlex.quote(one)}" for one in meant) or option
 

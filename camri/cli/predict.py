@@ -106,7 +106,7 @@ def _refuse_input(out: str | None, groups: "Iterable[Group]") -> None:
 
 @contextlib.contextmanager
 def _watching(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """What hears how far it is: a bar and the time left, on a terminal."""
+    """A function to call with the number of inputs read: it shows a bar and the time left on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -11,7 +11,7 @@ LOG_EVERY_S = 30.0
 
 
 def log_to(console: Console) -> Callable[[str], None]:
-    """What prints a line, but no more often than every `LOG_EVERY_S` seconds, and none before that."""
+    """A function that prints a line, but at most one in `LOG_EVERY_S` seconds, and none in the first of them."""
     told = time.monotonic()
 
     def log(line: str) -> None:
@@ -25,7 +25,7 @@ def log_to(console: Console) -> Callable[[str], None]:
 
 @contextlib.contextmanager
 def reading() -> Iterator[Callable[[int, int], None]]:
-    """What hears (rows read, rows in all); nothing is shown of data that are there at once."""
+    """A function to call with (rows read, rows in all); nothing is shown until it is called."""
     console = Console(stderr=True)
     if not console.is_terminal:
         log = log_to(console)

@@ -26,7 +26,7 @@ FIGURES = {
     "curve": "curves",
     "training": "training",
 }  # -> records
-LACKING = {  # of what there may be nothing to draw
+LACKING = {  # why a figure may have nothing to draw
     "5": "Fig. 5 needs WCE or CAMRI trials of at least two penalties",
     "training": "the figure of training needs validation recalls by epoch",
 }
@@ -109,7 +109,7 @@ def report(
 
 @contextlib.contextmanager
 def _watching() -> Iterator[Callable[[str, float], None]]:
-    """What hears the steps: a bar on a terminal, nothing elsewhere. A page of a thousand trials takes 6 s."""
+    """A function to call with each step: it shows a bar on a terminal. A page of a thousand trials takes 6 s."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -167,7 +167,7 @@ def _tables(runs: list[Path], number: str) -> "list[Table]":
 
 
 def _form_of(out: Path | None, forms: Mapping[str, str], what: str, usual: str, asked: str | None = None) -> str:
-    """What to write: as asked, or by the ending of the file's name, which may not say otherwise."""
+    """The format to write: the one asked for, with which the file's ending must agree, or else the ending's."""
     if asked is not None:
         if asked in forms.values() and out is not None and forms.get(out.suffix.lower(), asked) != asked:
             raise InputError(f"--format {asked} is not what --out {out} is called; leave one of them out")

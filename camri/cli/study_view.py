@@ -77,7 +77,7 @@ def _shown(method: str, knob: str, values: tuple[float, ...]) -> str:
 
 
 def _unusual(training: Training) -> str:
-    """Every other field of the training that is not the usual one, by the name that a TOML has for it."""
+    """The fields of the training, as a TOML names them, that are neither told already nor at their default."""
     told = ("model", "epochs", "batch_size", "optimizer", "learning_rate")
     usual = type(training)().to_json()
     found = [
@@ -100,7 +100,7 @@ def print_cost(study: Study, device: str) -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[Callable[[Report], None]]:
-    """What hears a run's reports: a progress bar on a terminal, a line now and then in a log."""
+    """A function to call with a run's reports: it shows a bar on a terminal, a line now and then in a log."""
     console = Console(stderr=True)
     if not console.is_terminal:
         log = log_to(console)

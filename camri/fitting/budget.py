@@ -14,8 +14,8 @@ from camri.study.cost import measure
 
 COMFORTABLE_TRIALS = 60  # fewer trials than these: rather shorter ones
 LEAST_EPOCHS = 6
-CALLS = 3  # that are still to start, as a rule: a few packs of candidates and the finals
-RESERVE = (0.1, 8.0, 60.0)  # part of the time that the model's files and the page are given, at least and at most
+CALLS = 3  # of the engine that are still to come, as a rule: a few packs of candidates and the finals
+RESERVE = (0.1, 8.0, 60.0)  # for the model's files and the page: a part of the time, least and most seconds
 HAND_OVER_S = 8.0  # of a core for them and the end of the process: it was 60 s where work took 7.4 times longer
 MOST_RESERVE = 0.4  # of the time, however slow the machine is
 

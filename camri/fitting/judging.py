@@ -66,7 +66,7 @@ def pick_model(setting: Validation, floor: Floor, rule: Rule) -> tuple[int, tupl
 
 
 def loose_floor(baseline: Validation, noun: Noun, groups: Array | None = None) -> str | None:
-    """What to know where validation data, which may come in groups (N,), are too few to hold accuracy on; else None."""
+    """A caution where validation data, which may come in groups (N,), are too few to hold accuracy on; else None."""
     right = np.mean([scores.correct() for scores in baseline.scores.values()], axis=0)
     effect = 1.0 if groups is None else design_effect(right, groups)
     low, high = wilson(right.sum() / effect, len(right) / effect)

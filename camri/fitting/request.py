@@ -24,7 +24,7 @@ from camri.study.spec import DATA_OPTIONS, study
 
 DEFAULT_BUDGET_S = 600.0
 LEAST_TRIALS = 16  # two trainings, four candidates, and two new seeds of cross-entropy, a finalist and its control
-LARGEST_LOSS = 0.5  # of accuracy, that can be meant
+LARGEST_LOSS = 0.5  # of accuracy: nobody means to give up more
 
 Important = str | int | Sequence[str | int] | Mapping[str | int, float] | None
 
@@ -59,7 +59,7 @@ class Request:
         return None if columns is None else columns[0]
 
     def to_json(self) -> dict[str, Any]:
-        """What a folder's fit must agree in to be gone on with."""
+        """What must be the same in a folder's fit for a request to go on with it."""
         return {
             "data": self.data.fingerprint,
             "important": [list(pair) for pair in zip(self.important.classes, self.important.strengths, strict=True)],

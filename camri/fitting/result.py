@@ -127,7 +127,7 @@ class Handed:
     def of(setting: Setting, seed: int, shift: Sequence[float], hits: Sequence[int], num: Sequence[int],
            num_right: int, num_images: int, called: Sequence[int], num_false_alarms: int,
            effects: Sequence[float] = ()) -> "Handed":  # fmt: skip
-        """The figures of counts."""
+        """The handed model's figures with their intervals, from its counts."""
         size, of_all = len(num), effects or [1.0] * (2 * len(num) + 2)
         own, (every, alarms), said = of_all[:size], of_all[size : size + 2], of_all[size + 2 :]
         return Handed(

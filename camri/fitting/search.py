@@ -34,7 +34,7 @@ FIRST: tuple[dict[str, Any], ...] = (
 )
 METHODS = ("camri", "cosface", "wce", "logit_adjusted", "vector_scaling", "l2softmax")
 MOST_OF_A_METHOD = 2  # among the finalists: settings that hardly differ tell the same thing twice
-TRIES = 20  # proposals for a place, before a search space counts as used up
+TRIES = 20  # proposals for each place of a pack; if they bring nothing new, the search space is used up
 CE = setting("ce")
 
 
@@ -127,7 +127,7 @@ def search(bench: Bench, column: Resolved, referee: Referee, seeds: Sequence[int
     important = [index for index, _ in column]
 
     def worth(point: Point, num_rounds: int) -> Worth:
-        """Of the seeds of so many rounds: an earlier call may have come further than this one is."""
+        """Its worth by the seeds of so many rounds: an earlier call may have stored later rounds already."""
         baseline = bench.validation(CE, important).of(seeds[:num_rounds])
         return weigh(bench.validation(setting_of(point, column), important), baseline, rule)
 
@@ -148,7 +148,7 @@ def search(bench: Bench, column: Resolved, referee: Referee, seeds: Sequence[int
 
 
 def _varied(ranked: Sequence[Point], num: int) -> list[Point]:
-    """The first so many, with no more than two of a method unless there is nothing else."""
+    """The first `num`, with no more than two of a method unless there is nothing else."""
     kept: list[Point] = []
     for point in ranked:
         if sum(one[0] == point[0] for one in kept) < MOST_OF_A_METHOD:

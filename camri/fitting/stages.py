@@ -315,7 +315,7 @@ class Stages:
         return next(num for num, seed in enumerate(self.final_seeds) if seed not in complete)
 
     def missing(self) -> str:
-        """What there is not yet, for who stopped a fit."""
+        """A sentence for the person who stopped a fit: how far it had come, and how to go on."""
         journal = self.journal
         if journal.get("training") is None:
             where = "while trainings were compared"
@@ -332,7 +332,7 @@ class Stages:
         )
 
     def _expect(self, num_more: int) -> None:
-        """Nothing; the workshop knows how many trials there will be, for the time left."""
+        """Nothing; the workshop knows how many trials there will be, and so how much time is left."""
         self.workshop.total = self.workshop.ended + max(num_more, self.budget.left())
 
 
@@ -352,7 +352,7 @@ class Clock(Referee):
         return int(packs[number])
 
     def _num_candidates(self, num_found: int) -> int:
-        """As many as were planned, or as the time allows in all rounds, of which so many have their first."""
+        """Candidates to try: those planned, or as many as time allows in all rounds. `num_found` had their first."""
         pace, spare_s = self.stages.pace, self.stages.spare_s()
         num_seeds = self.stages.journal.get("training_seeds")
 

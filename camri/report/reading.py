@@ -189,7 +189,7 @@ class Reading:
 
     @cached_property
     def mute_validation(self) -> str | None:
-        """What to know where validation images of an important class say nothing: cross-entropy finds all of them."""
+        """A caution where validation images of an important class say nothing: cross-entropy finds all. Else None."""
         rows = [row for row in self.rows if row.method == BASELINE and row.status == "done"]
         if not rows or not self.has_validation:
             return None
@@ -222,7 +222,7 @@ class Reading:
 
 
 def list_environment(found: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
-    """Those of a run's versions and hardware on one line.
+    """Some of a run's versions and hardware, by name, on one line.
 
     >>> list_environment({"torch": ["2.11", "2.13"], "gpu": ["H200"]}, ("gpu", "torch", "cuda"))
     'gpu H200, torch 2.11 / 2.13'
