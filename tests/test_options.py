@@ -101,7 +101,7 @@ WRONG = [
     (FIT, "--path-column nope", "has no column 'nope' (--path-column);"),
     (FIT, "--label-column nope", "has no column 'nope' (--label-column);"),
     (FIT, "--group-column nope", "has no column 'nope' (--group-column);"),
-    (FIT, "--split-column label", "in column 'label' (--split-column) is no split"),
+    (FIT, "--split-column label", "column 'label' (--split-column): "),
     ("fit table.csv --trials 20 --out new", "--important stpo", "--important stpo is not a class; did you mean 'stop'"),
     (
         "fit table.csv --trials 20 --out new --important go",

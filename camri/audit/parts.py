@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from camri.audit.scores import Checked
-from camri.data.labels import SPLIT_ALIASES
-from camri.errors import InputError, closest
+from camri.data.labels import to_splits
+from camri.errors import InputError
 from camri.metrics import Array
 
 NUM_FOLDS = 10
@@ -18,7 +18,9 @@ def tune_and_judge(checked: Checked, split: Sequence[str] | None) -> tuple[list[
     """Pairs of rows to tune on and rows to judge, and how they came about."""
     rows = np.arange(len(checked.labels))
     if split is not None:
-        words = _known(split, len(rows))
+        if len(split) != len(rows):
+            raise InputError(f"{len(rows):,} rows and {len(split):,} split names do not fit; give one a row")
+        words = np.array(to_splits(split, "split"))
         _refuse_torn(checked, words)
         if {"val", "test"} <= set(words.tolist()):
             return [(rows[words == "val"], rows[words == "test"])], "the val rows; judged on the test rows"
@@ -72,15 +74,6 @@ def _describe(units: Array, labels: Array, important: Sequence[int]) -> tuple[Ar
     main, own = np.zeros_like(size), np.zeros_like(size)
     main[unit[best_last]], own[unit[best_last]] = label[best_last], counts[best_last]
     return main, own, size
-
-
-def _known(split: Sequence[str], num: int) -> Array:
-    if len(split) != num:
-        raise InputError(f"{num:,} rows and {len(split):,} split names do not fit; give one a row")
-    words = np.array([SPLIT_ALIASES.get(str(word).strip().lower(), "") for word in split])
-    if unknown := [str(word) for word, known in zip(split, words.tolist(), strict=True) if not known]:
-        raise InputError(f"{unknown[0]!r} is no split; {closest(unknown[0], ('val', 'test'))}")
-    return words
 
 
 def _refuse_torn(checked: Checked, words: Array) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from camri.audit.scores import encode_labels
 from camri.data import columns, lists
 from camri.data.arrays import read_npz
-from camri.data.labels import SPLIT_ALIASES
+from camri.data.labels import to_splits
 from camri.errors import InputError, closest
 from camri.metrics import Array
 from camri.words import listed
@@ -66,7 +66,7 @@ def read_scores(
         )
     labels = columns.to_numpy(table.column(label))
     part = columns.role(table, "split", split_column, str(file), columns.is_text_type)
-    split = None if part is None else _known_splits(table.column(part).to_pylist(), f"{file}, column {part!r}")
+    split = None if part is None else tuple(to_splits(table.column(part).to_pylist(), f"{file}, column {part!r}"))
     grouped = columns.role(table, "group", group_column, str(file), _can_name)
     groups = None if grouped is None else columns.to_numpy(table.column(grouped))
     rest = [name for name in table.column_names if name not in (label, part, grouped)]
@@ -175,7 +175,7 @@ def _from_arrays(file: Path, *told: str | None) -> Scored:
         shown = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "nothing"
         raise InputError(f"{file} holds {shown}; call the arrays scores (N, C) and labels (N,)")
     found = None if names is None else names.astype(str).tolist()
-    words = None if split is None else _known_splits(split.astype(str).tolist(), f"{file}, split")
+    words = None if split is None else tuple(to_splits(split.astype(str).tolist(), f"{file}, split"))
     return Scored(scores, labels, _names(found, scores.shape[1], str(file)), words, groups)
 
 
@@ -188,11 +188,3 @@ def _names(found: Sequence[str] | None, num: int, where: str) -> tuple[str, ...]
     if found is not None and len(found) != num:
         raise InputError(f"{where} names {len(found)} classes and has scores of {num}; give one name for each")
     return tuple(map(str, range(num))) if found is None else tuple(found)
-
-
-def _known_splits(words: Sequence[Any], where: str) -> tuple[str, ...]:
-    known = [SPLIT_ALIASES.get(str(word).strip().lower()) for word in words]
-    for word, meant in zip(words, known, strict=True):
-        if meant is None:
-            raise InputError(f"{where}: {str(word)!r} is no split; {closest(word, ('val', 'test', 'train'))}")
-    return tuple(str(meant) for meant in known)

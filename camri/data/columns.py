@@ -83,9 +83,6 @@ def _read_text(file: Path, named: Container[str | None]) -> Any:
 
     header, delimiter, num_lines = _header(file)
     header = [name.strip() for name in header]
-    if len(set(header)) < len(header):
-        twice = next(name for position, name in enumerate(header) if name in header[:position])
-        raise InputError(f"{file} has two columns called {twice!r}; rename one")
     as_text = {
         name: pa.string()
         for name in header

@@ -3,11 +3,11 @@
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from camri.errors import InputError
+from camri.errors import InputError, closest
 from camri.words import listed, name_rows
 
 SPLIT_ALIASES = {
@@ -31,6 +31,21 @@ def clean_name(name: str) -> str:
     ('stop sign', True)
     """
     return " ".join(unicodedata.normalize("NFC", name).split())
+
+
+def to_splits(words: Iterable[object], where: str) -> list[str]:
+    """The split that each word names, by any of its usual names; a word that names none is refused.
+
+    >>> to_splits(["Training", "dev"], "t.csv")
+    ['train', 'val']
+    """
+    found = []
+    for word in words:
+        split = SPLIT_ALIASES.get(str(word).strip().lower())
+        if split is None:
+            raise InputError(f"{where}: {str(word)!r} is no split; {closest(word, ('train', 'val', 'test'))}")
+        found.append(split)
+    return found
 
 
 def natural_order(names: Sequence[str]) -> list[str]:

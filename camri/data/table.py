@@ -9,7 +9,7 @@ import numpy as np
 
 from camri.data import columns, lists
 from camri.data.folder import is_clutter, shown, subfolders, visible
-from camri.data.labels import SPLIT_ALIASES, encode, is_float
+from camri.data.labels import encode, is_float, to_splits
 from camri.data.listing import EncodedImages, Found, Listing, Options, Part
 from camri.errors import InputError, closest
 from camri.words import listed, name_rows
@@ -90,11 +90,7 @@ def load_tables(files: dict[str, list[Path]], options: Options) -> dict[str, Any
     column = columns.role(whole, "split", told, where, columns.is_text_type)
     if column is None:
         return {"train": whole}
-    words = [str(word).strip().lower() for word in whole.column(column).to_pylist()]
-    if unknown := [word for word in words if word not in SPLIT_ALIASES]:
-        hint = closest(unknown[0], ("train", "val", "test"))
-        raise InputError(f"{where}: {unknown[0]!r} in column {column!r} is no split; {hint}")
-    parts = np.array([SPLIT_ALIASES[word] for word in words])
+    parts = np.array(to_splits(whole.column(column).to_pylist(), f"{where}, column {column!r}"))
     return {part: whole.filter(pa.array(parts == part)) for part in dict.fromkeys(parts.tolist())}
 
 

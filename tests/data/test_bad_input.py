@@ -292,7 +292,7 @@ def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
         ("n,label\n3,14,a\n", "Expected 2 columns, got 3: 3,14,a; give each row .* is written with a point"),
         ("path,label\n", "t.csv has no rows"),
         ("path,label\n0.png,a,b\n1.png\n", "t.csv cannot be read as a table: .*; give each row as many values"),
-        ("path,label,split\n0.png,a,train\n1.png,b,holdout\n", "'holdout' in column 'split' is no split; .*val, test"),
+        ("path,label,split\n0.png,a,train\n1.png,b,holdout\n", "column 'split': 'holdout' is no split; .*val, test"),
         ("f,label\n0,1\n1,2.5\n", r"labels are floats \(one is 2\.5\)"),
         ("f,label\n0,a\n1,b\x7f\n", r"class name 'b\\x7f' is not printable UTF-8 text; rename it"),
         ("path,label\n0.png,a\n1.png,a\n", r"has one class only \('a'\)"),

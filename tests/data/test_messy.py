@@ -258,7 +258,7 @@ def test_paths_written_on_windows(tmp_path: Path) -> None:
         ({"f": [1.0, 2.0], "label": [["a"], ["b", "c"]]}, r"label of row 0 is \['a'\]; give one class a row"),
         ({"f": [1.0, 2.0], "label": [{"k": 1}, {"k": 2}]}, r"label of row 0 is \{'k': 1\}; give one class a row"),
         ({"f": [1.0, 2.0], "label": [b"a", b"\xff"]}, r"label of row 1, b'\\xff', is not UTF-8 text"),
-        ({"f": [1.0, 2.0], "label": ["a", "b"], "split": [0, 1]}, "'0' in column 'split' is no split; choices: train"),
+        ({"f": [1.0, 2.0], "label": ["a", "b"], "split": [0, 1]}, "column 'split': '0' is no split; choices: train"),
         ({"f": [0.5, 2.0], "id": [7, 9], "label": ["a", "b"]}, "column 'id' numbers the rows; .*: drop the column"),
         ({"f": [0.5, 2.0], "__index_level_0__": [4, 1], "label": ["a", "b"]}, "'__index_level_0__' numbers the rows"),
         (
