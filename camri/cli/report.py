@@ -24,10 +24,12 @@ FIGURES = {
     "5": "penalty",
     "6": "circle",
     "curve": "curves",
+    "gaps": "gaps",
     "training": "training",
 }  # -> records
 LACKING = {  # why a figure may have nothing to draw
     "5": "Fig. 5 needs WCE or CAMRI trials of at least two penalties",
+    "gaps": "the figure of gaps needs a method and cross-entropy of the same seeds",
     "training": "the figure of training needs validation recalls by epoch",
 }
 
@@ -38,7 +40,7 @@ def report(
     ],
     table: Annotated[str | None, typer.Option(help="Print one of the paper's tables: 1 or 2.")] = None,
     figure: Annotated[
-        str | None, typer.Option(help="Write one of the paper's figures, 2, 3, 5 or 6, the curve, or training.")
+        str | None, typer.Option(help="Write one of the paper's figures, 2, 3, 5 or 6, or curve, gaps or training.")
     ] = None,
     format: Annotated[
         str | None, typer.Option(help="md, latex or csv of a table; png, svg or pdf of a figure.")

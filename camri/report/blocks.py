@@ -187,6 +187,7 @@ KINDS: Mapping[str, Maker] = {
     "figure5": _drawn("penalty", "figure5"),
     "figure6": _drawn("circle", "figure6"),
     "curve": _drawn("curves", "curve"),
+    "gapfigure": _drawn("gaps", "gaps"),
     "training": _drawn("training", "training"),
     "epochs": _tables(lambda found: [t for one in found if (t := table_of_epochs(one.records("training")))]),
     "answer": _answer,

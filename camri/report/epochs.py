@@ -167,6 +167,7 @@ def draw_epochs(records: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Fig
         "jumps there leaves the last model to luck: a rate that falls to 0, or averaged weights, calm it.",
         tuple(panels),
         tuple(drawn),
+        across=len(FIGURES),
     )
 
 

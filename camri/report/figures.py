@@ -11,6 +11,7 @@ from camri.metrics import Array
 from camri.report.circle import draw_circle
 from camri.report.curve import draw_curves
 from camri.report.epochs import draw_epochs
+from camri.report.gap_chart import draw_gaps
 from camri.report.reading import Reading, Tried, measure
 from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, labels
 from camri.report.titles import title_of
@@ -179,6 +180,7 @@ def draw(part: str, records: Any, look: Look = PRINT) -> Figure | None:
     """The figure of a run's or a results folder's records of that part; None of nothing to draw."""
     makers: dict[str, Callable[[Any, Look], Figure | None]] = {
         "curves": draw_curves,
+        "gaps": draw_gaps,
         "confusion": draw_confusion,
         "penalty": draw_penalty,
         "training": draw_epochs,

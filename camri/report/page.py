@@ -42,6 +42,7 @@ NO_METHOD = (
     "Not shown: no setting but cross-entropy was picked on validation data, or there were none to pick on, so no "
     "method took anything from other classes."
 )
+NO_GAPS = "Not shown: no method has trials of the seeds that cross-entropy has."
 NO_EPOCHS = "Not shown: no trial noted its epochs."
 ONE_PENALTY = "Not shown: neither WCE nor CAMRI was trained with two penalties."
 
@@ -124,8 +125,10 @@ def fill(template: str, found: Sequence[Section], **values: Any) -> str:
 def sections(source: FromRun) -> list[Section]:
     """What the page shows, in its order; a part that cannot be drawn says why."""
     reading, verdicts = source.reading, source.verdicts
+    gaps = cache(lambda: source.records("gaps"))
     made: list[tuple[str, str, Callable[[], Section]]] = [
-        ("curve", "Curve", lambda: _curve(source)),
+        ("curve", "Curve", lambda: _curve(source, gaps())),
+        ("equal-recall", "Equal recall", lambda: _equal_recall(gaps())),
         ("table", "Table", lambda: _tables(source)),
         ("penalty", "Penalty", lambda: _of_records(source, "penalty", why_not=ONE_PENALTY)),
         ("confusion", "Confusion", lambda: _of_records(source, "confusion")),
@@ -160,10 +163,14 @@ def _of_records(source: FromRun, part: str, why_not: str = "") -> Section:
     return _drawn(draw(part, source.records(part), PAGE), why_not)
 
 
-def _curve(source: FromRun) -> Section:
-    section, gaps = _of_records(source, "curves"), source.records("gaps")
-    made = (table_of_trained(gaps), table_of_gaps(gaps), table_of_alarms(gaps)) if gaps else ()
-    return replace(section, tables=tuple(table for table in made if table is not None))
+def _curve(source: FromRun, gaps: Sequence[Mapping[str, Any]]) -> Section:
+    return replace(_of_records(source, "curves"), tables=(table_of_trained(gaps),) if gaps else ())
+
+
+def _equal_recall(gaps: Sequence[Mapping[str, Any]]) -> Section:
+    made = (table_of_gaps(gaps), table_of_alarms(gaps)) if gaps else ()
+    tables = tuple(table for table in made if table is not None)
+    return replace(_drawn(draw("gaps", gaps, PAGE), NO_GAPS), tables=tables)
 
 
 def _tables(source: FromRun) -> Section:

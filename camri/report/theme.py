@@ -111,13 +111,17 @@ class Panel:
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """Drawings with a caption that says what to see. `records` are what is drawn, for tests and for readers."""
+    """Drawings with a caption that says what to see. `records` are what is drawn, for tests and for readers.
+
+    `across`: how many stand side by side in a file; by their number unless told.
+    """
 
     name: str
     title: str
     caption: str
     panels: tuple[Panel, ...]
     records: tuple[Mapping[str, Any], ...] = field(default=())
+    across: int | None = None
 
 
 def drawing(records: Sequence[Mapping[str, Any]]) -> alt.Chart:
@@ -163,7 +167,9 @@ def export(figure: Figure, form: str, width: int = 340) -> bytes:
         raise InputError(f"format {form!r} is not for a figure; {closest(form, FORMATS)}")
     drawn = [one.chart.properties(title=one.title, width=width, height=one.height) for one in figure.panels]
     # Two or four panels read best as two columns; the paper's confusion matrices and angles stand in rows.
-    whole = alt.concat(*drawn, columns=2 if len(drawn) in (2, 4) else 3).resolve_scale(opacity="independent")
+    whole = alt.concat(*drawn, columns=figure.across or (2 if len(drawn) in (2, 4) else 3)).resolve_scale(
+        opacity="independent"
+    )
     specification = {**whole.to_dict(validate=False), "config": {**PRINT.config(), "background": "white"}}
     if form == "png":
         return vl_convert.vegalite_to_png(specification, scale=2)
