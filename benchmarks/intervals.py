@@ -149,7 +149,10 @@ def judge_curves(asked: argparse.Namespace) -> None:
                     np.array([counted_at(one, recall, asked.figure).mean(axis=0) for one in s]) for s in (arm, other)
                 )
                 given = compare(*sides, seed=number, num_draws=500)  # as if shifts had not been found on these images
-                within = [one.low <= gap <= one.high for one, gap in zip(found.at, wanted, strict=True)]
+                within = [
+                    one.low <= gap <= one.high
+                    for one, gap in zip(map(found.at, range(len(wanted))), wanted, strict=True)
+                ]
                 mean = wanted.mean()
                 marks.append(
                     (

@@ -7,7 +7,7 @@ has one of 0.2 (results/cifar10).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args, overload
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -23,33 +23,16 @@ ENDLESS = 1e5  # beyond every lead: they are float16, 65,504 at most
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """A figure of an arm less the baseline's: at each of `recall` (G,), and their mean over that range.
+    """A figure of an arm less the baseline's: the mean over `recall` (G,), and `at(place)` one of these recalls.
 
-    `baseline` is the baseline's, mean over trials (G,).
+    `baseline` is the baseline's, mean over trials (G,). A single recall takes as long as the mean, and few are looked
+    at, so each is found when it is asked for.
     """
 
     recall: Array
     baseline: Array
-    at: Sequence[Difference]
     mean: Difference
-
-
-class _WhenAsked(Sequence[Difference]):
-    """Differences that are found when they are asked for: each takes as long as the mean, and few are looked at."""
-
-    def __init__(self, find: Callable[[int], Difference], num: int):
-        self.find, self.num = find, num
-
-    def __len__(self) -> int:
-        return self.num
-
-    @overload
-    def __getitem__(self, place: int) -> Difference: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Difference]: ...
-    def __getitem__(self, place: int | slice) -> Difference | Sequence[Difference]:
-        places = range(self.num)[place]
-        return self.find(places) if isinstance(places, int) else [self.find(one) for one in places]
+    at: Callable[[int], Difference]
 
 
 def recall_range(baseline: Sequence[Scores], num: int = NUM_RECALLS) -> Array:
@@ -102,7 +85,7 @@ def compare_curves(
     ...     return condense(np.array([[0.0, lead] for lead in leads]), [1, 1, 0, 0], important=(1,))
     >>> better, worse = scores(1.0, -0.5, -1.0, -2.0), scores(1.0, -1.5, -1.0, -2.0)
     >>> found = compare_curves([better, better], [worse, worse], seed=0, recall=np.array([0.5, 1.0]))
-    >>> [float(one.estimate) for one in found.at], float(found.mean.estimate)
+    >>> [float(found.at(place).estimate) for place in (0, 1)], float(found.mean.estimate)
     ([0.0, 0.25], 0.125)
     >>> float(compare_curves([better], [worse], seed=0, recall=np.array([1.0]), figure="alarms").mean.estimate)
     -0.25
@@ -118,11 +101,11 @@ def compare_curves(
     (mine, my_pull), (its, its_pull) = (_outcomes_of(side, grid, figure) for side in (arm, baseline))
     pull = my_pull - its_pull
 
-    def find(place: int) -> Difference:
+    def at(place: int) -> Difference:
         return compare(mine[:, place], its[:, place], besides=pull[:, place], groups=groups, seed=seed)
 
     mean = compare(mine.mean(axis=1), its.mean(axis=1), besides=pull.mean(axis=1), groups=groups, seed=seed)
-    return Gap(grid, its.mean(axis=(0, 2)), _WhenAsked(find, len(grid)), mean)
+    return Gap(grid, its.mean(axis=(0, 2)), mean, at)
 
 
 def _outcomes_of(side: Sequence[Scores], grid: Array, figure: Figure) -> tuple[Array, Array]:
@@ -145,14 +128,13 @@ def _outcomes_at(scores: Scores, grid: Array, figure: Figure) -> tuple[Array, Ar
     error = np.sqrt(np.sum((recalls * (1 - recalls) + 1 / num) / num, axis=1)) / len(num)
     low, high = (curve.reach((grid + step).clip(0.0, curve.mean_recall[-1])) for step in (-error, error))
     own = scores.labels[:, None] == np.array(scores.important)
-    counted, level = (correct, curve.accuracy) if figure == "accuracy" else _alarms(scores, own, curve.shift, states)
-    slope = divide(level[high] - level[low], curve.mean_recall[high] - curve.mean_recall[low])
+    counted, rise = correct, curve.accuracy[high] - curve.accuracy[low]
+    if figure == "alarms":
+        counted, more, fewer = (
+            np.array([scores.false_alarms(shift) for shift in curve.shift[at]], dtype=np.float64)
+            for at in (states, high, low)
+        )
+        rise = (more - fewer).mean(axis=1)
+    slope = divide(rise, curve.mean_recall[high] - curve.mean_recall[low])
     shares = own @ (len(scores) / (len(num) * num))
     return counted, np.nan_to_num(slope)[:, None] * shares * (recalls @ own.T - correct)
-
-
-def _alarms(scores: Scores, own: Array, shifts: Array, states: Array) -> tuple[Array, Array]:
-    """Which images are false alarms in some states (G, N), and their share in every state (K,)."""
-    best = np.where(own.any(axis=1), -np.inf, scores.lead.astype(np.float64).max(axis=1))
-    share = np.searchsorted(np.sort(-best), shifts, side="left") / len(scores)  # those with best + shift > 0
-    return (best + shifts[states, None] > 0).astype(np.float64), share

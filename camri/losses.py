@@ -230,13 +230,7 @@ def cosine_margin_softmax(
     >>> torch.isclose(loss.exp(), torch.tensor([2.0]))  # 0.5 − 0.3 = 0.2: a coin's toss
     tensor([True])
     """
-    cos = as_float(cos)
-    margins = per_class(margins, cos, "margins")
-    check(cos, labels, scale=scale, label_smoothing=label_smoothing, validate=validate, bound=1.01,
-           at_least_zero={"margins": margins})  # fmt: skip
-    index = labels.long().unsqueeze(-1)
-    logits = _scale(cos.scatter_add(-1, index, -margins[index]), scale)
-    return _cross_entropy(logits, labels, label_smoothing)
+    return _with_cosine_margins(cos, labels, margins, scale, label_smoothing, validate, both_sides=False)
 
 
 def two_sided_margin_softmax(
@@ -257,12 +251,26 @@ def two_sided_margin_softmax(
     >>> two_sided_margin_softmax(cos, torch.tensor([0, 1]), margins, 1.0) / math.log(2)  # coin tosses
     tensor([1., 1.])
     """
+    return _with_cosine_margins(cos, labels, margins, scale, label_smoothing, validate, both_sides=True)
+
+
+def _with_cosine_margins(
+    cos: Tensor,
+    labels: Tensor,
+    margins: Tensor,
+    scale: float | Tensor,
+    label_smoothing: float,
+    validate: bool,
+    both_sides: bool,
+) -> Tensor:
     cos = as_float(cos)
     margins = per_class(margins, cos, "margins")
     check(cos, labels, scale=scale, label_smoothing=label_smoothing, validate=validate, bound=1.01,
            at_least_zero={"margins": margins})  # fmt: skip
     index = labels.long().unsqueeze(-1)
-    logits = _scale((cos + margins).scatter_add(-1, index, -2 * margins[index]), scale)
+    if both_sides:  # raised everywhere, and lowered at the label by what that raised it and as much again
+        cos, margins = cos + margins, 2 * margins
+    logits = _scale(cos.scatter_add(-1, index, -margins[index]), scale)
     return _cross_entropy(logits, labels, label_smoothing)
 
 

@@ -466,8 +466,8 @@ def test_the_verdict_compares_whole_curves_over_shared_seeds(judged):
     assert against_ce["mean"] == {
         "estimate": wanted.mean.estimate, "low": wanted.mean.low, "high": wanted.mean.high
     }  # fmt: skip
-    assert against_ce["lower_end"]["estimate"] == wanted.at[0].estimate
-    assert against_ce["upper_end"]["estimate"] == wanted.at[-1].estimate
+    assert against_ce["lower_end"]["estimate"] == wanted.at(0).estimate
+    assert against_ce["upper_end"]["estimate"] == wanted.at(-1).estimate
     assert against_ce["mean"]["estimate"] > 0.03
     assert against_ce["chance_below_0"] < 0.2
     assert against_ce["validation"]["estimate"] != against_ce["mean"]["estimate"]

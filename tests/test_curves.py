@@ -22,13 +22,18 @@ def models(strength, num=6, seed=0, num_images=600):
     return found
 
 
+def everywhere(gap):
+    """The differences at all of its recalls."""
+    return [gap.at(place) for place in range(len(gap.recall))]
+
+
 def test_the_same_models_differ_by_nothing():
     arm = models(1.5)
     gap = compare_curves(arm, arm, seed=0)
     assert gap.mean.estimate == 0
     assert gap.mean.p == 1
     assert -0.0035 < gap.mean.low < 0 < gap.mean.high < 0.0035  # 1.96/602: on other images they would differ
-    assert all(one.estimate == 0 for one in gap.at)
+    assert all(one.estimate == 0 for one in everywhere(gap))
 
 
 def test_a_better_model_is_above_and_a_worse_one_below():
@@ -36,7 +41,7 @@ def test_a_better_model_is_above_and_a_worse_one_below():
     above, below = compare_curves(strong, weak, seed=0), compare_curves(weak, strong, seed=0)
     assert above.mean.low > 0.05
     assert below.mean.high < -0.05
-    assert all(one.low > 0 for one in above.at)
+    assert all(one.low > 0 for one in everywhere(above))
 
 
 def views(seed, important, num_images=600):
@@ -77,14 +82,14 @@ def test_intervals_are_those_of_shifts_found_anew_on_other_images(important, rec
     arm, baseline = views(3, important)
     gap = compare_curves([arm], [baseline], seed=0, recall=np.array(recall), figure=figure)
     drawn = drawn_gaps(arm, baseline, gap.recall, figure=figure)
-    for found, wanted in zip((*gap.at, gap.mean), (*drawn.T, drawn.mean(axis=1)), strict=True):
+    for found, wanted in zip((*everywhere(gap), gap.mean), (*drawn.T, drawn.mean(axis=1)), strict=True):
         assert found.draws.std() == pytest.approx(wanted.std(), rel=0.15)
     if figure == "alarms":
         mine, its = (alarms_at(one, trace(one), recall) for one in (arm, baseline))
-        assert [one.estimate for one in gap.at] == pytest.approx(mine - its)
+        assert [one.estimate for one in everywhere(gap)] == pytest.approx(mine - its)
         assert gap.baseline == pytest.approx(its)
         return
-    assert gap.at[0].estimate == pytest.approx(
+    assert gap.at(0).estimate == pytest.approx(
         np.subtract(*(trace(one).accuracy[trace(one).reach(recall[0])] for one in (arm, baseline)))
     )
 
@@ -115,7 +120,10 @@ def test_each_image_pulls_by_the_slope_over_one_standard_error_of_recall():
         counted.append([one.correct(trace(one).shift[trace(one).reach(recall)]) for one in (arm, baseline)])
         pull.append(np.subtract(*(pulls_one_by_one(one, recall) for one in (arm, baseline))))
     for gap, sides, besides in zip(
-        (*found.at, found.mean), (*counted, np.mean(counted, axis=0)), (*pull, np.mean(pull, axis=0)), strict=True
+        (*everywhere(found), found.mean),
+        (*counted, np.mean(counted, axis=0)),
+        (*pull, np.mean(pull, axis=0)),
+        strict=True,
     ):
         wanted = compare(sides[0][None], sides[1][None], besides=besides[None], groups=groups, seed=0)
         assert gap.draws == pytest.approx(wanted.draws)
@@ -161,9 +169,9 @@ def test_every_point_is_the_accuracy_at_that_recall():
                 curve = trace(one)
                 accuracies.append(curve.accuracy[np.flatnonzero(curve.mean_recall >= recall)[0]])
             wanted.append(accuracies)
-        assert gap.at[place].estimate == pytest.approx(np.diff(wanted, axis=1).mean() * -1)
+        assert gap.at(place).estimate == pytest.approx(np.diff(wanted, axis=1).mean() * -1)
         assert gap.baseline[place] == pytest.approx(np.mean(wanted, axis=0)[1])
-    assert gap.mean.estimate == pytest.approx(np.mean([one.estimate for one in gap.at]))
+    assert gap.mean.estimate == pytest.approx(np.mean([one.estimate for one in everywhere(gap)]))
 
 
 def test_the_range_of_one_class_goes_from_the_baselines_recall_to_half_its_misses():

@@ -74,8 +74,8 @@ def _compare(mine: Trials, its: Trials, name: str, baseline: Trials) -> dict[str
         "num": len(seeds),
         "mean": _interval(test.mean),
         "chance_below_0": test.mean.chance_of_fall(),
-        "lower_end": _interval(test.at[0]),
-        "upper_end": _interval(test.at[-1]),
+        "lower_end": _interval(test.at(0)),
+        "upper_end": _interval(test.at(-1)),
         "validation": _interval(gaps["val"].mean),
         "alarms": {**_interval(alarms.mean), "baseline": float(alarms.baseline.mean())},
     }

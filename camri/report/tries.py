@@ -11,7 +11,6 @@ from camri.report.table import BLANK, Cell, Table, cells
 from camri.report.titles import title_of
 
 TITLES = {  # of arms that are no methods
-    "two_sided": "margin on both sides of the boundary",
     "hardest": "margin against the strongest rival",
     "head_ce": "new cross-entropy head, frozen trunk",
     "head_l2softmax": "new L2-softmax head, frozen trunk",
@@ -76,10 +75,10 @@ def _gap(one: Mapping[str, Any], figure: str) -> str:
 
 def _title(arm: str) -> str:
     """
-    >>> _title("hardest_0.2"), _title("sam")
-    ('margin against the strongest rival, 0.2', 'sharpness-aware steps')
+    >>> _title("hardest_0.2"), _title("sam"), _title("two_sided_0.1")
+    ('margin against the strongest rival, 0.2', 'sharpness-aware steps', 'margin on both sides, 0.1')
     """
-    if arm in TITLES:
-        return TITLES[arm]
     name, _, size = arm.rpartition("_")
-    return f"{TITLES[name]}, {size}" if name in TITLES else title_of(arm)
+    if size[:1].isdigit():
+        return f"{_title(name)}, {size}"
+    return TITLES.get(arm) or title_of(arm)

@@ -31,7 +31,7 @@ def test_a_sharper_method_has_the_higher_curve(opened, gain):
     every = gap_records(reading, verdicts)
     assert camri["p_holm"] == pytest.approx(min(1.0, len(every) * wanted.mean.p))  # the least of them all
     assert camri["p_holm"] == min(one["p_holm"] for one in every)
-    assert (camri["first_low"], camri["last_high"]) == (wanted.at[0].low, wanted.at[-1].high)
+    assert (camri["first_low"], camri["last_high"]) == (wanted.at(0).low, wanted.at(-1).high)
     assert camri["recall_from"] == pytest.approx(sum(row.recall["test"][1] for row in baseline.rows) / 8)
     assert 1 - camri["recall_to"] == pytest.approx((1 - camri["recall_from"]) / 2)
 
