@@ -25,7 +25,7 @@ unit: $(VENV)/.dev  ## tests and doctests
 	$(PYTEST)
 
 docs: $(VENV)/.dev  ## fill the tables and pictures of README.md and docs/ from results/
-	$(BIN)/python -m camri.report.docs README.md docs/*.md
+	$(BIN)/python -m tools.docs README.md docs/*.md
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

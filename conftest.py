@@ -2,5 +2,5 @@
 
 import importlib.util
 
-NEED_TRITON = [f"camri/engine/{name}.py" for name in ("branch", "cuda", "flat", "graph")]
+NEED_TRITON = [f"camri/engine/{name}.py" for name in ("cuda", "cuda_replica", "fused_optimizer")]
 collect_ignore = [] if importlib.util.find_spec("triton") else NEED_TRITON

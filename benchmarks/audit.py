@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from camri.audit import Audit, audit, parts
-from camri.audit.scores import exact
+from camri.auditing import Audit, audit, verdict
+from camri.auditing.scores import exact
 from camri.metrics import Array
 from camri.stats import FALL
 
@@ -59,13 +59,13 @@ def given(recall: Array, accuracy: Array) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folds", type=int, default=parts.NUM_FOLDS)
+    parser.add_argument("--folds", type=int, default=verdict.NUM_FOLDS)
     parser.add_argument("--tables", type=int, default=200)
     parser.add_argument("--rows", type=int, nargs="+", default=[300, 1000, 4000])
     parser.add_argument("--group-rows", type=int, default=1, help="rows that come together")
     parser.add_argument("--ungrouped", action="store_true", help="do not tell the audit which rows come together")
     asked = parser.parse_args()
-    parts.NUM_FOLDS = asked.folds
+    verdict.NUM_FOLDS = asked.folds
     print("true changes in points, fall: of accuracy by more than half a point")
     print("             of every shift          of those called a gain                  intervals: within, below")
     print("bias   rows  recall accuracy  fall   share recall accuracy  fall (told)      recall      accuracy")

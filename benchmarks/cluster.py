@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from camri.engine import Outcome, Training
-from camri.engine.packs import PACK_SIZE
-from camri.engine.schedule import batch_size, steps_per_epoch
+from camri.engine.replica import PACK_SIZE
+from camri.engine.spec import batch_size, steps_per_epoch
 from camri.study import paper
-from camri.study.cost import KNOWN_DATA
-from camri.study.executor import find_executor
-from camri.study.facts import load_data
-from camri.study.packing import cut
+from camri.study.executor import KNOWN_DATA, cut, find_executor
 from camri.study.recipes import digits
+from camri.study.run_folder import load_data
 from camri.study.runner import run
 
 

@@ -22,7 +22,7 @@ import torch
 from camri.data import DataSet, Split, hold_out, load
 from camri.data.batches import to_float
 from camri.engine import FAST, PAPER, Training, Trial, train
-from camri.engine.environment import describe
+from camri.engine.environment import describe_environment
 from camri.engine.loop import ADAM_EPS
 from camri.engine.replica import Job, make
 from camri.methods import setting
@@ -42,7 +42,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device(asked.device)
     found = on_cuda(asked, device) if device.type == "cuda" else on_cpu(asked)
-    found = {"environment": describe(device), "date": time.strftime("%Y-%m-%d"), **found}
+    found = {"environment": describe_environment(device), "date": time.strftime("%Y-%m-%d"), **found}
     text = json.dumps(found, indent=1)
     print(text)
     if asked.json:

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.audit import IMPORTANT, made_rows
-from camri.audit.scores import exact
-from camri.guarantee import assure
+from camri.auditing.scores import exact
+from camri.decision import assure, trace
 from camri.metrics import Scores
-from camri.posthoc import trace
 
 
 def promised(scores: Scores, at_least: float, confidence: float, groups: np.ndarray | None = None) -> float | None:

@@ -17,9 +17,9 @@ from itertools import product
 import numpy as np
 from scipy.stats import norm, ttest_rel
 
-from camri.curves import common_range, compare_curves
+from camri.decision import trace
 from camri.metrics import Scores, condense
-from camri.posthoc import trace
+from camri.selection import common_range, compare_curves
 from camri.stats import compare
 
 BETTER = 0.3  # of one arm, in standard deviations of what decides an outcome

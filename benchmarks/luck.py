@@ -16,16 +16,16 @@ from pathlib import Path
 
 import numpy as np
 
-from camri.report.epochs import LATE, trial_curves
-from camri.report.reading import Reading
+from camri.report.charts import LATE, trial_curves
 from camri.report.titles import BASELINE
+from camri.study.reader import RunReader
 
 SETTINGS = 63  # the paper's grid of CAMRI: nine margins and seven scales
 
 
 def late_pairs(folder: Path, number: int) -> np.ndarray:
     """(N, 2): recall and accuracy on validation data after each late epoch of each cross-entropy trial."""
-    with Reading(folder) as reading:
+    with RunReader(folder) as reading:
         column = reading.columns[number]
         curves = list(trial_curves(reading, reading.settings(column, BASELINE)[0], column.indices).values())
     return np.concatenate([one[:, -(one.shape[1] // LATE) :].T for one in curves])

@@ -26,13 +26,13 @@ import camri
 from camri.data import DataSet, Split
 from camri.data.dataset import assemble
 from camri.engine import Training, Trial, train
-from camri.fitting import Fitted, handover
-from camri.fitting.inputs import prepare
+from camri.fitting import Fitted, outputs
+from camri.fitting.request import prepare
 from camri.methods import Setting, setting
-from camri.report.reading import Reading
-from camri.report.verdict import Judged, judge_column
-from camri.select import Candidate, Choice, Judgement, judge
-from camri.select import Trial as Scored
+from camri.selection import Candidate, Choice, Judgement, judge
+from camri.selection import Trial as Scored
+from camri.study.reader import RunReader
+from camri.study.verdict import Judged, judge_column
 
 IMPORTANT = 0
 CE = setting("ce")
@@ -142,7 +142,7 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
     inputs = prepare(data)
     assert inputs.standardise is not None
     mean, sd = map(torch.tensor, inputs.standardise)
-    with Reading(fitted.out) as reading:
+    with RunReader(fitted.out) as reading:
         (column,) = reading.columns
         best = judge_column(reading, column).best
         assert best is not None
@@ -208,7 +208,7 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=10, help="new seeds for the truth of steps")
     parser.add_argument("--fresh", type=int, default=20_000, help="rows for the truth")
     asked = parser.parse_args()
-    handover.can_draw = lambda: False  # a page takes seconds, and no figure is made by it
+    outputs.can_draw = lambda: False  # a page takes seconds, and no figure is made by it
     found = {}
     for case in asked.cases:
         fits = []

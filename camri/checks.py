@@ -1,4 +1,7 @@
-"""What losses and models refuse: wrong shapes and plain numbers always, values in tensors where they can be read."""
+"""What losses and models refuse: wrong shapes and plain numbers always, values in tensors where they can be read.
+
+Counters on the device that a forward pass reads and then advances.
+"""
 
 import math
 from numbers import Integral, Real
@@ -64,7 +67,7 @@ def eager() -> bool:
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
 
 
-def check(
+def check_loss_inputs(
     outputs: Tensor,
     labels: Tensor | None,
     *,
@@ -149,3 +152,23 @@ def _refuse_if(values: Tensor, wrong: Tensor, name: str, allowed: str) -> None:
     if bool(wrong.any()):
         at = tuple(wrong.nonzero()[0].tolist())
         raise InputError(f"{name} at {at} is {values[at].item():.6g}; allowed: {allowed}")
+
+
+def freeze_for_backward(counter: Tensor) -> Tensor:
+    """What the counter shows now; what follows from it stays so in a compiled backward pass too.
+
+    torch.compile may compute a value anew in the backward pass instead of keeping it, and then reads a counter that has
+    been advanced (https://github.com/pytorch/pytorch/pull/197039): dropout's mask was that of the next call, the
+    margin of a ramp that of the next step. An operator of our own is not computed anew; its result is kept.
+    """
+    return _copy(counter) if torch.compiler.is_compiling() else counter
+
+
+@torch.library.custom_op("camri::reading", mutates_args=())
+def _copy(counter: Tensor) -> Tensor:
+    return counter.clone()
+
+
+@_copy.register_fake
+def _(counter: Tensor) -> Tensor:
+    return torch.empty_like(counter)

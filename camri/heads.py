@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from camri.checks import is_size
 from camri.errors import InputError, closest
-from camri.initial import draw
+from camri.models import draw
 
 # Below this length a vector counts as zero: the squares of its entries would soon be no normal float32.
 TINY_LENGTH = 1e-15

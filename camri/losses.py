@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from camri.checks import as_float, check, eager, per_class, square, usable
+from camri.checks import as_float, check_loss_inputs, eager, per_class, square, usable
 from camri.errors import InputError, closest
 
 BEYOND_PI = ("monotone", "paper", "clip")
@@ -30,7 +30,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.
     tensor([4.])
     """
     logits = as_float(logits)
-    check(logits, labels, label_smoothing=label_smoothing, validate=validate)
+    check_loss_inputs(logits, labels, label_smoothing=label_smoothing, validate=validate)
     return -_at_label(torch.log_softmax(logits, dim=-1), labels, label_smoothing)
 
 
@@ -48,7 +48,9 @@ def weighted_cross_entropy(
     """
     logits = as_float(logits)
     weights = per_class(weights, logits, "weights")
-    check(logits, labels, label_smoothing=label_smoothing, validate=validate, at_least_zero={"weights": weights})
+    check_loss_inputs(
+        logits, labels, label_smoothing=label_smoothing, validate=validate, at_least_zero={"weights": weights}
+    )
     return -_at_label(weights * torch.log_softmax(logits, dim=-1), labels, label_smoothing)
 
 
@@ -73,7 +75,7 @@ def real_world_weight_cross_entropy(
     logits = as_float(logits)
     false_negative = per_class(false_negative, logits, "false_negative")
     false_positive = square(false_positive, logits, "false_positive")
-    check(
+    check_loss_inputs(
         logits,
         labels,
         label_smoothing=label_smoothing,
@@ -114,7 +116,7 @@ def wasserstein(
         raise InputError(f"entropy={entropy!r} is not allowed; it must be a finite number of at least 0")
     at_least_zero = {"cost": cost}
     if not isinstance(targets, Tensor) or not targets.is_floating_point():
-        check(logits, targets, validate=validate, at_least_zero=at_least_zero)
+        check_loss_inputs(logits, targets, validate=validate, at_least_zero=at_least_zero)
         log_h = torch.log_softmax(logits, dim=-1)
         return (log_h.exp() * (cost.T[targets.long()] + entropy * (log_h - 1))).sum(dim=-1)
 
@@ -127,7 +129,9 @@ def wasserstein(
         raise InputError("entropy=0 needs class indices as targets; with distributions it must be positive")
     if num_iterations < 1:
         raise InputError(f"num_iterations={num_iterations!r} is not allowed; it must be 1 or more")
-    check(logits, None, validate=validate, at_least_zero={**at_least_zero, "targets": targets}, sums_to_one=targets)
+    check_loss_inputs(
+        logits, None, validate=validate, at_least_zero={**at_least_zero, "targets": targets}, sums_to_one=targets
+    )
     return _sinkhorn(logits, targets.to(logits.dtype), cost, entropy, num_iterations, validate)
 
 
@@ -155,7 +159,9 @@ def margin_softmax(
     smallest = torch.finfo(usable(cos).dtype).eps
     cos = as_float(cos)
     margins = per_class(margins, cos, "margins")
-    check(cos, labels, scale=scale, margins=margins, label_smoothing=label_smoothing, validate=validate, bound=1.01)
+    check_loss_inputs(
+        cos, labels, scale=scale, margins=margins, label_smoothing=label_smoothing, validate=validate, bound=1.01
+    )
     logits = _scale(_add_widening(cos, labels, margins, beyond_pi, smallest), scale)
     return _cross_entropy(logits, labels, label_smoothing)
 
@@ -180,7 +186,7 @@ def add_angular_margin(
     smallest = torch.finfo(usable(cos).dtype).eps
     cos = as_float(cos)
     margins = per_class(margins, cos, "margins")
-    check(cos, labels, margins=margins, validate=validate, bound=1.01)
+    check_loss_inputs(cos, labels, margins=margins, validate=validate, bound=1.01)
     return _add_widening(cos, labels, margins, beyond_pi, smallest)
 
 
@@ -265,7 +271,7 @@ def _with_cosine_margins(
 ) -> Tensor:
     cos = as_float(cos)
     margins = per_class(margins, cos, "margins")
-    check(cos, labels, scale=scale, label_smoothing=label_smoothing, validate=validate, bound=1.01,
+    check_loss_inputs(cos, labels, scale=scale, label_smoothing=label_smoothing, validate=validate, bound=1.01,
            at_least_zero={"margins": margins})  # fmt: skip
     index = labels.long().unsqueeze(-1)
     if both_sides:  # raised everywhere, and lowered at the label by what that raised it and as much again
@@ -317,7 +323,7 @@ def focal(
     checked = {"gamma": gammas}
     if weights is not None:
         checked["weights"] = weights = per_class(weights, logits, "weights")
-    check(logits, labels, label_smoothing=label_smoothing, validate=validate, at_least_zero=checked)
+    check_loss_inputs(logits, labels, label_smoothing=label_smoothing, validate=validate, at_least_zero=checked)
     damped = (gammas * _log_one_minus_softmax(logits)).exp() * torch.log_softmax(logits, dim=-1)
     return -_at_label(damped if weights is None else weights * damped, labels, label_smoothing)
 
@@ -340,7 +346,9 @@ def logit_adjusted(
     """
     logits = as_float(logits)
     adjustments = per_class(adjustments, logits, "adjustments")
-    check(logits, labels, label_smoothing=label_smoothing, validate=validate, finite={"adjustments": adjustments})
+    check_loss_inputs(
+        logits, labels, label_smoothing=label_smoothing, validate=validate, finite={"adjustments": adjustments}
+    )
     return -_at_label(torch.log_softmax(logits + adjustments, dim=-1), labels, label_smoothing)
 
 
@@ -362,7 +370,7 @@ def vector_scaling(
     logits = as_float(logits)
     scales = per_class(scales, logits, "scales")
     shifts = per_class(shifts, logits, "shifts")
-    check(logits, labels, label_smoothing=label_smoothing, validate=validate, finite={"shifts": shifts},
+    check_loss_inputs(logits, labels, label_smoothing=label_smoothing, validate=validate, finite={"shifts": shifts},
            at_least_zero={"scales": scales})  # fmt: skip
     loss = -_at_label(torch.log_softmax(scales * logits + shifts, dim=-1), labels, label_smoothing)
     return loss if weights is None else loss * _label_weights(weights, logits, labels, validate)
@@ -428,5 +436,5 @@ def _sinkhorn(
 def _label_weights(weights: Tensor, outputs: Tensor, labels: Tensor, validate: bool) -> Tensor:
     outputs = as_float(outputs)
     weights = per_class(weights, outputs, "weights")
-    check(outputs, None, validate=validate, at_least_zero={"weights": weights})
+    check_loss_inputs(outputs, None, validate=validate, at_least_zero={"weights": weights})
     return weights[labels.long()]  # uint8 would be taken for a mask

@@ -14,7 +14,7 @@ from typing import Any
 
 from camri import modules, penalties
 from camri.errors import InputError, closest
-from camri.installed import find_installed
+from camri.imports import find_installed
 
 MARGIN_UNIT = math.pi / 64  # the paper's step for margins
 

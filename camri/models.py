@@ -1,25 +1,153 @@
-"""Trunks: inputs -> features (B, D), with D in `num_features`; each is written for one replica.
+"""First values of models: drawn from a generator, or read from a file.
+
+Dropout whose masks follow from a seed and the number of the call, so that a trial depends on its own seed alone.
+
+Trunks: inputs -> features (B, D), with D in `num_features`; each is written for one replica.
 
 A classifier is a trunk and a head: `Classifier(trunk, head)`. Initial values come from the `generator`
 that the caller gives and from nothing else, so that a trial depends on its own seed alone.
 """
 
+import hashlib
 import importlib
 import inspect
 import itertools
 import math
+import struct
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor, nn
 
-from camri.checks import is_size
-from camri.dropout import Dropout
+from camri.checks import freeze_for_backward, is_size
 from camri.errors import InputError, closest
-from camri.initial import draw, start_from
-from camri.installed import find_installed
+from camri.imports import find_installed
+
+CLASSIFIERS = ("head.", "fc.", "classifier.")  # what files of whole models hold beside a trunk
+
+
+def draw(weight: Tensor, init: Callable[..., Tensor], generator: torch.Generator | None) -> None:
+    """Nothing; `weight` is filled, drawn on the generator's own device, so that it is the same on any other."""
+    with torch.no_grad():
+        if generator is None:
+            init(weight)
+        else:
+            drawn = torch.empty(weight.shape, dtype=torch.float32, device=generator.device)
+            weight.copy_(init(drawn, generator=generator))
+
+
+def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
+    """Nothing; the trunk's values are those of a safetensors file, whose names and shapes must be the trunk's.
+
+    A file of a whole classifier serves too: "trunk." before its names is taken off, and its last layer is left out.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        found = load(data)
+    except OSError as error:
+        raise InputError(f"weights {path} cannot be read ({error.strerror}); give a safetensors file") from None
+    except (SafetensorError, ValueError) as error:
+        raise InputError(f"weights {path} is not a safetensors file ({error})") from None
+    if digest is not None and hashlib.sha256(data).hexdigest() != digest:
+        raise InputError(f"weights {path} has changed since the training began; put the file back, or begin anew")
+    if any(name.startswith("trunk.") for name in found):
+        found = {name.removeprefix("trunk."): tensor for name, tensor in found.items() if name.startswith("trunk.")}
+    counters = "num_batches_tracked"  # batch norm's; not every file has them
+    wanted = {name: tensor for name, tensor in trunk.state_dict().items() if not name.endswith(counters)}
+    for name, tensor in wanted.items():
+        if name not in found:
+            raise InputError(f"weights {path} has no {name!r}, which the model has; {closest(name, found)}")
+        if found[name].shape != tensor.shape:
+            given, needed = tuple(found[name].shape), tuple(tensor.shape)
+            raise InputError(
+                f"weights {path}: {name!r} has shape {given}, and the model needs {needed}; give weights of this model"
+            )
+    for name in found:
+        if name not in wanted and not name.endswith(counters) and not name.startswith(CLASSIFIERS):
+            raise InputError(f"weights {path} has {name!r}, which the model does not have; {closest(name, wanted)}")
+    trunk.load_state_dict({name: found[name] for name in wanted}, strict=False)
+
+
+class Dropout(nn.Module):
+    """`x` with each entry zeroed with probability `p` and the rest scaled by 1 / (1 - p), in training only.
+
+    Until it is seeded this is `F.dropout`. With a seed the mask is a hash of (seed, number of the call, position):
+    it depends on nothing else, is the same on every device, needs no generator, and can be compiled, captured in a
+    CUDA graph and resumed at any call.
+
+    >>> drop = Dropout(0.5)
+    >>> seed_dropout(drop, 0)
+    >>> drop(torch.ones(8))
+    tensor([2., 2., 0., 2., 0., 0., 0., 2.])
+    """
+
+    calls: Tensor
+    seeds: Tensor
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not (isinstance(p, (int, float, Real)) and 0 <= p < 1):
+            raise InputError(f"dropout p={p!r} must be a number of at least 0 and below 1")
+        self.p = p
+        self.seeded = False
+        # Tensors and not numbers: a compiler would make one version of the model for each seed.
+        self.register_buffer("seeds", torch.zeros(2, dtype=torch.int32), persistent=False)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int32), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        if not self.seeded:
+            return F.dropout(x, self.p, self.training)
+        key = _hash(freeze_for_backward(self.calls), self.seeds[1]) + self.seeds[0]
+        kept = _hash(_position(x), key) >= round((self.p - 0.5) * 2**32)
+        self.calls += 1
+        return torch.where(kept, x * (1 / (1 - self.p)), 0)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def seed_dropout(model: nn.Module, seed: int) -> None:
+    """Nothing; the masks of every `Dropout` in `model` follow from `seed` from now on, the calls counted from 0."""
+    for place, layer in enumerate(_layers(model)):
+        digest = hashlib.blake2b(f"dropout/{seed}/{place}".encode(), digest_size=8).digest()
+        layer.seeded = True
+        layer.seeds.copy_(torch.tensor(struct.unpack(">ii", digest), dtype=torch.int32))
+        layer.calls.zero_()
+
+
+def resume_dropout(model: nn.Module, num_calls: int | Tensor) -> None:
+    """Nothing; the masks of every `Dropout` in `model` go on as if that many calls had been made."""
+    for layer in _layers(model):
+        layer.calls.fill_(num_calls)
+
+
+def _layers(model: nn.Module) -> list[Dropout]:
+    return [module for module in model.modules() if isinstance(module, Dropout)]
+
+
+def _position(x: Tensor) -> Tensor:
+    """The number of each entry, int32, counted with the channels last, as images lie in memory."""
+    number = torch.arange(x.numel(), dtype=torch.int32, device=x.device)
+    return number.view(x.shape) if x.dim() != 4 else number.view(x.movedim(1, -1).shape).movedim(-1, 1)
+
+
+def _hash(x: Tensor, key: Tensor | int) -> Tensor:
+    """int32 -> int32 that looks random (Ellis' lowbias32 between two additions of the key); products wrap around."""
+    for multiplier, shift in ((0x7FEB352D, 15), (-0x7B935975, 16)):
+        x = x + key
+        x = x ^ ((x >> 16) & 0xFFFF)
+        x = x * multiplier
+        x = x ^ ((x >> shift) & (2 ** (32 - shift) - 1))
+    return x
+
 
 Generator = torch.Generator | None
 

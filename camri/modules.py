@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from camri import losses
-from camri.checks import as_float
-from camri.counters import reading
+from camri.checks import as_float, freeze_for_backward
 from camri.errors import InputError, closest
 from camri.penalties import ClassKey, important_matrix, important_vector
 
@@ -107,7 +106,7 @@ class Criterion(nn.Module):
         if end == 0:
             return 1.0
         width = max(end - start, 1)
-        return ((reading(self.step) - (end - width)) / width).clamp(0, 1)
+        return ((freeze_for_backward(self.step) - (end - width)) / width).clamp(0, 1)
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         per_sample = self.loss(outputs, labels, **self._parameters_at(self.strength()))

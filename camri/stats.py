@@ -143,7 +143,7 @@ def compare(
     groups: (N,), the patient or the film of each image, where several are of one: images then count for as many as they
     are worth (`design_effect`, within each part).
     besides: (S, N), rows of mean 0: what an image does to arm − other apart from its own outcome, where the arms were
-    set on these images (camri.curves). The estimate stays what it is.
+    set on these images (camri.selection). The estimate stays what it is.
 
     Seeds are drawn with replacement, images too, jointly for both arms and all seeds. Drawing cells of the table counts
     the noise of single cells three times; here seed means and image means are drawn, which hold it once each, and the

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import camri
 from camri.data import Split, hold_out, load
+from camri.decision import choose_shift
 from camri.metrics import Scores, condense
-from camri.posthoc import choose_shift
 
 
 def as_tensors(split: Split) -> TensorDataset:

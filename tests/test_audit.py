@@ -18,21 +18,18 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from typer.testing import CliRunner
 
-from camri.audit import audit, read_scores
-from camri.audit import verdict as auditing
-from camri.audit.answer import answer, class_table, how_to_use, note, price_table
-from camri.audit.calibration import MOST_ROWS, Calibration
-from camri.audit.change import compare_rows
-from camri.audit.page import curve_records, facts, render, write_page
-from camri.audit.page import words as page_words
-from camri.audit.parts import draw_folds
-from camri.audit.result import Rate
-from camri.audit.scores import encode_labels, exact
+from camri.auditing import audit, read_scores
+from camri.auditing import verdict as auditing
+from camri.auditing.answer import answer, class_table, how_to_use, note, price_table
+from camri.auditing.page import curve_records, facts, render, write_page
+from camri.auditing.page import words as page_words
+from camri.auditing.result import Rate, compare_rows
+from camri.auditing.scores import encode_labels, exact
+from camri.auditing.verdict import MOST_ROWS, Calibration, draw_folds
 from camri.cli import app
+from camri.decision import assure, choose_shift
 from camri.errors import InputError
-from camri.guarantee import assure
-from camri.posthoc import choose_shift
-from camri.report.glossary import WORDS
+from camri.report.page import WORDS
 from camri.stats import design_effect, wilson
 
 CLASSES = ("limit", "stop", "yield", "entry")

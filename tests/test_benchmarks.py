@@ -26,15 +26,15 @@ from benchmarks.prize.replica import LARGEST_MARGIN_RAD, RHO, Replica
 from benchmarks.prize.store import Folder, Kept
 from benchmarks.prize.workshop import Workshop
 from camri import losses
-from camri.audit import audit
-from camri.curves import compare_curves, recall_range
+from camri.auditing import audit
 from camri.data import hold_out, load
+from camri.decision import assure
 from camri.engine import Training, Trial, train
 from camri.engine.replica import make
 from camri.errors import InputError
-from camri.guarantee import assure
 from camri.losses import two_sided_margin_softmax
 from camri.metrics import condense
+from camri.selection import compare_curves, recall_range
 from camri.study import runner
 from camri.study.executor import LocalExecutor
 from camri.study.spec import study

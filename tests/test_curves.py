@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from camri.curves import common_range, compare_curves, recall_range
+from camri.decision import trace
 from camri.errors import InputError
 from camri.metrics import Scores, condense
-from camri.posthoc import trace
+from camri.selection import common_range, compare_curves, recall_range
 from camri.stats import compare
 
 

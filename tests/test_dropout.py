@@ -7,10 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from camri.dropout import Dropout, resume_dropout, seed_dropout
 from camri.errors import InputError
 from camri.heads import CosineHead
-from camri.models import Classifier, build
+from camri.models import Classifier, Dropout, build, resume_dropout, seed_dropout
 
 
 def seeded(seed=0):

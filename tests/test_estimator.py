@@ -19,11 +19,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import camri
-from camri import CamriClassifier, InputError
+from camri import CamriClassifier, InputError, estimators
+from camri.decision import Prior, choose_shift
 from camri.engine import Stopped
-from camri.estimator import classifier
-from camri.export.config import digest
-from camri.posthoc import Prior, choose_shift
+from camri.export.folder import config_digest
 
 QUICK = {"epochs": 10, "random_state": 0}
 
@@ -50,7 +49,7 @@ def test_scikit_learn_finds_nothing():
 
 
 def test_scikit_learn_finds_nothing_when_a_class_is_important(monkeypatch):
-    monkeypatch.setattr(classifier, "find_important", lambda important, classes: {0: None})
+    monkeypatch.setattr(estimators, "find_important", lambda important, classes: {0: None})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = check_estimator(CamriClassifier(epochs=20))
@@ -93,7 +92,7 @@ def test_shift_is_chosen_on_rows_that_were_held_out():
 def test_the_shift_is_what_a_prior_allows(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        classifier, "choose_shift", lambda scores, **how: asked.append(scores) or choose_shift(scores, **how)
+        estimators, "choose_shift", lambda scores, **how: asked.append(scores) or choose_shift(scores, **how)
     )
     X, y, *_ = rare(1500)
     model = CamriClassifier("stop", method="ce", validation_fraction=0.4, **QUICK).fit(X, y)
@@ -305,7 +304,7 @@ def test_load_refuses_what_is_not_an_estimator(tmp_path):
     assert CamriClassifier.load(tmp_path / "model").random_state is None
     config = json.loads(path.read_text())
     config["preprocessing"]["estimator"]["params"]["sclae"] = 1
-    path.write_text(json.dumps({**config, "sha256": digest(config)}))
+    path.write_text(json.dumps({**config, "sha256": config_digest(config)}))
     with pytest.raises(InputError, match=r"is damaged \(.*'sclae'.*\); copy"):
         CamriClassifier.load(tmp_path / "model")
 
@@ -327,6 +326,6 @@ def test_an_interrupt_is_an_interrupt_and_a_failure_an_error(monkeypatch):
         CamriClassifier(method="ce", learning_rate=99.0, epochs=200, training_options={"optimizer": "sgd"}).fit(X, y)
     with pytest.raises(RuntimeError, match=r"^training failed: ValueError: Expected more than 1 value per channel .*$"):
         CamriClassifier(batch_size=1, epochs=1).fit(X, y)
-    monkeypatch.setattr(classifier, "train", stop)
+    monkeypatch.setattr(estimators, "train", stop)
     with pytest.raises(KeyboardInterrupt):
         CamriClassifier().fit(X, y)

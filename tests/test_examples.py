@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from camri.report.gaps import gap_records
-from camri.report.reading import Reading
+from camri.report.equal_recall import gap_records
 from camri.report.tables import honest_records, paper_records
-from camri.report.verdict import judge_columns
+from camri.study.reader import RunReader
+from camri.study.verdict import judge_columns
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -65,7 +65,7 @@ def test_own_method(monkeypatch, tmp_path):
     words = ["study", "run", f"{package}/study.toml", "--out", f"{tmp_path}/run", "--device", "cpu", "--workers", "2"]
     code = f"import own_method, sys; sys.argv[1:] = {words}; import camri.cli; camri.cli.main()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
-    with Reading(tmp_path / "run") as reading:
+    with RunReader(tmp_path / "run") as reading:
         (column,) = reading.columns
         assert [(one.title, len(one.rows)) for one in reading.settings(column, "poly")] == [
             ("poly eps=1", 2),

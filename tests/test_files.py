@@ -11,7 +11,7 @@ import pytest
 
 from camri.errors import InputError
 from camri.files import PART, SCRATCH, replacing, scratch_folder
-from camri.study.lock import refuse_other_files
+from camri.study.run_folder import refuse_other_files
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path):

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from camri.decision import assure, chance_of_luck, trace
 from camri.errors import InputError
-from camri.guarantee import assure, chance_of_luck
 from camri.metrics import Scores, condense
-from camri.posthoc import trace
 
 
 def made(seed, num_rows=150, important=(1,), num_classes=4):

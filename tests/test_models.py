@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from camri.dropout import Dropout, seed_dropout
 from camri.errors import InputError
 from camri.heads import CosineHead, LinearHead
-from camri.models import MLP, Classifier, PaperCNN, ResNet18, SmallCNN, build
+from camri.models import MLP, Classifier, Dropout, PaperCNN, ResNet18, SmallCNN, build, seed_dropout
 
 
 def seeded(seed=0):

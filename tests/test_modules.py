@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import camri
-from camri import losses, penalties
+from camri import losses, modules, penalties
 from camri.errors import InputError
 
 COS = torch.tanh(torch.randn(20, 4, generator=torch.Generator().manual_seed(0)))
@@ -24,13 +24,13 @@ def is_it(index):
 
 
 OBJECTS = {
-    "ce": (camri.CrossEntropyLoss(), losses.cross_entropy(COS, LABELS)),
+    "ce": (modules.CrossEntropyLoss(), losses.cross_entropy(COS, LABELS)),
     "wce": (
         camri.WeightedCrossEntropyLoss(4, {"dog": 8.0}, classes=NAMES),
         losses.weighted_cross_entropy(COS, LABELS, torch.tensor([1.0, 8, 1, 1])),
     ),
     "crwwce": (
-        camri.RealWorldWeightCrossEntropyLoss(4, {1: 8.0}, {1: 2.0}),
+        modules.RealWorldWeightCrossEntropyLoss(4, {1: 8.0}, {1: 2.0}),
         losses.real_world_weight_cross_entropy(
             COS, LABELS, torch.tensor([1.0, 8, 1, 1]), penalties.important_matrix(4, {1: 2.0})
         ),
@@ -40,17 +40,17 @@ OBJECTS = {
         losses.cross_entropy(COS, LABELS) + 2.0 * is_it(NAMES.index("cat")) + 0.5 * is_it(NAMES.index("dog")),
     ),
     "wasserstein": (
-        camri.WassersteinLoss(4, {1: 2.0}, entropy=0.1),
+        modules.WassersteinLoss(4, {1: 2.0}, entropy=0.1),
         losses.wasserstein(COS, LABELS, penalties.important_matrix(4, {1: 2.0}), 0.1),
     ),
-    "l2softmax": (camri.L2SoftmaxLoss(4, 8.0), losses.margin_softmax(COS, LABELS, torch.zeros(4), 8.0)),
-    "arcface": (camri.ArcFaceLoss(4, 0.3, 8.0), losses.margin_softmax(COS, LABELS, torch.full((4,), 0.3), 8.0)),
+    "l2softmax": (modules.L2SoftmaxLoss(4, 8.0), losses.margin_softmax(COS, LABELS, torch.zeros(4), 8.0)),
+    "arcface": (modules.ArcFaceLoss(4, 0.3, 8.0), losses.margin_softmax(COS, LABELS, torch.full((4,), 0.3), 8.0)),
     "camri": (
         camri.CamriLoss(4, {"dog": 0.3}, 8.0, classes=NAMES),
         losses.margin_softmax(COS, LABELS, torch.tensor([0, 0.3, 0, 0]), 8.0),
     ),
     "cosface": (
-        camri.CosFaceLoss(4, {1: 0.2}, 8.0),
+        modules.CosFaceLoss(4, {1: 0.2}, 8.0),
         losses.cosine_margin_softmax(COS, LABELS, torch.tensor([0, 0.2, 0, 0]), 8.0),
     ),
     "two_sided": (
@@ -58,12 +58,12 @@ OBJECTS = {
         losses.two_sided_margin_softmax(COS, LABELS, torch.tensor([0, 0.2, 0, 0]), 8.0),
     ),
     "ldam": (
-        camri.LdamLoss([0.1, 0.2, 0.3, 0.4], weights=W),
+        modules.LdamLoss([0.1, 0.2, 0.3, 0.4], weights=W),
         losses.ldam(COS, LABELS, 0.1 * torch.arange(1, 5), 30.0, W),
     ),
-    "focal": (camri.FocalLoss(1.5, weights=W), losses.focal(COS, LABELS, 1.5, W)),
+    "focal": (modules.FocalLoss(1.5, weights=W), losses.focal(COS, LABELS, 1.5, W)),
     "logit_adjusted": (camri.LogitAdjustedLoss(-W), losses.logit_adjusted(COS, LABELS, -W)),
-    "vector_scaling": (camri.VectorScalingLoss(W, -W, weights=W), losses.vector_scaling(COS, LABELS, W, -W, W)),
+    "vector_scaling": (modules.VectorScalingLoss(W, -W, weights=W), losses.vector_scaling(COS, LABELS, W, -W, W)),
 }
 
 
@@ -121,12 +121,12 @@ def test_leading_dimensions_change_nothing(name, smoothing):
 
 def test_what_is_not_said_is_as_in_the_articles():
     assert camri.CamriLoss(4, {1: 0.2}).options == {"scale": 8.0, "beyond_pi": "monotone"}
-    assert camri.CosFaceLoss(4, {1: 0.2}).options == {"scale": 8.0}
-    assert camri.LdamLoss(W).options == {"scale": 30.0}
-    assert camri.FocalLoss().gamma.item() == 2.0
+    assert modules.CosFaceLoss(4, {1: 0.2}).options == {"scale": 8.0}
+    assert modules.LdamLoss(W).options == {"scale": 30.0}
+    assert modules.FocalLoss().gamma.item() == 2.0
     cost = penalties.important_matrix(4, {1: 2.0})
     torch.testing.assert_close(
-        camri.WassersteinLoss(4, {1: 2.0})(COS, LABELS), losses.wasserstein(COS, LABELS, cost, 0.0).mean()
+        modules.WassersteinLoss(4, {1: 2.0})(COS, LABELS), losses.wasserstein(COS, LABELS, cost, 0.0).mean()
     )
 
 
@@ -178,7 +178,7 @@ def test_the_ramp_goes_on_after_a_checkpoint_and_margins_are_the_constructors():
 
 def test_scalings_and_adjustments_are_off_in_eval_but_weights_stay():
     plain = losses.cross_entropy(COS, LABELS).mean()
-    torch.testing.assert_close(camri.VectorScalingLoss(W, -W).eval()(COS, LABELS), plain)
+    torch.testing.assert_close(modules.VectorScalingLoss(W, -W).eval()(COS, LABELS), plain)
     torch.testing.assert_close(camri.LogitAdjustedLoss(-W).eval()(COS, LABELS), plain)
     weighted = camri.WeightedCrossEntropyLoss(4, {1: 8.0})
     torch.testing.assert_close(weighted.eval()(COS, LABELS), weighted.train()(COS, LABELS))
@@ -204,7 +204,7 @@ def test_label_smoothing_reaches_every_loss():
 
 
 def test_wasserstein_with_smoothed_labels_is_the_distribution_form():
-    loss = camri.WassersteinLoss(4, {1: 2.0}, entropy=0.5, label_smoothing=0.2)
+    loss = modules.WassersteinLoss(4, {1: 2.0}, entropy=0.5, label_smoothing=0.2)
     soft = 0.8 * torch.nn.functional.one_hot(LABELS, 4) + 0.05
     want = losses.wasserstein(COS, soft, penalties.important_matrix(4, {1: 2.0}), 0.5).mean()
     torch.testing.assert_close(loss(COS, LABELS), want)
@@ -212,7 +212,7 @@ def test_wasserstein_with_smoothed_labels_is_the_distribution_form():
 
 def test_logits_are_cosines_times_scale():
     torch.testing.assert_close(camri.CamriLoss(4, {1: 0.3}, 8.0).logits(COS), 8 * COS)
-    assert camri.CrossEntropyLoss().logits(COS) is COS
+    assert modules.CrossEntropyLoss().logits(COS) is COS
     precise = camri.CamriLoss(4, {1: 0.3}, 8.0).logits(COS.double() / 3)
     torch.testing.assert_close(precise, COS.double() * (8 / 3))  # float64 stays float64
 
@@ -234,21 +234,27 @@ def test_parameters_follow_the_module_to_another_dtype_and_nothing_is_trained():
         (lambda: camri.CamriLoss(4, {1: 0.3}, ramp=(5, 2)), r"ramp=\(5, 2\)"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, beyond_pi="linear"), "beyond_pi='linear'"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, reduction="avg"), "reduction='avg'"),
-        (lambda: camri.CrossEntropyLoss(label_smoothing=1.5), "label_smoothing=1.5"),
-        (lambda: camri.WassersteinLoss(4, {1: 2.0}, entropy=0.1, label_smoothing=1.0), r"label_smoothing=1\.0"),
-        (lambda: camri.WassersteinLoss(4, {1: 2.0}, entropy=0.1, label_smoothing=-0.1), r"label_smoothing=-0\.1"),
+        (lambda: modules.CrossEntropyLoss(label_smoothing=1.5), "label_smoothing=1.5"),
+        (lambda: modules.WassersteinLoss(4, {1: 2.0}, entropy=0.1, label_smoothing=1.0), r"label_smoothing=1\.0"),
         (
-            lambda: camri.WassersteinLoss(4, {1: 2.0}, entropy=1e-3, label_smoothing=0.2),
+            lambda: modules.WassersteinLoss(4, {1: 2.0}, entropy=0.1, label_smoothing=-0.1),
+            r"label_smoothing=-0\.1",
+        ),
+        (
+            lambda: modules.WassersteinLoss(4, {1: 2.0}, entropy=1e-3, label_smoothing=0.2),
             "Sinkhorn misses its marginals",
         ),
-        (lambda: camri.WassersteinLoss(4, {1: 2.0}, label_smoothing=0.1), r"label_smoothing=0\.1 .*entropy must be"),
+        (
+            lambda: modules.WassersteinLoss(4, {1: 2.0}, label_smoothing=0.1),
+            r"label_smoothing=0\.1 .*entropy must be",
+        ),
         (lambda: camri.CamriLoss(4, [1]), r"important=\[1\] says no strengths"),
         (lambda: camri.WeightedCrossEntropyLoss(4, "dog", classes=NAMES), "important='dog' says no strengths"),
-        (lambda: camri.RealWorldWeightCrossEntropyLoss(4, [1], {1: 2.0}), "says no strengths"),
-        (lambda: camri.RealWorldWeightCrossEntropyLoss(4, {1: 2.0}, [1]), "says no strengths"),
-        (lambda: camri.WassersteinLoss(4, [1]), "says no strengths"),
-        (lambda: camri.L2SoftmaxLoss(1, 8.0), "num_classes=1 must be a whole number of at least 2"),
-        (lambda: camri.ArcFaceLoss(4.0, 0.3, 8.0), r"num_classes=4\.0 must be"),
+        (lambda: modules.RealWorldWeightCrossEntropyLoss(4, [1], {1: 2.0}), "says no strengths"),
+        (lambda: modules.RealWorldWeightCrossEntropyLoss(4, {1: 2.0}, [1]), "says no strengths"),
+        (lambda: modules.WassersteinLoss(4, [1]), "says no strengths"),
+        (lambda: modules.L2SoftmaxLoss(1, 8.0), "num_classes=1 must be a whole number of at least 2"),
+        (lambda: modules.ArcFaceLoss(4.0, 0.3, 8.0), r"num_classes=4\.0 must be"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, "8"), "scale of type str"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, torch.nn.Parameter(torch.tensor(8.0))), "scale of type Parameter"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, torch.ones(4)), r"scale=tensor\(\[1"),
@@ -258,9 +264,12 @@ def test_parameters_follow_the_module_to_another_dtype_and_nothing_is_trained():
         (lambda: camri.CamriLoss(4, {1: 0.3}, ramp=(-1, 2)), r"ramp=\(-1, 2\)"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, label_smoothing=None), "label_smoothing=None"),
         (lambda: camri.LogitAdjustedLoss([0.0, -math.inf]), r"adjustments at \(1,\) is -inf; allowed: finite"),
-        (lambda: camri.VectorScalingLoss([1.0, 1.0], [math.nan, 0.0]), r"shifts at \(0,\) is nan; allowed: finite"),
-        (lambda: camri.FocalLoss(-1.0), "gamma"),
-        (lambda: camri.VectorScalingLoss(torch.ones(3), torch.ones(2)), "shifts of shape"),
+        (
+            lambda: modules.VectorScalingLoss([1.0, 1.0], [math.nan, 0.0]),
+            r"shifts at \(0,\) is nan; allowed: finite",
+        ),
+        (lambda: modules.FocalLoss(-1.0), "gamma"),
+        (lambda: modules.VectorScalingLoss(torch.ones(3), torch.ones(2)), "shifts of shape"),
     ],
 )
 def test_wrong_input_is_refused_at_construction(call, words):
@@ -281,7 +290,7 @@ def test_logits_are_not_taken_for_cosines():
     with pytest.raises(InputError, match=r"outputs at \(2, 1\) is -3; allowed: cosines in \[-1, 1\]"):
         loss(COS.index_put((torch.tensor(2), torch.tensor(1)), torch.tensor(-3.0)), LABELS)
     with pytest.raises(InputError, match=r"outputs at \(0, 0\) is 2"):
-        camri.CosFaceLoss(4, {1: 0.3})(torch.full((1, 4), 2.0), torch.tensor([0]))
+        modules.CosFaceLoss(4, {1: 0.3})(torch.full((1, 4), 2.0), torch.tensor([0]))
     assert loss(torch.full((1, 4), math.nan), torch.tensor([0])).isnan()  # the training tells of it
     assert loss(COS[:0], LABELS[:0]).isnan()  # as torch's mean of nothing
 
@@ -294,5 +303,5 @@ def test_on_the_meta_device_a_loss_is_refused_and_a_moved_one_still_shows_itself
 
 def test_a_loss_of_many_classes_shows_itself_in_a_line():
     assert "margins=[0.0, 0.25, 0.0, 0.0], scale=8.0" in repr(camri.CamriLoss(4, {1: 0.25}))
-    assert "cost=tensor of shape (300, 300)" in repr(camri.WassersteinLoss(300, {1: 2.0}))
+    assert "cost=tensor of shape (300, 300)" in repr(modules.WassersteinLoss(300, {1: 2.0}))
     assert len(repr(camri.CamriLoss(101, {1: 0.25}))) < 200

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from camri.decision import Prior, _order, average, choose_shift, trace
 from camri.errors import InputError
 from camri.metrics import condense
-from camri.posthoc import Prior, _order, average, choose_shift, trace
 
 # Six images of class 0 or 1; the logit of class 0 is 0 throughout, so the lead of class 1 is its logit.
 LEADS = np.array([0.5, -1.0, -2.0, -1.5, -3.0, 0.25])

@@ -15,12 +15,12 @@ import pytest
 
 from camri.cli import app
 from camri.errors import InputError
-from camri.report import docs
-from camri.report.blocks import KINDS, make_block, open_site
-from camri.report.compare import compare_table_one, compare_table_two, describe, facts_table, headline
 from camri.report.results import without_places, write_results
 from tests.report import conftest as made_runs
 from tests.report.conftest import made_data, make_run
+from tools import docs
+from tools.docs import KINDS, make_block, open_site
+from tools.paper_print import compare_table_one, compare_table_two, describe, facts_table, headline
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -315,7 +315,7 @@ def test_the_whole_way_from_a_screening_to_the_docs(tmp_path, monkeypatch):
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "camri.report.docs", "README.md"], capture_output=True, text=True, env=environment
+        [sys.executable, "-m", "tools.docs", "README.md"], capture_output=True, text=True, env=environment
     )
     assert (done.returncode, done.stdout) == (0, "README.md\ndocs/img/curve-digits.png\n"), done.stderr
     text = readme.read_text()

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from camri.decision import Prior, choose_shift
 from camri.errors import InputError
 from camri.metrics import REST, Scores, condense
-from camri.posthoc import Prior, choose_shift
-from camri.select import (
+from camri.selection import (
     OPTIMISTIC,
     Candidate,
     Floor,
@@ -19,12 +19,12 @@ from camri.select import (
     Rule,
     Trial,
     Validation,
+    _rule_for,
     choose,
     choose_as_paper,
     judge,
     mark_best,
 )
-from camri.select.judgement import _rule_for
 from camri.stats import compare, summarise
 
 # Table I: recall and accuracy; for CIFAR-10 the poster's four decimals, on which the rule is a knife-edge.

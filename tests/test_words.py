@@ -5,7 +5,7 @@ import pytest
 from camri.cli import fit_view, study_view
 from camri.fitting import answer
 from camri.report import page
-from camri.words import duration, noun_of
+from camri.text import duration, noun_of
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from benchmarks.prize.workshop import Workshop
 from camri.engine.training import pick_device
 from camri.errors import InputError
 from camri.files import replacing
-from camri.study.narrow import parse_seeds
+from camri.study.study_file import parse_seeds
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from benchmarks.prize.margins import CosineMargin, hardest_margin
-from camri.engine import schedule
+from camri.engine import spec
 from camri.engine.replica import Job, make_criterion
 from camri.errors import InputError, closest
 from camri.losses import two_sided_margin_softmax
@@ -54,7 +54,7 @@ class Arm:
         if self.loss is None:
             made = make_criterion(self.setting(job.important), job)
         else:
-            ramp = schedule.ramp_steps(job.training, job.num_steps)
+            ramp = spec.ramp_steps(job.training, job.num_steps)
             margins: dict[ClassKey, float] = dict.fromkeys(job.important, self.margin)
             made = CosineMargin(self.loss, job.data.num_classes, margins, SCALE, ramp=ramp)
         made.reduction = "none"

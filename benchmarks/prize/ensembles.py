@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from benchmarks.prize.store import SPLITS, Folder, Kept
 from camri.metrics import condense
-from camri.study.ensembles import average
+from camri.study.combine import average
 
 
 def groups_of(seeds: Iterable[int], size: int) -> dict[int, list[int]]:

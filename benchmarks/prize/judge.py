@@ -8,8 +8,8 @@ import numpy as np
 from benchmarks.prize.arms import ARMS, Arm
 from benchmarks.prize.ensembles import put_together
 from benchmarks.prize.store import SPLITS, Folder, Kept
-from camri.curves import common_range, compare_curves, recall_range
 from camri.errors import InputError
+from camri.selection import common_range, compare_curves, recall_range
 from camri.stats import Difference, summarise
 
 Trials = dict[int, Kept]

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from benchmarks.prize.arms import Arm
 from benchmarks.prize.margins import distil
 from camri.data import Split
-from camri.engine import Trial, schedule
-from camri.engine.evaluate import Evaluation, evaluate
+from camri.engine import Trial, spec
 from camri.engine.loop import ADAM_EPS
-from camri.engine.replica import Job, draw_epoch, prepare
+from camri.engine.replica import Evaluation, Job, draw_epoch, evaluate, prepare
 from camri.methods import MARGIN_UNIT
 from camri.metrics import accuracy
 from camri.models import Classifier
@@ -52,7 +51,7 @@ class Replica:
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
-        self.rates = schedule.learning_rates(job.training, job.num_steps).to(device)
+        self.rates = spec.learning_rates(job.training, job.num_steps).to(device)
         self.rate = self.rates[0].clone()
         self.optimise = torch.optim.Adam(
             self.parameters, lr=self.rate, eps=ADAM_EPS, capturable=on_gpu, fused=on_gpu or None

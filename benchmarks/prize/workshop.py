@@ -18,14 +18,14 @@ from benchmarks.prize.replica import Replica, judge_split
 from benchmarks.prize.store import SPLITS, Folder, Kept
 from camri.data import Split, hold_out, load
 from camri.engine import FAST, Trial
-from camri.engine.environment import describe
+from camri.engine.environment import describe_environment
 from camri.engine.replica import Job, make, prepare
 from camri.engine.spec import generator
 from camri.errors import InputError
 from camri.heads import HEADS
 from camri.metrics import condense
 from camri.models import Classifier
-from camri.study.ensembles import average
+from camri.study.combine import average
 
 CHUNK = 1000  # rows at a time when nothing is learned
 
@@ -93,7 +93,7 @@ class Workshop:
         if mode == "eager":
             self.eager_arms.add(arm.name)
         notes = {"mode": mode, "wall_s": (time.perf_counter() - began) / len(seeds),
-                 "environment": describe(self.device)}  # fmt: skip
+                 "environment": describe_environment(self.device)}  # fmt: skip
         for replica in replicas:
             self.folder.save(self._keep(replica, notes))
         if arm.name == "ce":

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import camri
-from camri.cli import audit, data, export, fit, predict, report, study
+from camri.cli import audit, data, fit, models, report, study
 from camri.cli.options import Once, naming_options
 from camri.cli.text import unwrap, visible
 from camri.errors import InputError
@@ -29,8 +29,8 @@ app = typer.Typer(
 app.command()(fit.fit)
 app.add_typer(data.app)
 app.add_typer(study.app)
-app.command()(predict.predict)
-app.command()(export.export)
+app.command()(models.predict)
+app.command()(models.export)
 app.command()(audit.audit)
 app.command()(report.report)
 

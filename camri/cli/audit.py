@@ -10,7 +10,7 @@ import typer
 from camri.errors import InputError
 
 if TYPE_CHECKING:
-    from camri.audit import Audit
+    from camri.auditing import Audit
 
 
 def audit(
@@ -60,14 +60,14 @@ def audit(
         raise InputError(f"--out {out} must end in .html")
     if out is not None:
         try:
-            from camri.audit.page import write_page
+            from camri.auditing.page import write_page
         except ImportError as error:
             raise InputError(
                 f"the page needs {error.name}, which is not installed: pip install 'camri[report]', or leave --out away"
             ) from None
 
-    from camri.audit import audit as judge
-    from camri.audit import read_scores
+    from camri.auditing import audit as judge
+    from camri.auditing import read_scores
 
     table = read_scores(scores, label_column, split_column, group)
     found = judge(
@@ -99,7 +99,7 @@ def _print(found: "Audit") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from camri.audit.answer import CLASSES_SHOWN, answer, class_table, price_table
+    from camri.auditing.answer import CLASSES_SHOWN, answer, class_table, price_table
     from camri.report.table import to_terminal
 
     told = answer(found)

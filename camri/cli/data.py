@@ -10,7 +10,7 @@ from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, S
 from camri.cli.text import examples
 from camri.errors import InputError
 from camri.files import cannot_write
-from camri.words import listed
+from camri.text import listed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,9 +46,9 @@ def get(
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from camri.data.catalog import data_folder
-    from camri.data.official import OFFICIAL
-    from camri.data.official import get as fetch
+    from camri.data.cache import data_folder
+    from camri.data.download import OFFICIAL
+    from camri.data.download import fetch_official as fetch
 
     bars: dict[str, Any] = {}
     console = Console(stderr=True)
@@ -106,14 +106,14 @@ def show(
 
     from rich.console import Console
 
-    from camri.cli.reading import reading
+    from camri.cli.text import reading_progress
     from camri.data import load
     from camri.data.describe import contact_sheet, describe
     from camri.data.listing import DataWarning
 
     if sheet and sheet.suffix.lower() != ".png":
         raise InputError(f"--sheet {sheet} must end in .png")
-    with warnings.catch_warnings(), reading() as progress:
+    with warnings.catch_warnings(), reading_progress() as progress:
         warnings.simplefilter("ignore", DataWarning)  # the summary has them
         dataset = load(
             source,

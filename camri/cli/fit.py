@@ -70,7 +70,7 @@ def fit(
         raise InputError(f"give --budget {budget} or --trials {num_trials}, not both")
 
     from camri.cli.fit_view import show
-    from camri.study.narrow import parse_duration
+    from camri.study.study_file import parse_duration
 
     options = {
         "size": size,

@@ -12,12 +12,11 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Column, Table
 
-from camri.cli.reading import log_to
+from camri.cli.text import log_to
 from camri.fitting import Fitted, Progress, Unfinished, fit
 from camri.fitting.request import Request
-from camri.report.numbers import in_a_hundred, points, span
-from camri.report.table import BLANK
-from camri.words import duration
+from camri.report.table import BLANK, percent, points, span
+from camri.text import duration
 
 COLUMNS = ("step", "recall", "hits/n", "accuracy", "false alarms", "recall added", "accuracy added")
 NARROW_BELOW = 100
@@ -81,7 +80,7 @@ def print_fitted(fitted: Fitted) -> None:
             else points(gain.estimate)
             for gain in (step.recall_gain, step.accuracy_gain)
         ]
-        alarms = in_a_hundred(one.false_alarms)
+        alarms = percent(one.false_alarms)
         cells = [step.title, f"{one.recall:.3f}", f"{one.hits}/{one.num}", f"{one.accuracy:.3f}", alarms, *gains]
         table.add_row(*map(escape, cells), style="bold" if is_last else None)
     console.print(table)

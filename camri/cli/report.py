@@ -13,7 +13,7 @@ from camri.errors import InputError, closest
 from camri.files import replacing
 
 if TYPE_CHECKING:
-    from camri.report.records import Source
+    from camri.report.results import Source
     from camri.report.table import Table
     from camri.report.theme import Figure
 
@@ -99,7 +99,7 @@ def report(
     else:
         _extra("altair", "vl_convert", "jinja2")
         from camri.report.page import write_page
-        from camri.report.records import is_results
+        from camri.report.results import is_results
 
         if is_results(runs[0]):
             raise InputError(f"{runs[0]} holds results, and the page needs the run; give --table or --figure")
@@ -146,19 +146,18 @@ def _extra(*names: str) -> None:
 
 @contextlib.contextmanager
 def _opened(folder: Path, tell: Callable[[str, float], None]) -> "Iterator[Source]":
-    from camri.report.reading import Reading
-    from camri.report.records import FromRun, is_results, open_results
+    from camri.report.results import FromRun, is_results, open_results
+    from camri.study.reader import RunReader
 
     if is_results(folder):
         yield open_results(folder)
     else:
-        with Reading(folder, tell) as reading:
+        with RunReader(folder, tell) as reading:
             yield FromRun(reading)
 
 
 def _tables(runs: list[Path], number: str) -> "list[Table]":
-    from camri.report.angles import table_of_angles
-    from camri.report.tables import paper_table, table_of_honest
+    from camri.report.tables import paper_table, table_of_angles, table_of_honest
 
     with _watching() as tell, contextlib.ExitStack() as stack:
         found = [stack.enter_context(_opened(run, tell)) for run in runs]
@@ -196,7 +195,8 @@ def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> 
 
 def _figure(run: Path, name: str) -> "Figure":
     _extra("altair", "vl_convert")
-    from camri.report import contours, figures
+    from camri.report import figures
+    from tools import contours
 
     if name == "2":
         return contours.contours()

@@ -115,18 +115,18 @@ def run(
     """Train what is not yet trained of a study; every outcome is stored as its trial ends."""
     began = time.monotonic()  # the imports below take seconds, which a time limit counts
 
-    from camri.cli.reading import reading
     from camri.cli.study_view import print_result, watching
+    from camri.cli.text import reading_progress
     from camri.study.executor import find_executor
-    from camri.study.facts import load_data
-    from camri.study.narrow import parse_duration
+    from camri.study.export import find_tracker
+    from camri.study.run_folder import load_data
     from camri.study.runner import run as run_study
-    from camri.study.tracking import find_tracker
+    from camri.study.study_file import parse_duration
 
     study = _find(words, methods, trials, seeds, schedule, rule, grid, important)
     wall_s = None if max_wall is None else parse_duration(max_wall)
     executor = find_executor(on, device, workers, pack_size)
-    with reading() as progress:
+    with reading_progress() as progress:
         data = load_data(study, progress)
     limit_s = None if wall_s is None else wall_s - (time.monotonic() - began)
     with watching() as on_report:
@@ -165,7 +165,7 @@ def merge(
     out: Annotated[Path, typer.Option(help="Folder for the united run; it may hold one of the same study.")],
 ) -> None:
     """Unite runs of one study from several machines. Exit code 1 where a trial came out differently in two of them."""
-    from camri.study.merge import merge as unite
+    from camri.study.combine import merge as unite
 
     merged = unite(folders, out)
     typer.echo(
@@ -210,9 +210,9 @@ def finalists(
     """
     from camri.cli.study_view import print_finalists
     from camri.study.finalists import find_column, find_finalists, make_finals, write_study
-    from camri.study.narrow import parse_seeds
     from camri.study.status import status as status_of
     from camri.study.store import open_run
+    from camri.study.study_file import parse_seeds
 
     names = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     with open_run(folder) as run:
@@ -238,7 +238,7 @@ def ensembles(
 
     The trials must have kept their logits (`logits = true` under \\[keep] of the study's TOML).
     """
-    from camri.study.ensembles import make_ensembles
+    from camri.study.combine import make_ensembles
 
     made = make_ensembles(folder, out, size)
     left = f"; seeds left over: {', '.join(map(str, made.left_over))}" if made.left_over else ""
@@ -271,8 +271,8 @@ def _find(
     important: list[str] | None,
 ) -> "Study":
     """The study that the command line asks for."""
-    from camri.study.narrow import narrow, parse_column, parse_seeds
     from camri.study.recipes import find_study
+    from camri.study.study_file import override, parse_column, parse_seeds
 
     # `--grid m=4,8 s=8,16`: the parser takes one word after an option and leaves the others among the arguments.
     names = [word for word in words if "=" not in word]
@@ -286,4 +286,4 @@ def _find(
     study = find_study(names[0], **{name: value for name, value in given.items() if value is not None})
     if seeds is not None:
         study = study.with_(seeds=parse_seeds(seeds))
-    return narrow(study, methods, [*(grid or []), *(word for word in words if "=" in word)])
+    return override(study, methods, [*(grid or []), *(word for word in words if "=" in word)])

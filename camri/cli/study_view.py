@@ -9,18 +9,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
 
-from camri.cli.reading import log_to
-from camri.cli.text import visible
+from camri.cli.text import log_to, visible
 from camri.engine.spec import Training
 from camri.methods import MARGIN_UNIT
 from camri.study.finalists import Finalist
-from camri.study.grid import ANGULAR
-from camri.study.heartbeat import Report
 from camri.study.recipes import RECIPES
+from camri.study.run_folder import Report
 from camri.study.runner import Result
-from camri.study.spec import Study
+from camri.study.spec import ANGULAR, Study
 from camri.study.status import Status
-from camri.words import duration
+from camri.text import duration
 
 NOTES_SHOWN = 5
 
@@ -89,7 +87,7 @@ def _unusual(training: Training) -> str:
 def print_cost(study: Study, device: str) -> None:
     from camri.data.parallel import num_cores
     from camri.engine.training import pick_device
-    from camri.study.cost import estimate
+    from camri.study.executor import estimate
 
     cost = estimate(study, pick_device(device), num_cores())
     Console().print(

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from camri.data.labels import SPLIT_ALIASES, encode
-from camri.data.listing import Found, Listing, Part
-from camri.data.table import to_features
+from camri.data.listing import SPLIT_ALIASES, Listing, Part, Source, encode
+from camri.data.tables import to_features
 from camri.errors import InputError
 
 INPUTS = ("inputs", "images", "features", "x", "data")
@@ -16,11 +15,11 @@ NAMES = ("classes", "class_names", "names")
 GROUPS = ("groups", "group")
 
 
-def find(path: Path) -> Found | None:
+def find_arrays(path: Path) -> Source | None:
     """The .npz file at path; None for anything else."""
     if path.suffix.lower() != ".npz" or not path.is_file():
         return None
-    return Found("npz", [str(path)], lambda scratch: _read(path))
+    return Source("npz", [str(path)], lambda scratch: _read(path))
 
 
 def _read(path: Path) -> Listing:

@@ -1,32 +1,169 @@
-"""Names and paths -> data sets: where one lies, which reader fits, and the way from files to a DataSet."""
+"""Files -> DataSet: list, check, decode, fingerprint; and the same through the cache.
 
+Names and paths -> data sets: where one lies, which reader fits, and the way from files to a DataSet.
+"""
+
+import json
 import os
-import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from camri.data import archive, arrays, awa2, cifar10, digits, folder, gtsrb, mnist, table
-from camri.data.build import build
-from camri.data.dataset import DataSet
-from camri.data.listing import DataWarning, Found, Listing, Options
+import numpy as np
+import torch
+
+from camri.data import arrays, cache, download, folder, published, tables
+from camri.data.cache import content_hash, data_folder
+from camri.data.dataset import DataSet, Split, assemble, hash_json
+from camri.data.decode import decode_parts, resize_arrays
+from camri.data.listing import (
+    DataWarning,
+    EncodedImages,
+    Listing,
+    Options,
+    Part,
+    Source,
+    check_classes,
+    doubtful_names,
+    giveaways,
+    refuse_untaken,
+)
 from camri.data.parallel import Progress
+from camri.data.splits import across_splits, count_copies, make_test, remarks, torn_groups
 from camri.errors import InputError, closest
+from camri.files import scratch_folder
+
+CACHE_VERSION = 6  # to be raised when the same files and options would decode to something else, or be refused
+OFFICIAL_SHA256 = {"cifar10": published.OFFICIAL_SHA256}  # of the decoded pixels, for layouts without file checksums
+
+
+def build(
+    name: str,
+    path: Path,
+    found: Source,
+    options: Options,
+    kept_in: str | PathLike[str] | bool | None,
+    progress: Progress | None,
+) -> DataSet:
+    """The data set that was found, from the cache where it is there, and then kept there."""
+    file = _cache_file(path, found, options, kept_in, progress)
+    kept = cache.read_cache(file) if file else None
+    if kept is not None:
+        return _from_cache(*kept)
+    with scratch_folder() as scratch:
+        dataset = _decode(name, path, found, options, str(scratch), progress)
+    if file:
+        _keep(file, dataset)
+    return dataset
+
+
+def _cache_file(
+    path: Path,
+    found: Source,
+    options: Options,
+    kept_in: str | PathLike[str] | bool | None,
+    progress: Progress | None,
+) -> Path | None:
+    """The file for this content and these options; None where nothing is to be kept."""
+    if kept_in is False or not found.files:
+        return None
+    root = Path(kept_in) if isinstance(kept_in, (str, PathLike)) else cache.cache_folder()
+    content = content_hash(found.files, str(path if path.is_dir() else path.parent), root, progress)
+    key = hash_json([CACHE_VERSION, content, sorted(found.also), vars(options), found.layout, path.name])
+    return root / f"{key}.data"
+
+
+def _decode(name: str, path: Path, found: Source, options: Options, scratch: str, progress: Progress | None) -> DataSet:
+    listing = found.read(scratch)
+    parts, layout = listing.parts, listing.facts.get("layout", found.layout)
+    refuse_untaken(str(path), layout, listing, options)
+    check_classes(str(path), listing.classes, {part: rows.labels for part, rows in parts.items()})
+    notes: dict[str, Any] = {}
+    if any(isinstance(rows.inputs, EncodedImages) for rows in parts.values()):
+        parts, notes = decode_parts(parts, options.size or listing.size, options.skip_bad, progress)
+        if "skipped" in notes:
+            check_classes(str(path), listing.classes, {part: rows.labels for part, rows in parts.items()})
+            notes["skipped_note"] = f"{len(notes['skipped'])} unreadable images were left out"
+    else:
+        parts = resize_arrays(parts, options.size)
+    _refuse_unlike_shapes(str(path), parts)
+    provenance = {
+        "source": name,
+        "layout": layout,
+        "options": {key: value for key, value in vars(options).items() if value is not None},
+        **{key: value for key, value in listing.facts.items() if key != "layout"},
+        **notes,
+    }
+    splits = {part: _as_split(rows) for part, rows in parts.items()}
+    dataset = assemble(name, listing.classes, splits, provenance)
+    if listing.test_rows:
+        dataset = make_test(dataset, num_rows=listing.test_rows)
+    official = OFFICIAL_SHA256.get(name)
+    if official and "verified" not in provenance:
+        digests = dataset.provenance["sha256"]
+        provenance["verified"] = all(digests[part]["inputs"] == official.get(part) for part in digests)
+    duplicates = across_splits(dataset)
+    told = {**dataset.provenance, **provenance, "duplicates": duplicates}
+    told["notes"] = [*doubtful_names(listing.classes), *torn_groups(dataset)]
+    if dataset.is_image:  # rows of features may well be equal by chance
+        told["copies_in_train"] = count_copies(dataset.splits["train"])
+        names = {} if listing.test_rows else {part: rows.names for part, rows in parts.items() if rows.names}
+        told["notes"] += remarks(dataset, duplicates, names)
+    else:
+        train = dataset.splits["train"]
+        told["notes"] += giveaways(train.inputs.numpy(), train.labels.numpy(), provenance.get("feature_columns", ()))
+    return replace(dataset, provenance=json.loads(json.dumps(told)))  # the same as it will come from the cache
+
+
+def _refuse_unlike_shapes(source: str, parts: Mapping[str, Part]) -> None:
+    shapes = {part: rows.inputs.shape[1:] for part, rows in parts.items() if isinstance(rows.inputs, np.ndarray)}
+    kinds = {part: rows.inputs.dtype for part, rows in parts.items() if isinstance(rows.inputs, np.ndarray)}
+    if 0 in shapes["train"]:
+        raise InputError(f"{source}: the inputs are empty, of shape {shapes['train']}; give at least a number a row")
+    for part in shapes:
+        if shapes[part] != shapes["train"] or kinds[part] != kinds["train"]:
+            raise InputError(
+                f"{source}: inputs of {part} are {kinds[part]} {shapes[part]}, those of train {kinds['train']} "
+                f"{shapes['train']}; all splits need the same"
+            )
+
+
+def _as_split(rows: Part) -> Split:
+    assert isinstance(rows.inputs, np.ndarray)
+    inputs = rows.inputs if rows.inputs.flags.writeable else rows.inputs.copy()
+    groups = None if rows.groups is None else torch.from_numpy(rows.groups)
+    return Split(torch.from_numpy(inputs), torch.from_numpy(rows.labels), groups)
+
+
+def _keep(file: Path, dataset: DataSet) -> None:
+    tensors = {
+        f"{part}/{kind}": tensor.numpy()
+        for part, split in dataset.splits.items()
+        for kind, tensor in vars(split).items()
+        if tensor is not None
+    }
+    facts = {
+        "name": dataset.name,
+        "classes": dataset.classes,
+        "fingerprint": dataset.fingerprint,
+        "provenance": dict(dataset.provenance),
+    }
+    cache.write_cache(file, facts, tensors)
+
+
+def _from_cache(facts: dict[str, Any], stored: dict[str, np.ndarray]) -> DataSet:
+    parts: dict[str, dict[str, torch.Tensor]] = {}
+    for name, array in stored.items():
+        part, kind = name.split("/")
+        parts.setdefault(part, {})[kind] = torch.from_numpy(array)
+    splits = {part: Split(**tensors) for part, tensors in parts.items()}
+    return DataSet(facts["name"], tuple(facts["classes"]), splits, facts["fingerprint"], facts["provenance"])
+
 
 NAMES = ("digits", "mnist", "cifar10", "gtsrb", "awa2")
-
-
-def data_folder() -> Path:
-    """$CAMRI_DATA, or the place where this platform keeps users' data."""
-    if told := os.environ.get("CAMRI_DATA"):
-        return Path(told)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "camri"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "camri" / "data"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "camri"
 
 
 def load(
@@ -87,10 +224,10 @@ def _as_size(size: Any) -> tuple[int, int] | None:
     return pair
 
 
-def find(source: str | PathLike[str], options: Options) -> tuple[Path, Found]:
+def find(source: str | PathLike[str], options: Options) -> tuple[Path, Source]:
     """(where it lies, what it is) of a data set by name or path."""
     if os.fspath(source) == "digits":
-        return Path("digits"), digits.find()
+        return Path("digits"), published.find_digits()
     path = locate(source)
     return path, recognise(path, options)
 
@@ -118,22 +255,22 @@ def locate(source: str | PathLike[str]) -> Path:
     return path
 
 
-def recognise(path: Path, options: Options) -> Found:
+def recognise(path: Path, options: Options) -> Source:
     """The layout at the path; every reader is asked, the most particular first."""
-    if archive.is_archive(path):
-        return Found("archive", [str(path)], lambda scratch: _read_archive(path, Path(scratch), options))
+    if download.is_archive(path):
+        return Source("archive", [str(path)], lambda scratch: _read_archive(path, Path(scratch), options))
     if path.is_dir():
         found = (
-            cifar10.find(path, options.verify)
-            or gtsrb.find(path, options.roi)
-            or awa2.find(path)
-            or mnist.find(path, options.verify)
-            or table.find(path, options)
+            published.find_cifar10(path, options.verify)
+            or published.find_gtsrb(path, options.roi)
+            or published.find_awa2(path)
+            or published.find_mnist(path, options.verify)
+            or tables.find_tables(path, options)
             or _find_single_file(path, options)
-            or folder.find(path)
+            or folder.find_folder(path)
         )
     else:
-        found = arrays.find(path) or table.find(path, options)
+        found = arrays.find_arrays(path) or tables.find_tables(path, options)
     if found is None:
         raise InputError(
             f"no data set is recognised in {path}; it can be a folder with a folder of images per class, a CSV, TSV or "
@@ -142,15 +279,15 @@ def recognise(path: Path, options: Options) -> Found:
     return found
 
 
-def _find_single_file(path: Path, options: Options) -> Found | None:
+def _find_single_file(path: Path, options: Options) -> Source | None:
     """The one archive or .npz that a folder holds, as `camri data get` leaves it."""
     visible = [path / name for name in folder.visible(path)]
-    files = [file for file in visible if archive.is_archive(file) or file.suffix.lower() == ".npz"]
+    files = [file for file in visible if download.is_archive(file) or file.suffix.lower() == ".npz"]
     return recognise(files[0], options) if len(files) == 1 and not folder.subfolders(path) else None
 
 
 def _read_archive(path: Path, scratch: Path, options: Options) -> Listing:
-    archive.unpack(path, scratch)
+    download.unpack(path, scratch)
     inside = scratch
     try:
         while len(folder.subfolders(inside)) == 1 and len(folder.visible(inside)) == 1:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from camri.data.labels import clean_name
+from camri.data.listing import clean_name
 from camri.errors import InputError, closest
-from camri.words import Noun, noun_of
+from camri.text import Noun, noun_of
 
 SPLIT_NAMES = ("train", "val", "test")
 

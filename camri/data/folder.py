@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from camri.data.labels import SPLIT_ALIASES, clean_name, natural_order
-from camri.data.listing import EncodedImages, Found, Listing, Part
+from camri.data.listing import SPLIT_ALIASES, EncodedImages, Listing, Part, Source, clean_name, natural_order
 from camri.errors import InputError
 
 CLUTTER = ("thumbs.db", "desktop.ini")
 CLUTTER_FOLDERS = ("__macosx", "@eadir", "__pycache__")  # of macOS's zips, Synology's previews, Python
 
 
-def find(path: Path) -> Found | None:
+def find_folder(path: Path) -> Source | None:
     """The image folder at path; None where it has no folders in it."""
     top = subfolders(path)
     if not top:
@@ -41,7 +40,7 @@ def find(path: Path) -> Found | None:
     _refuse_loose_images(roots)
     files = [file for classes in tree.values() for found in classes.values() for file in found]
     also = [f"{part}/{name}" for part, classes in tree.items() for name in classes]
-    return Found("image folder", files, lambda scratch: _list(path, tree), also)
+    return Source("image folder", files, lambda scratch: _list(path, tree), also)
 
 
 def _class_files(root: Path) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ Names are imported when they are first asked for, so importing this package does
 
 from typing import TYPE_CHECKING
 
-from camri.lazy import on_first_use
+from camri.imports import on_first_use
 
 if TYPE_CHECKING:
     from camri.engine.cpu import Pool as Pool

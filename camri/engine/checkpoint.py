@@ -11,16 +11,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-VERSION = "1"
+CHECKPOINT_VERSION = "1"
 UNREADABLE = (FileNotFoundError, SafetensorError, json.JSONDecodeError, KeyError)
 
 
-def write(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> bool:
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> bool:
     """Whether it was written; the file at `path` is the new one, even after a power cut, or else the old one.
 
     A full or read-only disk is no reason to end a trial: it warns, and training goes on.
     """
-    data = save({name: t.detach().contiguous() for name, t in tensors.items()}, {"v": VERSION, "n": json.dumps(notes)})
+    data = save(
+        {name: t.detach().contiguous() for name, t in tensors.items()},
+        {"v": CHECKPOINT_VERSION, "n": json.dumps(notes)},
+    )
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +40,7 @@ def write(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> bool
     return True
 
 
-def read(path: Path, engine: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def read_checkpoint(path: Path, engine: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Tensors and notes of a checkpoint; None where there is none that this engine ("cpu", "cuda") wrote."""
     try:
         with safe_open(path, framework="pt") as file:  # once: a dying worker may replace the file meanwhile
@@ -59,4 +62,4 @@ def read_notes(path: Path, engine: str) -> dict[str, Any] | None:
 def _notes(file: Any, engine: str) -> dict[str, Any] | None:
     header = file.metadata() or {}
     notes = json.loads(header["n"])
-    return notes if header.get("v") == VERSION and notes.get("engine") == engine else None
+    return notes if header.get("v") == CHECKPOINT_VERSION and notes.get("engine") == engine else None

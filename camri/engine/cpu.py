@@ -1,4 +1,6 @@
-"""Trials on the CPU: one thread a trial, and one process a core when there are several.
+"""A data set on its way to another process: plain facts, and arrays that travel however the way wants them to.
+
+Trials on the CPU: one thread a trial, and one process a core when there are several.
 
 Measured for small networks on two cores: processes of one thread each beat a loop, a loop beats vmap, and two OpenMP
 threads are slower than one as soon as the other core is busy. One thread everywhere also makes a trial end with the
@@ -14,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,16 +25,45 @@ import numpy as np
 import torch
 
 import camri
-from camri.data import DataSet
+from camri.data import DataSet, Split
 from camri.engine import environment
 from camri.engine.loop import train_one
-from camri.engine.outcome import Outcome
-from camri.engine.record import Record
+from camri.engine.outcome import Outcome, Record
 from camri.engine.replica import Job
-from camri.engine.shipping import ship, unship
 from camri.engine.spec import Trial
 from camri.errors import InputError
 from camri.files import scratch_folder
+
+
+def ship(data: DataSet, put: Callable[[str, np.ndarray], Any]) -> dict[str, Any]:
+    """The data set as plain values; what `put(name, array)` returns stands for each of its arrays."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name, split in data.splits.items():
+        parts[name] = {}
+        for field in ("inputs", "labels", "groups"):
+            tensor = getattr(split, field)
+            parts[name][field] = None if tensor is None else put(f"{name}-{field}", tensor.cpu().numpy())
+    return {
+        "name": data.name,
+        "classes": data.classes,
+        "fingerprint": data.fingerprint,
+        "provenance": dict(data.provenance),
+        "parts": parts,
+    }
+
+
+def unship(manifest: dict[str, Any], get: Callable[[Any], np.ndarray]) -> DataSet:
+    """The data set of :func:`ship`; `get` gives the array back for what stands for it. Nothing is copied."""
+
+    def tensor(stand_in: Any) -> torch.Tensor | None:
+        return None if stand_in is None else torch.from_numpy(get(stand_in))
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is not writable")  # and nobody writes into a data set
+        splits = {name: Split(**{k: tensor(v) for k, v in part.items()}) for name, part in manifest["parts"].items()}  # type: ignore[arg-type]
+    known = {key: manifest[key] for key in ("name", "classes", "fingerprint", "provenance")}
+    return DataSet(splits=splits, **known)
+
 
 STOP_PATIENCE_S = 30.0
 
@@ -198,7 +230,7 @@ class _Call:
         elif kind == "gone":
             code = worker.wait()
             why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            record = Record(self.trials[place], self.job, environment.describe(torch.device("cpu")))
+            record = Record(self.trials[place], self.job, environment.describe_environment(torch.device("cpu")))
             self.ended(place, record.failed(f"its process ended with {why}, perhaps for want of memory"))
         del self.at_work[worker]
         self._hand_out()

@@ -1,4 +1,6 @@
-"""Trials on a GPU: R replicas as parallel branches of one captured graph, the data resident on the device.
+"""Replicas side by side: one step of all of them as one captured graph, each a branch on a stream of its own.
+
+Trials on a GPU: R replicas as parallel branches of one captured graph, the data resident on the device.
 
 At batch 64 one model leaves most of the chip idle, so the branches fill each other's gaps. docs/engine.md has what was
 tried and measured.
@@ -16,17 +18,74 @@ import torch
 
 from camri.data import Split
 from camri.engine import checkpoint, environment
-from camri.engine.branch import Replica, compiled, run_trunk
-from camri.engine.evaluate import judged
-from camri.engine.flat import Tables
-from camri.engine.graph import Pack
-from camri.engine.outcome import Outcome
-from camri.engine.packs import PACK_SIZE, in_packs
-from camri.engine.record import Record
-from camri.engine.replica import Job, make
+from camri.engine.cuda_replica import Forward, Replica, compiled, run_trunk
+from camri.engine.fused_optimizer import Tables
+from camri.engine.outcome import Outcome, Record
+from camri.engine.replica import PACK_SIZE, Job, in_packs, judged, make
 from camri.engine.spec import Trial
 from camri.models import Classifier
 from camri.modules import Criterion
+
+RUN_AHEAD = 64  # replays the host may be ahead of the device: a stop is heard within a second
+
+
+class Pack:
+    """R replicas that start at the same step, and the graph that moves them all one step on."""
+
+    def __init__(self, replicas: list[Replica], forward: Forward):
+        self.replicas, self.forward = replicas, forward
+        self.capture()
+
+    def capture(self) -> None:
+        """Nothing; `graph` holds one step of every replica, each on a stream of its own."""
+        streams = self.streams = [torch.cuda.Stream() for _ in self.replicas]
+        torch.cuda.synchronize()
+        for replica, stream in zip(self.replicas, streams, strict=True):
+            before = {name: tensor.clone() for name, tensor in replica.state().items()}
+            replica.place.zero_()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                replica.advance(self.forward)  # compiles, and makes every library's handles and work space
+            torch.cuda.current_stream().wait_stream(stream)
+            replica.load(before)
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            main = torch.cuda.current_stream()
+            for replica, stream in zip(self.replicas, streams, strict=True):
+                stream.wait_stream(main)
+                with torch.cuda.stream(stream):
+                    replica.advance(self.forward)
+            for stream in streams:
+                main.wait_stream(stream)
+
+    def run(self, num_steps: int, should_stop: Callable[[], bool]) -> int:
+        """How many of the steps were made: all of them unless a stop was called for."""
+        marks: list[torch.cuda.Event] = []
+        for step in range(num_steps):
+            self.graph.replay()
+            if (step + 1) % RUN_AHEAD == 0:
+                marks.append(torch.cuda.Event())
+                marks[-1].record()
+                if len(marks) > 1:
+                    marks[-2].synchronize()
+                if should_stop():
+                    return step + 1
+        return num_steps
+
+    def validate(self) -> list[list[int]]:
+        """Correctly recognised validation rows of each class, by replica; empty lists where there are no such rows."""
+        if "val" not in self.replicas[0].resident:
+            return [[] for _ in self.replicas]
+        main, hits = torch.cuda.current_stream(), []
+        for replica, stream in zip(self.replicas, self.streams, strict=True):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                hits.append(replica.hits("val"))
+        for stream in self.streams:
+            main.wait_stream(stream)
+        return torch.stack(hits).tolist()
+
 
 # Rows to be judged from which compiling pays: it took 4 s and saved 1.35 µs a row (authors' CNN, H200).
 WORTH_COMPILING = 3_000_000
@@ -55,7 +114,7 @@ def run(
         # How the rows are judged must not depend on how many trials there are where every bit counts.
         judge = forward if _rows_judged(job) * len(trials) > WORTH_COMPILING and not deterministic else run_trunk
         tables = Tables(training, job.num_steps, device)
-        about = {**environment.describe(device), "deterministic": deterministic}
+        about = {**environment.describe_environment(device), "deterministic": deterministic}
         groups = _by_start(range(len(trials)), trials, job)
         over: set[int] = set()
 
@@ -134,7 +193,7 @@ def _by_start(places: Iterable[int], trials: Sequence[Trial], job: Job) -> list[
 
 def _resume(replica: Replica) -> None:
     path = replica.job.checkpoint_of(replica.trial)
-    found = None if path is None else checkpoint.read(path, engine="cuda")
+    found = None if path is None else checkpoint.read_checkpoint(path, engine="cuda")
     if found is not None:
         tensors, notes = found
         replica.record.restore(notes)
@@ -146,7 +205,7 @@ def _save(replicas: list[Replica]) -> None:
         path = replica.job.checkpoint_of(replica.trial)
         if path is not None:
             tensors = {name: tensor.cpu() for name, tensor in replica.state().items()}
-            checkpoint.write(path, tensors, {**replica.record.notes(), "engine": "cuda"})
+            checkpoint.write_checkpoint(path, tensors, {**replica.record.notes(), "engine": "cuda"})
 
 
 def _train(

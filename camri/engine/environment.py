@@ -13,7 +13,7 @@ import torch
 import camri
 
 
-def describe(device: torch.device) -> dict[str, Any]:
+def describe_environment(device: torch.device) -> dict[str, Any]:
     """Versions, processor and device of this process."""
     found: dict[str, Any] = {
         "camri": camri.__version__,

@@ -11,14 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from camri.data import Split
-from camri.dropout import resume_dropout
-from camri.engine import checkpoint, environment, schedule
-from camri.engine.evaluate import Evaluation, evaluate, judged
-from camri.engine.outcome import Outcome
-from camri.engine.record import Record
-from camri.engine.replica import Job, draw_epoch, make, prepare
+from camri.engine import checkpoint, environment, spec
+from camri.engine.outcome import Outcome, Record
+from camri.engine.replica import Evaluation, Job, draw_epoch, evaluate, judged, make, prepare
 from camri.engine.spec import Training, Trial
-from camri.models import Classifier
+from camri.models import Classifier, resume_dropout
 from camri.modules import Criterion
 
 ADAM_EPS = 1e-7  # Keras' default, which the authors' code kept; PyTorch's is 1e-8
@@ -70,7 +67,7 @@ def train_one(
 
     A trial that breaks leaves a failed outcome with the end of its traceback.
     """
-    record = Record(trial, job, environment.describe(torch.device("cpu")))
+    record = Record(trial, job, environment.describe_environment(torch.device("cpu")))
     try:
         return _train(trial, job, record, should_stop, say)
     except Exception:
@@ -83,12 +80,12 @@ def _train(
     model, criterion = make(trial, job)
     optimise = optimizer(model, job.training)
     average = Average(model) if job.training.average else None
-    rates = schedule.learning_rates(job.training, job.num_steps).tolist()
-    decays = schedule.average_decays(job.training, job.num_steps).tolist()
+    rates = spec.learning_rates(job.training, job.num_steps).tolist()
+    decays = spec.average_decays(job.training, job.num_steps).tolist()
     state = _State(model, criterion, optimise, average)
     path = job.checkpoint_of(trial)
     loss_sum = 0.0
-    if path is not None and (found := checkpoint.read(path, engine="cpu")) is not None:
+    if path is not None and (found := checkpoint.read_checkpoint(path, engine="cpu")) is not None:
         tensors, notes = found
         record.restore(notes)
         loss_sum = notes["loss_sum"]
@@ -99,7 +96,9 @@ def _train(
     def save() -> None:
         if path is not None:
             record.tick()
-            checkpoint.write(path, state.tensors(), {**record.notes(), "loss_sum": loss_sum, "engine": "cpu"})
+            checkpoint.write_checkpoint(
+                path, state.tensors(), {**record.notes(), "loss_sum": loss_sum, "engine": "cpu"}
+            )
 
     while record.epoch < job.training.epochs:
         drawn = draw_epoch(trial, job, record.epoch)

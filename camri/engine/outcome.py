@@ -1,12 +1,21 @@
-"""What a trial leaves behind, and what it says on the way."""
+"""What a trial leaves behind, and what it says on the way.
 
+The growing record of one trial: its curves, its clock, and how it becomes an outcome or a checkpoint.
+
+From the trials' own reports to one line about all of them.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from camri.engine.replica import Evaluation, Job
 from camri.engine.spec import Training, Trial
-from camri.metrics import Scores, accuracy, recall
+from camri.metrics import Scores, accuracy, condense, recall
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,3 +69,164 @@ class Progress:
     def left_s(self) -> float:
         """Estimated; infinite until it is known."""
         return self.total * (1 - self.part) * self.trial_s if self.part < 1 else 0.0
+
+
+class Record:
+    """Where a trial stands: epochs done, curves so far, time spent."""
+
+    def __init__(self, trial: Trial, job: Job, environment: dict[str, Any]):
+        self.trial = trial
+        self.job = job
+        self.environment = environment
+        self.epoch = 0
+        self.step_in_epoch = 0
+        self.train_loss: list[float] = []
+        self.val_hits: list[list[int]] = []
+        self.wall_s = 0.0
+        self.device_s = 0.0
+        self._since = time.perf_counter()
+
+    def notes(self) -> dict[str, Any]:
+        """What a checkpoint must say beside its tensors."""
+        names = ("epoch", "step_in_epoch", "train_loss", "val_hits", "wall_s", "device_s")
+        return {name: getattr(self, name) for name in names}
+
+    def restore(self, notes: dict[str, Any]) -> None:
+        for name, value in notes.items():
+            if hasattr(self, name):
+                setattr(self, name, value)
+
+    def tick(self, replicas: int = 1) -> None:
+        """Count the time since the last call."""
+        now = time.perf_counter()
+        self.wall_s += now - self._since
+        self.device_s += (now - self._since) / replicas
+        self._since = now
+
+    def end_epoch(self, mean_loss: float, val_hits: list[int]) -> None:
+        self.train_loss.append(mean_loss)
+        self.val_hits.append(val_hits)
+        self.epoch += 1
+        self.step_in_epoch = 0
+
+    def failed(self, error: str) -> Outcome:
+        self.tick()
+        return self._outcome("failed", error=error)
+
+    def done(self, evaluated: Callable[[str], Evaluation], weights: Callable[[], dict[str, np.ndarray]]) -> Outcome:
+        """The outcome of a trained model; failed if what it says is not finite."""
+        splits = [name for name in ("val", "test") if name in self.job.data.splits]
+        results = {name: evaluated(name) for name in splits}
+        turned = {"train": evaluated("train"), **results}
+        self.tick()
+        if not all(np.isfinite(result.logits).all() for result in results.values()):
+            return self._outcome("failed", error=f"the trained model's scores are not finite; {self.last_finite()}")
+        important = self.job.important
+        labels = {name: self.job.data.splits[name].labels.cpu().numpy() for name in splits}
+        return self._outcome(
+            "done",
+            confusion={name: result.confusion for name, result in results.items()},
+            scores={name: condense(result.logits, labels[name], important) for name, result in results.items()}
+            if important
+            else {},
+            logits={name: result.logits.astype(np.float16) for name, result in results.items()}
+            if self.job.keep_logits
+            else {},
+            angle_mean={name: result.angle_mean for name, result in turned.items()},
+            angle_sd={name: result.angle_sd for name, result in turned.items()},
+            weights=weights() if self.job.keep_weights else None,
+        )
+
+    def last_finite(self) -> str:
+        finite = [loss for loss in self.train_loss if math.isfinite(loss)]
+        return f"last finite mean loss {finite[-1]:.4g} in epoch {len(finite)}" if finite else "no epoch ended before"
+
+    def _outcome(self, status: str, **parts: Any) -> Outcome:
+        width = self.job.data.num_classes if "val" in self.job.data.splits else 0
+        hits = np.array(self.val_hits, dtype=np.int32).reshape(len(self.val_hits), width)
+        return Outcome(
+            trial=self.trial,
+            training=self.job.training,
+            fingerprint=self.job.data.fingerprint,
+            status=status,
+            epochs_done=self.epoch,
+            curves={"train_loss": np.array(self.train_loss, dtype=np.float32), "val_hits": hits},
+            wall_s=self.wall_s,
+            device_s=self.device_s,
+            environment=self.environment,
+            **parts,
+        )
+
+
+class Tracker:
+    """Hears from each trial how far it is and tells `listener`, at most ten times a second.
+
+    The clock starts with the first epoch that is heard of, and the first epochs of the trials that go side by side do
+    not count: before them processes start and models are compiled. Speed is told when as many more epochs have ended.
+    """
+
+    def __init__(self, job: Job, total: int, side_by_side: int, listener: Callable[[Progress], None] | None):
+        self._job = job
+        self._total = total
+        self._side_by_side = min(side_by_side, total)
+        self._listener = listener
+        self._epochs: dict[int, int] = {}  # place of a trial -> epochs done
+        self._uncounted: dict[int, int] = {}  # epochs of it from before the clock, or from before this call
+        self._val: dict[int, list[int]] = {}
+        self._ended: set[int] = set()
+        self._began: float | None = None
+        self._told = 0.0
+
+    def epochs(self, records: Mapping[int, Record]) -> None:
+        """Nothing; trials that ended an epoch at the same time are heard of together, or their speed would be wrong."""
+        for place, record in records.items():
+            self._note(place, record.epoch, before=record.epoch - 1)
+            if record.val_hits:
+                self._val[place] = record.val_hits[-1]
+        self._tell()
+
+    def end(self, place: int, outcome: Outcome) -> None:
+        self._note(place, outcome.epochs_done, before=0)
+        self._ended.add(place)
+        self._val.pop(place, None)
+        self._tell(last=len(self._ended) == self._total)
+
+    def _note(self, place: int, epochs: int, before: int) -> None:
+        if self._began is None:
+            self._began = time.perf_counter()
+        is_of_the_first = len(self._uncounted) < self._side_by_side
+        self._uncounted.setdefault(place, epochs if is_of_the_first else before)
+        self._epochs[place] = epochs
+
+    def _tell(self, last: bool = False) -> None:
+        now = time.perf_counter()
+        if self._listener is None or self._began is None or (now - self._told < 0.1 and not last):
+            return
+        self._told = now
+        each, running = self._job.training.epochs, self._epochs.keys() - self._ended
+        done = each * len(self._ended) + sum(self._epochs[place] for place in running)
+        counted = sum(self._epochs.values()) - sum(self._uncounted.values())
+        epoch_s = (now - self._began) / counted if counted >= self._side_by_side else float("inf")
+        accuracy, recall = self._validation()
+        self._listener(
+            Progress(
+                done=len(self._ended),
+                running=len(running),
+                total=self._total,
+                part=done / (self._total * each),
+                images_per_s=self._job.steps_per_epoch * self._job.batch_size / epoch_s,
+                trial_s=each * epoch_s,
+                accuracy=accuracy,
+                recall=recall,
+            )
+        )
+
+    def _validation(self) -> tuple[float | None, float | None]:
+        if not self._val:
+            return None, None
+        counts = self._job.data.class_counts("val").tolist()
+        hits = list(self._val.values())
+        accuracy = sum(map(sum, hits)) / (len(hits) * max(sum(counts), 1))
+        wanted = [(h[i], counts[i]) for h in hits for i in self._job.important if counts[i]]
+        recall = sum(hit / count for hit, count in wanted) / len(wanted) if wanted else None
+        return accuracy, recall

@@ -11,10 +11,8 @@ import torch
 from camri.data import DataSet
 from camri.data.parallel import num_cores
 from camri.engine import cpu
-from camri.engine.outcome import Outcome, Progress
-from camri.engine.packs import PACK_SIZE
-from camri.engine.progress import Tracker
-from camri.engine.replica import Job
+from camri.engine.outcome import Outcome, Progress, Tracker
+from camri.engine.replica import PACK_SIZE, Job
 from camri.engine.spec import FAST, Training, Trial
 from camri.errors import InputError
 

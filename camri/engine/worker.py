@@ -13,7 +13,7 @@ import torch
 
 from camri.engine.cpu import load_data
 from camri.engine.loop import train_one
-from camri.engine.record import Record
+from camri.engine.outcome import Record
 from camri.engine.replica import Job
 from camri.engine.spec import Trial
 

@@ -5,22 +5,20 @@ Names are imported when they are first asked for, so importing this package does
 
 from typing import TYPE_CHECKING
 
-from camri.lazy import on_first_use
+from camri.imports import on_first_use
 
 if TYPE_CHECKING:
-    from camri.export.files import load as load
-    from camri.export.files import save as save
+    from camri.export.folder import load as load
+    from camri.export.folder import save as save
     from camri.export.model import Model as Model
+    from camri.export.model import Trained as Trained
     from camri.export.onnx_file import write_onnx as write_onnx
-    from camri.export.program import write_program as write_program
-    from camri.export.trained import Trained as Trained
+    from camri.export.onnx_file import write_program as write_program
 
 __all__ = ["Model", "Trained", "load", "save", "write_onnx", "write_program"]
 __getattr__, __dir__ = on_first_use(
     __name__,
-    files=["load", "save"],
-    model=["Model"],
-    onnx_file=["write_onnx"],
-    program=["write_program"],
-    trained=["Trained"],
+    folder=["load", "save"],
+    model=["Model", "Trained"],
+    onnx_file=["write_onnx", "write_program"],
 )

@@ -1,13 +1,32 @@
-"""Groups of inputs, read a chunk at a time: image files, arrays, and what is wrong with the rest."""
+"""Groups of inputs, read a chunk at a time: image files, arrays, and what is wrong with the rest.
 
+Files, folders, patterns and tables -> groups of inputs, in a fixed order.
+
+What cannot be read becomes a problem with a name and a reason; it never stops the rest.
+
+A model and inputs -> one prediction each, problems among them, in the order of the inputs.
+"""
+
+import glob
+import os
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from camri.data import tables
+from camri.data.arrays import INPUTS
+from camri.data.decode import is_image
 from camri.data.decode import to_array as decode_image
+from camri.data.folder import files_below
 from camri.data.parallel import for_each, shared_array
-from camri.export.trained import Trained
+from camri.data.published import to_boxes
+from camri.errors import InputError
+from camri.export.model import Model, Trained
+from camri.text import listed
 
 LARGEST = float(np.finfo(np.float32).max)  # beyond it a number is infinite to the model
 CHUNK_ROWS = 1024
@@ -114,3 +133,250 @@ class Problem:
 
 
 Group = Images | Ready | Problem
+
+
+ARRAYS = (".npy", ".npz")
+TABLES = (*ARRAYS, *tables.SUFFIXES)
+BOX = ("roi_x1", "roi_y1", "roi_x2", "roi_y2", "width", "height")  # or Roi.X1 …, as GTSRB's own tables have it
+
+
+def find_inputs(words: Sequence[str], trained: Trained) -> tuple[list[Group], list[str]]:
+    """The inputs that files, folders and patterns lead to, in their order, each once; and the files left out.
+
+    Left out are files in a folder that neither are called like images nor begin like one (for a model of features:
+    that are not called like tables). Training takes images by any name, so predicting does too.
+    """
+    groups: list[Group] = []
+    images: list[str] = []
+    seen: set[str] = set()
+    left_out: list[str] = []
+    for word in words:
+        found, passed_over = _files(word, trained)
+        left_out += passed_over
+        for one in found:
+            if isinstance(one, str):
+                if (key := os.path.abspath(one)) in seen:
+                    continue
+                seen.add(key)
+                if trained.is_image and Path(one).suffix.lower() not in TABLES:
+                    images.append(one)
+                    continue
+            groups += [*_gathered(images), one if isinstance(one, Problem) else _table(Path(one), trained)]
+            images = []
+    return [*groups, *_gathered(images)], left_out
+
+
+def _gathered(images: list[str]) -> list[Group]:
+    return [Images(images, [None] * len(images), images)] if images else []
+
+
+def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]:
+    """The files that a word means, and those in its folders that were left out."""
+    path = os.path.expanduser(word)
+    if not os.path.lexists(path) and glob.has_magic(path):
+        matching = sorted(glob.glob(path, recursive=True))
+        if not matching:
+            return [Problem(word, "no file matches this pattern")], []
+        pairs = [_files(one, trained) for one in matching]
+        return [one for found, _ in pairs for one in found], [one for _, passed in pairs for one in passed]
+    if not os.path.isdir(path):
+        return [path], []
+    try:
+        every = list(files_below(Path(path)))
+    except (InputError, OSError) as error:
+        return [Problem(word, str(error))], []
+    endings = _endings(trained)
+    kept: list[str | Problem] = []
+    passed_over: list[str] = []
+    for file in every:
+        known = os.path.splitext(file)[1].lower() in endings
+        (kept if known or (trained.is_image and is_image(file)) else passed_over).append(file)
+    if not kept:
+        wanted = "images" if trained.is_image else f"tables ({', '.join(TABLES)})"
+        return [Problem(word, f"the folder holds no {wanted}")], passed_over
+    return kept, passed_over
+
+
+def _endings(trained: Trained) -> frozenset[str]:
+    if not trained.is_image:
+        return frozenset(TABLES)
+    from PIL import Image
+
+    return frozenset(Image.registered_extensions())
+
+
+def _table(path: Path, trained: Trained) -> Group:
+    """The rows of a table or array file; a problem where it cannot be read or does not fit."""
+    if not path.exists():
+        return Problem(str(path), "there is no such file")
+    try:
+        if path.suffix.lower() in ARRAYS:
+            return _checked(Ready(str(path), _array(path)), trained)
+        if not tables.is_table(path):
+            return Problem(str(path), f"this model takes features, from a table: {', '.join(TABLES)}")
+        table = tables.read_table(path, {trained.preprocessing.get("path_column")})
+        if trained.is_image:
+            return _image_rows(path, table, trained)
+        used = _feature_columns(table, path, trained)
+        if len(used) == 1 and tables.is_list_type(table.schema.field(used[0]).type):
+            return _checked(_list_rows(path, table.column(used[0]), used[0], trained.input_shape[0]), trained)
+        return _checked(Ready(str(path), _matrix(table, used), names=used), trained)
+    except (InputError, OSError) as error:
+        return Problem(str(path), str(error).removeprefix(f"{path}").lstrip(": "))
+
+
+def _checked(found: Ready, trained: Trained) -> Group:
+    """The rows, where they are of the model's kind and shape."""
+    array, shape = found.array, trained.input_shape
+    if trained.is_image and array.ndim == 3 and shape[-1] == 1:
+        array = array[..., None]
+    fits = array.dtype == np.uint8 if trained.is_image else array.dtype.kind in "fiub"
+    if not fits or array.shape[1:] != shape:
+        wanted = "uint8 images" if trained.is_image else "numbers"
+        return Problem(
+            found.file,
+            f"it holds {array.dtype} {array.shape}, and the model takes {wanted} (N, {', '.join(map(str, shape))})",
+        )
+    return replace(found, array=array)
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        if path.suffix.lower() == ".npy":
+            return np.load(path, allow_pickle=False, mmap_mode="r")
+        with np.load(path, allow_pickle=False) as stored:
+            names = [name for word in INPUTS for name in stored.files if name.lower() == word]
+            if not names and len(stored.files) != 1:
+                raise InputError(f"it holds {', '.join(stored.files) or 'nothing'}; call the array of inputs 'inputs'")
+            return stored[names[0] if names else stored.files[0]]
+    except InputError:
+        raise
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"it cannot be read as plain arrays: {error}") from None
+
+
+def count_whole(groups: Sequence[Group]) -> int:
+    """How many images are taken as they are, not cropped to a box."""
+    return sum(len(one) for one in groups if isinstance(one, Ready) or (isinstance(one, Images) and one.boxes is None))
+
+
+def _boxes(table: Any) -> np.ndarray | None:
+    """The boxes of a table's images (N, 4), as fractions; None where it has none."""
+    names = {name.lower().replace(".", "_"): name for name in table.column_names}
+    if not names.keys() >= set(BOX):
+        return None
+    return to_boxes(_matrix(table, [names[column] for column in BOX]).tolist())
+
+
+def _image_rows(path: Path, table: Any, trained: Trained) -> Group:
+    """Images as bytes in a column, or as paths relative to the table, in the column of training or a usual one."""
+    file, where = str(path), str(path)
+    boxes = _boxes(table) if trained.is_cropped else None
+    image = tables.role(table, "image", None, where, tables.is_image_type)
+    if image:
+        sources, _ = tables.image_sources(table.column(image), path.parent)
+        return Images([file] * len(sources), range(len(sources)), sources, boxes)
+    known = trained.preprocessing.get("path_column")
+    as_trained = known in table.column_names and tables.is_text_type(table.schema.field(known).type)
+    pointed = tables.role(table, "path", known if as_trained else None, where, tables.is_text_type)
+    if pointed is None:
+        return Problem(file, f"it has no column with images or their paths among {listed(table.column_names)}")
+    names = tables.to_numpy(table.column(pointed)).tolist()
+    paths = [tables.pointed_file(path.parent, name or "") for name in names]
+    return Images([file] * len(paths), range(len(paths)), paths, boxes)
+
+
+def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
+    """The columns of the features: those of the training table by name, else all numbers beside the usual roles."""
+    known, wanted = list(trained.preprocessing.get("feature_columns", ())), trained.input_shape[0]
+    there = set(table.column_names)
+    if len(known) == wanted or (len(known) == 1 and known[0] in there):
+        if missing := [name for name in known if name not in there]:
+            raise InputError(f"it has no column {missing[0]!r}, which the model was trained on")
+        return known
+    told = trained.preprocessing.get("label_column")
+    roles = {tables.role(table, name, None, str(path)) for name in ("label", "group", "split", "path")} | {told}
+    rest = [name for name in table.column_names if name not in roles]
+    kinds = [table.schema.field(name).type for name in rest]
+    of_lists = [name for name, kind in zip(rest, kinds, strict=True) if tables.is_list_type(kind)]
+    if len(of_lists) == 1:
+        return of_lists
+    numbers = [name for name, kind in zip(rest, kinds, strict=True) if tables.is_number_type(kind)]
+    if len(numbers) != wanted or numbers[: len(known)] != known:
+        raise InputError(f"it has {len(numbers)} columns of numbers, and the model takes {wanted} features")
+    return numbers
+
+
+def _list_rows(path: Path, column: Any, name: str, wanted: int) -> Ready:
+    """A list of features a row; one that is missing or of another length is a problem of its row alone."""
+    if tables.is_list_type(column.type.value_type):
+        raise InputError(f"column {name!r} holds lists of lists, and the model takes a list of numbers a row")
+    values, unlike = tables.to_matrix(column, wanted)
+    problems = {
+        row: f"its list {'is missing' if length is None else f'is {length:,} long'}, and the model takes "
+        f"{wanted:,} numbers"
+        for row, length in unlike.items()
+    }
+    return Ready(str(path), _to_floats(values, name), problems)
+
+
+def _matrix(table: Any, used: Sequence[str]) -> np.ndarray:
+    """float (N, D) of columns of numbers; a missing value is NaN."""
+    return np.stack([_to_floats(tables.to_numpy(table.column(name)), name) for name in used], axis=1)
+
+
+def _to_floats(values: np.ndarray, name: str) -> np.ndarray:
+    if values.dtype.kind in "mM":  # numpy would give the days since 1970
+        raise InputError(f"column {name!r} holds times ({values[0]}), and features are numbers")
+    try:
+        return values.astype(np.float64)
+    except (TypeError, ValueError):
+        wrong = [value for value in values.ravel().tolist() if not _is_number(value)]
+        told = next(filter(str, wrong), wrong[0])  # beside a word, what is empty is not the trouble
+        raise InputError(f"column {name!r} holds {told!r}, and features are numbers") from None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return value is None  # missing: NaN
+    return True
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What the model says of one input: probabilities (C,) after the shift, or what is wrong with the input.
+
+    row: its number in a table, from 0; None for a file of its own.
+    """
+
+    file: str
+    row: int | None
+    probabilities: np.ndarray | None
+    problem: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.file if self.row is None else f"{self.file}:{self.row}"
+
+
+def predict(
+    model: Model,
+    groups: Sequence[Group],
+    batch_size: int = 256,
+    on_progress: Callable[[int], None] = lambda num_read: None,
+) -> Iterator[Prediction]:
+    """A prediction for every input, in order; a bad one has a problem instead of probabilities.
+
+    `on_progress` hears how many inputs have been read; reading images takes the time, not the model.
+    """
+    before = 0
+    for group in groups:
+        for chunk in group.chunks(model.trained, lambda num, before=before: on_progress(before + num)):  # type: ignore[misc]
+            good = [row for row in range(len(chunk.files)) if row not in chunk.problems]
+            found = iter(model.predict_proba(chunk.inputs[good], batch_size))
+            for row, (file, number) in enumerate(zip(chunk.files, chunk.rows, strict=True)):
+                problem = chunk.problems.get(row)
+                yield Prediction(file, number, None if problem is not None else next(found), problem)
+        before += len(group)

@@ -5,7 +5,7 @@ Names are imported when they are first asked for, so importing this package does
 
 from typing import TYPE_CHECKING
 
-from camri.lazy import on_first_use
+from camri.imports import on_first_use
 
 if TYPE_CHECKING:
     from camri.fitting.job import Unfinished as Unfinished
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from camri.fitting.result import Handed as Handed
     from camri.fitting.result import Interval as Interval
     from camri.fitting.result import Step as Step
-    from camri.fitting.workshop import Progress as Progress
+    from camri.fitting.trainer import Progress as Progress
 
 __all__ = ["Figures", "Fitted", "Handed", "Interval", "Progress", "Step", "Unfinished", "fit"]
 __getattr__, __dir__ = on_first_use(
     __name__,
     job=["Unfinished", "fit"],
     result=["Figures", "Fitted", "Handed", "Interval", "Step"],
-    workshop=["Progress"],
+    trainer=["Progress"],
 )

@@ -7,8 +7,8 @@ from camri.data.catalog import notes as data_notes
 from camri.fitting import ramps
 from camri.fitting.result import LEAST_SEEDS, Fitted, Interval
 from camri.methods import METHODS, Setting
-from camri.report.numbers import in_a_hundred, points
-from camri.words import duration, listed, quoted
+from camri.report.table import percent, points
+from camri.text import duration, listed, quoted
 
 COLUMNS_SHOWN = 50  # of a table, by name
 NEVER = "none (never predicted)"  # the precision of such a class
@@ -104,7 +104,7 @@ def false_alarms(fitted: Fitted) -> str:
         for name, one, other in zip(fitted.important, before.precisions, after.precisions, strict=True)
     )
     return (
-        f"False alarms: {in_a_hundred(before.false_alarms)} → {in_a_hundred(after.false_alarms)} in a hundred, "
+        f"False alarms: {percent(before.false_alarms)} → {percent(after.false_alarms)} in a hundred, "
         f"{gain(fitted.false_alarms_added, fitted.num_seeds, unit='', decimals=2)}; precision {precisions}."
     )
 
@@ -137,14 +137,16 @@ def own_figures(fitted: Fitted) -> str:
         told.append(f"recall of {quoted(name)} {share(one.recalls[place], hits, one.num[place])}")
         told.append(f"precision {NEVER if precision is None else share(precision, hits, one.called[place])}")
     told.append(f"accuracy {share(one.accuracy, one.num_right, one.num_images)}")
-    estimate, low, high = map(in_a_hundred, vars(one.false_alarms).values())
+    estimate, low, high = map(percent, vars(one.false_alarms).values())
     told.append(f"false alarms {estimate} in a hundred ({one.num_false_alarms}/{one.num_images}; {low} to {high})")
     return ", ".join(told)
 
 
 def ramp_text(fitted: Fitted) -> str:
     """Which ramps were compared and what came of it, in one sentence."""
-    compared = "Ramps of the penalties, compared on validation data: " + ", ".join(map(ramps.describe, fitted.ramps))
+    compared = "Ramps of the penalties, compared on validation data: " + ", ".join(
+        map(ramps.describe_ramp, fitted.ramps)
+    )
     if fitted.ramp_name == ramps.EARLY:
         return f"{compared}; none was better than {ramps.EARLY}."
     return f"{compared}; {fitted.ramp_name} was better, and the finals have it."
@@ -182,7 +184,7 @@ def card(fitted: Fitted, data: DataSet) -> str:
 
     rows = "\n".join(
         f"| {step.title} | {step.figures.recall:.3f} | {step.figures.hits}/{step.figures.num} | "
-        f"{step.figures.accuracy:.3f} | {in_a_hundred(step.figures.false_alarms)} | {added(step.recall_gain)} | "
+        f"{step.figures.accuracy:.3f} | {percent(step.figures.false_alarms)} | {added(step.recall_gain)} | "
         f"{added(step.accuracy_gain)} |"
         for step in fitted.steps
     )
@@ -190,7 +192,9 @@ def card(fitted: Fitted, data: DataSet) -> str:
     kind = "x".join(map(str, data.input_shape)) + (" images, uint8" if data.is_image else " features, float32")
     many = data.noun.many
     worth = ", which count for as many as their groups show them to be worth" if fitted.handed.effects else ""
-    ramp = f", penalties in {ramps.describe(fitted.ramp_name)}" if ramps.depends_on_ramp(fitted.setting, data) else ""
+    ramp = (
+        f", penalties in {ramps.describe_ramp(fitted.ramp_name)}" if ramps.depends_on_ramp(fitted.setting, data) else ""
+    )
     notes = [*data_notes(data.provenance), *([fitted.caution] if fitted.caution is not None else [])]
     cautions = "".join(f"\n- About the data: {one}." for one in notes)
     example = "images)  # uint8 (N, H, W, C)" if data.is_image else f"rows)  # numbers (N, {data.input_shape[0]})"

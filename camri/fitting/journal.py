@@ -6,9 +6,9 @@ from typing import Any
 
 from camri.errors import InputError
 from camri.files import replacing
-from camri.study.lock import refuse_other_files
+from camri.study.run_folder import refuse_other_files
 
-FILE_NAME = "fit.json"
+JOURNAL_FILE = "fit.json"
 BUDGET = "budget in seconds"
 TRAININGS = "trainings"  # the folder of the runs that compare trainings; a killed call may have left it alone
 
@@ -17,15 +17,15 @@ class Journal:
     """A fit's decisions by name, on the disk as soon as they are made."""
 
     def __init__(self, folder: Path, values: dict[str, Any]):
-        self.path = folder / FILE_NAME
+        self.path = folder / JOURNAL_FILE
         self.values = values
 
     @staticmethod
     def open(folder: Path, request: dict[str, Any]) -> "Journal":
         """The folder's journal; a folder of another fit, or of something else, is refused by what differs."""
-        path = folder / FILE_NAME
+        path = folder / JOURNAL_FILE
         if not path.exists():
-            refuse_other_files(folder, FILE_NAME, "fit", {TRAININGS})
+            refuse_other_files(folder, JOURNAL_FILE, "fit", {TRAININGS})
             return Journal(folder, {"request": request, "spent_s": 0.0})
         try:
             values = json.loads(path.read_text(encoding="utf-8"))

@@ -1,7 +1,99 @@
-"""How many trials each step of a fit gets."""
+"""How long trials take, by the latest of them: cores that others use are quick now and slow later.
 
-from collections.abc import Callable
+How many trials each step of a fit gets.
+
+What a fit can afford: trials, counted or by the clock.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
+
+from camri.data.parallel import num_cores
+from camri.engine import Training
+from camri.engine.spec import batch_size, steps_per_epoch
+from camri.errors import InputError
+from camri.fitting.request import LEAST_TRIALS, Request
+from camri.study.executor import measure
+
+RECENT = 8  # trials that the pace is told by: of more, a change would be seen late
+POOL_START_S = 2.5  # until the processes of a pool train: few short trials are quicker without them
+
+
+def slowness(wall_s: float, core_s: float) -> float:
+    """How many times longer work took than its core's time; 1 where nobody else had the core.
+
+    >>> slowness(6.0, 2.0), slowness(1.9, 2.0), slowness(0.01, 0.0)
+    (3.0, 1.0, 1.0)
+    """
+    return max(1.0, wall_s / core_s) if core_s > 0 else 1.0
+
+
+class Pace:
+    """Seconds of a trial and of what calls take beside their trials, for one trial at a time and one on every core.
+
+    `expected_s` is what a trial takes alone, as far as is known before one has ended.
+    """
+
+    def __init__(self, parallel: int, expected_s: float | None = None, slowness: float = 1.0):
+        self.parallel, self.expected_s = parallel, expected_s
+        self.slowness = slowness  # how many times longer work takes than on a core of its own
+        self.has_pool = False  # processes have been started, and stay
+        self.recent: deque[float] = deque(maxlen=RECENT)
+        self.call_s: dict[int, float] = {1: 0.0, parallel: 0.0}  # of a call beside its trials, by trials at once
+
+    @property
+    def trial_s(self) -> float | None:
+        """Seconds of a trial alone; the median, as the first trial of a process is long."""
+        return median(self.recent) if self.recent else self.expected_s
+
+    @property
+    def pool_s(self) -> float:
+        """Seconds until the pool's processes train; they are started once."""
+        return 0.0 if self.has_pool else POOL_START_S * self.slowness
+
+    def hear(self, device_s: Sequence[float], width: int, wall_s: float) -> None:
+        """Nothing; a call trained these trials, so many at once. What they do not explain the next call takes, too.
+
+        Of the call that started the pool nobody can tell how much it was.
+        """
+        if width > 1 and not self.has_pool:
+            self.has_pool = True
+        else:
+            self.call_s[width] = max(0.0, wall_s - len(device_s) * median(device_s) / width)
+
+    def width(self, num_trials: int) -> int | None:
+        """How many at once would end so many trials soonest; None where nothing is known."""
+        if self.trial_s is None:
+            return None
+        return min(self.call_s, key=lambda width: self._takes_s(num_trials, 1, width))
+
+    def takes_s(self, num_trials: int, num_calls: int = 1) -> float:
+        """Seconds that so many trials take in so many calls."""
+        return min(self._takes_s(num_trials, num_calls, width) for width in self.call_s)
+
+    def affords(self, left_s: float, num_calls: int = 1) -> int:
+        """Trials that the time allows in so many calls.
+
+        >>> pace = Pace(2, expected_s=1.0)
+        >>> pace.affords(10.0), pace.affords(4.0), pace.affords(4.0, num_calls=2), pace.affords(-1.0)
+        (15, 4, 4, 0)
+        """
+        if not self.trial_s:
+            return 0
+        room = [(left_s - self._beside_s(num_calls, width)) * width for width in self.call_s]
+        return max(0, math.floor(max(room) / self.trial_s))
+
+    def _takes_s(self, num_trials: int, num_calls: int, width: int) -> float:
+        return self._beside_s(num_calls, width) + num_trials * (self.trial_s or 0.0) / width
+
+    def _beside_s(self, num_calls: int, width: int) -> float:
+        """Seconds of so many calls beside their trials."""
+        return num_calls * self.call_s[width] + (self.pool_s if width > 1 and num_calls else 0.0)
+
 
 TRAINING_SHARE = 0.2
 SEARCH_SHARE = 0.4  # of what is left after the trainings; the finals have the rest
@@ -129,3 +221,88 @@ def plan_finals(num_left: int, num_arms: int) -> int:
     (8, 20, 1)
     """
     return min(MOST_FINAL_SEEDS, num_left // num_arms)
+
+
+COMFORTABLE_TRIALS = 60  # fewer trials than these: rather shorter ones
+LEAST_EPOCHS = 6
+CALLS = 3  # of the engine that are still to come, as a rule: a few packs of candidates and the finals
+RESERVE = (0.1, 8.0, 60.0)  # for the model's files and the page: a part of the time, least and most seconds
+HAND_OVER_S = 8.0  # of a core for them and the end of the process: it was 60 s where work took 7.4 times longer
+MOST_RESERVE = 0.4  # of the time, however slow the machine is
+
+
+class Budget:
+    """A fit's trials: so many, or as many as the time allows at the pace. Time before this call counts.
+
+    `began` is the `time.monotonic()` that this call's time counts from.
+    """
+
+    def __init__(self, request: Request, pace: Pace, spent_s: float, count: Callable[[], int], began: float):
+        self.request, self.pace, self.spent_s, self.count, self.began = request, pace, spent_s, count, began
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the clock decides; where trials are counted, the plan is the same every time."""
+        return self.request.num_trials is None
+
+    def passed_s(self) -> float:
+        """Seconds of this fit so far, earlier calls included."""
+        return self.spent_s + time.monotonic() - self.began
+
+    def left_s(self) -> float:
+        """Seconds that can still be trained, before the model's files and the page are written."""
+        budget_s = self.request.budget_s
+        assert budget_s is not None
+        kept_s = max(reserve_s(budget_s), min(HAND_OVER_S * self.pace.slowness, MOST_RESERVE * budget_s))
+        return budget_s - kept_s - self.passed_s()
+
+    def left(self, num_calls: int = CALLS) -> int:
+        """Trials that can still be trained, in so many calls."""
+        if self.request.num_trials is not None:
+            return self.request.num_trials - self.count()
+        return self.pace.affords(self.left_s(), num_calls)
+
+
+def reserve_s(budget_s: float) -> float:
+    """
+    >>> reserve_s(600.0), reserve_s(60.0), reserve_s(3600.0)
+    (60.0, 8.0, 60.0)
+    """
+    part, least, most = RESERVE
+    return min(most, max(least, part * budget_s))
+
+
+def fit_epochs(request: Request) -> tuple[int, float | None]:
+    """(epochs, seconds a trial) of the trainings; seconds are measured only where there is a time to keep to.
+
+    Where the time is too short for trials of the usual length, they are made shorter; too short for any, it is refused.
+    """
+    training = request.plain
+    if request.budget_s is None:
+        return training.epochs, None
+    epoch_s = measure_epoch_s(request, training)
+    time_s = request.budget_s - reserve_s(request.budget_s)
+    epochs = training.epochs
+    if request.epochs is None and time_s < COMFORTABLE_TRIALS * epochs * epoch_s:
+        epochs = max(min(LEAST_EPOCHS, epochs), math.floor(time_s / (COMFORTABLE_TRIALS * epoch_s)))
+    needed_s = LEAST_TRIALS * epochs * epoch_s
+    if time_s < needed_s:
+        smaller = "" if training.model in ("small", "features") else ", or --model small"
+        raise InputError(
+            f"a budget of {request.budget_s:g} s is too short: a trial of {training.model!r} with {epochs} epochs "
+            f"takes about {epochs * epoch_s:.3g} s here, and a fit needs at least {LEAST_TRIALS} and "
+            f"{reserve_s(request.budget_s):g} s for the model and the page; give --budget "
+            f"{math.ceil((needed_s + reserve_s(needed_s)) / 60) + 1}m{smaller}"
+        )
+    return epochs, epochs * epoch_s
+
+
+def measure_epoch_s(request: Request, training: Training) -> float:
+    """Seconds of the device for one epoch of one trial, with as many trials beside it as it takes."""
+    data = request.data
+    num_rows = len(data.splits["train"])
+    images = steps_per_epoch(training, num_rows) * batch_size(training, num_rows)
+    rate = measure(training, data.input_shape, data.num_classes, request.device)
+    if request.device.type == "cpu":
+        rate *= num_cores()
+    return images / rate

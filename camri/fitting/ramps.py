@@ -4,15 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from camri.curves import common_range, compare_curves
 from camri.data import DataSet
 from camri.engine import Training
 from camri.fitting.search import CE
-from camri.fitting.trainings import ONE_ERROR
-from camri.fitting.workshop import Bench, Point, setting_of
+from camri.fitting.trainer import ONE_ERROR, Point, TrainingRun, setting_of
 from camri.methods import Setting
-from camri.select import Validation
-from camri.study.grid import Resolved
+from camri.selection import Validation, common_range, compare_curves
+from camri.study.spec import Resolved
 
 EARLY = "early"  # what trainings have unless told; everything before the finals was trained with it
 # Then the more promising first. Late is while the rate falls, as LDAM's deferred weights come in with a lower rate.
@@ -26,7 +24,7 @@ def depends_on_ramp(one: Setting, data: DataSet) -> bool:
 
 
 def compare_ramps(
-    benches: Mapping[str, Bench],
+    benches: Mapping[str, TrainingRun],
     finalists: Sequence[Point],
     column: Resolved,
     seeds: Sequence[int],
@@ -80,7 +78,7 @@ def choose_ramp(baseline: Validation, reached: Mapping[str, Sequence[Validation]
     return best
 
 
-def describe(name: str) -> str:
+def describe_ramp(name: str) -> str:
     """A ramp's name with what it means, for people.
 
     >>> describe("late"), describe("at once")

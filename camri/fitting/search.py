@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camri.engine.packs import PACK_SIZE
+from camri.decision import trace
+from camri.engine.replica import PACK_SIZE
 from camri.fitting.plan import Race
-from camri.fitting.workshop import Bench, Point, setting_of
+from camri.fitting.trainer import Point, TrainingRun, setting_of
 from camri.methods import MARGIN_UNIT, setting
 from camri.metrics import pool
-from camri.posthoc import trace
-from camri.select import Rule, Validation
-from camri.study.grid import Resolved
+from camri.selection import Rule, Validation
+from camri.study.spec import Resolved
 
 if TYPE_CHECKING:
     import optuna
@@ -90,7 +90,7 @@ def weigh(candidate: Validation, baseline: Validation, rule: Rule) -> Worth:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The finalists, best first, how many settings were tried, and in how many rounds."""
 
     finalists: tuple[Point, ...]
@@ -98,7 +98,7 @@ class Found:
     num_rounds: int
 
 
-class Referee:
+class RaceLimits:
     """What a race may still do: all that was planned. A budget's time has a stricter one."""
 
     def __init__(self, race: Race, pack: int = PACK_SIZE):
@@ -112,13 +112,15 @@ class Referee:
         """How many rounds are planned for so many candidates."""
         return len(self.race.rounds())
 
-    def run_round(self, number: int, bench: Bench, candidates: Sequence[Point], seed: int) -> bool:
+    def run_round(self, number: int, bench: TrainingRun, candidates: Sequence[Point], seed: int) -> bool:
         """Whether the round of that number, from 2 on, was run to its end: all candidates have the seed."""
         bench.train(candidates, [seed], f"candidates, round {number}")
         return True
 
 
-def search(bench: Bench, column: Resolved, referee: Referee, seeds: Sequence[int], rule: Rule, seed: int) -> Found:
+def search(
+    bench: TrainingRun, column: Resolved, referee: RaceLimits, seeds: Sequence[int], rule: Rule, seed: int
+) -> SearchResult:
     """The finalists of a race; proposals depend on `seed`, the packs and what came of those before, and nothing else.
 
     What is stored is not trained again, so an interrupted search comes to the same proposals and goes on.
@@ -144,7 +146,7 @@ def search(bench: Bench, column: Resolved, referee: Referee, seeds: Sequence[int
             break
         number += 1
         candidates = ranked(kept, number)
-    return Found(tuple(_varied(candidates, race.num_finalists)), tried, number)
+    return SearchResult(tuple(_varied(candidates, race.num_finalists)), tried, number)
 
 
 def _varied(ranked: Sequence[Point], num: int) -> list[Point]:
@@ -157,7 +159,9 @@ def _varied(ranked: Sequence[Point], num: int) -> list[Point]:
     return (kept + rest)[:num]
 
 
-def _propose(bench: Bench, column: Resolved, referee: Referee, seed: int, worth: Any, sampler_seed: int) -> list[Point]:
+def _propose(
+    bench: TrainingRun, column: Resolved, referee: RaceLimits, seed: int, worth: Any, sampler_seed: int
+) -> list[Point]:
     """Different points, in packs that the referee allows; Optuna hears what each reached before it proposes more."""
     found: dict[str, Point] = {}
     with _quiet() as optuna:

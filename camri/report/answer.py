@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from camri.report.numbers import interval, p_value, points, span
-from camri.report.reading import Reading, measure
-from camri.report.table import BLANK, Cell, Table, cells
+from camri.report.table import BLANK, Cell, Table, cells, interval, p_value, points, span
 from camri.report.tables import picked
 from camri.report.titles import BASELINE
-from camri.report.verdict import ColumnVerdict, Judged, correct_for_columns
-from camri.select import OPTIMISTIC
-from camri.words import quoted
+from camri.selection import OPTIMISTIC
+from camri.study.reader import RunReader, measure
+from camri.study.verdict import ColumnVerdict, Judged, correct_for_columns
+from camri.text import quoted
 
 LEVEL = 0.05
 
@@ -30,7 +29,7 @@ class Answer:
 NOTE = "answer"  # the store's note with an answer of its own: what a fit told its user
 
 
-def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
+def answer(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Answer:
     """Whether any method raised recall above what a shift of cross-entropy gives, at its accuracy.
 
     A run that was a fit answers what the fit did: from plain cross-entropy to what was handed over.
@@ -69,7 +68,7 @@ def answer(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Answer:
     return Answer("none", sentence, details, table)
 
 
-def _what_is_missing(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> str | None:
+def _what_is_missing(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> str | None:
     """Why there is no answer; None where there may be one."""
     if not any(one.settings for one in verdicts):
         how = "has ended well; the failed ones are listed below" if reading.rows else "has ended"

@@ -1,4 +1,6 @@
-"""A run's numbers as a small folder of plain files: what its tables and figures are made of, without the store.
+"""Where the numbers of tables and figures come from: an open run, or the results folder that was written of one.
+
+A run's numbers as a small folder of plain files: what its tables and figures are made of, without the store.
 
     verdict.json   facts of the run, its answer, the records of Table I, as the paper counts and honest, and of
                    the curves compared
@@ -16,17 +18,128 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from camri.errors import InputError
 from camri.files import cannot_write, replacing
 from camri.report.answer import answer
-from camri.report.reading import Reading
-from camri.report.records import FIGURES, IN_VERDICT, VERDICT, VERSION, FromRun, is_results, plain
+from camri.report.equal_recall import gap_records
+from camri.report.tables import angle_records, honest_records, paper_records
 from camri.study.export import tidy
-from camri.study.store import FILE_NAME, ColumnFacts
+from camri.study.reader import RunReader
+from camri.study.store import STORE_FILE, ColumnFacts
+from camri.study.verdict import ColumnVerdict, judge_columns
+
+VERSION = 2
+VERDICT = "verdict.json"
+IN_VERDICT = ("paper", "honest", "gaps")
+FIGURES = ("confusion", "penalty", "training", "circle")  # in figures.json
+Maker = Callable[[RunReader, Sequence[ColumnVerdict]], Any]
+
+
+class Source(Protocol):
+    """Where records come from: an open run, or a results folder."""
+
+    def records(self, part: str) -> Any:
+        """paper, honest, gaps, angles, curves or one of FIGURES; InputError where there are none."""
+
+
+@dataclass(frozen=True, eq=False)
+class FromRun:
+    """The records of an open run."""
+
+    reading: RunReader
+
+    @cached_property
+    def verdicts(self) -> list[ColumnVerdict]:
+        return judge_columns(self.reading)
+
+    def records(self, part: str) -> Any:
+        return plain(self._find(part)(self.reading, self.verdicts))
+
+    @staticmethod
+    def _find(part: str) -> Maker:
+        tables: dict[str, Maker] = {
+            "paper": paper_records,
+            "honest": honest_records,
+            "gaps": gap_records,
+            "angles": angle_records,
+        }
+        if part in tables:
+            return tables[part]
+        from camri.report import charts, figures  # these need altair
+
+        drawn: dict[str, Maker] = {
+            "curves": charts.trace_curves,
+            "confusion": figures.count_confusion,
+            "penalty": lambda reading, verdicts: figures.measure_penalty(verdicts),
+            "training": charts.follow_training,
+            "circle": lambda reading, verdicts: figures.find_circle(reading),
+        }
+        return drawn[part]
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """The records of a results folder. `verdict` is its verdict.json."""
+
+    folder: Path
+    verdict: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    def records(self, part: str) -> Any:
+        if part in IN_VERDICT:
+            return self.verdict[part]
+        found = _read(self.folder / ("figures.json" if part in FIGURES else f"{part}.json"))
+        if part in FIGURES:
+            found = found.get(part)
+        if not found:
+            raise InputError(f"{self.folder} has no {part}: the run had nothing to draw it of")
+        return found
+
+
+def is_results(folder: Path) -> bool:
+    """Whether the folder holds results, and not a run."""
+    return (folder / VERDICT).is_file() and not (folder / STORE_FILE).exists()
+
+
+def open_results(folder: str | Path) -> Results:
+    """The results in a folder."""
+    verdict = _read(Path(folder) / VERDICT)
+    if not isinstance(verdict, dict) or verdict.get("version") != VERSION:
+        told = verdict.get("version") if isinstance(verdict, dict) else None
+        raise InputError(f"{folder}/{VERDICT} is of version {told}, and this camri reads {VERSION}; write it again")
+    return Results(Path(folder), verdict)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; camri report RUN --results {path.parent} writes it") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); write it again from its run") from None
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON holds it: lists, plain numbers, null for what is not one."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
 
 MOST_BYTES = 2_000_000
 
@@ -45,10 +158,10 @@ def write_results(
     settings were chosen from, if there was one: it is noted from how many settings, with how many trials.
     """
     folder = Path(out)
-    with Reading(run, on_step) as reading:
+    with RunReader(run, on_step) as reading:
         files = _files(reading, commit, screening)
     taken = [name for name in files if (folder / name).exists() and not is_results(folder)]
-    if taken or (folder / FILE_NAME).exists() or (folder.exists() and not folder.is_dir()):
+    if taken or (folder / STORE_FILE).exists() or (folder.exists() and not folder.is_dir()):
         raise InputError(
             f"{folder} holds {taken[0] if taken else 'something'} that is not of results; choose another with --results"
         )
@@ -67,7 +180,7 @@ def write_results(
     return folder
 
 
-def _files(reading: Reading, commit: str | None, screening: str | Path | None) -> dict[str, bytes]:
+def _files(reading: RunReader, commit: str | None, screening: str | Path | None) -> dict[str, bytes]:
     source = FromRun(reading)
 
     def found(part: str) -> Any:
@@ -102,7 +215,7 @@ def _files(reading: Reading, commit: str | None, screening: str | Path | None) -
     return files
 
 
-def _facts(reading: Reading, commit: str | None) -> dict[str, Any]:
+def _facts(reading: RunReader, commit: str | None) -> dict[str, Any]:
     run, progress = reading.run, reading.progress()
     done = [row for row in reading.rows if row.status == "done"]
     environment = reading.environment()
@@ -138,9 +251,9 @@ def _column(one: ColumnFacts) -> dict[str, Any]:
     return {"important": one.title, "indices": list(one.indices), "strengths": list(one.strengths)}
 
 
-def _screening(reading: Reading, folder: str | Path) -> dict[str, Any]:
+def _screening(reading: RunReader, folder: str | Path) -> dict[str, Any]:
     """How the settings were found: the screening's trials, and how many settings each method had in each column."""
-    with Reading(folder) as screened:
+    with RunReader(folder) as screened:
         if screened.run.fingerprint != reading.run.fingerprint:
             raise InputError(
                 f"{folder} is a screening on other data ({screened.name}); give the one of this run's data"
@@ -154,7 +267,7 @@ def _screening(reading: Reading, folder: str | Path) -> dict[str, Any]:
     return {**{name: facts[name] for name in kept}, "num_settings": counts}
 
 
-def _studies(reading: Reading) -> list[dict[str, Any]]:
+def _studies(reading: RunReader) -> list[dict[str, Any]]:
     """The studies of the run; those that differ in their seeds alone as one, and none that is a part of another."""
     found: dict[str, dict[str, Any]] = {}
     for study in reading.run.studies:
@@ -172,7 +285,7 @@ def _is_part(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return same and all(value in other[key] for key in lists for value in one[key])
 
 
-def _outcomes(reading: Reading) -> bytes:
+def _outcomes(reading: RunReader) -> bytes:
     """The tidy table with six decimals; of many classes and trials the important classes' recalls alone."""
     names, rows = tidy(reading.run)
     rows = [{name: _rounded(row[name]) for name in names} for row in rows]

@@ -1,4 +1,10 @@
-"""The paper's Table I from a run, and beside it its honest version: chosen on validation data, with controls.
+"""How far confidence is from being right, before and after a shift: a table from the judged arms.
+
+Table II: how narrow the classes are, as the sd of the angle between features and their class's weight vector.
+
+What each step of `camri fit` gave, apart: better training, the shift, the method. Read from the run's notes.
+
+The paper's Table I from a run, and beside it its honest version: chosen on validation data, with controls.
 
 Each is made in two steps: a run -> records (plain numbers, which `results` also keeps) -> the table.
 """
@@ -7,14 +13,196 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from camri.errors import InputError
-from camri.report.numbers import Record, ends_of, interval_of, p_value, spread
-from camri.report.reading import Reading, measure
-from camri.report.table import BLANK, Cell, Table, cells, table_by_column
-from camri.report.titles import in_order, title_of
-from camri.report.verdict import ColumnVerdict, Judged, correct_several, gain_over_shifted
-from camri.select import OPTIMISTIC, Measured, PaperChoice, mark_best
+from camri.report.table import (
+    BLANK,
+    Cell,
+    Record,
+    Table,
+    cells,
+    ends_of,
+    interval_of,
+    p_value,
+    percent,
+    points,
+    span,
+    spread,
+    table_by_column,
+)
+from camri.report.titles import TITLES, in_order, title_of
+from camri.selection import OPTIMISTIC, Measured, PaperChoice, mark_best
 from camri.stats import Difference, summarise
+from camri.study.reader import RunReader, SettingResults, measure
+from camri.study.verdict import ColumnVerdict, Judged, correct_several, gain_over_shifted
+
+ARMS = {"baseline": "cross-entropy", "baseline shifted": "cross-entropy, shifted", "chosen": "chosen, shifted"}
+
+
+def calibration_table(verdicts: Sequence[ColumnVerdict]) -> Table | None:
+    """Expected calibration error of the chosen models and their controls on test images; None without a choice."""
+    groups, records, titles = [], [], []
+    for one in verdicts:
+        if one.best is None:
+            continue
+        rows = []
+        for name, title in ARMS.items():
+            arm = one.best.judgement.arms[name]
+            error, accuracy = arm.calibration.ece, float(arm.accuracy.mean())
+            rows.append(cells(title, f"{error:.4f}", f"{accuracy:.3f}"))
+            records.append({"important": one.column.title, "model": title, "ece": error, "accuracy": accuracy})
+        groups.append(tuple(rows))
+        titles.append(f"important: {one.column.title}")
+    if not groups:
+        return None
+    return Table(
+        "Calibration: expected calibration error on test data.",
+        ("models", "ECE", "accuracy"),
+        tuple(groups),
+        tuple(records),
+        notes=(
+            "The mean distance between a model’s confidence in its guess and how often such guesses are right, over 15 "
+            "bins and all trials. A shift, a margin and a scale all move it: calibrate before using probabilities.",
+        ),
+        titles=tuple(titles),
+    )
+
+
+ANGLES_OF = {"train": "training data", "test": "test data"}
+WCE_WEIGHT = 4.0  # the paper measures WCE at this one
+
+
+def compared(one: ColumnVerdict) -> dict[str, SettingResults | None]:
+    """Table II's columns: CAMRI and ArcFace at their Table I settings, WCE at w = 4, L2-softmax at CAMRI's scale, CE.
+
+    Where Table I leaves a cell blank, the method's setting that stands for it in the charts.
+    """
+    found = {TITLES[method]: one.in_table_one(method) or one.shown(method) for method in ("camri", "arcface")}
+    found["WCE (w = 4)"] = next((s for s in one.of("wce") if s.value("w") == WCE_WEIGHT), None)
+    camri = found["CAMRI"]
+    plain = [s for s in one.settings if s.method == "l2softmax" or (s.method == "arcface" and s.value("m") == 0)]
+    found["L2-softmax"] = next((s for s in plain if camri is None or s.value("s") == camri.value("s")), None)
+    found["cross-entropy"] = one.baseline
+    return found
+
+
+def angle_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
+    """The numbers of Table II: three records for each column and method."""
+    if not verdicts:
+        raise InputError(
+            "Table II needs important classes, and they are not known yet: cross-entropy trials come first"
+        )
+    records = []
+    for one in verdicts:
+        title = one.column.title
+        for name, setting in compared(one).items():
+            values = [None] * 3 if setting is None else _three(reading, setting, one.column.indices)
+            lines = (f"{title} (important)", f"min excl. {title}", f"median excl. {title}")
+            records += [
+                {
+                    "column": one.column.number,
+                    "important": title,
+                    "line": line,
+                    "method": name,
+                    "setting": None if setting is None else setting.title,
+                    "num_trials": 0 if setting is None else len(setting.rows),
+                    "images": reading.angles_of,
+                    "sd_rad": value,
+                }
+                for line, value in zip(lines, values, strict=True)
+            ]
+    return records
+
+
+def table_of_angles(records: Sequence[Mapping[str, Any]]) -> Table:
+    """Table II of its records: the important class, the minimum and median of the others; the smallest in bold."""
+    names = list(dict.fromkeys(one["method"] for one in records))
+    groups = []
+    for number in dict.fromkeys(one["column"] for one in records):
+        own = [one for one in records if one["column"] == number]
+        smallest = {n: min((r["sd_rad"] for r in own if r["method"] == n and r["sd_rad"] is not None), default=None)
+                    for n in names}  # fmt: skip
+        lines: dict[str, list[Cell]] = {}
+        for one in own:
+            value = one["sd_rad"]
+            cell = Cell(BLANK) if value is None else Cell(f"{value:.4f}", bold=value == smallest[one["method"]])
+            lines.setdefault(one["line"], []).append(cell)
+        groups.append(tuple((Cell(line), *shown) for line, shown in lines.items()))
+    return Table(
+        caption="Table II. Standard deviation of the angle (radians) between features and their class’s weight vector.",
+        header=("class", *names),
+        groups=tuple(groups),
+        records=tuple(records),
+        notes=(
+            f"Mean over trials, {ANGLES_OF[records[0]['images']]}; bold: the smallest of a method’s three. CAMRI and "
+            "ArcFace at their Table I settings (by validation where that cell is blank), L2-softmax at CAMRI’s scale; "
+            f"{BLANK} where it was not trained, or the classes have no data.",
+        ),
+    )
+
+
+def _three(reading: RunReader, setting: SettingResults, important: Sequence[int]) -> list[float | None]:
+    """sd of the important classes (their mean), minimum and median of the others; None of classes without data."""
+    _, sd = reading.angles(setting)
+    is_important, is_known = np.isin(np.arange(len(sd)), important), np.isfinite(sd)
+    own, others = sd[is_important & is_known], sd[~is_important & is_known]
+    return [
+        float(statistic(values)) if len(values) else None
+        for statistic, values in ((np.mean, own), (np.min, others), (np.median, others))
+    ]
+
+
+NOTE = "steps"  # the store's note: a list of steps, the state before the first of them first
+
+
+def steps_table(reading: RunReader) -> Table | None:
+    """The steps one by one, each with what it added; None for a run that was no fit."""
+    told = reading.run.note(NOTE)
+    if not told:
+        return None
+    rows = tuple(
+        cells(
+            one["title"],
+            f"{one['recall']:.3f}",
+            f"{one['hits']}/{one['num']}",
+            f"{one['accuracy']:.3f}",
+            percent(one["false_alarms"]) if "false_alarms" in one else BLANK,  # earlier versions told none
+            _interval(one["recall_gain"]),
+            _interval(one["accuracy_gain"]),
+        )
+        for one in told
+    )
+    return Table(
+        caption="From plain cross-entropy to what was chosen, step by step.",
+        header=("step", "recall", "hits / n", "accuracy", "false alarms", "recall added", "accuracy added"),
+        groups=(rows,),
+        records=tuple(_record(one) for one in told),
+        notes=(
+            "Test data, mean over models of new seeds, the same for every row. What a step adds is in points of a "
+            "hundred over the row above it (the last row: over the first), with 95 % intervals over seeds and test "
+            "data. False alarms: data of no important class that are taken for one, in a hundred of all. Training, "
+            "setting and shifts were chosen on validation data. A number in brackets behind a setting: the models that "
+            "were given it.",
+        ),
+    )
+
+
+def _interval(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return BLANK
+    if found["low"] is None:  # models were too few for one
+        return points(found["estimate"])
+    return span(found["estimate"], found["low"], found["high"])
+
+
+def _record(one: Mapping[str, Any]) -> dict[str, Any]:
+    record = {name: one[name] for name in ("title", "recall", "hits", "num", "accuracy")}
+    record["false_alarms"] = one.get("false_alarms")
+    for name in ("recall_gain", "accuracy_gain", "false_alarms_added"):
+        record |= {f"{name}_{end}": (one.get(name) or {}).get(end) for end in ("estimate", "low", "high")}
+    return record
+
 
 ROLES = {"camri": "(proposal)", "ce": "(baseline)"}
 Gains = tuple[Difference | None, Difference | None, float | None]  # of recall, of accuracy, and p
@@ -22,12 +210,12 @@ Gains = tuple[Difference | None, Difference | None, float | None]  # of recall, 
 PaperColumn = tuple[str, str, Mapping[str, PaperChoice | None], Mapping[str, Measured]]
 
 
-def table_one(runs: Sequence[tuple[Reading, Sequence[ColumnVerdict]]]) -> Table:
+def table_one(runs: Sequence[tuple[RunReader, Sequence[ColumnVerdict]]]) -> Table:
     """Table I as the paper prints it, of one run or of several side by side."""
     return paper_table([paper_records(*run) for run in runs])
 
 
-def paper_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
+def paper_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
     """The numbers of Table I: one record for each column and method, in the table's order of methods."""
     columns: list[PaperColumn] = []
     for one in verdicts:
@@ -101,13 +289,13 @@ def figures(recalls: Sequence[float], accuracies: Sequence[float]) -> dict[str, 
     return {**numbers, "num_trials": len(recalls)}
 
 
-def honest_table(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> Table | None:
+def honest_table(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Table | None:
     """Table I chosen on validation data and judged once on test, with its controls; None without validation data."""
     records = honest_records(reading, verdicts)
     return table_of_honest(records) if records else None
 
 
-def honest_records(reading: Reading, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
+def honest_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
     """The numbers of the honest table, a record a row: a column's methods, then its controls."""
     judged = [(one, m, row) for one in verdicts for m, row in one.by_method.items()]
     if not judged:

@@ -1,11 +1,27 @@
-"""Outcomes as a tidy table: one row for each outcome and split."""
+"""Outcomes as a tidy table: one row for each outcome and split.
+
+Listeners that put every outcome into MLflow or TensorBoard, one run a trial. The store stays the record.
+
+A tracker that fails is switched off with one warning: it never takes a study down.
+"""
 
 import csv
+import dataclasses
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from camri.errors import InputError
+import numpy as np
+
+from camri.data import DataSet
+from camri.engine import Outcome
+from camri.errors import InputError, closest
 from camri.files import replacing
+from camri.metrics import recall
 from camri.study.store import Row, Run, open_run
 
 
@@ -95,3 +111,155 @@ def _write_parquet(path: Path, names: list[str], table: list[dict[str, Any]]) ->
         if any(isinstance(value, str) for value in values):  # several classes at once: all of the column as text
             values[:] = [value if value is None or isinstance(value, str) else repr(value) for value in values]
     parquet.write_table(pyarrow.table(columns), path, compression="zstd")
+
+
+Listener = Callable[[Outcome], None]
+INSTALL = "pip install 'camri[track]'"
+MLFLOW_BATCH = 1000  # metrics a request may have
+MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}  # its own: minutes
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """An outcome as trackers take it: `curves` have a value an epoch, `metrics` one at the end."""
+
+    name: str
+    params: dict[str, str | int | float]
+    metrics: dict[str, float]
+    curves: dict[str, list[float]]
+    error: str | None
+
+
+def describe_study(outcome: Outcome, data: DataSet) -> Entry:
+    """The outcome's setting, seed, accuracies, recalls and curves by name; numbers that are not finite are left out."""
+    setting = outcome.trial.setting
+    names = [_plain_parameters(name) for name in data.classes]
+    important = ", ".join(data.classes[index] for index in setting.important)
+    params: dict[str, str | int | float] = {
+        "method": setting.method,
+        "setting": str(setting),
+        "important": important,
+        "seed": outcome.trial.seed,
+        "data": data.name,
+        "model": outcome.training.model,
+        "epochs": outcome.training.epochs,
+    }
+    for knob, value in setting.to_json()["knobs"].items():
+        several = isinstance(value, (list, tuple)) and len(value) > 1
+        params[knob] = str(tuple(value)) if several else float(np.ravel(value)[0])
+    metrics = {"wall_s": outcome.wall_s, "epochs_done": float(outcome.epochs_done)}
+    for split, counts in outcome.confusion.items():
+        metrics[f"{split}/accuracy"] = outcome.accuracy(split)
+        metrics |= {f"{split}/recall/{name}": float(r) for name, r in zip(names, recall(counts), strict=True)}
+    curves = {"train_loss": outcome.curves["train_loss"].tolist()} if "train_loss" in outcome.curves else {}
+    hits = outcome.curves.get("val_hits")
+    if hits is not None and hits.size:
+        counts = data.class_counts("val").numpy()
+        curves["val/accuracy"] = (hits.sum(axis=1) / counts.sum()).tolist()
+        for index in setting.important:
+            curves[f"val/recall/{names[index]}"] = (hits[:, index] / max(counts[index], 1)).tolist()
+    finite = {name: value for name, value in metrics.items() if np.isfinite(value)}
+    title = ", ".join(filter(None, [str(setting), important, f"seed {outcome.trial.seed}"]))
+    return Entry(title, params, finite, curves, outcome.error)
+
+
+def _plain_parameters(name: str) -> str:
+    """The name with only those characters that MLflow admits.
+
+    >>> _plain("limit 80/end*")
+    'limit 80_end_'
+    """
+    return re.sub(r"[^\w .-]", "_", name)
+
+
+def _points(curves: Mapping[str, list[float]]) -> Iterator[tuple[str, int, float]]:
+    for name, values in curves.items():
+        yield from ((name, epoch, value) for epoch, value in enumerate(values, start=1) if np.isfinite(value))
+
+
+class MlflowTracker:
+    """Puts each entry into an MLflow experiment; `client` is an MlflowClient, the others are `mlflow.entities`."""
+
+    def __init__(self, experiment: str, client: Any, metric: Callable[..., Any], param: Callable[..., Any]):
+        self.experiment, self.client, self.metric, self.param = experiment, client, metric, param
+
+    def __call__(self, entry: Entry) -> None:
+        found = self.client.get_experiment_by_name(self.experiment)
+        number = self.client.create_experiment(self.experiment) if found is None else found.experiment_id
+        tags = {} if entry.error is None else {"error": entry.error[-500:]}
+        run = self.client.create_run(number, tags=tags, run_name=entry.name).info.run_id
+        now = int(time.time() * 1000)
+        params = [self.param(name, str(value)) for name, value in entry.params.items()]
+        values = [(f"curve/{name}", epoch, value) for name, epoch, value in _points(entry.curves)]
+        values += [(name, 0, value) for name, value in entry.metrics.items()]
+        metrics = [self.metric(name, value, now, step) for name, step, value in values]
+        for at in range(0, len(metrics), MLFLOW_BATCH):
+            self.client.log_batch(run, metrics[at : at + MLFLOW_BATCH], params if at == 0 else [])
+        self.client.set_terminated(run, "FINISHED" if entry.error is None else "FAILED")
+
+
+class TensorBoardTracker:
+    """Puts each entry into a folder of its own under `folder`; `make` is torch's SummaryWriter."""
+
+    def __init__(self, folder: Path, make: Callable[[str], Any]):
+        self.folder, self.make = folder, make
+
+    def __call__(self, entry: Entry) -> None:
+        writer = self.make(str(self.folder / entry.name.replace("/", "-")))
+        try:
+            for name, epoch, value in _points(entry.curves):
+                writer.add_scalar(f"curve/{name}", value, epoch)
+            writer.add_hparams(entry.params, entry.metrics, run_name=".")
+            if entry.error is not None:
+                writer.add_text("error", entry.error)
+        finally:
+            writer.close()
+
+
+def listen(track: Callable[[Entry], None], data: DataSet, name: str) -> Listener:
+    """A listener that describes every outcome to the tracker until that fails once."""
+    works = True
+
+    def hear(outcome: Outcome) -> None:
+        nonlocal works
+        if not works:
+            return
+        try:
+            track(describe_study(outcome, data))
+        except Exception as error:
+            works = False
+            text = " ".join(str(error).split())[:300]
+            warnings.warn(f"tracking to {name} failed and is off from here on ({text}); the run goes on", stacklevel=2)
+
+    return hear
+
+
+def find_tracker(asked: str, study: str, data: DataSet, run: Path) -> Listener:
+    """The listener for "mlflow", "mlflow=URI", "tensorboard" or "tensorboard=DIR"; without DIR, a folder of the run."""
+    kind, _, where = asked.partition("=")
+    makers: dict[str, Callable[[str, str, Path], Callable[[Entry], None]]] = {
+        "mlflow": _mlflow,
+        "tensorboard": _tensorboard,
+    }
+    if kind not in makers:
+        raise InputError(f"track={asked!r} is unknown; {closest(kind, ['mlflow[=URI]', 'tensorboard[=DIR]'])}")
+    try:
+        tracker = makers[kind](study, where, run)
+    except (ImportError, RuntimeError) as error:
+        raise InputError(f"track={asked!r} needs {kind} ({error}); install it with: {INSTALL}") from None
+    return listen(tracker, data, asked)
+
+
+def _mlflow(study: str, where: str, run: Path) -> MlflowTracker:
+    for name, value in MLFLOW_PATIENCE.items():
+        os.environ.setdefault(name, value)
+    from mlflow.entities import Metric, Param
+    from mlflow.tracking import MlflowClient
+
+    return MlflowTracker(study, MlflowClient(tracking_uri=where or None), Metric, Param)
+
+
+def _tensorboard(study: str, where: str, run: Path) -> TensorBoardTracker:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return TensorBoardTracker(Path(where) if where else run / "tensorboard", SummaryWriter)

@@ -13,16 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from camri import methods
+from camri.decision import Shift
 from camri.engine.spec import Training
 from camri.errors import InputError, closest
 from camri.files import replacing
 from camri.methods import Setting
-from camri.posthoc import Shift
-from camri.select import Floor, Rule, Validation
-from camri.study.grid import Grid, Point
+from camri.selection import Floor, Rule, Validation
 from camri.study.important import name_column
 from camri.study.paper import find_schedule
-from camri.study.spec import Study
+from camri.study.spec import Grid, Point, Study
 from camri.study.store import ColumnFacts, Row, Run
 
 BASELINE = "ce"

@@ -5,11 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from camri.errors import InputError, closest
-from camri.study.grid import SYMBOLS, Column, Grid, Point, Resolved
-from camri.study.records import name_asked
-from camri.study.spec import Study
+from camri.study.schema import all_but_first, name_asked
+from camri.study.spec import SYMBOLS, Column, Grid, Point, Resolved, Study
 from camri.study.store import Run
-from camri.study.wide import all_but_first
 
 Pair = Sequence[str | int | float]  # a class and its strength
 

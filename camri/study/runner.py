@@ -17,16 +17,13 @@ from camri.engine.replica import Job, make
 from camri.engine.spec import identity
 from camri.engine.training import stop_on_signals
 from camri.errors import InputError, last_line
-from camri.study import heartbeat, lock
+from camri.study import run_folder
 from camri.study.executor import Executor, Hooks, LocalExecutor, Work
-from camri.study.facts import facts_of, load_data
-from camri.study.grid import Resolved
-from camri.study.heartbeat import Report
 from camri.study.important import kept_classes, place_into, rank_classes, resolve
-from camri.study.spec import Study
-from camri.study.store import FILE_NAME
-from camri.study.wide import all_but_first
-from camri.study.writer import Store
+from camri.study.run_folder import Report, facts_of, load_data
+from camri.study.schema import all_but_first
+from camri.study.spec import Resolved, Study
+from camri.study.store import STORE_FILE, Store
 
 CHECKPOINTS = "checkpoints"
 MARGIN_S = (5.0, 30.0)  # of a time limit, kept for writing checkpoints: a tenth of it, but at least and at most this
@@ -79,9 +76,9 @@ def run(
     data = load_data(study) if data is None else data
     check(study, data)
     folder = Path(out)
-    lock.refuse_other_files(folder, FILE_NAME, "run", beside)
+    run_folder.refuse_other_files(folder, STORE_FILE, "run", beside)
     # Signals are heard from here on: one that comes as the cross-entropy trials end stops the trials after them too.
-    with lock.hold(folder), Store.open(folder, facts_of(study, data)) as store, stop_on_signals() as told:
+    with run_folder.hold(folder), Store.open(folder, facts_of(study, data)) as store, stop_on_signals() as told:
         limit_s = None if max_wall_s is None else max_wall_s - _margin(max_wall_s)
         run = _Run(place_into(store, study), data, store, executor, folder, retry_failed, listeners, on_report)
         run.should_stop = lambda: told.is_set() or (limit_s is not None and time.monotonic() - began > limit_s)
@@ -94,7 +91,7 @@ def run(
                 f"{folder}: the disk is full; what was stored is safe; make room and run the same command again"
             ) from error
         finally:
-            heartbeat.remove(folder)
+            run_folder.remove_progress(folder)
 
 
 def _margin(max_wall_s: float) -> float:
@@ -216,12 +213,12 @@ class _Run:
 
     def _report(self, progress: Progress) -> None:
         done, failed = self.counts["done"], self.counts["failed"]
-        report = heartbeat.of_whole(progress, self.ended_before, done, failed, len(self.names))
+        report = run_folder.of_whole(progress, self.ended_before, done, failed, len(self.names))
         if self.on_report is not None:
             self.on_report(report)
-        if time.monotonic() - self.told > heartbeat.EVERY_S:
+        if time.monotonic() - self.told > run_folder.EVERY_S:
             self.told = time.monotonic()
-            heartbeat.write(self.folder, report)
+            run_folder.write_progress(self.folder, report)
 
     def _result(self, finished: bool) -> Result:
         done, failed = self.counts["done"], self.counts["failed"]

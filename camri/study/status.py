@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from camri.engine.spec import Training, identity
-from camri.study import heartbeat, lock
+from camri.study import run_folder
 from camri.study.finalists import Finalist, Pool, rows_by_key
-from camri.study.heartbeat import Report
+from camri.study.run_folder import Report
 from camri.study.spec import Study
 from camri.study.store import Run, open_run
 
@@ -37,8 +37,8 @@ def status(folder: str | Path, with_best: bool = True) -> Status:
         planned = planned_identities(run)
         states = {row.identity: row.status for row in rows if row.identity in planned}
         done, failed = list(states.values()).count("done"), list(states.values()).count("failed")
-        pid = lock.holder(Path(folder))
-        report = heartbeat.read(Path(folder)) if pid is not None else None
+        pid = run_folder.holder(Path(folder))
+        report = run_folder.read_progress(Path(folder)) if pid is not None else None
         ended = [row.device_s for row in rows if row.status == "done"]
         pending = len(planned) - done - failed
         estimate = pending * sum(ended) / len(ended) if ended else None

@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from camri.audit.table import read_scores
-from camri.data import kinds as kinds_of_data
+from camri.auditing.scores import read_scores
+from camri.data import listing as kinds_of_data
 from camri.data import load
-from camri.data.columns import is_table
 from camri.data.listing import Options
+from camri.data.tables import is_table
 from camri.errors import InputError
 
 from .pictures import picture, write_folder, write_picture
@@ -134,14 +134,14 @@ def test_a_folder_that_may_not_be_read(pets: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_no_space_to_unpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from camri.data import archive
+    from camri.data import download as archives
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
         out.writestr("a/1.png", b"x")
-    monkeypatch.setattr(archive.shutil, "copyfileobj", full)
+    monkeypatch.setattr(archives.shutil, "copyfileobj", full)
     refused(tmp_path / "a.zip", r"a\.zip cannot be unpacked into .* \(No space left on device\); free some space")
 
 
@@ -468,10 +468,10 @@ def test_a_damaged_archive(tmp_path: Path) -> None:
 
 
 def test_an_archive_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from camri.data import archive
+    from camri.data import download as archives
 
-    monkeypatch.setattr(archive, "SMALL_BYTES", 1 << 20)
-    monkeypatch.setattr(archive, "MAX_RATIO", 100)
+    monkeypatch.setattr(archives, "SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr(archives, "MAX_RATIO", 100)
     with zipfile.ZipFile(tmp_path / "z.zip", "w", zipfile.ZIP_DEFLATED) as out:
         out.writestr("a/1.png", bytes(1 << 23))
     refused(tmp_path / "z.zip", r"would grow from .* bytes \(a decompression bomb\?\)")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from camri.data import cache, decode, identity, load
+from camri.data import cache, decode, load
 from camri.data.dataset import DataSet
 from camri.errors import InputError
 
@@ -69,7 +69,7 @@ def test_reading_is_memory_mapped_and_writing_to_it_leaves_the_file_alone(pets: 
     (file,) = data_files(own_cache)
     before = hashlib.sha256(file.read_bytes()).digest()
     data = load(pets)
-    told = cache.read(file)
+    told = cache.read_cache(file)
     assert told is not None
     base = told[1]["train/inputs"]
     while base.base is not None and not isinstance(base, np.memmap):
@@ -93,7 +93,7 @@ def test_changed_content_is_seen_even_with_size_and_time_kept(
     pets: Path, monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
     if settled:
-        monkeypatch.setattr(identity, "SETTLED_AFTER_NS", -1)  # remember the hash at once
+        monkeypatch.setattr(cache, "SETTLED_AFTER_NS", -1)  # remember the hash at once
     for name in ("a", "b"):
         write_picture(pets / "cat" / f"{name}.bmp", picture(1))
     first = load(pets)
@@ -108,14 +108,14 @@ def test_changed_content_is_seen_even_with_size_and_time_kept(
 
 
 def test_the_content_hash_is_remembered_for_settled_files(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "SETTLED_AFTER_NS", -1)
+    monkeypatch.setattr(cache, "SETTLED_AFTER_NS", -1)
     first = load(pets)
-    monkeypatch.setattr(identity, "_hash_file", lambda *_: pytest.fail("an unchanged file was read again"))
+    monkeypatch.setattr(cache, "_hash_file", lambda *_: pytest.fail("an unchanged file was read again"))
     assert same(load(pets), first)
 
 
 def test_fresh_files_are_not_remembered(pets: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "SETTLED_AFTER_NS", 3_600_000_000_000)  # they are seconds old on a busy machine
+    monkeypatch.setattr(cache, "SETTLED_AFTER_NS", 3_600_000_000_000)  # they are seconds old on a busy machine
     load(pets)
     assert list(own_cache.glob("*.files")) == []
 
@@ -144,9 +144,9 @@ def test_a_damaged_file_is_not_believed(pets: Path, own_cache: Path, damage: str
     else:
         content[{"header": 100, "length": 14, "magic": 0}[damage]] ^= 0x41
     file.write_bytes(content)
-    assert cache.read(file) is None
+    assert cache.read_cache(file) is None
     assert same(load(pets), whole)
-    assert cache.read(file) is not None
+    assert cache.read_cache(file) is not None
 
 
 def test_a_kill_in_the_middle_leaves_nothing_that_is_believed(pets: Path, own_cache: Path) -> None:
@@ -210,8 +210,8 @@ def test_arrays_of_all_kinds_come_back(tmp_path: Path) -> None:
         "c": np.zeros((0, 4), np.uint8),
         "d": np.arange(12, dtype=np.uint8).reshape(3, 4).T,  # not contiguous
     }
-    assert cache.save(tmp_path / "x.data", {"é": [1, None]}, arrays)
-    told = cache.read(tmp_path / "x.data")
+    assert cache.write_cache(tmp_path / "x.data", {"é": [1, None]}, arrays)
+    told = cache.read_cache(tmp_path / "x.data")
     assert told is not None
     assert told[0] == {"é": [1, None]}
     for name, array in arrays.items():

@@ -184,9 +184,9 @@ def test_refusals_are_one_sentence(
 
 
 def test_get_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from camri.data import official
+    from camri.data import download
 
-    monkeypatch.setattr(official, "get", lambda name, to, report: (report("f", 1, 2), (to / name, False))[1])
+    monkeypatch.setattr(download, "fetch_official", lambda name, to, report: (report("f", 1, 2), (to / name, False))[1])
     assert run("get", "mnist", "--to", tmp_path).splitlines() == [
         f"mnist is in {tmp_path}/mnist (11 MB, checked by md5)",
         f"See it with: camri data show {tmp_path}/mnist",

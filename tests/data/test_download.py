@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from camri.data import download, load, official
-from camri.data.download import RemoteFile, fetch
-from camri.data.official import OFFICIAL, Official
+from camri.data import download, load
+from camri.data.download import OFFICIAL, Official, RemoteFile, fetch
 from camri.errors import InputError
 
 from .pictures import picture, write_picture
@@ -207,20 +206,20 @@ def small_awa2(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def test_get_unpacks_checks_and_names_the_folder_last(small_awa2: Server, tmp_path: Path) -> None:
     small_awa2.break_after, small_awa2.breaks = 400, 2
-    folder, was_there = official.get("awa2", tmp_path / "data", quiet)
+    folder, was_there = download.fetch_official("awa2", tmp_path / "data", quiet)
     assert (folder, was_there) == (tmp_path / "data" / "awa2", False)
     assert [entry.name for entry in (tmp_path / "data").iterdir()] == ["awa2"]
     data = load(folder)
     assert sum(len(split) for split in data.splits.values()) == 9
-    assert official.get("awa2", tmp_path / "data", quiet) == (folder, True)
+    assert download.fetch_official("awa2", tmp_path / "data", quiet) == (folder, True)
 
 
 def test_two_at_once_do_not_write_into_one_file(small_awa2: Server, tmp_path: Path) -> None:
     def start_another(name: str, done: int, total: int | None) -> None:
         with pytest.raises(InputError, match=r"another process is fetching into .*/\.awa2\.download; wait until"):
-            official.get("awa2", tmp_path / "data", quiet)
+            download.fetch_official("awa2", tmp_path / "data", quiet)
 
-    folder, was_there = official.get("awa2", tmp_path / "data", start_another)
+    folder, was_there = download.fetch_official("awa2", tmp_path / "data", start_another)
     assert (sorted(entry.name for entry in folder.parent.iterdir()), was_there) == (["awa2"], False)
     assert [wanted for _, wanted in small_awa2.asked] == [None]
 
@@ -230,17 +229,17 @@ def test_an_archive_with_images_missing_is_refused(
 ) -> None:
     monkeypatch.setitem(OFFICIAL, "awa2", Official((file_at(small_awa2, "AwA2-data.zip", md5=None),), {"train": 10}))
     with pytest.raises(InputError, match=r"has {'train': 9} images, awa2 has {'train': 10}"):
-        official.get("awa2", tmp_path / "data", quiet)
+        download.fetch_official("awa2", tmp_path / "data", quiet)
     assert not (tmp_path / "data" / "awa2").exists()
     assert list((tmp_path / "data" / ".awa2.download").iterdir()) == []
 
 
 def test_an_unknown_name_and_an_unwritable_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'cifar' cannot be fetched; did you mean 'cifar10'\?"):
-        official.get("cifar", tmp_path, quiet)
+        download.fetch_official("cifar", tmp_path, quiet)
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="choose another folder with --to"):
-        official.get("mnist", tmp_path / "file", quiet)
+        download.fetch_official("mnist", tmp_path / "file", quiet)
 
 
 def test_the_official_addresses_and_checksums() -> None:

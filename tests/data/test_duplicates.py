@@ -4,7 +4,7 @@ import torch
 
 from camri.data import Split
 from camri.data.dataset import DataSet, assemble
-from camri.data.duplicates import across_splits
+from camri.data.splits import across_splits
 
 
 def data_set(**splits: list[int]) -> DataSet:

@@ -14,8 +14,7 @@ import pytest
 from PIL import Image
 
 from camri.data import DataSet, hold_out, load, make_test
-from camri.data.labels import doubtful_names
-from camri.data.listing import DataWarning
+from camri.data.listing import DataWarning, doubtful_names
 from camri.errors import InputError
 
 from .pictures import picture, write_folder, write_picture

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from camri.data import cifar10, load
-from camri.data.gtsrb import CLASSES as SIGNS
+from camri.data import load, published
+from camri.data.published import GTSRB_CLASSES as SIGNS
 from camri.errors import InputError
 
 from .pictures import picture, write_picture
@@ -26,7 +26,7 @@ def cifar_batches() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """{batch: (planes uint8 (n, 3072), labels)} with every class in it."""
     return {
         name: (RNG.integers(0, 256, (NUM_IN_BATCH, 3072), dtype=np.uint8), np.arange(NUM_IN_BATCH) % 10)
-        for name in cifar10.PICKLED_MD5
+        for name in published.PICKLED_MD5
     }
 
 
@@ -75,7 +75,7 @@ def test_cifar10(tmp_path: Path, form: str, packed: str) -> None:
             with tarfile.open(source, "w:gz") as archive:
                 archive.add(folder, folder.name)
     data = load(source, verify=False)
-    assert data.classes == cifar10.CLASSES
+    assert data.classes == published.CIFAR10_CLASSES
     for part, names in (("train", [f"data_batch_{k}" for k in range(1, 6)]), ("test", ["test_batch"])):
         planes = np.concatenate([batches[name][0] for name in names]).reshape(-1, 3, 32, 32)
         assert np.array_equal(data.splits[part].inputs.numpy(), planes.transpose(0, 2, 3, 1))
@@ -376,7 +376,7 @@ def test_names_are_looked_for_in_the_data_folder(tmp_path: Path, monkeypatch: py
 def test_the_whole_of_awa2_is_split_as_in_the_paper() -> None:
     import torch
 
-    from camri.data import Split, awa2, make_test
+    from camri.data import Split, make_test, published
     from camri.data.dataset import assemble
 
     classes = tuple(f"animal {k}" for k in range(50))
@@ -385,7 +385,7 @@ def test_the_whole_of_awa2_is_split_as_in_the_paper() -> None:
     found = {
         name: [f"/awa2/JPEGImages/{name}/{k}.jpg" for k in range(n)] for name, n in zip(classes, counts, strict=True)
     }
-    listing = awa2._list(Path("/awa2"), classes, found)
+    listing = published._list_awa2(Path("/awa2"), classes, found)
     assert listing.test_rows == 11_165
     labels = torch.from_numpy(listing.parts["train"].labels)
     data = assemble("awa2", classes, {"train": Split(torch.zeros(37_322, 1), labels)}, {})

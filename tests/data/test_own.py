@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from camri.data import load
-from camri.data.columns import image_sources
-from camri.data.lists import to_matrix
+from camri.data.tables import image_sources, to_matrix
 from camri.errors import InputError
 
 from .pictures import picture, write_folder, write_picture

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from camri.data import DataSet, decode, hold_out
-from camri.data.cifar10 import BINARY_MD5, CLASSES, OFFICIAL_SHA256
+from camri.data.published import BINARY_MD5, CIFAR10_CLASSES, OFFICIAL_SHA256
 
 from .conftest import Loader
 
@@ -32,7 +32,7 @@ def test_cifar10_pixels_and_order(cifar10: DataSet) -> None:
     assert sha256(cifar10.splits["train"].inputs) == OFFICIAL_SHA256["train"]
     assert sha256(cifar10.splits["test"].inputs) == OFFICIAL_SHA256["test"]
     assert cifar10.provenance["verified"] is True
-    assert cifar10.classes == CLASSES
+    assert cifar10.classes == CIFAR10_CLASSES
     assert cifar10.class_index("cat") == 3
     assert cifar10.class_counts("train").tolist() == [5000] * 10
     assert cifar10.class_counts("test").tolist() == [1000] * 10

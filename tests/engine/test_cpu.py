@@ -338,8 +338,7 @@ def test_wrong_input_is_refused(data, call, words):
 
 def test_angles_of_the_training_images_are_kept_too(data, training, trials):
     from camri.data import batches
-    from camri.engine.evaluate import angles
-    from camri.engine.replica import Job, make
+    from camri.engine.replica import Job, angles, make
 
     (outcome,) = train([trials[1]], data, "cpu", training=training, keep_weights=True, workers=1)
     model, _ = make(trials[1], Job(training, data))

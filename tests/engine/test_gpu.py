@@ -45,7 +45,7 @@ def test_without_determinism_the_noise_is_that_of_the_kernels(trials, data, trai
 
 @pytest.mark.parametrize("num_steps", [1, 2])
 def test_a_stopped_pack_goes_on_to_the_same_bits(tmp_path, monkeypatch, trials, data, training, crowd, num_steps):
-    monkeypatch.setattr("camri.engine.graph.RUN_AHEAD", 4)
+    monkeypatch.setattr("camri.engine.cuda.RUN_AHEAD", 4)
     calls = iter(range(num_steps))
     with pytest.raises(Stopped):
         train(trials, data, "cuda", training=training, deterministic=True, checkpoints=tmp_path,
@@ -94,8 +94,7 @@ def test_it_learns_what_the_cpu_learns(data):
 @pytest.mark.parametrize("model", ["paper", "small"])
 def test_the_compiled_trunks_gradients_are_those_of_the_plain_one(model, monkeypatch):
     """Through dropout too: its masks were once those of the next step in a compiled backward pass."""
-    from camri.dropout import seed_dropout
-    from camri.models import build
+    from camri.models import build, seed_dropout
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # with it 0.14 is noise
     trunk = build(model, (3, 32, 32), torch.Generator().manual_seed(0)).cuda().train()
@@ -131,8 +130,8 @@ def test_the_trained_weights_give_the_outcomes_scores_on_the_cpu(data, training)
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
 @pytest.mark.parametrize("average", [0.0, 0.9])
 def test_the_fused_update_is_that_of_torch(kind, average):
-    from camri.engine import schedule
-    from camri.engine.flat import Flat, Tables
+    from camri.engine import spec
+    from camri.engine.fused_optimizer import Flat, Tables
 
     torch.manual_seed(0)
     training = Training(optimizer=kind, weight_decay=0.1, learning_rate=0.01, hold=0.5, average=average)
@@ -152,7 +151,7 @@ def test_the_fused_update_is_that_of_torch(kind, average):
         if kind == "sgd"
         else {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](groups, lr=0.01, eps=ADAM_EPS)
     )
-    rates, decays = schedule.learning_rates(training, num_steps), schedule.average_decays(training, num_steps)
+    rates, decays = spec.learning_rates(training, num_steps), spec.average_decays(training, num_steps)
     step = torch.zeros(1, dtype=torch.int64, device=device)
     of_twin = dict(zip([id(p) for p in model.parameters()], twin.parameters(), strict=True))
     for number in range(num_steps):

@@ -12,14 +12,11 @@ import torch
 from torch import nn
 
 from camri.data import DataSet, Split, batches
-from camri.engine import FAST, PAPER, Training, Trial, checkpoint, schedule
-from camri.engine.evaluate import angles, evaluate, judged
+from camri.engine import FAST, PAPER, Training, Trial, checkpoint, spec
+from camri.engine.cuda_replica import PaddedConv2d
 from camri.engine.loop import optimizer
-from camri.engine.packs import in_packs
-from camri.engine.padded import PaddedConv2d
-from camri.engine.progress import Tracker
-from camri.engine.record import Record
-from camri.engine.replica import Job, draw_epoch, prepare
+from camri.engine.outcome import Record, Tracker
+from camri.engine.replica import Job, angles, draw_epoch, evaluate, in_packs, judged, prepare
 from camri.engine.spec import generator, identity
 from camri.errors import InputError
 from camri.heads import CosineHead, LinearHead
@@ -28,8 +25,8 @@ from camri.models import MLP, Classifier
 
 
 def test_the_papers_rate_is_constant_and_the_fast_one_is_held_then_falls_to_nothing():
-    assert schedule.learning_rates(PAPER, 1000).tolist() == pytest.approx([1e-3] * 1000)
-    rates = schedule.learning_rates(FAST, 1000)
+    assert spec.learning_rates(PAPER, 1000).tolist() == pytest.approx([1e-3] * 1000)
+    rates = spec.learning_rates(FAST, 1000)
     assert rates[:501].tolist() == pytest.approx([1e-3] * 501)
     assert rates[750].item() == pytest.approx(0.5e-3)
     assert rates[999].item() == pytest.approx(1e-3 * 1 / 500)
@@ -62,16 +59,16 @@ def test_optimisers_are_pytorchs_and_decay_the_trunks_matrices_alone(name, kind,
 
 
 def test_average_decays_grow_to_the_asked_one():
-    decays = schedule.average_decays(Training(average=0.99), 2000)
+    decays = spec.average_decays(Training(average=0.99), 2000)
     assert decays[0].item() == pytest.approx(0.1)
     assert decays[10].item() == pytest.approx(11 / 20)
     assert decays[-1].item() == pytest.approx(0.99)
 
 
 def test_steps_leave_the_last_part_of_a_batch_out_and_a_small_set_is_one_batch():
-    assert schedule.steps_per_epoch(Training(batch_size=64), 200) == 3
-    assert schedule.steps_per_epoch(Training(batch_size=64), 50) == 1
-    assert schedule.batch_size(Training(batch_size=64), 50) == 50
+    assert spec.steps_per_epoch(Training(batch_size=64), 200) == 3
+    assert spec.steps_per_epoch(Training(batch_size=64), 50) == 1
+    assert spec.batch_size(Training(batch_size=64), 50) == 50
 
 
 def test_keys_are_the_same_for_ever_and_differ_where_training_differs():
@@ -208,30 +205,30 @@ def test_a_job_keeps_what_it_is_told_and_checkpoints_by_identity(data, trials, t
 
 def test_a_checkpoint_is_whole_or_not_there(tmp_path):
     path = tmp_path / "deep" / "trial.safetensors"
-    checkpoint.write(path, {"a": torch.arange(3), "b": torch.tensor(0.5)}, {"epoch": 2, "engine": "cpu"})
-    tensors, notes = checkpoint.read(path, engine="cpu")
+    checkpoint.write_checkpoint(path, {"a": torch.arange(3), "b": torch.tensor(0.5)}, {"epoch": 2, "engine": "cpu"})
+    tensors, notes = checkpoint.read_checkpoint(path, engine="cpu")
     assert tensors["a"].tolist() == [0, 1, 2]
     assert tensors["b"].item() == 0.5
     assert notes["epoch"] == 2
-    assert checkpoint.read(path, engine="cuda") is None
-    assert checkpoint.read(tmp_path / "none", engine="cpu") is None
+    assert checkpoint.read_checkpoint(path, engine="cuda") is None
+    assert checkpoint.read_checkpoint(tmp_path / "none", engine="cpu") is None
     with pytest.raises(TypeError):
-        checkpoint.write(path, {"a": torch.zeros(1)}, {"bad": object()})
-    assert checkpoint.read(path, engine="cpu")[1]["epoch"] == 2  # the old one is still there
+        checkpoint.write_checkpoint(path, {"a": torch.zeros(1)}, {"bad": object()})
+    assert checkpoint.read_checkpoint(path, engine="cpu")[1]["epoch"] == 2  # the old one is still there
     assert [p.name for p in path.parent.iterdir()] == ["trial.safetensors"]
 
 
 def test_a_full_disk_is_a_warning_and_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     path = tmp_path / "trial.safetensors"
-    assert checkpoint.write(path, {"a": torch.zeros(1)}, {"epoch": 1, "engine": "cpu"})
+    assert checkpoint.write_checkpoint(path, {"a": torch.zeros(1)}, {"epoch": 1, "engine": "cpu"})
 
     def full(number):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.warns(UserWarning, match="No space left"):
-        assert not checkpoint.write(path, {"a": torch.ones(1)}, {"epoch": 2, "engine": "cpu"})
-    assert checkpoint.read(path, engine="cpu")[1]["epoch"] == 1
+        assert not checkpoint.write_checkpoint(path, {"a": torch.ones(1)}, {"epoch": 2, "engine": "cpu"})
+    assert checkpoint.read_checkpoint(path, engine="cpu")[1]["epoch"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["trial.safetensors"]
 
 
@@ -256,7 +253,7 @@ class Clock:
 
     def __init__(self, monkeypatch, data, total, side_by_side):
         self.now, self.told = 100.0, []
-        monkeypatch.setattr("camri.engine.progress.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("camri.engine.outcome.time.perf_counter", lambda: self.now)
         self.job = Job(Training(epochs=10, batch_size=50), data)  # 200 rows an epoch
         self.tracker = Tracker(self.job, total, side_by_side, self.told.append)
 
@@ -343,22 +340,22 @@ def test_other_layers_are_left_as_they_are(layer):
 def test_a_checkpoint_is_of_one_moment_though_another_takes_its_place(tmp_path, monkeypatch):
     """A killed run's worker writes its last checkpoint after the next run has begun to read."""
     path = tmp_path / "trial.safetensors"
-    checkpoint.write(path, {"a": torch.tensor([4.0])}, {"engine": "cpu", "epoch": 4})
+    checkpoint.write_checkpoint(path, {"a": torch.tensor([4.0])}, {"engine": "cpu", "epoch": 4})
     real = checkpoint.safe_open
 
     def open_then_replace(*arguments, **options):
         opened = real(*arguments, **options)
-        checkpoint.write(path, {"a": torch.tensor([5.0])}, {"engine": "cpu", "epoch": 5})
+        checkpoint.write_checkpoint(path, {"a": torch.tensor([5.0])}, {"engine": "cpu", "epoch": 5})
         return opened
 
     monkeypatch.setattr(checkpoint, "safe_open", open_then_replace)
-    tensors, notes = checkpoint.read(path, "cpu")
+    tensors, notes = checkpoint.read_checkpoint(path, "cpu")
     assert (tensors["a"].item(), notes["epoch"]) == (4.0, 4)
 
 
 def test_where_a_checkpoint_stands_is_read_without_its_tensors(tmp_path):
     path = tmp_path / "trial.safetensors"
-    checkpoint.write(path, {"a": torch.ones(2)}, {"engine": "cuda", "epoch": 4})
+    checkpoint.write_checkpoint(path, {"a": torch.ones(2)}, {"engine": "cuda", "epoch": 4})
     assert checkpoint.read_notes(path, "cuda") == {"engine": "cuda", "epoch": 4}
     assert checkpoint.read_notes(path, "cpu") is None
     assert checkpoint.read_notes(tmp_path / "none", "cuda") is None
@@ -389,7 +386,7 @@ def test_a_training_takes_what_makes_sense_and_refuses_the_rest_by_name(field, f
 
 def test_the_time_of_a_device_is_shared_by_its_replicas(monkeypatch):
     clock = iter([10.0, 16.0, 19.0])
-    monkeypatch.setattr("camri.engine.record.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("camri.engine.outcome.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     record = Record(Trial(setting("ce"), 0), None, {})
     record.tick(replicas=3)
     record.tick()

@@ -7,8 +7,8 @@ import pytest
 
 import camri
 from camri.errors import InputError
-from camri.export import config
-from camri.export.config import digest, read, to_trained, write
+from camri.export import folder
+from camri.export.folder import config_digest, read_config, to_trained, write_config
 from camri.methods import setting
 from tests.export.conftest import made_trained
 
@@ -23,15 +23,15 @@ SCALED = dataclasses.replace(
 
 def as_written(**changes):
     """config.json of a model as bytes, with other values and the sha256 that belongs to them."""
-    values = {**json.loads(write(SCALED, "0" * 64)), **changes}
-    return json.dumps({**values, "sha256": digest(values)}).encode()
+    values = {**json.loads(write_config(SCALED, "0" * 64)), **changes}
+    return json.dumps({**values, "sha256": config_digest(values)}).encode()
 
 
 FEATURES = {"kind": "features", "dtype": "float32", "shape": [2]}
 
 
 def test_every_field_is_written_on_a_line_of_its_own():
-    text = write(SCALED, "0" * 64)
+    text = write_config(SCALED, "0" * 64)
     values = json.loads(text)
     lines = text.splitlines()
     assert (lines[0], lines[-1], text[-1]) == ("{", "}", "\n")
@@ -39,7 +39,7 @@ def test_every_field_is_written_on_a_line_of_its_own():
         {name: value} for name, value in values.items()
     ]
     assert "stöp" in text
-    assert values.pop("sha256") == digest(values)
+    assert values.pop("sha256") == config_digest(values)
     assert values == {
         "format": "camri-model",
         "version": 1,
@@ -59,7 +59,7 @@ def test_every_field_is_written_on_a_line_of_its_own():
 
 
 def test_what_is_written_is_read_back_as_it_was():
-    found = to_trained(read(write(SCALED, "0" * 64).encode(), "x"), SCALED.weights, "x")
+    found = to_trained(read_config(write_config(SCALED, "0" * 64).encode(), "x"), SCALED.weights, "x")
     for field in dataclasses.fields(SCALED):
         assert getattr(found, field.name) == getattr(SCALED, field.name), field.name
 
@@ -67,17 +67,19 @@ def test_what_is_written_is_read_back_as_it_was():
 def test_the_sha256_is_of_all_values_but_itself_in_whatever_order():
     values = json.loads(as_written())
     turned = dict(reversed(values.items()))
-    assert digest(turned) == digest(values) == digest({**values, "sha256": "x"}) == values["sha256"]
-    assert len({digest({**values, name: None}) for name in values}) == len(values)
+    assert (
+        config_digest(turned) == config_digest(values) == config_digest({**values, "sha256": "x"}) == values["sha256"]
+    )
+    assert len({config_digest({**values, name: None}) for name in values}) == len(values)
 
 
 def test_a_file_as_large_as_allowed_is_read_and_a_larger_one_not_even_parsed(monkeypatch):
     text = as_written()
-    monkeypatch.setattr(config, "MAX_BYTES", len(text))
-    assert read(text, "x").seed == 4
+    monkeypatch.setattr(folder, "MAX_BYTES", len(text))
+    assert read_config(text, "x").seed == 4
     with pytest.raises(InputError, match=rf"^x has {len(text) + 1:,} bytes and cannot be a camri model's; choose the"):
-        read(text + b" ", "x")
-    assert config.MAX_BYTES < 2**30
+        read_config(text + b" ", "x")
+    assert folder.MAX_BYTES < 2**30
 
 
 @pytest.mark.parametrize(
@@ -104,19 +106,19 @@ def test_a_file_as_large_as_allowed_is_read_and_a_larger_one_not_even_parsed(mon
 )
 def test_what_is_wrong_is_told_with_its_value(text, said):
     with pytest.raises(InputError) as refused:
-        read(text, "x")
+        read_config(text, "x")
     assert str(refused.value).startswith(said)
 
 
 def test_what_json_does_not_know_is_refused_in_a_sentence():
     text = as_written().replace(b"[0.5, -1.0]", b"[NaN, -1.0]")
     with pytest.raises(InputError, match=r"^x is not the file that was saved: its sha256 does not fit what it holds"):
-        read(text, "x")
+        read_config(text, "x")
 
 
 def test_values_that_no_model_could_have_are_refused_with_the_place():
     def made(**changes):
-        return to_trained(read(as_written(**changes), "x"), {}, "x")
+        return to_trained(read_config(as_written(**changes), "x"), {}, "x")
 
     with pytest.raises(InputError, match=r"^x is damaged \(KeyError: 'halt'\); copy the folder again$"):
         made(important=["halt", "limit"])
@@ -136,4 +138,4 @@ def test_values_that_no_model_could_have_are_refused_with_the_place():
 def test_preprocessing_that_is_no_json_is_refused():
     for value in (float("nan"), {1, 2}, object()):
         with pytest.raises(InputError, match=r"cannot be written as JSON \(.+\); preprocessing holds plain values"):
-            write(dataclasses.replace(SCALED, preprocessing={"a": value}), "0" * 64)
+            write_config(dataclasses.replace(SCALED, preprocessing={"a": value}), "0" * 64)

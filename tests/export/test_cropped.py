@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from camri.cli import app
 from camri.data import load as load_data
 from camri.export import load, save
-from camri.export.trained import preprocessing_of
+from camri.export.model import preprocessing_of
 from camri.methods import setting
 from tests.data.test_official import write_gtsrb
 from tests.export.conftest import made_trained

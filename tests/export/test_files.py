@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 import camri
 from camri.errors import InputError
 from camri.export import Model, load, save
-from camri.export.config import digest
+from camri.export.folder import config_digest
 from camri.export.onnx_file import example
 from camri.methods import setting
 from tests.export.conftest import made_trained
@@ -31,7 +31,7 @@ def edit(folder, **changes):
     """Other values in config.json, with the sha256 that belongs to them."""
     path = folder / "config.json"
     values = {**json.loads(path.read_text()), **changes}
-    path.write_text(json.dumps({**values, "sha256": digest(values)}))
+    path.write_text(json.dumps({**values, "sha256": config_digest(values)}))
 
 
 def test_a_value_changed_by_hand_is_refused(copied):

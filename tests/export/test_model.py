@@ -13,7 +13,7 @@ from camri.engine import Training, Trial, train
 from camri.engine.cpu import one_thread
 from camri.errors import InputError
 from camri.export import Model, Trained, load, save
-from camri.export.trained import preprocessing_of
+from camri.export.model import preprocessing_of
 from camri.methods import setting
 from tests.export.conftest import CLASSES, made_data, made_trained
 

@@ -19,10 +19,8 @@ from camri.cli.text import cell, file_cell, visible
 from camri.data import load as load_data
 from camri.errors import InputError
 from camri.export import Model, load, save
-from camri.export.inputs import CHUNK_ROWS, Images
-from camri.export.predictions import predict
-from camri.export.sources import find_inputs
-from camri.export.trained import preprocessing_of
+from camri.export.inputs import CHUNK_ROWS, Images, find_inputs, predict
+from camri.export.model import preprocessing_of
 from camri.methods import setting
 from tests.export.conftest import made_trained
 
@@ -405,7 +403,7 @@ def test_what_was_predicted_is_kept_when_it_is_broken_off(saved, photos, monkeyp
         yield next(found)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("camri.export.predictions.predict", break_off)
+    monkeypatch.setattr("camri.export.inputs.predict", break_off)
     done = run("predict", saved, "photos", "--csv", "out.csv")
     assert done.exit_code != 0
     assert "stopped; what was predicted so far is in out.csv.part" in done.output

@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from camri.export.inputs import CHUNK_ROWS, Images, Problem, Ready
-from camri.export.sources import count_whole, find_inputs
+from camri.export.inputs import CHUNK_ROWS, Images, Problem, Ready, count_whole, find_inputs
 from camri.methods import setting
 from tests.export.conftest import made_trained
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from camri.data import DataSet, Split
-from camri.fitting import Fitted, fit, handover, workshop
+from camri.fitting import Fitted, fit, outputs, trainer
 from camri.study import executor
 
 ASKED = {"num_trials": 30, "epochs": 2, "device": "cpu"}
@@ -50,14 +50,14 @@ def trained(monkeypatch):
 def in_this_process():
     """Trials of a tenth of a second need no processes of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workshop.Workshop, "_workers", lambda self, num_trials: 1)
+        patch.setattr(trainer.Trainer, "_workers", lambda self, num_trials: 1)
         yield
 
 
 @pytest.fixture
 def without_files(monkeypatch):
     """Page and ONNX file take seconds, and one fit has shown them."""
-    monkeypatch.setattr(handover, "write_page", lambda folder: folder)
+    monkeypatch.setattr(outputs, "write_page", lambda folder: folder)
     monkeypatch.setattr("camri.export.onnx_file.is_installed", lambda: False)
 
 

@@ -9,17 +9,15 @@ import pytest
 
 from camri.cli import fit_view
 from camri.errors import InputError
-from camri.fitting import budget, fit, job, plan, workshop
-from camri.fitting.budget import Budget
-from camri.fitting.handover import few_seeds
-from camri.fitting.pace import POOL_START_S, RECENT, Pace
-from camri.fitting.plan import Race
+from camri.fitting import fit, job, plan, trainer
+from camri.fitting.outputs import few_seeds
+from camri.fitting.plan import POOL_START_S, RECENT, Budget, Pace, Race
 from camri.report.page import render
-from camri.report.reading import Reading
 from camri.study import executor
+from camri.study.reader import RunReader
 from tests.fitting.conftest import interrupt, told
 
-WORKERS = workshop.Workshop._workers  # as it is before a fixture replaces it
+WORKERS = trainer.Trainer._workers  # as it is before a fixture replaces it
 PLANNED_S = 1.0  # what a trial is expected to take
 
 
@@ -41,10 +39,10 @@ class Clock:
 def clock(monkeypatch, in_this_process, without_files):
     clock, real = Clock(), executor.train
     fake = SimpleNamespace(monotonic=clock.seconds, process_time=clock.seconds)
-    for module in (budget, workshop, job):
+    for module in (plan, trainer, job):
         monkeypatch.setattr(module, "time", fake)
-    monkeypatch.setattr(workshop, "num_cores", lambda: 1)
-    monkeypatch.setattr(budget, "measure_epoch_s", lambda request, training: PLANNED_S / training.epochs)
+    monkeypatch.setattr(trainer, "num_cores", lambda: 1)
+    monkeypatch.setattr(plan, "measure_epoch_s", lambda request, training: PLANNED_S / training.epochs)
 
     def train(trials, data, device, *, training, on_outcome, **rest):
         clock.now += clock.start_s
@@ -178,7 +176,7 @@ def test_two_seeds_are_shown_without_intervals_and_said_to_be_too_few(clock, row
     assert "[..]" not in shown
     table = shown.partition("Points of a hundred")[0]
     assert "[" not in table
-    with Reading(tmp_path) as reading:
+    with RunReader(tmp_path) as reading:
         notes = reading.run.note("steps")
         page = render(reading)
         answer = reading.run.note("answer")
@@ -241,7 +239,7 @@ def test_all_trials_that_are_left_may_pay_for_processes(num_left, workers):
 
 
 def test_a_slow_machine_keeps_more_time_for_the_page(monkeypatch):
-    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: 130.0))
+    monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: 130.0))
     request = SimpleNamespace(budget_s=100.0, num_trials=None)
     pace = Pace(1, expected_s=1.0)
     left = Budget(request, pace, spent_s=5.0, count=lambda: 0, began=120.0)

@@ -5,7 +5,7 @@ import pytest
 from camri.engine import Outcome
 from camri.errors import InputError
 from camri.fitting import fit
-from camri.fitting.stages import SEEDS_APART
+from camri.fitting.job import SEEDS_APART
 from camri.study import executor
 
 TRACEBACK = "Traceback (most recent call last):\n  File “net.py”, line 3\nRuntimeError: out of memory"

@@ -18,14 +18,14 @@ from safetensors.numpy import save_file
 import camri
 from camri.cli import fit_view
 from camri.data import DataSet, Split, hold_out, load
-from camri.fitting import Handed, Interval, Unfinished, answer, fit, handover
+from camri.decision import Prior, choose_shift
+from camri.fitting import Handed, Interval, Unfinished, answer, fit, outputs
 from camri.metrics import pool
 from camri.models import build
-from camri.posthoc import Prior, choose_shift
 from camri.report.answer import answer as answer_of
 from camri.report.page import render, write_page
-from camri.report.reading import Reading
-from camri.report.steps import steps_table
+from camri.report.tables import steps_table
+from camri.study.reader import RunReader
 from camri.study.store import open_run
 from tests.fitting.conftest import ASKED, IMPORTANT, interrupt, told, weights_of
 
@@ -135,7 +135,7 @@ def test_the_page_shows_the_steps_and_is_made_again_from_the_store(fitted):
     assert fitted.steps[0].title in page
     assert "camri fit digits --important 9 --trials 30" in page
     assert "Not finished" not in page
-    with Reading(fitted.out) as reading:
+    with RunReader(fitted.out) as reading:
         again = render(reading)
     assert again == page
 
@@ -244,7 +244,7 @@ def test_a_fit_of_a_version_that_told_no_false_alarms_goes_on_with_its_model(fit
         del step["false_alarms"], step["precisions"], step["false_alarms_added"]
     with closing(sqlite3.connect(fitted.out / "outcomes.sqlite")) as store, store:
         store.execute("UPDATE meta SET value = ? WHERE name = 'note.steps'", (json.dumps(steps),))
-    with Reading(fitted.out) as reading:
+    with RunReader(fitted.out) as reading:
         table = steps_table(reading)
         assert "What each step gave" in render(reading)
     place = table.header.index("false alarms")
@@ -257,7 +257,7 @@ def test_a_fit_of_a_version_that_told_no_false_alarms_goes_on_with_its_model(fit
     assert weights_of(again) == weights
     assert path.read_text() == decided
     assert answer.false_alarms(fitted) in card.read_text(encoding="utf-8")
-    with Reading(fitted.out) as reading:
+    with RunReader(fitted.out) as reading:
         table = steps_table(reading)
     assert [row[place].text for row in table.rows] == [f"{100 * one.figures.false_alarms:.2f}" for one in fitted.steps]
     last = fitted.steps[-1].false_alarms_added
@@ -283,7 +283,7 @@ def test_the_same_call_gives_the_same_result(fitted, tmp_path, without_files):
 def test_a_finished_fit_trains_nothing_more(fitted, trained, without_files):
     with pytest.MonkeyPatch.context() as patch:
         heard = []
-        patch.setattr(handover, "doubts", lambda *given: heard.append(given[1:]) or ["few rows", "at chance"])
+        patch.setattr(outputs, "doubts", lambda *given: heard.append(given[1:]) or ["few rows", "at chance"])
         doubted = fit("digits", IMPORTANT, fitted.out, **ASKED)
         assert heard == [((9,), fitted.before.accuracy)]
         assert doubted.caution.endswith("few rows; at chance")
@@ -320,9 +320,9 @@ def test_a_lost_model_is_trained_again_to_the_same_bits(fitted, tmp_path, withou
 
 KILLED = """
 import os, sys
-from camri.fitting import fit, workshop
+from camri.fitting import fit, trainer
 from camri.study import runner
-workshop.Workshop._workers = lambda self, num_trials: 1
+trainer.Trainer._workers = lambda self, num_trials: 1
 left = [int(sys.argv[2])]
 real = runner._Run._store
 def store(self, outcome):
@@ -440,7 +440,7 @@ def test_features_with_several_important_classes_of_several_strengths(tmp_path, 
     mean, sd = model.trained.standardise
     assert mean[2] == pytest.approx(1e5, rel=0.05)
     assert sd[5] == 1.0
-    from camri.fitting.inputs import prepare
+    from camri.fitting.request import prepare
 
     scaled = prepare(data).data.splits["test"]
     raw = scaled.inputs * torch.tensor(sd) + torch.tensor(mean)
@@ -453,7 +453,7 @@ def test_features_with_several_important_classes_of_several_strengths(tmp_path, 
 
 
 def test_the_page_answers_what_the_fit_told(fitted):
-    with Reading(fitted.out) as reading:
+    with RunReader(fitted.out) as reading:
         said = answer_of(reading, [])
     lines = fitted.answer.split("\n")
     assert said.sentence == f"{lines[0]} {lines[1]}"

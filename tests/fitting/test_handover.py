@@ -11,11 +11,11 @@ from safetensors.numpy import save_file
 
 from camri.data import DataSet, Split
 from camri.export import load, save
-from camri.fitting import handover
-from camri.fitting.handover import _count, _trained, can_draw, command, doubts
+from camri.fitting import outputs
+from camri.fitting.outputs import _count, _trained, can_draw, command, doubts
 from camri.methods import setting
 from camri.models import build
-from camri.study.grid import Column
+from camri.study.spec import Column
 from tests.fitting.test_request import ask
 from tests.report.conftest import make_run
 
@@ -94,7 +94,7 @@ def test_trials_are_counted_over_all_runs_failed_ones_among_them(tmp_path):
 
 def test_a_page_is_drawn_where_all_it_needs_is_there(monkeypatch):
     for needed, is_there in ((("json", "shlex"), True), (("json", "no_such_module"), False)):
-        monkeypatch.setattr(handover, "PAGE_NEEDS", needed)
+        monkeypatch.setattr(outputs, "PAGE_NEEDS", needed)
         assert can_draw() is is_there
 
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from camri.errors import InputError
-from camri.fitting import judging
-from camri.fitting.judging import MOST_PAID, _changes, _figures, _paid, claim_of, loose_floor, measure, pick_model
+from camri.fitting import claims
+from camri.fitting.claims import MOST_PAID, _changes, _figures, _paid, claim_of, loose_floor, measure, pick_model
 from camri.fitting.result import Handed, Interval
 from camri.methods import setting
 from camri.metrics import condense
-from camri.report.verdict import SEED
-from camri.select import Arm, Floor, Rule, Validation
+from camri.selection import ArmScores, Floor, Rule, Validation
 from camri.stats import compare, design_effect, wilson
 from camri.study.store import open_run
-from camri.words import noun_of
+from camri.study.verdict import SEED
+from camri.text import noun_of
 from tests.report.conftest import CLASSES, make_run
 
 ROWS = noun_of((2,))
@@ -36,7 +36,7 @@ def right(*shares):
 def arm(*shares, wrong=0):
     """Two models of such shares; what is not right is taken for class `wrong`, what is of that one for the next."""
     said = [np.where(row, LABELS, np.where(wrong == LABELS, wrong + 1, wrong)) for row in right(*shares)]
-    return Arm.of([condense(np.eye(6)[one], LABELS, (1, 2)) for one in said], [("x", (0.0,))] * 2)
+    return ArmScores.of([condense(np.eye(6)[one], LABELS, (1, 2)) for one in said], [("x", (0.0,))] * 2)
 
 
 def test_figures_are_the_classes_mean_recall_their_hits_and_the_accuracy_of_all():
@@ -223,7 +223,7 @@ def test_every_step_is_compared_with_the_one_before_and_all_together_with_the_fi
 
 def test_halves_that_picked_another_setting_than_the_one_handed_over_are_told(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run", seeds=4, sharpness={"camri": 1.2})
-    real = judging.judge_column
+    real = claims.judge_column
 
     def picked(*keys):
         def judge(reading, column):
@@ -236,7 +236,7 @@ def test_halves_that_picked_another_setting_than_the_one_handed_over_are_told(tm
 
     handed, other = claim_of(folder, None, "plain", 1).setting.key, setting("wce", 1, w=4).key
     for keys, is_unanimous in (((), True), ((handed, other), False), ((other, other), False)):
-        monkeypatch.setattr(judging, "judge_column", picked(*keys))
+        monkeypatch.setattr(claims, "judge_column", picked(*keys))
         assert claim_of(folder, None, "plain", 1).is_unanimous is is_unanimous, keys
 
 
@@ -244,7 +244,7 @@ def test_other_trainings_that_were_no_better_are_counted(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run", seeds=2, sharpness={"camri": -1.0, "wce": -1.0, "l2softmax": -1.0})
     for num, said in ((5, " (4 others were no better)"), (2, " (1 others were no better)"), (1, "")):
         assert claim_of(folder, None, "plain", num).steps[0].title == f"cross-entropy, plain training{said}"
-    monkeypatch.setattr(judging, "is_sure", lambda *_: True)
+    monkeypatch.setattr(claims, "is_sure", lambda *_: True)
     claim = claim_of(folder, None, "plain", 1)
     assert claim.is_unanimous
     assert not claim.gain_is_shown, "cross-entropy has no gain over itself"
@@ -259,7 +259,7 @@ def test_finals_without_cross_entropy_claim_nothing(tmp_path):
 
 def test_accuracy_that_may_be_given_up_is_not_held_against_a_method(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run", seeds=4, sharpness={"camri": 0.5}, num_images=2000)
-    monkeypatch.setattr(judging.Reading, "rule", Rule(tolerance=0.05))
+    monkeypatch.setattr(claims.RunReader, "rule", Rule(tolerance=0.05))
     claim = claim_of(folder, None, "plain", 1)
     assert claim.over_shifted.low > 0
     assert claim.steps[-1].accuracy_gain.high < 0

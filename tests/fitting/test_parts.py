@@ -11,16 +11,16 @@ from safetensors.numpy import load_file
 from camri.data import DataSet, Split
 from camri.engine import Training
 from camri.errors import InputError
-from camri.fitting import finals, judging
+from camri.fitting import claims as claiming
 from camri.fitting import search as searching
-from camri.fitting.judging import claim_of, pick_model
+from camri.fitting import trainer
+from camri.fitting.claims import claim_of, pick_model
 from camri.fitting.plan import Race, plan_finals, plan_race, plan_trainings
 from camri.fitting.search import search, weigh
-from camri.fitting.trainings import choose_training, describe, trainings_for
-from camri.fitting.workshop import setting_of
+from camri.fitting.trainer import choose_training, describe_training, setting_of, trainings_for
 from camri.methods import MARGIN_UNIT
 from camri.metrics import condense, pool
-from camri.select import Floor, Rule, Validation
+from camri.selection import Floor, Rule, Validation
 from tests.report.conftest import make_run
 
 LABELS = np.arange(400) % 4
@@ -101,13 +101,13 @@ def test_photographs_alone_are_mirrored_and_features_not_even_moved():
 
 def test_a_training_is_told_by_what_it_adds():
     plain = Training(model="small", epochs=2)
-    assert describe("plain", plain) == "plain training"
-    assert describe("augmented", plain.with_(translate_px=2)) == "images moved by up to 2 px"
-    assert describe("augmented", plain.with_(flip=True)) == "mirrored"
-    assert describe("averaged", plain.with_(average=0.999)) == "averaged weights"
+    assert describe_training("plain", plain) == "plain training"
+    assert describe_training("augmented", plain.with_(translate_px=2)) == "images moved by up to 2 px"
+    assert describe_training("augmented", plain.with_(flip=True)) == "mirrored"
+    assert describe_training("averaged", plain.with_(average=0.999)) == "averaged weights"
     every = plain.with_(translate_px=1, flip=True, label_smoothing=0.1, average=0.999)
     said = "images moved by up to 1 px, mirrored, label smoothing 0.1, averaged weights"
-    assert describe("all", every) == said
+    assert describe_training("all", every) == said
 
 
 def test_more_finalists_where_there_are_more_trials():
@@ -149,7 +149,7 @@ class FakeBench:
 
 def run_search(num=40, seed=0, bench=None, **how):
     bench = bench or FakeBench()
-    return search(bench, COLUMN, searching.Referee(Race(num, 3), **how), range(9), Rule(), seed), bench
+    return search(bench, COLUMN, searching.RaceLimits(Race(num, 3), **how), range(9), Rule(), seed), bench
 
 
 def test_a_search_finds_the_good_and_halves_the_rest():
@@ -258,10 +258,10 @@ def test_where_a_method_truly_gains_it_is_handed_over_and_shown(claims):
 
 
 def test_a_claim_says_where_validation_images_could_not_tell(claims, monkeypatch):
-    monkeypatch.setattr("camri.fitting.judging.LOOSE", 0.05)  # its 400 images tell accuracy to ± 4 points
+    monkeypatch.setattr("camri.fitting.claims.LOOSE", 0.05)  # its 400 images tell accuracy to ± 4 points
     folder, claim = claims("mute")
     assert claim.caution is None
-    monkeypatch.setattr(judging.Reading, "mute_validation", "they say nothing")
+    monkeypatch.setattr(claiming.RunReader, "mute_validation", "they say nothing")
     assert claim_of(folder, None, "plain", 5).caution == "they say nothing"
 
 
@@ -285,14 +285,14 @@ def test_a_gain_whose_interval_holds_zero_is_not_shown(tmp_path):
 
 def test_what_only_all_seeds_together_prefer_is_not_handed_over(claims, monkeypatch):
     """Each half of the seeds keeps cross-entropy, so the claim is about that; all of them together pick CAMRI."""
-    real = judging.judge_column
+    real = claiming.judge_column
 
     def preferring(reading, column):
         verdict = real(reading, column)
         assert verdict.best.keeps_baseline
         return replace(verdict, best=replace(verdict.best, final=verdict.of("camri")[-1]))
 
-    monkeypatch.setattr(judging, "judge_column", preferring)
+    monkeypatch.setattr(claiming, "judge_column", preferring)
     _, claim = claims("halves", sharpness={"camri": -1.0, "wce": -1.0, "l2softmax": -1.0})
     assert (claim.setting.method, claim.over_shifted) == ("ce", None)
 
@@ -322,8 +322,8 @@ def test_who_paid_are_the_classes_that_lost_most(claims):
 
 def test_weights_are_written_whole_or_it_is_told(tmp_path):
     path, weights = tmp_path / "weights" / "a.safetensors", {"head.weight": np.arange(6.0).reshape(2, 3).T}
-    finals.write(path, weights)
+    trainer.write_weights(path, weights)
     assert np.array_equal(load_file(path)["head.weight"], weights["head.weight"])
     assert list(path.parent.iterdir()) == [path]
     with pytest.raises(InputError, match=r"b\.safetensors cannot be written \(.*\); choose another folder"):
-        finals.write(path / "b.safetensors", weights)
+        trainer.write_weights(path / "b.safetensors", weights)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from camri.fitting import Unfinished, fit, workshop
+from camri.fitting import Unfinished, fit, trainer
 from tests.fitting.conftest import interrupt, told
 
 ASKED = {"num_trials": 16, "epochs": 1, "device": "cpu"}
@@ -10,14 +10,14 @@ ASKED = {"num_trials": 16, "epochs": 1, "device": "cpu"}
 
 @pytest.fixture(autouse=True)
 def two(monkeypatch, without_files):
-    monkeypatch.setattr(workshop.Workshop, "_workers", lambda self, num_trials: 2)
+    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials: 2)
 
 
 def test_they_start_once_and_give_what_one_process_gives(started, trained, rows, tmp_path, monkeypatch):
     found = fit(rows, "storm", tmp_path / "two", **ASKED)
     assert sum(len(call) > 1 for call in trained.calls) >= 2
     assert [process.poll() is None for process in started] == [False, False]
-    monkeypatch.setattr(workshop.Workshop, "_workers", lambda self, num_trials: 1)
+    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials: 1)
     assert told(found) == told(fit(rows, "storm", tmp_path / "one", **ASKED))
     assert len(started) == 2
 

@@ -15,8 +15,8 @@ from camri.fitting.ramps import EARLY, RAMPS, choose_ramp, depends_on_ramp
 from camri.methods import setting
 from camri.metrics import condense
 from camri.report.page import render
-from camri.report.reading import Reading
-from camri.select import Validation
+from camri.selection import Validation
+from camri.study.reader import RunReader
 from camri.study.store import open_run
 from tests.fitting.conftest import IMPORTANT, interrupt, told, weights_of
 
@@ -113,7 +113,7 @@ def test_without_cross_entropy_there_is_nothing_to_compare_at():
 def test_ramps_are_early_late_and_at_once():
     assert RAMPS == {"early": (0.0, 0.3), "late": (0.5, 0.8), "at once": (0.0, 0.0)}
     assert list(RAMPS) == ["early", "late", "at once"]
-    assert ramps.describe("early") == "early (0 to 30 % of the training)"
+    assert ramps.describe_ramp("early") == "early (0 to 30 % of the training)"
 
 
 class FakeBench:
@@ -285,7 +285,7 @@ def test_a_fit_whose_finals_have_another_ramp(
     )
     said += "the training), at once; late was better, and the finals have it."
     assert said in found.answer.splitlines()
-    with Reading(found.out) as reading:
+    with RunReader(found.out) as reading:
         page = render(reading)
     assert said in page
     card = answer.card(replace(found, setting=setting("camri", 9, m=0.2, s=8.0)), digits)

@@ -11,11 +11,10 @@ from safetensors.numpy import save_file
 
 from camri.data import load
 from camri.errors import InputError
-from camri.fitting import budget, fit
-from camri.fitting.inputs import prepare
+from camri.fitting import fit, plan
 from camri.fitting.journal import Journal
-from camri.fitting.request import make_request
-from camri.fitting.trainings import trainings_for
+from camri.fitting.request import make_request, prepare
+from camri.fitting.trainer import trainings_for
 from camri.models import build
 
 GIVEN = {
@@ -166,14 +165,14 @@ def test_trainings_move_images_and_mirror_photographs_only():
 
 def test_a_short_time_makes_short_trials_and_a_shorter_one_is_refused(monkeypatch):
     request = ask(num_trials=None, budget_s=100.0)
-    monkeypatch.setattr(budget, "measure_epoch_s", lambda request, training: 0.001)
-    assert budget.fit_epochs(request) == (60, pytest.approx(0.06))
-    monkeypatch.setattr(budget, "measure_epoch_s", lambda request, training: 0.1)  # 90 s / (60 trials × 0.1 s)
-    assert budget.fit_epochs(request) == (15, pytest.approx(1.5))
-    monkeypatch.setattr(budget, "measure_epoch_s", lambda request, training: 1.0)  # 16 trials × 6 epochs × 1 s
+    monkeypatch.setattr(plan, "measure_epoch_s", lambda request, training: 0.001)
+    assert plan.fit_epochs(request) == (60, pytest.approx(0.06))
+    monkeypatch.setattr(plan, "measure_epoch_s", lambda request, training: 0.1)  # 90 s / (60 trials × 0.1 s)
+    assert plan.fit_epochs(request) == (15, pytest.approx(1.5))
+    monkeypatch.setattr(plan, "measure_epoch_s", lambda request, training: 1.0)  # 16 trials × 6 epochs × 1 s
     with pytest.raises(InputError, match=r"100 s is too short.*6 epochs takes about 6 s.*--budget 3m"):
-        budget.fit_epochs(request)
-    assert budget.fit_epochs(ask()) == (60, None)
+        plan.fit_epochs(request)
+    assert plan.fit_epochs(ask()) == (60, None)
 
 
 def test_first_values_come_from_a_file(tmp_path):

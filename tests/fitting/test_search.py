@@ -5,10 +5,10 @@ import pytest
 
 from camri.fitting import search as searching
 from camri.fitting.search import weigh
-from camri.fitting.workshop import setting_of
+from camri.fitting.trainer import setting_of
 from camri.methods import MARGIN_UNIT
 from camri.metrics import condense
-from camri.select import Rule, Validation
+from camri.selection import Rule, Validation
 from tests.fitting.test_parts import COLUMN, FakeBench, made_scores, run_search
 
 

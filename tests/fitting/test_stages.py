@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from camri.engine import Training
-from camri.fitting import stages
+from camri.fitting import job
+from camri.fitting.job import Stages
 from camri.fitting.journal import Journal
-from camri.fitting.pace import Pace
+from camri.fitting.plan import Pace
 from camri.fitting.search import CE
-from camri.fitting.stages import Stages
-from camri.fitting.workshop import Interrupted, setting_of
-from camri.study.store import FILE_NAME as STORE
+from camri.fitting.trainer import Interrupted, setting_of
+from camri.study.store import STORE_FILE as STORE
 
 CAMRI, STEEPER, WEIGHED = ("camri", (0.2, 8.0)), ("camri", (0.2, 16.0)), ("wce", (4.0,))
 
@@ -20,7 +20,7 @@ CAMRI, STEEPER, WEIGHED = ("camri", (0.2, 8.0)), ("camri", (0.2, 16.0)), ("wce",
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     """The stages of a fit of so many trials, of which none is stored, with what was decided so far."""
-    monkeypatch.setattr(stages, "trainings_for", lambda data, plain: {"plain": plain, "flip": plain.with_(flip=True)})
+    monkeypatch.setattr(job, "trainings_for", lambda data, plain: {"plain": plain, "flip": plain.with_(flip=True)})
 
     def stages_of(num_trials=100, seed=0, classes=("go", "stop", "worst"), **decided):
         data = SimpleNamespace(classes=classes)
@@ -87,8 +87,8 @@ def test_a_seed_is_complete_when_every_arm_has_ended(make, tmp_path, monkeypatch
     ended = dict(zip(arms, ({500, 501, 502}, {501, 500}, {501, 503}), strict=True))
     rows = [SimpleNamespace(key=key, seed=seed) for key, seeds in ended.items() for seed in seeds]
     run = SimpleNamespace(rows=lambda status: rows)
-    monkeypatch.setattr(stages, "open_run", lambda folder: contextlib.nullcontext(run))
-    monkeypatch.setattr(stages, "count_trials", lambda folders: 0)
+    monkeypatch.setattr(job, "open_run", lambda folder: contextlib.nullcontext(run))
+    monkeypatch.setattr(job, "count_trials", lambda folders: 0)
     (tmp_path / STORE).touch()
     assert found._complete_seeds() == {501}
     assert "with 1 of 4 seeds complete" in found.missing()
@@ -119,8 +119,6 @@ def test_a_class_called_like_a_symbol_is_meant_by_its_number(make):
 
 
 def test_finals_have_the_chosen_ramp(make):
-    assert make().final_training.ramp == stages.RAMPS[stages.EARLY]
-    other = next(name for name in stages.RAMPS if stages.RAMPS[name] != stages.RAMPS[stages.EARLY])
-    assert make(ramp=other, training="flip").final_training == Training(
-        model="small", flip=True, ramp=stages.RAMPS[other]
-    )
+    assert make().final_training.ramp == job.RAMPS[job.EARLY]
+    other = next(name for name in job.RAMPS if job.RAMPS[name] != job.RAMPS[job.EARLY])
+    assert make(ramp=other, training="flip").final_training == Training(model="small", flip=True, ramp=job.RAMPS[other])

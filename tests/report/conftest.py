@@ -8,11 +8,11 @@ from camri.data import DataSet, Split
 from camri.engine.outcome import Outcome
 from camri.engine.spec import Training, identity
 from camri.metrics import condense, confusion
-from camri.report.reading import Reading
-from camri.report.verdict import judge_columns
-from camri.study.facts import facts_of
+from camri.study.reader import RunReader
+from camri.study.run_folder import facts_of
 from camri.study.spec import study
-from camri.study.writer import Store
+from camri.study.store import Store
+from camri.study.verdict import judge_columns
 
 CLASSES = ("row", "column", "corner", "ring")
 METHODS = {
@@ -160,7 +160,7 @@ def opened():
     readings = []
 
     def open_(folder):
-        readings.append(Reading(folder))
+        readings.append(RunReader(folder))
         return readings[-1], judge_columns(readings[-1])
 
     yield open_

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from camri.report.answer import NOTE, answer, is_sure
-from camri.report.reading import Tried
 from camri.report.table import Cell
-from camri.report.verdict import ColumnVerdict, Judged
-from camri.select import PaperChoice
+from camri.selection import PaperChoice
 from camri.stats import Difference
+from camri.study.reader import SettingResults
+from camri.study.verdict import ColumnVerdict, Judged
 
-SETTINGS = (Tried("c", "ce", "ce", {}, ()), Tried("m", "camri", "camri m=4π/64", {}, ()))
+SETTINGS = (SettingResults("c", "ce", "ce", {}, ()), SettingResults("m", "camri", "camri m=4π/64", {}, ()))
 
 
 def difference(*ends, p=0.5):
@@ -222,7 +222,7 @@ def test_without_validation_data_the_best_of_the_paper_s_choices_is_told(monkeyp
     def cell(key, recall):
         return PaperChoice(key, recall, 0.8)
 
-    settings = (*SETTINGS, Tried("w", "wce", "wce w=4", {}, ()))
+    settings = (*SETTINGS, SettingResults("w", "wce", "wce w=4", {}, ()))
     chosen = {"ce": cell("c", 0.99), "wce": cell("w", 0.6), "camri": cell("m", 0.7), "arcface": None}
     blank = {"ce": cell("c", 0.6), "camri": None}
     verdicts = [

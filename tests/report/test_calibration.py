@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from camri.metrics import reliability
-from camri.report.calibration import calibration_table
-from camri.report.reading import Reading
-from camri.report.verdict import judge_columns
+from camri.report.tables import calibration_table
+from camri.study.reader import RunReader
+from camri.study.verdict import judge_columns
 
 
 def test_the_baselines_error_is_that_of_its_scores(gain):
-    with Reading(gain) as reading:
+    with RunReader(gain) as reading:
         verdicts = judge_columns(reading)
         table = calibration_table(verdicts)
         column = reading.columns[0]
@@ -25,5 +25,5 @@ def test_the_baselines_error_is_that_of_its_scores(gain):
 
 
 def test_without_a_choice_there_is_no_table(no_validation):
-    with Reading(no_validation) as reading:
+    with RunReader(no_validation) as reading:
         assert calibration_table(judge_columns(reading)) is None

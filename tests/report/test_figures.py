@@ -8,12 +8,13 @@ import pytest
 from camri.errors import InputError
 from camri.losses import cross_entropy as torch_cross_entropy
 from camri.losses import margin_softmax as torch_margin_softmax
-from camri.report import charts, contours, curve, figures
-from camri.report.circle import draw_circle, find_circle, recover, room
-from camri.report.curve import BACK, DEPTH, draw_curves, trace_curves
-from camri.report.reading import measure
+from camri.report import charts, figures
+from camri.report.charts import BACK, DEPTH, draw_curves, trace_curves
+from camri.report.figures import draw_circle, find_circle, recover, room
 from camri.report.theme import PAGE, export, specification
+from camri.study.reader import measure
 from tests.report.conftest import make_run
+from tools import contours
 
 
 def test_the_curve_holds_every_method_and_its_points_lie_on_the_trials_own(opened, gain):
@@ -50,7 +51,7 @@ def test_of_many_methods_only_two_have_a_band(opened, gain, monkeypatch):
     assert banded(figure) == {"CAMRI", "cross-entropy"}
     assert "bands: ± one standard deviation of CAMRI and cross-entropy" in figure.caption
     assert {record["method"] for record in figure.records} == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
-    monkeypatch.setattr(curve, "MOST_BANDS", 4)
+    monkeypatch.setattr(charts, "MOST_BANDS", 4)
     assert banded(draw_curves(trace_curves(reading, verdicts))) == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
 
 

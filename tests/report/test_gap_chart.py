@@ -4,10 +4,9 @@ import pytest
 
 from camri.cli import app
 from camri.errors import InputError
-from camri.report.gap_chart import ROW_HEIGHT, draw_gaps
-from camri.report.gaps import gap_records
+from camri.report.equal_recall import ROW_HEIGHT, draw_gaps, gap_records
 from camri.report.page import sections
-from camri.report.records import FromRun
+from camri.report.results import FromRun
 from tests.report.conftest import make_run
 
 

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from camri.curves import compare_curves
-from camri.report.gaps import gap_of, gap_records, table_of_alarms, table_of_gaps, table_of_trained
-from camri.report.verdict import SEED, gain_over_shifted
+from camri.report.equal_recall import gap_of, gap_records, table_of_alarms, table_of_gaps, table_of_trained
+from camri.selection import compare_curves
 from camri.stats import compare
-from camri.study.merge import merge
+from camri.study.combine import merge
+from camri.study.verdict import SEED, gain_over_shifted
 from tests.report.conftest import make_run
 
 

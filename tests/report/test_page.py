@@ -12,15 +12,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from camri.audit import audit
-from camri.audit.page import write_page as write_audit
+from camri.auditing import audit
+from camri.auditing.page import write_page as write_audit
 from camri.report import page as page_module
 from camri.report.answer import is_sure
 from camri.report.page import render, write_page
-from camri.report.reading import Reading
 from camri.report.tables import picked
 from camri.stats import Difference
-from camri.study.store import FILE_NAME
+from camri.study.reader import RunReader
+from camri.study.store import STORE_FILE
 from tests.report.conftest import CLASSES, METHODS, make_run
 
 HOSTILE = (
@@ -35,7 +35,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 def text_of(folder):
-    with Reading(folder) as reading:
+    with RunReader(folder) as reading:
         return render(reading)
 
 
@@ -142,11 +142,11 @@ def test_how_it_was_made(gain_page):
 
 
 def test_an_unfinished_and_a_running_study_say_so(tmp_path):
-    from camri.study import lock
+    from camri.study import run_folder
 
     make_run(tmp_path, seeds=2, leave_out={("camri", 1)})
     assert "<strong>Not finished:</strong> 10 of 12 trials have ended" in text_of(tmp_path)
-    with lock.hold(tmp_path):
+    with run_folder.hold(tmp_path):
         assert "<strong>Still running:</strong> 10 of 12 trials have ended" in text_of(tmp_path)
 
 
@@ -386,14 +386,14 @@ def test_dark_mode_and_print_change_the_colours_of_the_charts(look, gain_page):
 def test_validation_images_that_say_nothing_are_told(tmp_path):
     make_run(tmp_path, important=("column", "ring"), seeds=2)
     place = CLASSES.index("column")
-    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+    with sqlite3.connect(tmp_path / STORE_FILE) as connection:
         rows = connection.execute("SELECT identity, val_recall FROM outcomes WHERE method = 'ce'").fetchall()
         for number, (identity, text) in enumerate(rows):
             recalls = json.loads(text)
             recalls[place] = 1.0
             recalls[CLASSES.index("ring")] = 1.0 if number else 0.9  # one trial misses some: these say something
             connection.execute("UPDATE outcomes SET val_recall = ? WHERE identity = ?", (json.dumps(recalls), identity))
-    with Reading(tmp_path) as reading:
+    with RunReader(tmp_path) as reading:
         num = int((reading.run.labels("val") == place).sum())
         assert reading.cautions() == [
             f"cross-entropy finds every validation image of “column” ({num}) in every trial, so they cannot say how "
@@ -407,7 +407,7 @@ def test_validation_images_that_say_nothing_are_told(tmp_path):
 )
 def test_a_table_has_rows_and_older_runs_images(tmp_path, shape, one, several):
     make_run(tmp_path, seeds=2)
-    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+    with sqlite3.connect(tmp_path / STORE_FILE) as connection:
         ((data,),) = connection.execute("SELECT value FROM meta WHERE name = 'data'").fetchall()
         known = {name: value for name, value in json.loads(data).items() if name != "input_shape"}
         changed = json.dumps(known if shape is None else {**known, "input_shape": shape})
@@ -431,7 +431,7 @@ def test_what_is_the_matter_with_the_data_stands_above_the_answer(tmp_path):
         "skipped_note": "2 unreadable images were left out",
         "thinned": {"parts": {"ring": 0.05}},
     }
-    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+    with sqlite3.connect(tmp_path / STORE_FILE) as connection:
         ((data,),) = connection.execute("SELECT value FROM meta WHERE name = 'data'").fetchall()
         known = json.loads(data)
         changed = json.dumps({**known, "provenance": {**known["provenance"], **told}})
@@ -473,7 +473,7 @@ def test_a_method_is_singled_out_by_the_keyboard(look, gain_page):
 def test_what_is_worked_out_is_told_as_it_goes(gain, tmp_path):
     heard = []
     write_page(gain, tmp_path / "page.html", on_step=lambda step, part: heard.append((step, round(part, 3))))
-    with Reading(gain) as reading:
+    with RunReader(gain) as reading:
         titles = [f"“{column.title}”" for column in reading.columns]
     num = len(titles)
     steps = [f"judging {title}" for title in titles] + [f"comparing the curves of {title}" for title in titles]

@@ -12,16 +12,20 @@ import pytest
 
 from camri.cli import app
 from camri.errors import InputError
-from camri.report import records, results
-from camri.report.angles import angle_records, table_of_angles
-from camri.report.circle import draw_circle, find_circle
-from camri.report.curve import draw_curves, trace_curves
-from camri.report.figures import count_confusion, draw_confusion, draw_penalty, measure_penalty
-from camri.report.gaps import gap_records, table_of_gaps, table_of_trained
-from camri.report.records import FromRun, open_results
-from camri.report.results import without_places, write_results
+from camri.report import results
+from camri.report.charts import draw_curves, trace_curves
+from camri.report.equal_recall import gap_records, table_of_gaps, table_of_trained
+from camri.report.figures import (
+    count_confusion,
+    draw_circle,
+    draw_confusion,
+    draw_penalty,
+    find_circle,
+    measure_penalty,
+)
+from camri.report.results import FromRun, open_results, without_places, write_results
 from camri.report.table import write
-from camri.report.tables import honest_table, paper_table, table_of_honest, table_one
+from camri.report.tables import angle_records, honest_table, paper_table, table_of_angles, table_of_honest, table_one
 from camri.report.theme import PRINT, specification
 from camri.study.spec import Study
 from tests.report.conftest import make_run
@@ -236,4 +240,4 @@ def test_records_are_plain(opened, gain):
     source = FromRun(reading)
     for part in ("paper", "honest", "angles", "curves", "confusion", "penalty"):
         assert json.loads(json.dumps(source.records(part), allow_nan=False)) == source.records(part)
-    assert records.plain({"a": (np.float32(0.5), float("nan"), np.int64(3))}) == {"a": [0.5, None, 3]}
+    assert results.plain({"a": (np.float32(0.5), float("nan"), np.int64(3))}) == {"a": [0.5, None, 3]}

@@ -13,18 +13,26 @@ import pytest
 from rich.console import Console
 
 from camri.methods import METHODS
-from camri.report import printed
-from camri.report.angles import angle_records, compared, table_of_angles
-from camri.report.reading import Reading
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
-from camri.report.tables import honest_table, paper_table, picked, records_of_columns, table_one
+from camri.report.tables import (
+    angle_records,
+    compared,
+    honest_table,
+    paper_table,
+    picked,
+    records_of_columns,
+    table_of_angles,
+    table_one,
+)
 from camri.report.titles import TITLES
-from camri.report.verdict import choose_paper, correct_for_columns, same_scale
-from camri.select import Measured, PaperChoice
+from camri.selection import Measured, PaperChoice
+from camri.study.reader import RunReader
+from camri.study.verdict import choose_paper, correct_for_columns, same_scale
 from tests.report.conftest import make_run
+from tools import paper_print
 
-COLUMNS = [name for _, name, _ in printed.COLUMNS]
-DATA = [printed.DATA_TITLES[data] for data, *_ in printed.COLUMNS]
+COLUMNS = [name for _, name, _ in paper_print.COLUMNS]
+DATA = [paper_print.DATA_TITLES[data] for data, *_ in paper_print.COLUMNS]
 
 
 def ten(mean, sd):
@@ -34,8 +42,8 @@ def ten(mean, sd):
 
 def papers_column(place):
     measured = {}
-    for method in printed.TABLE_ONE:
-        cell = printed.cell(method, place)
+    for method in paper_print.TABLE_ONE:
+        cell = paper_print.cell(method, place)
         # Beside the shown setting stand one of less recall, and one that buys more of it with accuracy.
         settings = [Measured("too costly", ten(0.999, 0.01), ten(0.6, 0.01))] if method != "ce" else []
         if cell is not None:
@@ -50,7 +58,7 @@ def papers_column(place):
 
 
 def test_the_papers_numbers_give_the_papers_table_with_its_blanks_and_bold_cells():
-    methods = printed.TABLE_ONE
+    methods = paper_print.TABLE_ONE
     table = paper_table([records_of_columns([papers_column(place) for place in range(9)], list(methods))])
     assert table.header == ("method", *COLUMNS)
     assert table.spans == (("CIFAR-10", 3), ("GTSRB", 3), ("AwA2", 3))
@@ -214,7 +222,7 @@ def test_table_two_leaves_the_important_class_out_of_the_others(opened, tmp_path
 )
 def test_table_two_is_blank_where_classes_have_no_images(opened, tmp_path, monkeypatch, sd, shown):
     reading, verdicts = opened(make_run(tmp_path, important=("row",), seeds=1))
-    monkeypatch.setattr(Reading, "angles", lambda *_: (np.array(sd), np.array(sd)))
+    monkeypatch.setattr(RunReader, "angles", lambda *_: (np.array(sd), np.array(sd)))
     records = angle_records(reading, verdicts)
     table = table_of_angles(records)
     assert [row[1].text for row in table.rows] == shown

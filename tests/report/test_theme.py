@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from camri.methods import METHODS
-from camri.report.glossary import KNOBS, explain
+from camri.report.page import KNOBS, explain
 from camri.report.theme import PRINT, shorten
 from camri.report.titles import TITLES
-from camri.words import Noun
+from camri.text import Noun
 
 STYLE = resources.files("camri.report").joinpath("templates/page.css").read_text("utf-8")
 LIGHT, DARK = STYLE.split("@media screen and (prefers-color-scheme: dark)")

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from camri.errors import InputError
-from camri.report.blocks import Site, make_block
-from camri.report.tries import table_of_tries
+from tools.docs import Site, make_block, table_of_tries
 
 
 def gap(arm, estimate, num=10):

@@ -7,9 +7,9 @@ from camri.data import DataSet
 from camri.engine.outcome import Outcome
 from camri.engine.spec import Training, Trial, identity
 from camri.metrics import condense, confusion
-from camri.study.facts import facts_of
+from camri.study.run_folder import facts_of
 from camri.study.spec import study
-from camri.study.writer import Store
+from camri.study.store import Store
 from tests.engine.conftest import made_images
 
 TRAINING = Training(model="small", model_options=(("width", 2),), epochs=2, batch_size=32)

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from camri.cli import app
 from camri.engine.spec import FAST
 from camri.study import paper
-from camri.study.narrow import narrow
 from camri.study.store import open_run
+from camri.study.study_file import override
 
 COUNTS = {"mouse": 20, "beaver": 24, "moose": 28, "walrus": 28}  # 100: 30 to test, 7 to val, 63 to train
 
@@ -36,7 +36,7 @@ def tree(tmp_path, monkeypatch):
 
 def test_the_column_goes_from_pictures_to_table_1(tree, tmp_path):
     short = FAST.with_(epochs=2, model="small")  # the authors' CNN trains four such images a second and core
-    asked = narrow(paper.awa2(schedule=short, trials=2), "ce,l2softmax,camri", ["m=4", "s=8"])
+    asked = override(paper.awa2(schedule=short, trials=2), "ce,l2softmax,camri", ["m=4", "s=8"])
     assert [one.classes for one in asked.important] == [("mouse",), ("beaver",), ("moose",)]
     file, run = tmp_path / "awa2.json", tmp_path / "run"
     file.write_text(json.dumps(asked.to_json()))

@@ -14,10 +14,10 @@ import types
 import pytest
 
 from camri.errors import InputError
-from camri.study import crew, runner
-from camri.study.cluster import RayExecutor, connect
+from camri.study import ray_driver, runner
 from camri.study.executor import LocalExecutor, find_executor
-from camri.study.remote import code_digest
+from camri.study.ray_driver import RayExecutor, connect
+from camri.study.ray_worker import code_digest
 from camri.study.store import open_run
 from tests.study.conftest import TRAINING
 from tests.study.test_cli import EXAMPLE, camri
@@ -80,13 +80,13 @@ def fresh_digest():
 def greeted(monkeypatch):
     """The first words of the workers, as they come."""
     heard = []
-    greet = crew.Crew._greet
+    greet = ray_driver.Crew._greet
 
     def listen(self, hand, hello):
         heard.append(hello)
         greet(self, hand, hello)
 
-    monkeypatch.setattr(crew.Crew, "_greet", listen)
+    monkeypatch.setattr(ray_driver.Crew, "_greet", listen)
     return heard
 
 

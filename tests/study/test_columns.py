@@ -8,16 +8,16 @@ from typer.testing import CliRunner
 from camri.cli import app
 from camri.errors import InputError
 from camri.report.page import write_page
-from camri.report.reading import Reading
-from camri.report.verdict import judge_columns
 from camri.study import runner
+from camri.study.combine import merge
 from camri.study.export import tidy
 from camri.study.finalists import find_finalists, make_finals
-from camri.study.grid import Grid
 from camri.study.important import place_into
-from camri.study.merge import merge
+from camri.study.reader import RunReader
+from camri.study.spec import Grid
 from camri.study.status import status
 from camri.study.store import open_run
+from camri.study.verdict import judge_columns
 from tests.study.test_runner import Pretender
 
 WIDE = ["row", "column", {"row": 1.0, "corner": 0.5}]
@@ -90,7 +90,7 @@ def test_status_finalists_and_tables_of_such_a_run(widened):
 
 
 def test_the_report_judges_a_method_in_its_columns_alone(widened, tmp_path):
-    with Reading(widened) as reading:
+    with RunReader(widened) as reading:
         tried = {
             column.title: {one.title: one.seeds for one in reading.settings(column, "camri")}
             for column in reading.columns

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from camri.engine.shipping import ship, unship
+from camri.engine.cpu import ship, unship
 from camri.errors import InputError
-from camri.study import crew, remote
-from camri.study.executor import Hooks, Work
-from camri.study.packing import cut
-from camri.study.remote import Answer, Hello, Plan, Worker, code_digest
+from camri.study import ray_driver, ray_worker
+from camri.study.executor import Hooks, Work, cut
+from camri.study.ray_worker import Answer, Hello, Plan, Worker, code_digest
 from tests.study.conftest import TRAINING, first_trials, made_outcome
 
 
@@ -75,7 +74,7 @@ def test_a_worker_stops_when_told_and_says_what_broke(make_worker, small, tmp_pa
     def broken(*_, **__):
         raise RuntimeError("CUDA error: an illegal memory access")
 
-    monkeypatch.setattr(remote, "train_work", broken)
+    monkeypatch.setattr(ray_worker, "train_work", broken)
     assert "RuntimeError: CUDA error" in hear_until(worker, lambda a: a.ended, first_trials(small)[:1], 0, False).error
 
 
@@ -88,7 +87,7 @@ def test_a_worker_says_who_it_is_and_why_it_cannot_train(make_worker, monkeypatc
     def no_gpu(device):
         raise InputError(f"device={device!r}: torch sees no GPU")
 
-    monkeypatch.setattr(remote, "pick_device", no_gpu)
+    monkeypatch.setattr(ray_worker, "pick_device", no_gpu)
     hello = worker.hello()
     assert (hello.pid, hello.environment, hello.refusal) == (os.getpid(), {}, "device='cpu': torch sees no GPU")
 
@@ -98,7 +97,7 @@ def test_a_worker_tells_the_progress_of_this_pack_alone(make_worker, small, monk
         if pack[0].seed == 0:
             hooks.on_progress("half")
 
-    monkeypatch.setattr(remote, "train_work", report)
+    monkeypatch.setattr(ray_worker, "train_work", report)
     worker, (one, other) = make_worker(), first_trials(small)[:2]
     assert (one.seed, other.seed) == (0, 1)
     assert hear_until(worker, lambda a: a.ended, [one], 0, False).progress == "half"
@@ -113,7 +112,7 @@ def test_a_node_is_of_other_code_where_what_trains_differs(tmp_path, monkeypatch
     for name in ("__init__.py", *TRAINS, *DOES_NOT_TRAIN):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"# {name}")
-    monkeypatch.setattr(remote.camri, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(ray_worker.camri, "__file__", str(tmp_path / "__init__.py"))
 
     def digest():
         code_digest.cache_clear()
@@ -214,7 +213,7 @@ def gather(data, small, *, size=8, slots=2, should_stop=lambda: False, **about):
 
     hooks = Hooks(outcomes.append, lambda progress: None, should_stop)
     work = Work(TRAINING, data, (1,), False, False, None)
-    ended = crew.Crew(ray, hire, lambda: slots, trials, cut(len(trials), size, slots), work, hooks).run()
+    ended = ray_driver.Crew(ray, hire, lambda: slots, trials, cut(len(trials), size, slots), work, hooks).run()
     assert set(ray.killed) == set(actors)
     return ended, outcomes, actors
 
@@ -280,7 +279,7 @@ def test_nodes_that_would_not_train_the_same_are_refused(data, small, changes, s
 
 
 def test_a_silent_cluster_is_remarked_on_once(data, small, monkeypatch):
-    monkeypatch.setattr(crew, "SILENCE_S", -1.0)
+    monkeypatch.setattr(ray_driver, "SILENCE_S", -1.0)
     monkeypatch.setattr(Ray, "wait", lambda self, calls, timeout: ([], calls))
     asked = iter([False, False, True])
     with pytest.warns(UserWarning, match="no worker of the cluster has begun") as remarks:

@@ -8,11 +8,10 @@ from typer.testing import CliRunner
 
 from camri.cli import app
 from camri.errors import InputError
-from camri.study.ensembles import average, make_ensembles
-from camri.study.facts import facts_of
+from camri.study.combine import average, make_ensembles
+from camri.study.run_folder import facts_of
 from camri.study.runner import run as run_study
-from camri.study.store import open_run
-from camri.study.writer import Store
+from camri.study.store import Store, open_run
 from tests.study.conftest import first_trials, made_outcome, put
 
 SEEDS = (3, 1, 4, 0, 7)

@@ -7,11 +7,10 @@ import pytest
 from camri.engine import FAST, PAPER
 from camri.errors import InputError
 from camri.methods import MARGIN_UNIT
-from camri.study import files
-from camri.study.files import read_study
-from camri.study.narrow import narrow, parse_column, parse_duration, parse_grid, parse_seeds
+from camri.study import study_file
 from camri.study.recipes import digits, find_study
 from camri.study.spec import Column
+from camri.study.study_file import override, parse_column, parse_duration, parse_grid, parse_seeds, read_study
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "study.toml"
 LEAST = 'important = "8"\ndata = "digits"\n[methods]\nce = {}\n'
@@ -114,20 +113,20 @@ def test_missing_files_and_old_pythons(tmp_path, monkeypatch):
     def absent(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(files.importlib, "import_module", absent)
+    monkeypatch.setattr(study_file.importlib, "import_module", absent)
     with pytest.raises(InputError, match=r"needs Python 3.11 to be read, or `pip install tomli`"):
         read_study(path)
 
 
 def test_narrowing():
-    made = narrow(digits("8"), "camri,ce", ["m=2", "camri.s=4,16"])
+    made = override(digits("8"), "camri,ce", ["m=2", "camri.s=4,16"])
     assert [grid.method for grid in made.methods] == ["camri", "ce"]
     assert made.methods[0].axes == (("m", (2 * MARGIN_UNIT,)), ("s", (4.0, 16.0)))
-    assert narrow(digits("8")) == digits("8")
-    assert narrow(digits("8"), "ce,wce").methods[1].axes == (("w", (4.0, 8.0)),)  # the study's values stay
-    assert len(narrow(digits("8"), "ce,arcface").methods[1].axes[0][1]) == 9  # a new one comes with its whole grid
+    assert override(digits("8")) == digits("8")
+    assert override(digits("8"), "ce,wce").methods[1].axes == (("w", (4.0, 8.0)),)  # the study's values stay
+    assert len(override(digits("8"), "ce,arcface").methods[1].axes[0][1]) == 9  # a new one comes with its whole grid
     # m of CosFace is no angle.
-    assert dict(narrow(digits("8"), "ce,cosface", ["m=0.1"]).methods[1].axes)["m"] == (0.1,)
+    assert dict(override(digits("8"), "ce,cosface", ["m=0.1"]).methods[1].axes)["m"] == (0.1,)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ def test_narrowing():
 )
 def test_bad_narrowing_is_refused(chosen, grid, said):
     with pytest.raises(InputError, match=said):
-        narrow(digits("8"), chosen, grid)
+        override(digits("8"), chosen, grid)
 
 
 def test_words():

@@ -15,16 +15,14 @@ from camri.engine.spec import FAST, identity
 from camri.errors import InputError
 from camri.methods import MARGIN_UNIT, setting
 from camri.metrics import condense, confusion
-from camri.report.reading import Reading
-from camri.report.verdict import judge_columns
-from camri.study.facts import facts_of
 from camri.study.finalists import Edge, find_column, find_finalists, make_finals
-from camri.study.grid import Column, Grid
-from camri.study.narrow import narrow
+from camri.study.reader import RunReader
 from camri.study.recipes import find_study
-from camri.study.spec import Study, study
-from camri.study.store import open_run
-from camri.study.writer import Store
+from camri.study.run_folder import facts_of
+from camri.study.spec import Column, Grid, Study, study
+from camri.study.store import Store, open_run
+from camri.study.study_file import override
+from camri.study.verdict import judge_columns
 from tests.study.conftest import TRAINING
 
 METHODS = {
@@ -113,7 +111,7 @@ def test_the_best_on_validation_images_wins_whatever_the_test_images_say(run):
 
 
 def test_the_report_finds_the_same(run, screening):
-    with Reading(screening) as reading:
+    with RunReader(screening) as reading:
         own = {(v.column.title, method): one.title for v in judge_columns(reading) for method, one in v.own.items()}
     assert own == named(find_finalists(run))
 
@@ -187,9 +185,9 @@ def test_points_change_a_study_and_plain_grids_do_not():
         (0, setting("ce")), (0, setting("camri", 8, m=0.1, s=8)),
         (1, setting("ce")), (1, setting("camri", 3, m=0.2, s=8)),
     ]  # fmt: skip
-    assert narrow(pointed, "camri").methods == (pointed.methods[1],)
+    assert override(pointed, "camri").methods == (pointed.methods[1],)
     with pytest.raises(InputError, match="camri has points of its own in each column"):
-        narrow(pointed, None, ["camri.m=4"])
+        override(pointed, None, ["camri.m=4"])
     with pytest.raises(InputError, match="camri has points for 2 columns, and the study has 1"):
         pointed.with_(important="8")
     with pytest.raises(InputError, match="give a value for each of m, s"):

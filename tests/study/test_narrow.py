@@ -6,13 +6,13 @@ import pytest
 
 from camri.errors import InputError
 from camri.methods import MARGIN_UNIT
-from camri.study.grid import Grid
-from camri.study.narrow import narrow, parse_column, parse_duration, parse_grid, parse_seeds
 from camri.study.recipes import digits
+from camri.study.spec import Grid
+from camri.study.study_file import override, parse_column, parse_duration, parse_grid, parse_seeds
 
 
 def grids(chosen, words=()):
-    return {one.method: dict(one.axes) for one in narrow(digits("8"), chosen, words).methods}
+    return {one.method: dict(one.axes) for one in override(digits("8"), chosen, words).methods}
 
 
 def test_a_word_for_all_methods_reaches_those_that_have_the_knob_and_a_word_for_one_that_alone():
@@ -33,9 +33,9 @@ def test_a_word_for_all_methods_reaches_those_that_have_the_knob_and_a_word_for_
 
 def test_a_study_that_is_not_narrowed_is_the_study():
     study = digits("8")
-    assert narrow(study, None, []) == study
-    assert narrow(study, ",".join(one.method for one in study.methods)) == study
-    assert narrow(study, "arcface,ce").methods[0] == Grid.of("arcface")
+    assert override(study, None, []) == study
+    assert override(study, ",".join(one.method for one in study.methods)) == study
+    assert override(study, "arcface,ce").methods[0] == Grid.of("arcface")
 
 
 def refusal(call, *words):
@@ -46,14 +46,14 @@ def refusal(call, *words):
 
 def test_knobs_and_methods_that_are_not_there_are_named_with_the_nearest():
     study = digits("8")
-    said = refusal(narrow, study, "ce,camri", ["camir.m=4"])
+    said = refusal(override, study, "ce,camri", ["camir.m=4"])
     assert said == "--grid camir.m: 'camir' is not in the study; did you mean 'camri'? choices: ce, camri"
-    assert refusal(narrow, study, "ce,wce", ["arcface.m=4"]).startswith(
+    assert refusal(override, study, "ce,wce", ["arcface.m=4"]).startswith(
         "--grid arcface.m: 'arcface' is not in the study"
     )
-    said = refusal(narrow, study, "ce,camri", ["mm=4"])
+    said = refusal(override, study, "ce,camri", ["mm=4"])
     assert said == "--grid mm: no method of the study has that knob; did you mean 'm'? choices: m, s"
-    assert refusal(narrow, study, "ce,camri,wce", ["camri.w=4"]).startswith("--grid w: no method of the study has")
+    assert refusal(override, study, "ce,camri,wce", ["camri.w=4"]).startswith("--grid w: no method of the study has")
     for word in ("m", "m=", "m=4,", "m=a"):
         said = refusal(parse_grid, ["s=8", word])
         assert said == f"--grid {word!r} is not knob=value,value; for example m=4,8 or wce.w=4"

@@ -19,7 +19,7 @@ from camri.errors import InputError
 from camri.files import take_lock
 from camri.methods import setting
 from camri.metrics import recall
-from camri.study import lock, runner
+from camri.study import run_folder, runner
 from camri.study.executor import LocalExecutor
 from camri.study.important import rank_classes
 from camri.study.spec import study
@@ -230,7 +230,7 @@ def test_a_folder_that_cannot_be_made_is_refused(data, small, tmp_path, monkeypa
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(InputError, match=r"cannot be written \(Permission denied\)"), lock.hold(tmp_path):
+    with pytest.raises(InputError, match=r"cannot be written \(Permission denied\)"), run_folder.hold(tmp_path):
         pass
 
 
@@ -309,25 +309,25 @@ def _run_quietly(spec, folder, data):
 
 def test_a_second_process_is_refused_until_the_first_is_gone(data, small, tmp_path):
     first = start(small.with_(training=TRAINING.with_(epochs=10_000)), tmp_path, data)
-    wait_until(lambda: lock.holder(tmp_path) == first.pid, first)
+    wait_until(lambda: run_folder.holder(tmp_path) == first.pid, first)
     with pytest.raises(InputError, match=rf"is in use by another process \(pid {first.pid}\)"):
         runner.run(small, tmp_path, Pretender(), data=data)
     os.kill(first.pid, signal.SIGKILL)
     first.join()
-    with lock.hold(tmp_path):
-        assert lock.holder(tmp_path) == os.getpid()
-    assert lock.holder(tmp_path) is None
+    with run_folder.hold(tmp_path):
+        assert run_folder.holder(tmp_path) == os.getpid()
+    assert run_folder.holder(tmp_path) is None
 
 
 def test_a_lock_that_a_dying_process_leaves_for_a_moment_is_waited_for(tmp_path, monkeypatch):
     """Killed while it asks git for the commit, a process has a child that holds its lock until it has become git."""
-    handle = os.open(tmp_path / lock.FILE_NAME, os.O_RDWR | os.O_CREAT)
+    handle = os.open(tmp_path / run_folder.LOCK_FILE, os.O_RDWR | os.O_CREAT)
     take_lock(handle)
-    assert lock.holder(tmp_path) is not None
+    assert run_folder.holder(tmp_path) is not None
     clock = types.SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: os.close(handle))
-    monkeypatch.setattr(lock, "time", clock)
-    with lock.hold(tmp_path):
-        assert lock.holder(tmp_path) == os.getpid()
+    monkeypatch.setattr(run_folder, "time", clock)
+    with run_folder.hold(tmp_path):
+        assert run_folder.holder(tmp_path) == os.getpid()
 
 
 @pytest.fixture
@@ -394,10 +394,10 @@ def test_a_file_system_without_locks_is_not_in_use(tmp_path, monkeypatch):
 
     monkeypatch.setattr("camri.files.fcntl.flock", flock)
     said = r"is on a file system that cannot lock files \(Function not implemented\); choose a folder on another"
-    with pytest.raises(InputError, match=said), lock.hold(tmp_path):
+    with pytest.raises(InputError, match=said), run_folder.hold(tmp_path):
         pass
-    assert (tmp_path / lock.FILE_NAME).exists()
-    assert lock.holder(tmp_path) is None
+    assert (tmp_path / run_folder.LOCK_FILE).exists()
+    assert run_folder.holder(tmp_path) is None
 
 
 def test_a_study_can_be_made_of_named_settings_alone():

@@ -10,10 +10,9 @@ import pytest
 from camri.engine import FAST, PAPER
 from camri.errors import InputError
 from camri.methods import MARGIN_UNIT, setting
-from camri.study.facts import load_data
-from camri.study.grid import Column, Grid
 from camri.study.recipes import RECIPES, digits, find_study, paper
-from camri.study.spec import Study, study
+from camri.study.run_folder import load_data
+from camri.study.spec import Column, Grid, Study, study
 
 # A changed hash makes every stored study a stranger: change these only with a reason to tell.
 PINNED = {
@@ -225,7 +224,7 @@ def test_studies_need_little():
         "import sys\n"
         "absent = ('pydantic', 'typer', 'rich', 'pyarrow', 'pandas', 'sklearn', 'ray', 'PIL')\n"
         "sys.modules.update(dict.fromkeys(absent))\n"  # importing one now raises ImportError
-        "from camri.study import recipes, spec, store, writer, runner, status, merge, export, cost, narrow\n"
+        "from camri.study import combine, executor, export, recipes, runner, spec, status, store, study_file\n"
         "print(len(recipes.RECIPES))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

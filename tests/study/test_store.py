@@ -14,10 +14,9 @@ from camri.errors import InputError
 from camri.methods import setting
 from camri.metrics import condense
 from camri.study import schema
-from camri.study.facts import facts_of
-from camri.study.store import FILE_NAME, open_run
-from camri.study.wide import all_but_first, narrow
-from camri.study.writer import Store
+from camri.study.run_folder import facts_of
+from camri.study.schema import all_but_first, restrict_scores
+from camri.study.store import STORE_FILE, Store, open_run
 from tests.study.conftest import TRAINING, first_trials, made_outcome, put
 
 
@@ -161,7 +160,7 @@ def test_a_newer_store_is_refused(store, data, small):
 
 
 def test_another_sqlite_file_is_refused(tmp_path):
-    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+    with sqlite3.connect(tmp_path / STORE_FILE) as connection:
         connection.execute("CREATE TABLE songs (title TEXT)")
     connection.close()
     with pytest.raises(InputError, match="not the outcomes of a study"):
@@ -171,7 +170,7 @@ def test_another_sqlite_file_is_refused(tmp_path):
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="holds no run"):
         open_run(tmp_path)
-    (tmp_path / FILE_NAME).touch()
+    (tmp_path / STORE_FILE).touch()
     with pytest.raises(InputError, match="has no outcomes yet"):
         open_run(tmp_path)
 
@@ -265,7 +264,7 @@ def test_migration(store, data, small, monkeypatch):
 
 
 def test_a_run_broken_off_before_its_tables_begins_anew(tmp_path, data, small):
-    connection, is_new = schema.open_to_write(tmp_path / FILE_NAME)
+    connection, is_new = schema.open_to_write(tmp_path / STORE_FILE)
     connection.close()
     assert is_new
     with Store.open(tmp_path, facts_of(small, data)) as store:
@@ -278,7 +277,7 @@ def test_scores_of_all_classes_serve_any_of_them():
     logits = (drawn.normal(size=(400, 4)) * 3).round(1)  # rounded: there are ties
     wide = condense(logits, labels, all_but_first(4))
     for important in [(0,), (2,), (0, 3), (1, 2, 3)]:
-        exact, found = condense(logits, labels, important), narrow(wide, important, 4)
+        exact, found = condense(logits, labels, important), restrict_scores(wide, important, 4)
         assert found.important == important
         assert (found.predict() == exact.predict()).all()
         assert (found.correct() == exact.correct()).all()

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
+from camri.decision import choose_shift
 from camri.errors import InputError
 from camri.methods import setting
 from camri.metrics import condense
-from camri.posthoc import choose_shift
-from camri.study import cost, heartbeat, lock, runner
-from camri.study import merge as merging
+from camri.study import combine as merging
+from camri.study import executor, run_folder, runner
+from camri.study.combine import merge
 from camri.study.export import export, tidy
-from camri.study.heartbeat import Report
-from camri.study.merge import merge
 from camri.study.paper import cifar10
+from camri.study.run_folder import Report
 from camri.study.status import status
 from camri.study.store import open_run
 from tests.study.conftest import TRAINING, made_outcome
@@ -55,9 +55,9 @@ def test_status_before_the_important_class_is_found(run_into):
 def test_status_of_a_run_under_way(run_into):
     folder = run_into("a", Pretender(stop_after=4))
     report = Report(4, 2, 6, 0.75, 100.0, 10.0, 0.9, 0.8, failed=0)
-    heartbeat.write(folder, report)
+    run_folder.write_progress(folder, report)
     assert status(folder).report is None  # nobody holds the lock: it is a killed run's
-    with lock.hold(folder):
+    with run_folder.hold(folder):
         found = status(folder)
     assert (found.report, found.left_s) == (report, 15.0)
     assert found.pid is not None
@@ -297,36 +297,36 @@ def test_the_store_answers_plain_sql(run_into):
 
 
 def test_cost_is_images_by_throughput(monkeypatch):
-    monkeypatch.setattr(cost, "measure", lambda *_: 1000.0)
+    monkeypatch.setattr(executor, "measure", lambda *_: 1000.0)
     study = cifar10("cat", trials=2).with_(methods=["ce"])
-    device = cost.torch.device("cpu")
-    found = cost.estimate(study, device, workers=4)
+    device = executor.torch.device("cpu")
+    found = executor.estimate(study, device, workers=4)
     images = 18 * (45_000 // 64) * 64
     assert (found.images_per_s, found.device) == (4000.0, "4 CPU cores")
     assert found.trial_s == pytest.approx(images / 4000)
     assert found.total_s == pytest.approx(2 * images / 4000)
     assert found.source == "measured just now in one process, times 4"
-    assert cost.estimate(study, device, workers=1).source == "measured just now"
+    assert executor.estimate(study, device, workers=1).source == "measured just now"
 
 
 def test_stored_throughput_is_used_where_there_is_one(monkeypatch):
-    monkeypatch.setattr(cost.torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(cost, "measure", lambda *_: pytest.fail("measured"))
-    found = cost.estimate(cifar10("cat"), cost.torch.device("cuda"), workers=1)
+    monkeypatch.setattr(executor.torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(executor, "measure", lambda *_: pytest.fail("measured"))
+    found = executor.estimate(cifar10("cat"), executor.torch.device("cuda"), workers=1)
     assert (found.images_per_s, found.source) == (80_998.0, "stored: measured before on this kind of GPU")
 
 
 def test_throughput_is_measured(monkeypatch):
-    rate = cost.measure(TRAINING, (8, 8, 1), 3, cost.torch.device("cpu"))
+    rate = executor.measure(TRAINING, (8, 8, 1), 3, executor.torch.device("cpu"))
     assert 100 < rate < 1e7
     # 0.2 s to start and 0.01 s an epoch: the start does not count.
-    assert cost._slope(lambda epochs: 0.2 + 0.01 * epochs) == pytest.approx(0.01)
+    assert executor._slope(lambda epochs: 0.2 + 0.01 * epochs) == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize("held_up", range(8))
 def test_one_call_that_was_held_up_does_not_count(held_up):
     calls = itertools.count()
-    found = cost._slope(lambda epochs: 0.2 + 0.01 * epochs + (3.0 if next(calls) == held_up else 0.0))
+    found = executor._slope(lambda epochs: 0.2 + 0.01 * epochs + (3.0 if next(calls) == held_up else 0.0))
     assert found == pytest.approx(0.01)
     assert next(calls) <= 9
 

@@ -1,0 +1,17 @@
+"""A model trained elsewhere, judged from a table of its scores: what its important classes could gain for free.
+
+No training, and no torch. Names are imported when they are first asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+from camri.imports import on_first_use
+
+if TYPE_CHECKING:
+    from camri.auditing.result import Audit as Audit
+    from camri.auditing.scores import Scored as Scored
+    from camri.auditing.scores import read_scores as read_scores
+    from camri.auditing.verdict import audit as audit
+
+__all__ = ["Audit", "Scored", "audit", "read_scores"]
+__getattr__, __dir__ = on_first_use(__name__, result=["Audit"], scores=["Scored", "read_scores"], verdict=["audit"])

@@ -1,0 +1,231 @@
+"""`camri predict`: a trained model on files, folders and tables.
+
+`camri export`: a model as an ONNX file or a torch.export program.
+"""
+
+import contextlib
+import csv
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from camri.cli.text import cell, file_cell, visible
+from camri.errors import InputError
+
+if TYPE_CHECKING:
+    from camri.export.inputs import Group, Prediction
+    from camri.export.model import Model
+
+ROWS_SHOWN = 100
+PROBLEMS_SHOWN = 20
+IMPORTANT_SHOWN = 3
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder, as camri fit writes it.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILES", help="Images, folders, patterns like 'photos/*.jpg', or tables: npy, npz, CSV, parquet."
+        ),
+    ],
+    out: Annotated[
+        str | None, typer.Option("--csv", help="Write every class's probability to this file; '-' is standard output.")
+    ] = None,
+    cropped: Annotated[
+        bool, typer.Option("--cropped", help="The images show the object alone already: no warning that they must.")
+    ] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Inputs that the model takes at once.")] = 256,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "cpu",
+) -> None:
+    """The class of every image or table row, with its probability and those of the important classes.
+
+    Images are decoded and resized as they were for training, and the model's shift is applied. A file that cannot be
+    read does not stop the rest: it is named at the end, and the exit code is 1.
+
+    [bold]Examples[/bold]
+
+      camri predict runs/stop/model photo.jpg
+      camri predict runs/stop/model photos/ --csv predictions.csv
+      camri predict runs/stop/model rows.parquet --csv - | head
+    """
+    from camri.engine.training import pick_device
+    from camri.export import load
+    from camri.export.inputs import BOX, count_whole, find_inputs
+    from camri.export.inputs import predict as predict_all
+
+    loaded = load(model)
+    loaded.module.to(pick_device(device))
+    groups, left_out = find_inputs(files, loaded.trained)
+    _refuse_input(out, groups)
+    total = sum(map(len, groups))
+    if loaded.trained.is_cropped and not cropped and (num_whole := count_whole(groups)):
+        typer.echo(
+            f"warning: the model was trained on images cropped to the object, and {num_whole:,} of {total:,} are taken "
+            f"whole; crop them, or give a table with {', '.join(BOX)}; if they are crops already, say --cropped",
+            err=True,
+        )
+    problems: list[Prediction] = []
+    counts: Counter[str] = Counter()
+
+    def counted(found: "Iterable[Prediction]") -> "Iterator[Prediction]":
+        for one in found:
+            if one.probabilities is None:
+                problems.append(one)
+            else:
+                counts[loaded.classes[int(one.probabilities.argmax())]] += 1
+            yield one
+
+    with _watching(total, quiet=out == "-" and sys.stdout.isatty()) as on_progress:
+        found = predict_all(loaded, groups, batch_size, on_progress)
+        if out is None:
+            shown = list(counted(found))
+        else:
+            with _open_csv(out) as stream:
+                _write_csv(counted(found), loaded, stream)
+    if out is None:
+        _print_table(shown, loaded)
+    _print_end(problems, counts, total, left_out, out)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _refuse_input(out: str | None, groups: "Iterable[Group]") -> None:
+    """Nothing; a file to write that is one of those to read is refused: it would be lost."""
+    if out is None or out == "-" or not os.path.exists(out):
+        return
+    from camri.export.inputs import Images
+
+    files = {file for one in groups for file in (one.files if isinstance(one, Images) else [one.file])}
+    if any(os.path.exists(file) and os.path.samefile(file, out) for file in files):
+        raise InputError(f"{out} is to be read, and would be overwritten; choose another file with --csv")
+
+
+@contextlib.contextmanager
+def _watching(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A function to call with the number of inputs read: it shows a bar and the time left on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
+        bar = bars.add_task("", total=total)
+        yield lambda num_read: bars.update(bar, completed=num_read)
+
+
+@contextlib.contextmanager
+def _open_csv(out: str) -> Iterator[IO[str]]:
+    """The stream to write to; a file is there when it is whole, and its part stays where the work is broken off."""
+    if out == "-":
+        yield sys.stdout
+        return
+    part = Path(f"{out}.part")
+    try:
+        with open(part, "w", newline="", encoding="utf-8") as stream:
+            try:
+                yield stream
+            except KeyboardInterrupt:
+                typer.echo(f"stopped; what was predicted so far is in {part}", err=True)
+                raise
+        os.replace(part, out)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written ({error.strerror}); choose another file with --csv") from None
+
+
+def _write_csv(found: "Iterable[Prediction]", model: "Model", stream: IO[str]) -> None:
+    writer = csv.writer(stream, lineterminator="\n")
+    probabilities = [cell(f"p:{name}") for name in model.classes]
+    writer.writerow(["file", "row", "predicted", "probability", *probabilities, "problem"])
+    for one in found:
+        where: list[Any] = [file_cell(one.file), one.row]
+        if one.probabilities is None:
+            writer.writerow([*where, "", "", *[""] * len(model.classes), cell(one.problem or "")])
+            continue
+        best = int(one.probabilities.argmax())
+        numbers = [f"{value:.6g}" for value in one.probabilities.tolist()]
+        writer.writerow([*where, cell(model.classes[best]), numbers[best], *numbers, ""])
+
+
+def _print_table(found: "list[Prediction]", model: "Model") -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    good = [one for one in found if one.probabilities is not None]
+    if not good:
+        return
+    console = Console()
+    shown = good[:ROWS_SHOWN] if console.is_terminal else good
+    important = model.trained.important[:IMPORTANT_SHOWN]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("file", overflow="fold")
+    table.add_column("predicted", overflow="fold")
+    table.add_column("probability", justify="right")
+    for index in important:
+        table.add_column(f"p({escape(model.classes[index])})", justify="right", overflow="fold")
+    for one in shown:
+        assert one.probabilities is not None
+        best = int(one.probabilities.argmax())
+        name = escape(model.classes[best])
+        marked = f"[bold]{name}[/bold]" if best in model.trained.important else name
+        numbers = [f"{one.probabilities[index]:.3f}" for index in (best, *important)]
+        table.add_row(escape(visible(one.name)), marked, *numbers)
+    console.print(table)
+    if len(good) > len(shown):
+        console.print(f"… and {len(good) - len(shown):,} more; --csv FILE writes all")
+
+
+def _print_end(
+    problems: "list[Prediction]", counts: Counter[str], total: int, left_out: list[str], out: str | None
+) -> None:
+    if total > 1:
+        several = ", ".join(f"{visible(name)} ({count:,})" for name, count in counts.most_common(8))
+        rest = ", …" if len(counts) > 8 else ""
+        into = f" in {out}" if out not in (None, "-") else ""
+        typer.echo(
+            f"{counts.total():,} of {total:,} predicted{into}{f': {several}{rest}' if several else ''}", err=True
+        )
+    if left_out:
+        endings = sorted({os.path.splitext(file)[1].lower() or "no ending" for file in left_out})
+        kinds = visible(", ".join(endings[:8]) + (", …" if len(endings) > 8 else ""))
+        files = "files" if len(left_out) > 1 else "file"
+        typer.echo(f"{len(left_out):,} other {files} in the folders left out ({kinds})", err=True)
+    for one in problems[:PROBLEMS_SHOWN]:
+        typer.echo(f"{visible(one.name)}: {visible(one.problem or '')}", err=True)
+    if len(problems) > PROBLEMS_SHOWN:
+        more = " (the CSV names all)" if out is not None else " (--csv FILE names all)"
+        typer.echo(f"… and {len(problems) - PROBLEMS_SHOWN:,} more that could not be read{more}", err=True)
+
+
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder, as camri fit writes it.")],
+    onnx: Annotated[Path | None, typer.Option(help="Write an ONNX file here.")] = None,
+    torch_export: Annotated[Path | None, typer.Option(help="Write a torch.export program (.pt2) here.")] = None,
+) -> None:
+    """Write a model for other runtimes, with preprocessing, scale and shift inside and any batch size.
+
+    Both take raw inputs (uint8 images, height x width x channels, or features) and give logits and probabilities.
+
+    [bold]Examples[/bold]
+
+      camri export runs/stop/model --onnx stop.onnx
+      camri export runs/stop/model --torch-export stop.pt2
+    """
+    if onnx is None and torch_export is None:
+        raise InputError("nothing to write; give --onnx FILE, --torch-export FILE or both")
+
+    from camri.export import load, write_onnx, write_program
+
+    loaded = load(model)
+    shape = ", ".join(map(str, loaded.trained.input_shape))
+    kind = "uint8" if loaded.trained.is_image else "float32"
+    if onnx is not None:
+        typer.echo(f"{write_onnx(loaded, onnx)}: inputs {kind} (N, {shape}) -> logits, probabilities")
+    if torch_export is not None:
+        typer.echo(f"{write_program(loaded, torch_export)}: inputs {kind} (N, {shape}) -> logits, probabilities")

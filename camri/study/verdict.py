@@ -1,0 +1,209 @@
+"""What a run says, column by column: the choice made on validation data and its judgement on test images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from camri.metrics import Array
+from camri.report.titles import BASELINE
+from camri.selection import Choice, Judgement, Measured, PaperChoice, choose, choose_as_paper, judge
+from camri.stats import Difference, compare, holm
+from camri.study.reader import RunReader, SettingResults, measure
+from camri.study.store import ColumnFacts
+from camri.text import quoted
+
+SEED = 0  # of every bootstrap: the same store gives the same page
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A choice among some settings, and its judgement; `control` is the L2-softmax of the chosen scale, if trained."""
+
+    choice: Choice
+    judgement: Judgement
+    final: SettingResults
+    control: SettingResults | None
+
+    @property
+    def keeps_baseline(self) -> bool:
+        """Whether nothing but the shifted baseline was picked: there is no setting to judge then."""
+        arms = self.judgement.arms
+        return set(arms["chosen"].keys) == set(arms["baseline"].keys)
+
+    @property
+    def num_seeds(self) -> int:
+        return len(self.judgement.seeds)
+
+    @property
+    def gain(self) -> Difference:
+        """Recall over the shifted baseline: what the method adds to what a shift alone gives."""
+        return self.judgement.gains["baseline shifted"].recall
+
+    @property
+    def accuracy(self) -> Difference:
+        """Accuracy less that of the baseline as it is: whether it was given up."""
+        return self.judgement.gains["baseline"].accuracy
+
+    @property
+    def p(self) -> float:
+        return self.gain.p
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnVerdict:
+    """All that is known about one column. `best` is the choice among all methods, None without validation data.
+
+    `by_method` has the choice among one method's settings and the baseline; `own` the method's own best setting on
+    validation data; `paper` the paper's choice, made on the test set.
+    """
+
+    column: ColumnFacts
+    baseline: SettingResults | None
+    settings: tuple[SettingResults, ...]
+    best: Judged | None
+    by_method: dict[str, Judged]
+    own: dict[str, SettingResults]
+    paper: dict[str, PaperChoice | None]
+
+    def find(self, key: str, method: str | None = None) -> SettingResults:
+        """The setting of a key; where several methods share it, that of the method."""
+        found = [one for one in self.settings if one.key == key]
+        return next((one for one in found if one.method == method), found[0])
+
+    def of(self, method: str) -> list[SettingResults]:
+        return [one for one in self.settings if one.method == method]
+
+    def shown(self, method: str) -> SettingResults | None:
+        """A method's setting in charts: its best on validation data, else the paper's, else its first."""
+        if method in self.own:
+            return self.own[method]
+        return self.in_table_one(method) or next(iter(self.of(method)), None)
+
+    def in_table_one(self, method: str) -> SettingResults | None:
+        """The setting of a method in Table I; None where its cell is blank."""
+        cell = self.paper.get(method)
+        return None if cell is None else self.find(cell.key, method)
+
+
+def judge_columns(reading: RunReader) -> list[ColumnVerdict]:
+    """The verdict of every column of the run, in its order."""
+    found = []
+    for column in reading.columns:
+        reading.begin(f"judging {quoted(column.title)}")
+        found.append(judge_column(reading, column))
+    return found
+
+
+def judge_column(reading: RunReader, column: ColumnFacts) -> ColumnVerdict:
+    """The verdict of one column."""
+    settings = tuple(reading.settings(column))
+    baseline = next((one for one in settings if one.method == BASELINE), None)
+    methods = list(dict.fromkeys(one.method for one in settings))
+    paper: dict[str, PaperChoice | None] = {}
+    by_method: dict[str, Judged] = {}
+    own: dict[str, SettingResults] = {}
+    best = None
+    if baseline is not None:
+        measured = {method: [measure(s, column.indices) for s in settings if s.method == method] for method in methods}
+        paper = choose_paper(measured)
+        if reading.has_validation:
+            choice = choose(
+                reading.validation(baseline, column),
+                [reading.validation(one, column) for one in _distinct(settings, baseline)],
+                reading.rule,
+            )
+            best = _judge(reading, column, baseline, settings, choice, settings)
+            for method in methods:
+                rivals = [one for one in settings if one.method == method and one.key != baseline.key]
+                if rivals:
+                    by_method[method] = _judge(reading, column, baseline, rivals, choice, settings)
+                    own[method] = _best_of(by_method[method].choice, rivals)
+            own[BASELINE] = baseline
+    return ColumnVerdict(column, baseline, settings, best, by_method, own, paper)
+
+
+def choose_paper(measured: dict[str, list[Measured]]) -> dict[str, PaperChoice | None]:
+    """The paper's choice of every method of a column; None: a blank cell. The baseline must be among them."""
+    baseline = measured[BASELINE][0]
+    return {method: choose_as_paper(baseline, settings) for method, settings in measured.items()}
+
+
+def correct_for_columns(verdicts: Sequence[ColumnVerdict]) -> list[float]:
+    """p of the gain over the shifted baseline, a column each, corrected for being several (Holm)."""
+    return correct_several([1.0 if one.best is None else one.best.p for one in verdicts])
+
+
+def correct_several(values: Sequence[float]) -> list[float]:
+    """p values corrected for being several (Holm); nan, which a single trial has, stays."""
+    known = np.array([1.0 if np.isnan(value) else value for value in values])
+    return [float("nan") if np.isnan(v) else float(p) for v, p in zip(values, holm(known), strict=True)]
+
+
+def gain_over_shifted(judged: Judged, arm: str, labels: Array, groups: Array | None = None) -> Difference:
+    """Recall of any arm over the shifted baseline."""
+    arms, important = judged.judgement.arms, judged.judgement.important
+    own = np.isin(labels, important)
+    mine, other = arms[arm].correct[:, own], arms["baseline shifted"].correct[:, own]
+    return compare(mine, other, parts=labels[own], groups=None if groups is None else groups[own], seed=SEED)
+
+
+def _best_of(choice: Choice, rivals: Sequence[SettingResults]) -> SettingResults:
+    """The best of a method's own settings on validation data; where no shift reaches the floor, the most accurate."""
+
+    def worth(one: SettingResults) -> tuple[float, float]:
+        shift = choice.final.shifts.get(one.key)
+        if shift is None:
+            return -np.inf, float(np.mean([row.accuracy["val"] for row in one.rows]))
+        return shift.value, shift.accuracy
+
+    return max(rivals, key=worth)
+
+
+def _distinct(settings: Sequence[SettingResults], baseline: SettingResults) -> list[SettingResults]:
+    """The settings but for the baseline, each once, where methods share one as the first of them has it."""
+    by_key = {one.key: one for one in reversed(settings) if one.key != baseline.key}
+    return list(reversed(by_key.values()))
+
+
+def _judge(
+    reading: RunReader,
+    column: ColumnFacts,
+    baseline: SettingResults,
+    rivals: Sequence[SettingResults],
+    among_all: Choice,
+    settings: Sequence[SettingResults],
+) -> Judged:
+    by_key = {one.key: one for one in _distinct(rivals, baseline)}
+    choice = among_all.only([baseline.key, *by_key])
+    final = by_key.get(choice.final.key, baseline)
+    control = same_scale(final, settings)
+    picked = {choice.final.key, *(pick.key for _, pick in choice.folds)} - {baseline.key}
+    if control is not None:
+        picked.add(control.key)
+    every = {one.key: one for one in settings}
+    judgement = judge(
+        choice,
+        reading.candidate(baseline, column),
+        [reading.candidate(every[key], column) for key in sorted(picked)],
+        seed=SEED,
+        controls=[] if control is None else [control.key],
+        groups=reading.run.groups("test"),
+    )
+    return Judged(choice, judgement, final, control)
+
+
+def same_scale(final: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
+    """L2-softmax at the setting's scale with all its seeds, if it is not that setting itself."""
+    if "s" not in final.knobs:
+        return None
+    for one in settings:
+        is_plain = one.method == "l2softmax" or (one.method in ("camri", "arcface") and one.value("m") == 0)
+        if (
+            is_plain
+            and one.value("s") == final.value("s")
+            and one.key != final.key
+            and set(final.seeds) <= set(one.seeds)
+        ):
+            return one
+    return None

@@ -1,0 +1,1 @@
+"""What makes the documentation; not installed with the package."""
