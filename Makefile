@@ -24,8 +24,8 @@ lint: $(VENV)/.dev  ## ruff and mypy
 unit: $(VENV)/.dev  ## tests and doctests
 	$(PYTEST)
 
-docs: $(VENV)/.dev  ## fill the tables and pictures of README.md and docs/ from results/
-	$(BIN)/python -m tools.docs README.md docs/*.md
+docs: $(VENV)/.dev  ## fill the tables and pictures of the pages from results/
+	$(BIN)/python -m tools.docs README.md docs/*.md results/README.md results/*/README.md
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -13,7 +13,7 @@ from camri import methods
 from camri.cli import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "results").glob("**/README.md"))]
 # A Python block, and the text block right behind it, if there is one: what the code prints.
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n*^```text\n(.*?)^```\n)?", flags=re.S | re.M)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.S | re.M)
@@ -27,7 +27,7 @@ def blocks(path):
     text = read(path)
     for match in BLOCK.finditer(text):
         line = text[: match.start()].count("\n") + 2
-        yield pytest.param(path, line, *match.groups(), id=f"{path.name}:{line}")
+        yield pytest.param(path, line, *match.groups(), id=f"{path.relative_to(ROOT)}:{line}")
 
 
 @pytest.mark.parametrize(("path", "line", "code", "shown"), [block for page in PAGES for block in blocks(page)])
@@ -53,7 +53,7 @@ def anchors(path):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_inside_the_project_lead_somewhere(path):
     for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", FENCE.sub("", read(path))):
         if "://" in target:
@@ -74,7 +74,7 @@ def command_lines():
         for language, code in FENCE.findall(read(path)):
             if language in ("sh", ""):
                 lines = re.findall(r"^(?:\S+=\S+ )*camri .*$", code.replace("\\\n", " "), flags=re.M)
-                yield from (pytest.param(line, id=f"{path.name}: {line}") for line in lines)
+                yield from (pytest.param(line, id=f"{path.relative_to(ROOT)}: {line}") for line in lines)
 
 
 @pytest.mark.parametrize("line", list(command_lines()))
@@ -103,7 +103,7 @@ def test_method_has_a_card_with_its_module_setting_and_source(name):
     assert len(found) == 1, f"docs/methods.md needs a section titled … `{name}`"
     card = found[0]
     assert f'setting("{name}"' in card
-    assert f"camri.{methods.METHODS[name].loss.__name__}(" in card
+    assert re.search(rf"camri\.(modules\.)?{methods.METHODS[name].loss.__name__}\(", card)
     for part in ("**Idea.**", "**Knobs.**", "**Fails when", "**Whose.**", "```math", "losses."):
         assert part in card, f"{name}: {part}"
     knobs = card.split("**Knobs.**")[1].split("**Fails")[0]

@@ -23,7 +23,7 @@ from tools.docs import KINDS, make_block, open_site
 from tools.paper_print import compare_table_one, compare_table_two, describe, facts_table, headline
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "results").glob("**/README.md"))]
 
 
 def test_the_docs_are_made_from_the_results():

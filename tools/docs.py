@@ -1,6 +1,7 @@
 """Parts of the docs that are made from results folders: a key such as "honest cifar10" -> Markdown and pictures.
 
-Fill the blocks of Markdown pages from results: python -m tools.docs README.md docs/*.md
+Fill the blocks of Markdown pages from results: make docs, or
+python -m tools.docs README.md docs/*.md results/README.md results/*/README.md
 
 A block stands between two lines of their own, <!-- made: KEY --> and <!-- end -->; keys are those of `blocks`. Results
 are read from results/, pictures written to docs/img/, both beside README.md.
@@ -266,7 +267,7 @@ def main(arguments: Sequence[str]) -> int:
     pages = [Path(name).resolve() for name in arguments]
     readme = next((page for page in pages if page.name == "README.md"), None)
     if readme is None:
-        print("usage: python -m tools.docs README.md docs/*.md", file=sys.stderr)
+        print("usage: python -m tools.docs README.md [PAGE...]", file=sys.stderr)
         return 2
     try:
         for path in write(pages, readme.parent):
@@ -276,9 +277,6 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     return 0
 
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
 
 
 TITLES = {  # of arms that are no methods
@@ -353,3 +351,7 @@ def _title(arm: str) -> str:
     if size[:1].isdigit():
         return f"{_title(name)}, {size}"
     return TITLES.get(arm) or title_of(arm)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
