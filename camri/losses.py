@@ -113,7 +113,9 @@ def wasserstein(
     logits = as_float(logits)
     cost = square(cost, logits, "cost")
     if not 0 <= entropy < math.inf:
-        raise InputError(f"entropy={entropy!r} is not allowed; it must be a finite number of at least 0")
+        raise InputError(
+            f"entropy={entropy!r} is not allowed; it must be a finite number of at least 0", argument="entropy"
+        )
     at_least_zero = {"cost": cost}
     if not isinstance(targets, Tensor) or not targets.is_floating_point():
         check_loss_inputs(logits, targets, validate=validate, at_least_zero=at_least_zero)
@@ -126,9 +128,13 @@ def wasserstein(
             "give class indices (B,) or one distribution a row (B, C)"
         )
     if entropy == 0:
-        raise InputError("entropy=0 needs class indices as targets; with distributions it must be positive")
+        raise InputError(
+            "entropy=0 needs class indices as targets; with distributions it must be positive", argument="entropy"
+        )
     if num_iterations < 1:
-        raise InputError(f"num_iterations={num_iterations!r} is not allowed; it must be 1 or more")
+        raise InputError(
+            f"num_iterations={num_iterations!r} is not allowed; it must be 1 or more", argument="num_iterations"
+        )
     check_loss_inputs(
         logits, None, validate=validate, at_least_zero={**at_least_zero, "targets": targets}, sums_to_one=targets
     )
@@ -192,7 +198,7 @@ def add_angular_margin(
 
 def _add_widening(cos: Tensor, labels: Tensor, margins: Tensor, beyond_pi: str, smallest: float) -> Tensor:
     if beyond_pi not in BEYOND_PI:
-        raise InputError(f"beyond_pi={beyond_pi!r} is unknown; {closest(beyond_pi, BEYOND_PI)}")
+        raise InputError(f"beyond_pi={beyond_pi!r} is unknown; {closest(beyond_pi, BEYOND_PI)}", argument="beyond_pi")
     index = labels.long().unsqueeze(-1)
     # Adding a difference and not writing the value: the gradient then passes the other classes without a copy.
     return cos.scatter_add(-1, index, _widening(cos.gather(-1, index), margins[index], beyond_pi, smallest))

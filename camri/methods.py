@@ -220,7 +220,9 @@ def method(name: str) -> Method:
     'cosine'
     """
     if not find_installed(name, METHODS, "camri.methods"):
-        raise InputError(f"method {name!r} is unknown; {closest(name, METHODS)}, or one of an installed package")
+        raise InputError(
+            f"method {name!r} is unknown; {closest(name, METHODS)}, or one of an installed package", argument="methods"
+        )
     return METHODS[name]
 
 
@@ -331,7 +333,7 @@ def setting(
             raise InputError(f"important class {index!r} is no index; give whole numbers from 0 on")
     classes = tuple(int(index) for index in given_classes)
     if len(set(classes)) != len(classes):
-        raise InputError(f"important={list(classes)} names a class twice; give each once")
+        raise InputError(f"important={list(classes)} names a class twice; give each once", argument="important")
     for unknown in knobs.keys() - entry.knobs.keys():
         raise InputError(
             f"{name} has no knob {unknown!r}; {closest(unknown, entry.knobs) if entry.knobs else 'it has none'}"

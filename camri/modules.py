@@ -48,9 +48,13 @@ class Criterion(nn.Module):
     ):
         super().__init__()
         if reduction not in REDUCTIONS:
-            raise InputError(f"reduction={reduction!r} is unknown; {closest(reduction, REDUCTIONS)}")
+            raise InputError(
+                f"reduction={reduction!r} is unknown; {closest(reduction, REDUCTIONS)}", argument="reduction"
+            )
         if not (isinstance(label_smoothing, (int, float, Real)) and 0 <= label_smoothing < 1):
-            raise InputError(f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)")
+            raise InputError(
+                f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)", argument="label_smoothing"
+            )
         scale = options.get("scale", 1.0)
         if not isinstance(scale, (int, float, Real, Tensor)) or isinstance(scale, nn.Parameter):
             raise InputError(
@@ -312,7 +316,10 @@ def _start_and_end(ramp: Ramp) -> tuple[int, int]:
     both = (0, ramp) if isinstance(ramp, (int, Integral)) else ramp
     whole = isinstance(both, (tuple, list)) and all(isinstance(step, (int, Integral)) for step in both)
     if not whole or len(both) != 2 or not 0 <= both[0] <= both[1]:
-        raise InputError(f"ramp={ramp!r} is not allowed; give a whole number of steps, or (start, end) in that order")
+        raise InputError(
+            f"ramp={ramp!r} is not allowed; give a whole number of steps, or (start, end) in that order",
+            argument="ramp",
+        )
     return int(both[0]), int(both[1])
 
 
@@ -324,7 +331,7 @@ def _shown(values: Tensor) -> str:
 
 def _names_of(num_classes: int, classes: Sequence[str] | None) -> int | Sequence[str]:
     if not isinstance(num_classes, (int, Integral)) or num_classes < 2:
-        raise InputError(f"num_classes={num_classes!r} must be a whole number of at least 2")
+        raise InputError(f"num_classes={num_classes!r} must be a whole number of at least 2", argument="num_classes")
     if classes is not None and len(classes) != num_classes:
         raise InputError(f"classes has {len(classes)} names, but num_classes={num_classes}; give one a class")
     return num_classes if classes is None else classes
@@ -332,13 +339,15 @@ def _names_of(num_classes: int, classes: Sequence[str] | None) -> int | Sequence
 
 def _strengths(important: Important) -> Important:
     if not isinstance(important, Mapping):  # of strength 1 each, a list would be a margin of 57° or a weight of nothing
-        raise InputError(f"important={important!r} says no strengths; give {{class: strength}}")
+        raise InputError(f"important={important!r} says no strengths; give {{class: strength}}", argument="important")
     return important
 
 
 def _some(important: Important) -> Important:
     if not _strengths(important):
-        raise InputError(f"important={important!r} names no class; give {{class: strength}} for at least one")
+        raise InputError(
+            f"important={important!r} names no class; give {{class: strength}} for at least one", argument="important"
+        )
     return important
 
 
@@ -354,7 +363,10 @@ def _wasserstein_smoothed(
     if label_smoothing == 0:
         return losses.wasserstein(logits, labels, cost, entropy, validate=validate)
     if entropy == 0:
-        raise InputError(f"label_smoothing={label_smoothing!r} makes the labels distributions; entropy must be above 0")
+        raise InputError(
+            f"label_smoothing={label_smoothing!r} makes the labels distributions; entropy must be above 0",
+            argument="label_smoothing",
+        )
     num_classes = logits.shape[-1]
     one_hot = labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)
     targets = torch.where(one_hot, 1 - label_smoothing, 0.0) + label_smoothing / num_classes

@@ -164,7 +164,7 @@ def export(figure: Figure, form: str, width: int = 340) -> bytes:
     import vl_convert
 
     if form not in FORMATS:
-        raise InputError(f"format {form!r} is not for a figure; {closest(form, FORMATS)}")
+        raise InputError(f"format={form!r} is not for a figure; {closest(form, FORMATS)}", argument="format")
     drawn = [one.chart.properties(title=one.title, width=width, height=one.height) for one in figure.panels]
     # Two or four panels read best as two columns; the paper's confusion matrices and angles stand in rows.
     whole = alt.concat(*drawn, columns=figure.across or (2 if len(drawn) in (2, 4) else 3)).resolve_scale(

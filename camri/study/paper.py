@@ -70,7 +70,7 @@ def find_schedule(schedule: Schedule) -> Training:
     if isinstance(schedule, Training):
         return schedule
     if schedule not in SCHEDULES:
-        raise InputError(f"schedule={schedule!r} is unknown; {closest(schedule, SCHEDULES)}")
+        raise InputError(f"schedule={schedule!r} is unknown; {closest(schedule, SCHEDULES)}", argument="schedule")
     return SCHEDULES[schedule]
 
 
@@ -87,7 +87,7 @@ def find_columns(data: str, important: Any) -> list[Any]:
 
 def _table(data: str, important: Any, schedule: Schedule, trials: int, rule: str) -> Study:
     if rule not in RULES:
-        raise InputError(f"rule={rule!r} is unknown; {closest(rule, RULES)}")
+        raise InputError(f"rule={rule!r} is unknown; {closest(rule, RULES)}", argument="rule")
     return study(
         f"paper.{data}",
         data,
