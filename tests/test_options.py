@@ -147,7 +147,7 @@ WRONG = [
     ("study export run", "--csv table.csv/new", "--csv: table.csv/new cannot be written (Not a directory)"),
     ("study export run", "--csv taken", "--csv: taken cannot be written (Is a directory)"),
     ("study export run", "--csv no/table.csv", "--csv: no/table.csv cannot be written"),
-    ("study export run", "--parquet: no/table.parquet", "--parquet: no/table.parquet cannot be written"),
+    ("study export run", "--parquet no/table.parquet", "--parquet: no/table.parquet cannot be written"),
     ("data get mnist", "--to table.csv/x", "choose another folder with --to"),
     ("data show digits", "--size -1", "--size -1 must be a side"),
     ("data show digits", "--label-column kind", "--label-column kind is for tables (CSV, TSV, parquet), and digits"),
