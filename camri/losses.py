@@ -266,6 +266,35 @@ def two_sided_margin_softmax(
     return _with_cosine_margins(cos, labels, margins, scale, label_smoothing, validate, both_sides=True)
 
 
+def two_sided_margin(
+    logits: Tensor, labels: Tensor, margins: Tensor, *, label_smoothing: float = 0.0, validate: bool = False
+) -> Tensor:
+    """Cross-entropy of logits, a class's lowered by its margin on its own samples and raised on all others.
+
+    (B, C), (B,), (C,) -> (B,). Of this project: a margin on both sides of an important class's boundary, for any model
+    with a linear head.
+
+    >>> logits, margins = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([1.0, 0.0])
+    >>> two_sided_margin(logits, torch.tensor([0, 1]), margins)  # both margins take 1 of the lead of 2
+    tensor([0.3133, 0.3133])
+    """
+    logits = as_float(logits)
+    margins = per_class(margins, logits, "margins")
+    check_loss_inputs(
+        logits, labels, label_smoothing=label_smoothing, validate=validate, at_least_zero={"margins": margins}
+    )
+    return _cross_entropy(_shift_two_sided(logits, labels, margins), labels, label_smoothing)
+
+
+def _shift_two_sided(outputs: Tensor, labels: Tensor, margins: Tensor) -> Tensor:
+    return _lower_label(outputs + margins, labels, 2 * margins)
+
+
+def _lower_label(outputs: Tensor, labels: Tensor, margins: Tensor) -> Tensor:
+    index = labels.long().unsqueeze(-1)
+    return outputs.scatter_add(-1, index, -margins[index])
+
+
 def _with_cosine_margins(
     cos: Tensor,
     labels: Tensor,
@@ -279,11 +308,8 @@ def _with_cosine_margins(
     margins = per_class(margins, cos, "margins")
     check_loss_inputs(cos, labels, scale=scale, label_smoothing=label_smoothing, validate=validate, bound=1.01,
            at_least_zero={"margins": margins})  # fmt: skip
-    index = labels.long().unsqueeze(-1)
-    if both_sides:  # raised everywhere, and lowered at the label by what that raised it and as much again
-        cos, margins = cos + margins, 2 * margins
-    logits = _scale(cos.scatter_add(-1, index, -margins[index]), scale)
-    return _cross_entropy(logits, labels, label_smoothing)
+    move = _shift_two_sided if both_sides else _lower_label
+    return _cross_entropy(_scale(move(cos, labels, margins), scale), labels, label_smoothing)
 
 
 def ldam(
