@@ -220,7 +220,7 @@ METHODS: dict[str, Method] = {
         },
         base="ce",
         colors=("#7A1F6B", "#7a1f6b", "#d98acb"),
-        dash=(10, 2, 2, 2, 2, 2),
+        dash=(6, 2, 1, 2),
     ),
     "ldam": Method(
         title="LDAM",
