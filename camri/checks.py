@@ -95,9 +95,11 @@ def check_loss_inputs(
     if scale is not None and (not isinstance(scale, Tensor) or scale.numel() != 1 or readable(scale)):
         value = scale.detach().item() if isinstance(scale, Tensor) and scale.numel() == 1 else scale
         if not (isinstance(value, (int, float, Real)) and 0 < value < math.inf):
-            raise InputError(f"scale={value!r} is not allowed; it must be a finite number above 0")
+            raise InputError(f"scale={value!r} is not allowed; it must be a finite number above 0", argument="scale")
     if not 0 <= label_smoothing < 1:
-        raise InputError(f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)")
+        raise InputError(
+            f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)", argument="label_smoothing"
+        )
     if margins is not None and readable(margins):
         _refuse_outside(margins, HIGHEST_MARGIN_RAD, "margins", "0 to π radians")
     for name, values in (at_least_zero or {}).items():

@@ -74,7 +74,7 @@ class Curve:
         (2.0, 0.3333333333333333, [0.5])
         """
         if not np.all((np.asarray(recall) >= 0) & (np.asarray(recall) <= 1)):
-            raise InputError(f"recall={recall!r} is not allowed; give numbers from 0 to 1")
+            raise InputError(f"recall={recall!r} is not allowed; give numbers from 0 to 1", argument="recall")
         return np.searchsorted(self.mean_recall, np.asarray(recall) - SLACK, side="left")
 
 
@@ -222,7 +222,10 @@ def choose_shift(
     True
     """
     if not accuracy_floor <= 1 + SLACK:
-        raise InputError(f"accuracy_floor={accuracy_floor!r} is not allowed; give a share of at most 1, say 0.9")
+        raise InputError(
+            f"accuracy_floor={accuracy_floor!r} is not allowed; give a share of at most 1, say 0.9",
+            argument="accuracy_floor",
+        )
     pooled = scores if isinstance(scores, Scores) else pool(scores)
     if not pooled.num.all():
         empty = [index for index, num in zip(pooled.important, pooled.num, strict=True) if not num]
@@ -277,7 +280,10 @@ def value_of(objective: Objective, important: tuple[int, ...]) -> Callable[[Arra
         return lambda recall: recall.mean(axis=1)
     if objective == "min":
         return lambda recall: recall.min(axis=1)
-    raise InputError(f"objective={objective!r} is unknown; {closest(objective, ['mean', 'min'])}, or a floor a class")
+    raise InputError(
+        f"objective={objective!r} is unknown; {closest(objective, ['mean', 'min'])}, or a floor a class",
+        argument="objective",
+    )
 
 
 def _worth(scores: Scores, shift: Array, utility: Utility) -> float:
@@ -366,9 +372,14 @@ def assure(scores: Scores, at_least: float, confidence: float = 0.95, groups: Ar
     ((96,), (100,), 0.79, 29)
     """
     if not 0 < at_least < 1:
-        raise InputError(f"at_least={at_least!r} is not allowed; give a recall above 0 and below 1, say 0.95")
+        raise InputError(
+            f"at_least={at_least!r} is not allowed; give a recall above 0 and below 1, say 0.95", argument="at_least"
+        )
     if not 0.5 <= confidence < 1:
-        raise InputError(f"confidence={confidence!r} is not allowed; give 0.5 or more and less than 1, say 0.95")
+        raise InputError(
+            f"confidence={confidence!r} is not allowed; give 0.5 or more and less than 1, say 0.95",
+            argument="confidence",
+        )
     if not scores.num.all():
         empty = [index for index, num in zip(scores.important, scores.num, strict=True) if not num]
         raise InputError(f"important classes {empty} have no rows: nothing can be promised of them")

@@ -1,16 +1,35 @@
 """The one exception for input that a person can correct."""
 
+import contextlib
 import difflib
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 class InputError(ValueError):
-    """Bad input, told in one sentence that names the value and the choices.
+    """Bad input, explained in one sentence that names the value and the choices.
 
-    The command line prints it without a traceback and exits with 2.
+    `argument` is the Python argument at fault, if there is one. The command line prints the message with the option
+    in its place, without a traceback, and exits with 2.
     """
+
+    def __init__(self, message: str, argument: str | None = None):
+        super().__init__(message)
+        self.argument = argument
+
+    def __reduce__(self) -> tuple[type["InputError"], tuple[str, str | None]]:
+        return type(self), (str(self), self.argument)  # errors cross process boundaries
+
+
+@contextlib.contextmanager
+def blame(argument: str) -> Iterator[None]:
+    """Name the argument at fault in InputErrors that name none."""
+    try:
+        yield
+    except InputError as error:
+        error.argument = error.argument or argument
+        raise
 
 
 def last_line(error: str | None) -> str:

@@ -96,11 +96,16 @@ def find_important(important: Any, classes: np.ndarray) -> dict[int, float | Non
                     "; where your y has names, a tool has numbered them in sorted order before fitting, as "
                     "cross_val_predict(method='predict_proba') and VotingClassifier do: give the number"
                 )
-            raise InputError(f"important={label!r} is not a label of y; {hint}")
+            raise InputError(f"important={label!r} is not a label of y; {hint}", argument="important")
     if len({strength is None for strength in given.values()}) > 1:
-        raise InputError(f"important={important!r} has a strength for some classes only; give one for each, or none")
+        raise InputError(
+            f"important={important!r} has a strength for some classes only; give one for each, or none",
+            argument="important",
+        )
     if len(given) == len(known):
-        raise InputError(f"important={important!r} names all {len(known)} classes; leave at least one out")
+        raise InputError(
+            f"important={important!r} names all {len(known)} classes; leave at least one out", argument="important"
+        )
     return dict(sorted((known.index(label), strength) for label, strength in given.items()))
 
 
@@ -337,12 +342,15 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
     def _hold_out(self, codes: np.ndarray, important: Collection[int], seed: int) -> np.ndarray:
         """Which rows the shift is chosen on, bool (N,): a part of every class; none where nothing is to be chosen."""
         if self.shift not in ("auto", None):
-            raise InputError(f"shift={self.shift!r} is unknown; choices: 'auto', None")
+            raise InputError(f"shift={self.shift!r} is unknown; choices: 'auto', None", argument="shift")
         none = np.zeros(len(codes), dtype=bool)
         if self.shift is None or not important:
             return none
         if not 0 < self.validation_fraction < 1:
-            raise InputError(f"validation_fraction={self.validation_fraction!r} must lie between 0 and 1")
+            raise InputError(
+                f"validation_fraction={self.validation_fraction!r} must lie between 0 and 1",
+                argument="validation_fraction",
+            )
         num_rows = max(1, round(self.validation_fraction * len(codes)))
         labels = Split(torch.empty(len(codes), 0), torch.from_numpy(codes))
         taken = choose_rows(labels, len(self.classes_), num_rows, salt=f"{seed}/val")

@@ -43,11 +43,11 @@ def replacing(path: Path, remedy: str = "") -> Iterator[Path]:
             part.unlink()
 
 
-def cannot_write(path: Path, error: OSError, remedy: str) -> InputError:
+def cannot_write(path: Path, error: OSError, remedy: str, argument: str | None = None) -> InputError:
     """The error of a path that cannot be written; where the disk is full, its remedy is to make room and go on."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "; make room and run the same command again"
-    return InputError(f"{path} cannot be written ({error.strerror or error}){remedy}")
+    return InputError(f"{path} cannot be written ({error.strerror or error}){remedy}", argument)
 
 
 def take_lock(handle: int, shared: bool = False) -> bool:

@@ -185,9 +185,9 @@ def replace_head(
     CosineHead(in_features=4, num_classes=3)
     """
     if head not in HEADS:
-        raise InputError(f"head={head!r} is not a head; {closest(head, HEADS)}")
+        raise InputError(f"head={head!r} is not a head; {closest(head, HEADS)}", argument="head")
     if neck is not None and not is_size(neck):
-        raise InputError(f"neck={neck!r} must be a whole number of at least 1, or None for no neck")
+        raise InputError(f"neck={neck!r} must be a whole number of at least 1, or None for no neck", argument="neck")
     if hasattr(model, "_orig_mod") or isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise InputError(
             f"{type(model).__name__} wraps the model: replace the head first, then compile or distribute it"
@@ -263,7 +263,7 @@ def _classifier_at(model: nn.Module, path: str) -> "nn.Linear | _Head":
     kind = type(model).__name__
     modules = dict(model.named_modules(remove_duplicate=False))
     if path not in modules:
-        raise InputError(f"layer={path!r} is not in {kind}; {closest(path, _linear_paths(model))}")
+        raise InputError(f"layer={path!r} is not in {kind}; {closest(path, _linear_paths(model))}", argument="layer")
     old = modules[path]
     if not isinstance(old, (nn.Linear, _Head)) or path == "":
         what = f"{kind} itself" if path == "" else f"{kind}.{path}, {type(old).__name__},"

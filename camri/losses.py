@@ -113,7 +113,9 @@ def wasserstein(
     logits = as_float(logits)
     cost = square(cost, logits, "cost")
     if not 0 <= entropy < math.inf:
-        raise InputError(f"entropy={entropy!r} is not allowed; it must be a finite number of at least 0")
+        raise InputError(
+            f"entropy={entropy!r} is not allowed; it must be a finite number of at least 0", argument="entropy"
+        )
     at_least_zero = {"cost": cost}
     if not isinstance(targets, Tensor) or not targets.is_floating_point():
         check_loss_inputs(logits, targets, validate=validate, at_least_zero=at_least_zero)
@@ -126,9 +128,13 @@ def wasserstein(
             "give class indices (B,) or one distribution a row (B, C)"
         )
     if entropy == 0:
-        raise InputError("entropy=0 needs class indices as targets; with distributions it must be positive")
+        raise InputError(
+            "entropy=0 needs class indices as targets; with distributions it must be positive", argument="entropy"
+        )
     if num_iterations < 1:
-        raise InputError(f"num_iterations={num_iterations!r} is not allowed; it must be 1 or more")
+        raise InputError(
+            f"num_iterations={num_iterations!r} is not allowed; it must be 1 or more", argument="num_iterations"
+        )
     check_loss_inputs(
         logits, None, validate=validate, at_least_zero={**at_least_zero, "targets": targets}, sums_to_one=targets
     )
@@ -192,7 +198,7 @@ def add_angular_margin(
 
 def _add_widening(cos: Tensor, labels: Tensor, margins: Tensor, beyond_pi: str, smallest: float) -> Tensor:
     if beyond_pi not in BEYOND_PI:
-        raise InputError(f"beyond_pi={beyond_pi!r} is unknown; {closest(beyond_pi, BEYOND_PI)}")
+        raise InputError(f"beyond_pi={beyond_pi!r} is unknown; {closest(beyond_pi, BEYOND_PI)}", argument="beyond_pi")
     index = labels.long().unsqueeze(-1)
     # Adding a difference and not writing the value: the gradient then passes the other classes without a copy.
     return cos.scatter_add(-1, index, _widening(cos.gather(-1, index), margins[index], beyond_pi, smallest))
@@ -260,6 +266,35 @@ def two_sided_margin_softmax(
     return _with_cosine_margins(cos, labels, margins, scale, label_smoothing, validate, both_sides=True)
 
 
+def two_sided_margin(
+    logits: Tensor, labels: Tensor, margins: Tensor, *, label_smoothing: float = 0.0, validate: bool = False
+) -> Tensor:
+    """Cross-entropy of logits, a class's lowered by its margin on its own samples and raised on all others.
+
+    (B, C), (B,), (C,) -> (B,). Of this project: a margin on both sides of an important class's boundary, for any model
+    with a linear head.
+
+    >>> logits, margins = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([1.0, 0.0])
+    >>> two_sided_margin(logits, torch.tensor([0, 1]), margins)  # both margins take 1 of the lead of 2
+    tensor([0.3133, 0.3133])
+    """
+    logits = as_float(logits)
+    margins = per_class(margins, logits, "margins")
+    check_loss_inputs(
+        logits, labels, label_smoothing=label_smoothing, validate=validate, at_least_zero={"margins": margins}
+    )
+    return _cross_entropy(_shift_two_sided(logits, labels, margins), labels, label_smoothing)
+
+
+def _shift_two_sided(outputs: Tensor, labels: Tensor, margins: Tensor) -> Tensor:
+    return _lower_label(outputs + margins, labels, 2 * margins)
+
+
+def _lower_label(outputs: Tensor, labels: Tensor, margins: Tensor) -> Tensor:
+    index = labels.long().unsqueeze(-1)
+    return outputs.scatter_add(-1, index, -margins[index])
+
+
 def _with_cosine_margins(
     cos: Tensor,
     labels: Tensor,
@@ -273,11 +308,8 @@ def _with_cosine_margins(
     margins = per_class(margins, cos, "margins")
     check_loss_inputs(cos, labels, scale=scale, label_smoothing=label_smoothing, validate=validate, bound=1.01,
            at_least_zero={"margins": margins})  # fmt: skip
-    index = labels.long().unsqueeze(-1)
-    if both_sides:  # raised everywhere, and lowered at the label by what that raised it and as much again
-        cos, margins = cos + margins, 2 * margins
-    logits = _scale(cos.scatter_add(-1, index, -margins[index]), scale)
-    return _cross_entropy(logits, labels, label_smoothing)
+    move = _shift_two_sided if both_sides else _lower_label
+    return _cross_entropy(_scale(move(cos, labels, margins), scale), labels, label_smoothing)
 
 
 def ldam(

@@ -1,7 +1,8 @@
-"""The table of everything that can be trained: name -> head, loss, knobs and their grid.
+"""The table of methods: for each its head, loss, knobs with their grids, control, title and colours.
 
-A *method* is a row of that table, a *setting* a method with values for its knobs. Methods of other packages are entry
-points of the group "camri.methods" (docs/study.md).
+A *method* is an entry of `METHODS`, a *setting* a method with values for its knobs. One entry says all there is about a
+method; reading the table needs no torch. Methods of other packages are entry points of the group "camri.methods"
+(docs/study.md).
 """
 
 import hashlib
@@ -10,207 +11,299 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from camri import modules, penalties
 from camri.errors import InputError, closest
 from camri.imports import find_installed
 
+if TYPE_CHECKING:
+    from camri.modules import Criterion
+
 MARGIN_UNIT = math.pi / 64  # the paper's step for margins
+BASELINE = "ce"
+UNKNOWN_COLORS = ("#767676", "#6b6b6b", "#a3a7ad")  # of a method that brings none: print, light page, dark page
+UNKNOWN_DASH = (4, 4)
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One number of a method: its grid, and whether each important class has its own.
+    """One number of a method: its grid, whether each important class has its own value, and what it does.
 
-    `neutral` is the value at which the knob does nothing, if there is one.
+    `neutral` is the value at which the knob does nothing, if there is one. `is_angle`: the value is in radians.
     """
 
     grid: tuple[float, ...]
     neutral: float | None = None
     per_class: bool = False
+    about: str = ""
+    is_angle: bool = False
 
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table. `make(num_classes, class_counts, knobs, **common)` returns its loss.
+    """An entry of the table.
 
-    In `make`, a per-class knob arrives as {class index: value}. `base` is the method this one becomes when every
-    knob that has a neutral value is at it (None: it stays itself, but no longer depends on the important classes).
+    `make(num_classes, class_counts, knobs, **common)` returns the loss; a per-class knob arrives as {class: value}.
+    `base` is the method this one becomes when every knob that has a neutral value is at it (None: it stays itself, but
+    no longer depends on the important classes). `control` is the method it is compared with at the same scale: what
+    its head does without a margin. `colors` are those of print, the light and the dark page.
     """
 
     title: str
-    loss: type[modules.Criterion]
-    make: Callable[..., modules.Criterion]
+    make: "Callable[..., Criterion]"
     knobs: Mapping[str, Knob]
     base: str | None
-    in_paper: bool = False
-
-    @property
-    def head(self) -> str:
-        return self.loss.head
+    head: str = "linear"
+    control: str | None = None
+    takes_beyond_pi: bool = False
+    colors: tuple[str, str, str] = UNKNOWN_COLORS
+    dash: tuple[int, ...] = UNKNOWN_DASH
 
 
 def _steps(first: float, last: float, step: float) -> tuple[float, ...]:
     return tuple(round(first + i * step, 10) for i in range(round((last - first) / step) + 1))
 
 
-_ANGULAR = tuple(i * MARGIN_UNIT for i in range(9))
-_SCALES = tuple(2.0**i for i in range(7))
-_COSTS = _steps(1.0, 4.0, 0.2)
+def _loss(name: str, arguments: Callable[[dict[str, Any]], Sequence[Any]]) -> "Callable[..., Criterion]":
+    """A `make` that calls the loss of camri.modules; torch is imported when it is first called."""
+
+    def make(num_classes: int, class_counts: Sequence[int], knobs: dict[str, Any], **common: Any) -> "Criterion":
+        from camri import modules
+
+        return getattr(modules, name)(num_classes, *arguments(knobs), **common)
+
+    return make
 
 
-def _make_ldam(
+def _make_cross_entropy(
     num_classes: int, class_counts: Sequence[int], knobs: dict[str, Any], **common: Any
-) -> modules.Criterion:
-    margins = penalties.ldam_margins(class_counts, knobs["max_m"])
-    for index, extra in knobs["m"].items():
-        margins[index] += extra
-    return modules.LdamLoss(margins, knobs["s"], **common)
+) -> "Criterion":
+    from camri import modules
+
+    return modules.CrossEntropyLoss(**common)
+
+
+def _make_wasserstein(
+    num_classes: int, class_counts: Sequence[int], knobs: dict[str, Any], **common: Any
+) -> "Criterion":
+    from camri import modules
+
+    return modules.WassersteinLoss(num_classes, knobs["c"], entropy=knobs["entropy"], **common)
+
+
+def _make_ldam(num_classes: int, class_counts: Sequence[int], knobs: dict[str, Any], **common: Any) -> "Criterion":
+    from camri import modules
+
+    counts, max_margin = class_counts, knobs["max_m"]
+    return modules.LdamLoss(num_classes, knobs["m"], knobs["s"], class_counts=counts, max_margin=max_margin, **common)
 
 
 def _make_logit_adjusted(
     num_classes: int, class_counts: Sequence[int], knobs: dict[str, Any], **common: Any
-) -> modules.Criterion:
-    adjustments = penalties.log_priors(class_counts, knobs["tau"])
-    for index, shift in knobs["d"].items():
-        adjustments[index] -= shift
-    return modules.LogitAdjustedLoss(adjustments, **common)
+) -> "Criterion":
+    from camri import modules
+
+    return modules.LogitAdjustedLoss(num_classes, knobs["d"], class_counts=class_counts, tau=knobs["tau"], **common)
 
 
+_COSTS = _steps(1.0, 4.0, 0.2)
+_ANGLES = tuple(i * MARGIN_UNIT for i in range(9))
+_COSINE_MARGINS = _steps(0.05, 0.4, 0.05)
+_SCALE = Knob(tuple(2.0**i for i in range(7)), about="factor of the cosines")
+
+
+def _weight(*grid: float) -> Knob:
+    return Knob(grid, neutral=1.0, per_class=True, about="weight of the important class")
+
+
+# In the order of the paper's Table I, the rivals it does not have, then the baseline. Methods that share a dash differ
+# in colour for every kind of colour vision: tests/report/test_theme.py measures it.
 METHODS: dict[str, Method] = {
-    "ce": Method(
-        title="cross-entropy",
-        loss=modules.CrossEntropyLoss,
-        make=lambda n, counts, k, **common: modules.CrossEntropyLoss(**common),
-        knobs={},
-        base=None,
-        in_paper=True,
-    ),
-    "wce": Method(
-        title="WCE",
-        loss=modules.WeightedCrossEntropyLoss,
-        make=lambda n, counts, k, **common: modules.WeightedCrossEntropyLoss(n, k["w"], **common),
-        knobs={"w": Knob(_steps(4, 40, 4), neutral=1.0, per_class=True)},
-        base="ce",
-        in_paper=True,
-    ),
-    "crwwce": Method(
-        title="CRWWCE",
-        loss=modules.RealWorldWeightCrossEntropyLoss,
-        make=lambda n, counts, k, **common: modules.RealWorldWeightCrossEntropyLoss(n, k["fn"], k["fp"], **common),
+    "camri": Method(
+        title="CAMRI",
+        make=_loss("CamriLoss", lambda k: (k["m"], k["s"])),
         knobs={
-            "fn": Knob((1.0, *_steps(4, 40, 4)), neutral=1.0, per_class=True),
-            "fp": Knob(_COSTS, neutral=1.0, per_class=True),
+            "m": Knob(_ANGLES, 0.0, per_class=True, about="angular margin of the important class", is_angle=True),
+            "s": _SCALE,
         },
-        base=None,
-        in_paper=True,
-    ),
-    "wasserstein": Method(
-        title="Wasserstein",
-        loss=modules.WassersteinLoss,
-        make=lambda n, counts, k, **common: modules.WassersteinLoss(n, k["c"], entropy=k["entropy"], **common),
-        # paper: does not state its entropy weight / here: 0.01 / why: small beside the costs, so that the transport
-        # decides; with one-hot labels the loss is exact for any value.
-        knobs={"c": Knob(_COSTS, neutral=1.0, per_class=True), "entropy": Knob((0.01,))},
-        base=None,
-        in_paper=True,
-    ),
-    "l2softmax": Method(
-        title="L2-softmax",
-        loss=modules.L2SoftmaxLoss,
-        make=lambda n, counts, k, **common: modules.L2SoftmaxLoss(n, k["s"], **common),
-        knobs={"s": Knob(_SCALES)},
-        base=None,
-        in_paper=True,
+        base="l2softmax",
+        head="cosine",
+        control="l2softmax",
+        takes_beyond_pi=True,
+        colors=("#D55E00", "#d55e00", "#f08a3c"),
+        dash=(1, 0),
     ),
     "arcface": Method(
         title="ArcFace",
-        loss=modules.ArcFaceLoss,
-        make=lambda n, counts, k, **common: modules.ArcFaceLoss(n, k["m"], k["s"], **common),
-        knobs={"m": Knob(_ANGULAR, neutral=0.0), "s": Knob(_SCALES)},
+        make=_loss("ArcFaceLoss", lambda k: (k["m"], k["s"])),
+        knobs={"m": Knob(_ANGLES, 0.0, about="angular margin of every class", is_angle=True), "s": _SCALE},
         base="l2softmax",
-        in_paper=True,
+        head="cosine",
+        control="l2softmax",
+        takes_beyond_pi=True,
+        colors=("#CC79A7", "#b85a8f", "#e59ac6"),
+        dash=(5, 3),
     ),
-    "camri": Method(
-        title="CAMRI",
-        loss=modules.CamriLoss,
-        make=lambda n, counts, k, **common: modules.CamriLoss(n, k["m"], k["s"], **common),
-        knobs={"m": Knob(_ANGULAR, neutral=0.0, per_class=True), "s": Knob(_SCALES)},
-        base="l2softmax",
-        in_paper=True,
+    "wasserstein": Method(
+        title="Wasserstein",
+        make=_make_wasserstein,
+        # paper: does not state its entropy weight / here: 0.01 / why: small beside the costs, so that the transport
+        # decides; with one-hot labels the loss is exact for any value.
+        knobs={
+            "c": Knob(_COSTS, 1.0, per_class=True, about="cost of confusing the important class"),
+            "entropy": Knob((0.01,), about="weight of the entropy term"),
+        },
+        base=None,
+        colors=("#56B4E9", "#2f8fc9", "#7fc8f2"),
+        dash=(2, 2),
+    ),
+    "crwwce": Method(
+        title="CRWWCE",
+        make=_loss("RealWorldWeightCrossEntropyLoss", lambda k: (k["fn"], k["fp"])),
+        knobs={
+            "fn": Knob((1.0, *_steps(4, 40, 4)), 1.0, per_class=True, about="cost of missing the important class"),
+            "fp": Knob(_COSTS, 1.0, per_class=True, about="cost of a wrong guess from or to the important class"),
+        },
+        base=None,
+        colors=("#E69F00", "#b87c00", "#f0b429"),
+        dash=(8, 3, 2, 3),
+    ),
+    "wce": Method(
+        title="WCE",
+        make=_loss("WeightedCrossEntropyLoss", lambda k: (k["w"],)),
+        knobs={"w": _weight(*_steps(4, 40, 4))},
+        base="ce",
+        colors=("#0072B2", "#0072b2", "#4ba7e0"),
+        dash=(1, 0),
+    ),
+    "l2softmax": Method(
+        title="L2-softmax",
+        make=_loss("L2SoftmaxLoss", lambda k: (k["s"],)),
+        knobs={"s": _SCALE},
+        base=None,
+        head="cosine",
+        takes_beyond_pi=True,
+        colors=("#009E73", "#00805e", "#35c795"),
+        dash=(8, 3, 2, 3),
     ),
     "cosface": Method(
         title="CosFace on the important class",
-        loss=modules.CosFaceLoss,
-        make=lambda n, counts, k, **common: modules.CosFaceLoss(n, k["m"], k["s"], **common),
-        knobs={"m": Knob(_steps(0.05, 0.4, 0.05), neutral=0.0, per_class=True), "s": Knob(_SCALES)},
+        make=_loss("CosFaceLoss", lambda k: (k["m"], k["s"])),
+        knobs={
+            "m": Knob(_COSINE_MARGINS, 0.0, per_class=True, about="cosine margin of the important class"),
+            "s": _SCALE,
+        },
         base="l2softmax",
+        head="cosine",
+        control="l2softmax",
+        colors=("#8C5A2B", "#8c5a2b", "#c99565"),
+        dash=(14, 4),
     ),
     "two_sided": Method(
-        title="margin on both sides",
-        loss=modules.TwoSidedMarginLoss,
-        make=lambda n, counts, k, **common: modules.TwoSidedMarginLoss(n, k["m"], k["s"], **common),
-        knobs={"m": Knob(_steps(0.05, 0.4, 0.05), neutral=0.0, per_class=True), "s": Knob(_SCALES)},
+        title="two-sided margin, cosine",
+        make=_loss("TwoSidedCosineLoss", lambda k: (k["m"], k["s"])),
+        knobs={
+            "m": Knob(_COSINE_MARGINS, 0.0, per_class=True, about="cosine margin on both sides of the boundary"),
+            "s": _SCALE,
+        },
         base="l2softmax",
+        head="cosine",
+        control="l2softmax",
+        colors=("#A04000", "#a04000", "#ffb27a"),
+        dash=(10, 2, 2, 2, 2, 2),
+    ),
+    "two_sided_logits": Method(
+        title="two-sided margin",
+        make=_loss("TwoSidedMarginLoss", lambda k: (k["m"],)),
+        knobs={
+            "m": Knob((0.25, 0.5, 1.0, 2.0), 0.0, per_class=True, about="logit margin on both sides of the boundary")
+        },
+        base="ce",
+        colors=("#7A1F6B", "#7a1f6b", "#d98acb"),
+        dash=(6, 2, 1, 2),
     ),
     "ldam": Method(
         title="LDAM",
-        loss=modules.LdamLoss,
         make=_make_ldam,
         knobs={
-            "m": Knob((0.0, 0.1, 0.2, 0.3), neutral=0.0, per_class=True),
-            "max_m": Knob((0.1, 0.3, 0.5), neutral=0.0),
-            "s": Knob((8.0, 16.0, 32.0)),
+            "m": Knob((0.0, 0.1, 0.2, 0.3), 0.0, per_class=True, about="extra cosine margin of the important class"),
+            "max_m": Knob((0.1, 0.3, 0.5), neutral=0.0, about="cosine margin of the rarest class"),
+            "s": Knob((8.0, 16.0, 32.0), about=_SCALE.about),
         },
         base="l2softmax",
+        head="cosine",
+        control="l2softmax",
+        colors=("#7B61A8", "#7b61a8", "#b49ddf"),
+        dash=(8, 3, 2, 3),
     ),
     "focal": Method(
         title="focal loss",
-        loss=modules.FocalLoss,
-        make=lambda n, counts, k, **common: modules.FocalLoss(
-            k["gamma"],
-            weights=penalties.important_vector(n, k["w"], elsewhere=1.0),
-            **common,
-        ),
+        make=_loss("FocalLoss", lambda k: (k["w"], k["gamma"])),
         knobs={
-            "gamma": Knob((0.5, 1.0, 2.0, 5.0), neutral=0.0),
-            "w": Knob((1.0, 2.0, 4.0), neutral=1.0, per_class=True),
+            "gamma": Knob((0.5, 1.0, 2.0, 5.0), neutral=0.0, about="how strongly easy samples are damped"),
+            "w": _weight(1.0, 2.0, 4.0),
         },
         base="ce",
+        colors=("#8A8D00", "#777a00", "#c9cc4a"),
+        dash=(2, 2),
     ),
     "one_vs_rest": Method(
         title="one-vs-rest",
-        loss=modules.OneVsRestLoss,
-        make=lambda n, counts, k, **common: modules.OneVsRestLoss(n, k["w"], **common),
-        knobs={"w": Knob((0.5, 1.0, 2.0, 4.0), neutral=0.0, per_class=True)},
+        make=_loss("OneVsRestLoss", lambda k: (k["w"],)),
+        knobs={"w": Knob((0.5, 1.0, 2.0, 4.0), 0.0, per_class=True, about="weight of “important or not?”")},
         base="ce",
+        colors=("#5B7F2B", "#5b7f2b", "#a8cc7a"),
+        dash=(5, 3),
     ),
     "logit_adjusted": Method(
         title="logit adjustment",
-        loss=modules.LogitAdjustedLoss,
         make=_make_logit_adjusted,
         knobs={
-            "d": Knob((0.5, 1.0, 1.5, 2.0, 3.0), neutral=0.0, per_class=True),
-            "tau": Knob((0.0, 1.0), neutral=0.0),
+            "d": Knob((0.5, 1.0, 1.5, 2.0, 3.0), 0.0, per_class=True, about="lowers the important logit in training"),
+            "tau": Knob((0.0, 1.0), neutral=0.0, about="share of the class frequencies taken out"),
         },
         base="ce",
+        colors=("#B33A5B", "#b33a5b", "#ef7f9d"),
+        dash=(2, 2),
     ),
     "vector_scaling": Method(
         title="vector scaling",
-        loss=modules.VectorScalingLoss,
-        make=lambda n, counts, k, **common: modules.VectorScalingLoss(
-            scales=penalties.important_vector(n, k["delta"], elsewhere=1.0),
-            shifts=-penalties.important_vector(n, k["d"]),
-            **common,
-        ),
+        make=_loss("VectorScalingLoss", lambda k: (k["delta"], k["d"])),
         knobs={
-            "delta": Knob((0.6, 0.7, 0.8, 0.9, 1.0), neutral=1.0, per_class=True),
-            "d": Knob((0.0, 1.0, 2.0), neutral=0.0, per_class=True),
+            "delta": Knob(
+                (0.6, 0.7, 0.8, 0.9, 1.0), 1.0, per_class=True, about="scales the important logit in training"
+            ),
+            "d": Knob((0.0, 1.0, 2.0), 0.0, per_class=True, about="lowers the important logit in training"),
         },
         base="ce",
+        colors=("#3E8C9E", "#3e8c9e", "#7fcadb"),
+        dash=(14, 4),
+    ),
+    "ce": Method(
+        title="cross-entropy",
+        make=_make_cross_entropy,
+        knobs={},
+        base=None,
+        colors=("#4D4D4D", "#4d4d4d", "#c9c9c9"),
+        dash=(1, 0),
     ),
 }
+
+
+def title_of(name: str) -> str:
+    """The method's title; its name if it belongs to a package that is not installed here."""
+    return METHODS[name].title if find_installed(name, METHODS, "camri.methods") else name
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """The methods in the order of the table, those of other packages before cross-entropy, which is last.
+
+    >>> in_order(["ce", "poly", "camri"])
+    ['camri', 'poly', 'ce']
+    """
+    places = {name: place for place, name in enumerate(METHODS)}
+    last = places[BASELINE]
+    return sorted(names, key=lambda name: (places[name] if places.get(name, last + 1) <= last else last - 0.5, name))
 
 
 def method(name: str) -> Method:
@@ -220,7 +313,9 @@ def method(name: str) -> Method:
     'cosine'
     """
     if not find_installed(name, METHODS, "camri.methods"):
-        raise InputError(f"method {name!r} is unknown; {closest(name, METHODS)}, or one of an installed package")
+        raise InputError(
+            f"method {name!r} is unknown; {closest(name, METHODS)}, or one of an installed package", argument="methods"
+        )
     return METHODS[name]
 
 
@@ -236,9 +331,7 @@ class Setting:
     important: tuple[int, ...] = ()
     knobs: tuple[tuple[str, float | tuple[float, ...]], ...] = ()
 
-    def criterion(
-        self, num_classes: int, class_counts: Sequence[int] | None = None, **common: Any
-    ) -> modules.Criterion:
+    def criterion(self, num_classes: int, class_counts: Sequence[int] | None = None, **common: Any) -> "Criterion":
         """The setting's loss; `common` goes to it: ramp, label_smoothing, reduction, beyond_pi for margins."""
         wrong = [index for index in self.important if not 0 <= index < num_classes]
         if wrong:
@@ -307,7 +400,7 @@ class Setting:
 
     def _shown(self, name: str, value: float | tuple[float, ...]) -> str:
         values = value if isinstance(value, tuple) else (value,)
-        if name == "m" and method(self.method).knobs["m"].grid == _ANGULAR:
+        if method(self.method).knobs[name].is_angle:
             return ",".join(f"{v / MARGIN_UNIT:.4g}π/64" for v in values)
         return ",".join(f"{v:.4g}" for v in values)
 
@@ -331,7 +424,7 @@ def setting(
             raise InputError(f"important class {index!r} is no index; give whole numbers from 0 on")
     classes = tuple(int(index) for index in given_classes)
     if len(set(classes)) != len(classes):
-        raise InputError(f"important={list(classes)} names a class twice; give each once")
+        raise InputError(f"important={list(classes)} names a class twice; give each once", argument="important")
     for unknown in knobs.keys() - entry.knobs.keys():
         raise InputError(
             f"{name} has no knob {unknown!r}; {closest(unknown, entry.knobs) if entry.knobs else 'it has none'}"
@@ -366,3 +459,17 @@ def _number(name: str, knob: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, Real)) or not math.isfinite(value):
         raise InputError(f"{name} {knob}={value!r} is not a finite number")
     return float(value)
+
+
+def control_of(setting: Setting) -> Setting | None:
+    """The setting that shares the head and scale but has no margin; None where cross-entropy is the control.
+
+    >>> print(control_of(setting("camri", 3, m=0.2, s=8.0)))
+    l2softmax s=8
+    """
+    control = method(setting.method).control
+    if control is None:
+        return None
+    values = dict(setting.knobs)
+    plain = Setting(control, (), tuple((name, values[name]) for name in METHODS[control].knobs))
+    return None if plain.key == setting.key else plain

@@ -122,7 +122,10 @@ class Scores:
         """
         missing = sorted(set(important) - set(self.important))
         if missing or not len(important):
-            raise InputError(f"important={tuple(important)} is not among the important classes {self.important}")
+            raise InputError(
+                f"important={tuple(important)} is not among the important classes {self.important}",
+                argument="important",
+            )
         kept = np.isin(self.important, tuple(important))
         classes, lead = np.array(self.important), self.lead.astype(np.float64)
         if kept.all():
@@ -162,10 +165,13 @@ def condense(logits: Array, labels: Array | Sequence[int], important: Sequence[i
     try:
         chosen = sorted(operator.index(one) for one in important)
     except TypeError:
-        raise InputError(f"important={important!r} is not allowed; give class indices, for example [1]") from None
+        raise InputError(
+            f"important={important!r} is not allowed; give class indices, for example [1]", argument="important"
+        ) from None
     if not 0 < len(set(chosen)) == len(chosen) < num_classes or not 0 <= chosen[0] <= chosen[-1] < num_classes:
         raise InputError(
-            f"important={tuple(important)} is not allowed; give at least one and not all of 0 … {num_classes - 1}"
+            f"important={tuple(important)} is not allowed; give at least one and not all of 0 … {num_classes - 1}",
+            argument="important",
         )
     _check_range("labels", labels, num_classes)
     if not np.isfinite(logits).all():

@@ -51,11 +51,15 @@ def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
             data = file.read()
         found = load(data)
     except OSError as error:
-        raise InputError(f"weights {path} cannot be read ({error.strerror}); give a safetensors file") from None
+        raise InputError(
+            f"weights={path} cannot be read ({error.strerror}); give a safetensors file", argument="weights"
+        ) from None
     except (SafetensorError, ValueError) as error:
-        raise InputError(f"weights {path} is not a safetensors file ({error})") from None
+        raise InputError(f"weights={path} is not a safetensors file ({error})", argument="weights") from None
     if digest is not None and hashlib.sha256(data).hexdigest() != digest:
-        raise InputError(f"weights {path} has changed since the training began; put the file back, or begin anew")
+        raise InputError(
+            f"weights={path} has changed since the training began; put the file back, or begin anew", argument="weights"
+        )
     if any(name.startswith("trunk.") for name in found):
         found = {name.removeprefix("trunk."): tensor for name, tensor in found.items() if name.startswith("trunk.")}
     counters = "num_batches_tracked"  # batch norm's; not every file has them
@@ -318,7 +322,7 @@ class ResNet18(Trunk):
     ) -> None:
         super().__init__()
         if stem not in self.STEMS:
-            raise InputError(f"stem={stem!r} is not known; {closest(stem, self.STEMS)}")
+            raise InputError(f"stem={stem!r} is not known; {closest(stem, self.STEMS)}", argument="stem")
         small = stem == "small"
         kernel, stride = (3, 1) if small else (7, 2)
         self.stem = nn.Sequential(
@@ -398,7 +402,9 @@ def build(name: str, input_shape: Sequence[int], generator: Generator = None, **
     """
     initial, digest = options.pop("initial", None), options.pop("initial_sha256", None)
     if not isinstance(input_shape, Sequence) or not all(is_size(size) for size in input_shape) or not input_shape:
-        raise InputError(f"input_shape={input_shape!r} must have one dimension or more, each at least 1")
+        raise InputError(
+            f"input_shape={input_shape!r} must have one dimension or more, each at least 1", argument="input_shape"
+        )
     trunk = _build(name, tuple(input_shape), generator, options)
     if initial is not None:
         start_from(trunk, initial, digest)
@@ -407,7 +413,7 @@ def build(name: str, input_shape: Sequence[int], generator: Generator = None, **
 
 def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dict[str, Any]) -> Trunk:
     if not is_known(name):
-        raise InputError(f"model={name!r} is not a model; {closest(name, NAMES)}")
+        raise InputError(f"model={name!r} is not a model; {closest(name, NAMES)}", argument="model")
     if name not in MODELS:
         return _build_timm(name.removeprefix(TIMM), shape, generator, options)
     model = MODELS[name]
@@ -424,10 +430,13 @@ def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dic
     if model is MLP:
         return MLP(math.prod(shape), generator=generator, **options)
     if len(shape) != 3:
-        raise InputError(f"model {name!r} takes images (channels, height, width); the inputs have shape {shape}")
+        raise InputError(
+            f"model={name!r} takes images (channels, height, width); the inputs have shape {shape}", argument="model"
+        )
     if min(shape[1:]) < model.min_size:
         raise InputError(
-            f"model {name!r} takes images from {model.min_size} x {model.min_size} on; the inputs have shape {shape}"
+            f"model={name!r} takes images from {model.min_size} x {model.min_size} on; the inputs have shape {shape}",
+            argument="model",
         )
     return model(in_channels=shape[0], generator=generator, **options)
 
@@ -438,13 +447,16 @@ def _build_timm(name: str, shape: tuple[int, ...], generator: Generator, options
         timm = importlib.import_module("timm")
     except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision made for another torch
         raise InputError(
-            f"model='timm:{name}' needs timm, which cannot be imported ({error}): pip install timm"
+            f"model='timm:{name}' needs timm, which cannot be imported ({error}): pip install timm", argument="model"
         ) from None
     if len(shape) != 3:
-        raise InputError(f"model='timm:{name}' takes images (channels, height, width); the inputs have shape {shape}")
+        raise InputError(
+            f"model='timm:{name}' takes images (channels, height, width); the inputs have shape {shape}",
+            argument="model",
+        )
     known = timm.list_models()
     if name not in known:
-        raise InputError(f"model='timm:{name}' is not one of timm's; {closest(name, known)}")
+        raise InputError(f"model='timm:{name}' is not one of timm's; {closest(name, known)}", argument="model")
     with torch.random.fork_rng(devices=[]):  # timm draws from the global generator
         seed = torch.randint(0, 2**62, (), generator=generator).item()
         torch.manual_seed(int(seed))

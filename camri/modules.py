@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from camri import losses
 from camri.checks import as_float, freeze_for_backward
 from camri.errors import InputError, closest
-from camri.penalties import ClassKey, important_matrix, important_vector
+from camri.penalties import ClassKey, important_matrix, important_vector, ldam_margins, log_priors
 
 Important = Mapping[ClassKey, float]
 Ramp = int | tuple[int, int]
@@ -40,7 +40,6 @@ class Criterion(nn.Module):
         self,
         loss: Callable[..., Tensor],
         parameters: Mapping[str, Tensor | Sequence[float] | None],
-        *,
         ramp: Ramp = 0,
         label_smoothing: float = 0.0,
         reduction: str = "mean",
@@ -48,9 +47,13 @@ class Criterion(nn.Module):
     ):
         super().__init__()
         if reduction not in REDUCTIONS:
-            raise InputError(f"reduction={reduction!r} is unknown; {closest(reduction, REDUCTIONS)}")
+            raise InputError(
+                f"reduction={reduction!r} is unknown; {closest(reduction, REDUCTIONS)}", argument="reduction"
+            )
         if not (isinstance(label_smoothing, (int, float, Real)) and 0 <= label_smoothing < 1):
-            raise InputError(f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)")
+            raise InputError(
+                f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)", argument="label_smoothing"
+            )
         scale = options.get("scale", 1.0)
         if not isinstance(scale, (int, float, Real, Tensor)) or isinstance(scale, nn.Parameter):
             raise InputError(
@@ -127,62 +130,82 @@ class Criterion(nn.Module):
 
 
 class CrossEntropyLoss(Criterion):
-    """Cross-entropy, equation 1: the baseline, under the same interface as the others."""
+    """Cross-entropy, equation 1: the baseline, under the same interface as the other losses."""
 
-    def __init__(self, **common: Any):
-        super().__init__(losses.cross_entropy, {}, **common)
+    def __init__(self, *, ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):
+        super().__init__(losses.cross_entropy, {}, ramp, label_smoothing, reduction)
 
 
 class WeightedCrossEntropyLoss(Criterion):
-    """Cross-entropy with weights at the important classes and 1 elsewhere, equation 2; the mean divides by N."""
-
-    def __init__(self, num_classes: int, important: Important, *, classes: Sequence[str] | None = None, **common: Any):
-        weights = important_vector(_names_of(num_classes, classes), _some(important), elsewhere=1.0)
-        super().__init__(losses.weighted_cross_entropy, {"weights": weights}, **common)
-
-
-class RealWorldWeightCrossEntropyLoss(Criterion):
-    """CRWWCE, equation 3, with the paper's costs: `false_negative` and `false_positive` of each important class."""
+    """Cross-entropy with a weight at each important class and 1 elsewhere, equation 2; the mean divides by N."""
 
     def __init__(
         self,
         num_classes: int,
-        false_negative: Important,
+        important: Important,
+        *,
+        classes: Sequence[str] | None = None,
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ):
+        weights = important_vector(_names_of(num_classes, classes), _some(important), elsewhere=1.0)
+        super().__init__(losses.weighted_cross_entropy, {"weights": weights}, ramp, label_smoothing, reduction)
+
+
+class RealWorldWeightCrossEntropyLoss(Criterion):
+    """CRWWCE, equation 3: `important` maps classes to the cost of a miss, `false_positive` to that of a false alarm."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        important: Important,
         false_positive: Important,
         *,
         classes: Sequence[str] | None = None,
-        **common: Any,
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
     ):
         names = _names_of(num_classes, classes)
         costs = {
-            "false_negative": important_vector(names, _strengths(false_negative), elsewhere=1.0),
+            "false_negative": important_vector(names, _strengths(important), elsewhere=1.0),
             "false_positive": important_matrix(names, _strengths(false_positive)),
         }
-        super().__init__(losses.real_world_weight_cross_entropy, costs, **common)
+        super().__init__(losses.real_world_weight_cross_entropy, costs, ramp, label_smoothing, reduction)
 
 
 class OneVsRestLoss(Criterion):
     """Cross-entropy, plus a weight times the two-class cross-entropy of each important class against the rest.
 
-    `important` maps class indices, or names with `classes=[…]`, to weights. Both parts are proper scoring rules, so
-    their least is at the true probabilities whatever the weights: the loss says where to look, not what to answer.
+    `important` maps classes to weights. Both parts are proper scoring rules, so the minimum is at the true
+    probabilities whatever the weights: the loss spends capacity on the class without biasing the prediction.
 
-    >>> loss = OneVsRestLoss(2, {0: 1.0})  # of two classes both parts are the same
+    >>> loss = OneVsRestLoss(2, {0: 1.0})  # with two classes both parts are the same
     >>> loss(torch.zeros(1, 2), torch.tensor([1])).exp()
     tensor(4.)
     """
 
-    def __init__(self, num_classes: int, important: Important, *, classes: Sequence[str] | None = None, **common: Any):
+    def __init__(
+        self,
+        num_classes: int,
+        important: Important,
+        *,
+        classes: Sequence[str] | None = None,
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ):
         weights = important_vector(_names_of(num_classes, classes), _some(important))
-        prices = {
+        costs = {
             "false_negative": 1 + weights,
             "false_positive": weights.unsqueeze(1).repeat(1, num_classes).fill_diagonal_(0),
         }
-        super().__init__(losses.real_world_weight_cross_entropy, prices, **common)
+        super().__init__(losses.real_world_weight_cross_entropy, costs, ramp, label_smoothing, reduction)
 
 
 class WassersteinLoss(Criterion):
-    """Wasserstein loss, equation 4, with the paper's costs: each important class's row and column at its strength."""
+    """Wasserstein loss, equation 4: `important` maps classes to the cost of confusing them with any other class."""
 
     def __init__(
         self,
@@ -191,39 +214,93 @@ class WassersteinLoss(Criterion):
         *,
         entropy: float = 0.0,
         classes: Sequence[str] | None = None,
-        **common: Any,
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
     ):
         cost = important_matrix(_names_of(num_classes, classes), _strengths(important))
-        super().__init__(_wasserstein_smoothed, {"cost": cost}, entropy=entropy, **common)
+        super().__init__(_wasserstein_smoothed, {"cost": cost}, ramp, label_smoothing, reduction, entropy=entropy)
 
 
-class _MarginLoss(Criterion):
+class TwoSidedMarginLoss(Criterion):
+    """A margin on both sides of each important class's boundary, on the logits of any model.
+
+    In training, the important logit is lowered by the margin on the class's own samples and raised by it on all
+    others, so the model has to separate the class by twice the margin. No head is replaced. `important` maps classes
+    to margins in logits; 1 is a good first value.
+
+    >>> loss = TwoSidedMarginLoss(3, important={"stop": 1.0}, classes=["go", "stop", "yield"])
+    >>> logits, labels = torch.tensor([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0]]), torch.tensor([1, 0])
+    >>> loss(logits, labels), loss.eval()(logits, labels)  # the margin is there in training only
+    (tensor(0.4795), tensor(0.2395))
+    """
+
+    training_only = (("margins", 0.0),)
+
+    def __init__(
+        self,
+        num_classes: int,
+        important: Important,
+        *,
+        classes: Sequence[str] | None = None,
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ):
+        margins = important_vector(_names_of(num_classes, classes), _some(important))
+        super().__init__(losses.two_sided_margin, {"margins": margins}, ramp, label_smoothing, reduction)
+
+
+class _CosineLoss(Criterion):
+    """Base of the losses on scaled cosines, which need a cosine head."""
+
     head = "cosine"
     training_only = (("margins", 0.0),)
 
 
-class L2SoftmaxLoss(_MarginLoss):
-    """L2-constrained softmax, equation 11: scaled cosines without a margin, CAMRI's control at the same scale."""
+class L2SoftmaxLoss(_CosineLoss):
+    """L2-constrained softmax, equation 11: scaled cosines without a margin; the control of CAMRI at the same scale."""
 
-    def __init__(self, num_classes: int, scale: float, **common: Any):
-        margins = important_vector(_names_of(num_classes, None), {})
-        super().__init__(losses.margin_softmax, {"margins": margins}, scale=scale, **common)
+    def __init__(
+        self,
+        num_classes: int,
+        scale: float = 8.0,
+        *,
+        beyond_pi: str = "monotone",
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ):
+        margins = {"margins": important_vector(_names_of(num_classes, None), {})}
+        options = {"scale": scale, "beyond_pi": beyond_pi}
+        super().__init__(losses.margin_softmax, margins, ramp, label_smoothing, reduction, **options)
 
 
-class ArcFaceLoss(_MarginLoss):
+class ArcFaceLoss(_CosineLoss):
     """ArcFace, equation 12: the same angular margin (radians) at every class."""
 
-    def __init__(self, num_classes: int, margin: float, scale: float, **common: Any):
+    def __init__(
+        self,
+        num_classes: int,
+        margin: float,
+        scale: float = 8.0,
+        *,
+        beyond_pi: str = "monotone",
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ):
         names = _names_of(num_classes, None)
-        margins = important_vector(names, dict.fromkeys(range(num_classes), margin))
-        super().__init__(losses.margin_softmax, {"margins": margins}, scale=scale, **common)
+        margins = {"margins": important_vector(names, dict.fromkeys(range(num_classes), margin))}
+        options = {"scale": scale, "beyond_pi": beyond_pi}
+        super().__init__(losses.margin_softmax, margins, ramp, label_smoothing, reduction, **options)
 
 
-class CamriLoss(_MarginLoss):
+class CamriLoss(_CosineLoss):
     """CAMRI, equation 13: an angular margin (radians) at the important classes only.
 
     `important` maps class indices, or names with `classes=[…]`, to margins; the paper's winners lie between π/16 and
-    5π/64 at scale 8 to 16. `ramp` brings the margin in over that many steps: from full strength at the first step a
+    5π/64 at scale 8 to 16. `ramp` brings the margin in over that many steps: at full strength from the first step, a
     large scale × margin can make the model give the class up for good.
 
     >>> loss = CamriLoss(3, important={"cat": 0.2}, scale=8.0, classes=["cat", "dog", "owl"])
@@ -240,14 +317,19 @@ class CamriLoss(_MarginLoss):
         *,
         classes: Sequence[str] | None = None,
         beyond_pi: str = "monotone",
-        **common: Any,
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
     ):
-        margins = important_vector(_names_of(num_classes, classes), _some(important))
-        super().__init__(losses.margin_softmax, {"margins": margins}, scale=scale, beyond_pi=beyond_pi, **common)
+        margins = {"margins": important_vector(_names_of(num_classes, classes), _some(important))}
+        options = {"scale": scale, "beyond_pi": beyond_pi}
+        super().__init__(losses.margin_softmax, margins, ramp, label_smoothing, reduction, **options)
 
 
-class _CosineMarginLoss(_MarginLoss):
-    function: Callable[..., Tensor]
+class CosFaceLoss(_CosineLoss):
+    """Cosine margins at the important classes only; for CosFace itself give every class the same."""
+
+    function = staticmethod(losses.cosine_margin_softmax)
 
     def __init__(
         self,
@@ -256,63 +338,134 @@ class _CosineMarginLoss(_MarginLoss):
         scale: float = 8.0,
         *,
         classes: Sequence[str] | None = None,
-        **common: Any,
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
     ):
-        margins = important_vector(_names_of(num_classes, classes), _some(important))
-        super().__init__(type(self).function, {"margins": margins}, scale=scale, **common)
+        margins = {"margins": important_vector(_names_of(num_classes, classes), _some(important))}
+        super().__init__(type(self).function, margins, ramp, label_smoothing, reduction, scale=scale)
 
 
-class CosFaceLoss(_CosineMarginLoss):
-    """Cosine margins at the important classes only; for CosFace itself give every class the same."""
-
-    function = staticmethod(losses.cosine_margin_softmax)
-
-
-class TwoSidedMarginLoss(_CosineMarginLoss):
-    """Cosine margins on both sides of the important classes' boundaries: their cosines are raised on other images."""
+class TwoSidedCosineLoss(CosFaceLoss):
+    """The two-sided margin on cosines: lowered on the class's own samples, raised on all others."""
 
     function = staticmethod(losses.two_sided_margin_softmax)
 
 
-class LdamLoss(_MarginLoss):
-    """LDAM: cosine margins (C,), for example from `camri.penalties.ldam_margins`, and optional class weights (C,)."""
+class LdamLoss(_CosineLoss):
+    """LDAM: cosine margins of max_margin · (n_min / n)^¼, and an extra margin at each important class."""
 
     def __init__(
-        self, margins: Tensor | Sequence[float], scale: float = 30.0, *, weights: Tensor | None = None, **common: Any
+        self,
+        num_classes: int,
+        important: Important,
+        scale: float = 30.0,
+        *,
+        class_counts: Sequence[int],
+        max_margin: float = 0.5,
+        weights: Tensor | Sequence[float] | None = None,
+        classes: Sequence[str] | None = None,
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
     ):
-        super().__init__(losses.ldam, {"margins": margins, "weights": weights}, scale=scale, **common)
+        extra = important_vector(_names_of(num_classes, classes), _strengths(important))
+        margins = _fitting(ldam_margins(class_counts, max_margin), num_classes) + extra
+        tensors = {"margins": margins, "weights": weights}
+        super().__init__(losses.ldam, tensors, ramp, label_smoothing, reduction, scale=scale)
 
 
 class FocalLoss(Criterion):
-    """Focal loss; `gamma` a number or (C,), optional `weights` (C,)."""
+    """Focal loss: cross-entropy times (1 − p)^gamma, with a weight at each important class and 1 elsewhere.
 
-    def __init__(self, gamma: float | Tensor = 2.0, *, weights: Tensor | None = None, **common: Any):
-        super().__init__(losses.focal, {"gamma": torch.as_tensor(gamma), "weights": weights}, **common)
+    `gamma` is one number, or one for each class.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        important: Important,
+        gamma: float | Sequence[float] | Tensor = 2.0,
+        *,
+        classes: Sequence[str] | None = None,
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ):
+        weights = important_vector(_names_of(num_classes, classes), _strengths(important), elsewhere=1.0)
+        tensors = {"gamma": torch.as_tensor(gamma), "weights": weights}
+        super().__init__(losses.focal, tensors, ramp, label_smoothing, reduction)
 
 
 class LogitAdjustedLoss(Criterion):
-    """Cross-entropy of adjusted logits; `adjustments` (C,), for example from `camri.penalties.log_priors`."""
+    """Cross-entropy with logits adjusted in training: lowered by `important[class]`, raised by tau · log prior.
+
+    A class whose logit is lowered in training has to score higher, so its recall rises.
+    """
 
     training_only = (("adjustments", 0.0),)
 
-    def __init__(self, adjustments: Tensor, **common: Any):
-        super().__init__(losses.logit_adjusted, {"adjustments": adjustments}, **common)
+    def __init__(
+        self,
+        num_classes: int,
+        important: Important,
+        *,
+        class_counts: Sequence[int] | None = None,
+        tau: float = 0.0,
+        classes: Sequence[str] | None = None,
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ):
+        adjustments = -important_vector(_names_of(num_classes, classes), _strengths(important))
+        if class_counts is not None:
+            adjustments = adjustments + _fitting(log_priors(class_counts, tau), num_classes)
+        elif tau:
+            raise InputError(f"tau={tau!r} needs class_counts, the number of training samples of each class", "tau")
+        tensors = {"adjustments": adjustments}
+        super().__init__(losses.logit_adjusted, tensors, ramp, label_smoothing, reduction)
 
 
 class VectorScalingLoss(Criterion):
-    """VS loss: cross-entropy of scales · logits + shifts, all (C,), and optional class weights (C,)."""
+    """VS loss: in training each important logit is multiplied by its scale and lowered by its shift."""
 
     training_only = (("scales", 1.0), ("shifts", 0.0))
 
-    def __init__(self, scales: Tensor, shifts: Tensor, *, weights: Tensor | None = None, **common: Any):
-        super().__init__(losses.vector_scaling, {"scales": scales, "shifts": shifts, "weights": weights}, **common)
+    def __init__(
+        self,
+        num_classes: int,
+        important: Important,
+        shifts: Important,
+        *,
+        weights: Tensor | Sequence[float] | None = None,
+        classes: Sequence[str] | None = None,
+        ramp: Ramp = 0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ):
+        names = _names_of(num_classes, classes)
+        tensors = {
+            "scales": important_vector(names, _strengths(important), elsewhere=1.0),
+            "shifts": -important_vector(names, _strengths(shifts)),
+            "weights": weights,
+        }
+        super().__init__(losses.vector_scaling, tensors, ramp, label_smoothing, reduction)
+
+
+def _fitting(per_class: Tensor, num_classes: int) -> Tensor:
+    if len(per_class) != num_classes:
+        raise InputError(f"class_counts has {len(per_class)} counts, but num_classes={num_classes}", "class_counts")
+    return per_class
 
 
 def _start_and_end(ramp: Ramp) -> tuple[int, int]:
     both = (0, ramp) if isinstance(ramp, (int, Integral)) else ramp
     whole = isinstance(both, (tuple, list)) and all(isinstance(step, (int, Integral)) for step in both)
     if not whole or len(both) != 2 or not 0 <= both[0] <= both[1]:
-        raise InputError(f"ramp={ramp!r} is not allowed; give a whole number of steps, or (start, end) in that order")
+        raise InputError(
+            f"ramp={ramp!r} is not allowed; give a whole number of steps, or (start, end) in that order",
+            argument="ramp",
+        )
     return int(both[0]), int(both[1])
 
 
@@ -324,7 +477,7 @@ def _shown(values: Tensor) -> str:
 
 def _names_of(num_classes: int, classes: Sequence[str] | None) -> int | Sequence[str]:
     if not isinstance(num_classes, (int, Integral)) or num_classes < 2:
-        raise InputError(f"num_classes={num_classes!r} must be a whole number of at least 2")
+        raise InputError(f"num_classes={num_classes!r} must be a whole number of at least 2", argument="num_classes")
     if classes is not None and len(classes) != num_classes:
         raise InputError(f"classes has {len(classes)} names, but num_classes={num_classes}; give one a class")
     return num_classes if classes is None else classes
@@ -332,13 +485,15 @@ def _names_of(num_classes: int, classes: Sequence[str] | None) -> int | Sequence
 
 def _strengths(important: Important) -> Important:
     if not isinstance(important, Mapping):  # of strength 1 each, a list would be a margin of 57° or a weight of nothing
-        raise InputError(f"important={important!r} says no strengths; give {{class: strength}}")
+        raise InputError(f"important={important!r} says no strengths; give {{class: strength}}", argument="important")
     return important
 
 
 def _some(important: Important) -> Important:
     if not _strengths(important):
-        raise InputError(f"important={important!r} names no class; give {{class: strength}} for at least one")
+        raise InputError(
+            f"important={important!r} names no class; give {{class: strength}} for at least one", argument="important"
+        )
     return important
 
 
@@ -354,7 +509,10 @@ def _wasserstein_smoothed(
     if label_smoothing == 0:
         return losses.wasserstein(logits, labels, cost, entropy, validate=validate)
     if entropy == 0:
-        raise InputError(f"label_smoothing={label_smoothing!r} makes the labels distributions; entropy must be above 0")
+        raise InputError(
+            f"label_smoothing={label_smoothing!r} makes the labels distributions; entropy must be above 0",
+            argument="label_smoothing",
+        )
     num_classes = logits.shape[-1]
     one_hot = labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)
     targets = torch.where(one_hot, 1 - label_smoothing, 0.0) + label_smoothing / num_classes

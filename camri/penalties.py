@@ -127,5 +127,7 @@ def _count(classes: Classes) -> int:
 def _counts(class_counts: Sequence[int] | Tensor) -> Tensor:
     counts = torch.as_tensor(class_counts, dtype=torch.float32)
     if counts.dim() != 1 or not len(counts) or not bool(((counts > 0) & counts.isfinite()).all()):
-        raise InputError(f"class_counts={counts.tolist()} are not allowed; give one positive count a class")
+        raise InputError(
+            f"class_counts={counts.tolist()} are not allowed; give one positive count a class", argument="class_counts"
+        )
     return counts

@@ -503,11 +503,15 @@ def compare_curves(
     if len(arm) != len(baseline):
         raise InputError(f"{len(arm)} and {len(baseline)} trials cannot be paired; give the same seeds of both")
     if figure not in get_args(CurveFigure):
-        raise InputError(f"figure={figure!r} is not compared; {closest(figure, get_args(CurveFigure))}")
+        raise InputError(
+            f"figure={figure!r} is not compared; {closest(figure, get_args(CurveFigure))}", argument="figure"
+        )
     grid = common_range(baseline, arm) if recall is None else np.asarray(recall, dtype=np.float64)
     reached = min(_reached(one) for one in (*arm, *baseline))
     if grid.max() > reached + SLACK:
-        raise InputError(f"recall={grid.max():g} is not reached by every model; give recalls up to {reached:.4g}")
+        raise InputError(
+            f"recall={grid.max():g} is not reached by every model; give recalls up to {reached:.4g}", argument="recall"
+        )
     (mine, my_pull), (its, its_pull) = (_outcomes_of(side, grid, figure) for side in (arm, baseline))
     pull = my_pull - its_pull
 

@@ -57,7 +57,7 @@ def wilson(hits: float, num: float, level: float = 0.95) -> tuple[float, float]:
     [0.49, 0.943]
     """
     if not 0 <= hits <= num or num == 0:
-        raise InputError(f"hits={hits} of num={num} is not allowed; give 0 ≤ hits ≤ num and num > 0")
+        raise InputError(f"hits={hits} of num={num} is not allowed; give 0 ≤ hits ≤ num and num > 0", argument="hits")
     z = float(special.ndtri((1 + level) / 2))
     share, extra = hits / num, z * z / num
     middle = (share + extra / 2) / (1 + extra)

@@ -82,6 +82,13 @@ CASES = [
         references.two_sided_margin_softmax,
         {"margins": MARGINS, "scale": 8.0},
     ),
+    Case(
+        "two_sided_logits",
+        "logits",
+        losses.two_sided_margin,
+        references.two_sided_margin,
+        {"margins": MARGINS},
+    ),
     Case("ldam", "cos", losses.ldam, references.ldam, {"margins": MARGINS, "scale": 30.0, "weights": WEIGHTS}),
     Case(
         "focal",

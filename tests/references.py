@@ -110,6 +110,17 @@ def two_sided_margin_softmax(cos, labels, margins, scale, smoothing=0.0):
     return over_rows(cos, labels, loss)
 
 
+def two_sided_margin(logits, labels, margins, smoothing=0.0):
+    m = margins.double().tolist()
+
+    def loss(row, t):
+        h = softmax([value - m[k] if k == t else value + m[k] for k, value in enumerate(row)])
+        y = one_hot(t, len(row), smoothing)
+        return -sum(y[k] * math.log(h[k]) for k in range(len(row)))
+
+    return over_rows(logits, labels, loss)
+
+
 def ldam(cos, labels, margins, scale, weights, smoothing=0.0):
     return weights.double()[labels] * cosine_margin_softmax(cos, labels, margins, scale, smoothing)
 

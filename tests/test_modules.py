@@ -54,16 +54,31 @@ OBJECTS = {
         losses.cosine_margin_softmax(COS, LABELS, torch.tensor([0, 0.2, 0, 0]), 8.0),
     ),
     "two_sided": (
-        camri.TwoSidedMarginLoss(4, {1: 0.2}, 8.0),
+        modules.TwoSidedCosineLoss(4, {1: 0.2}, 8.0),
         losses.two_sided_margin_softmax(COS, LABELS, torch.tensor([0, 0.2, 0, 0]), 8.0),
     ),
-    "ldam": (
-        modules.LdamLoss([0.1, 0.2, 0.3, 0.4], weights=W),
-        losses.ldam(COS, LABELS, 0.1 * torch.arange(1, 5), 30.0, W),
+    "two_sided_logits": (
+        camri.TwoSidedMarginLoss(4, {"dog": 0.7}, classes=NAMES),
+        losses.two_sided_margin(COS, LABELS, torch.tensor([0, 0.7, 0, 0])),
     ),
-    "focal": (modules.FocalLoss(1.5, weights=W), losses.focal(COS, LABELS, 1.5, W)),
-    "logit_adjusted": (camri.LogitAdjustedLoss(-W), losses.logit_adjusted(COS, LABELS, -W)),
-    "vector_scaling": (modules.VectorScalingLoss(W, -W, weights=W), losses.vector_scaling(COS, LABELS, W, -W, W)),
+    "ldam": (
+        modules.LdamLoss(4, {1: 0.1}, class_counts=[16, 256, 16, 256], max_margin=0.4, weights=W),
+        losses.ldam(COS, LABELS, torch.tensor([0.4, 0.3, 0.4, 0.2]), 30.0, W),
+    ),
+    "focal": (
+        modules.FocalLoss(4, {1: 3.0}, 1.5),
+        losses.focal(COS, LABELS, 1.5, torch.tensor([1.0, 3, 1, 1])),
+    ),
+    "logit_adjusted": (
+        camri.LogitAdjustedLoss(4, {1: 2.0}, class_counts=[1, 1, 1, 5], tau=0.5),
+        losses.logit_adjusted(
+            COS, LABELS, 0.5 * torch.tensor([1, 1, 1, 5]).div(8).log() - torch.tensor([0.0, 2, 0, 0])
+        ),
+    ),
+    "vector_scaling": (
+        modules.VectorScalingLoss(4, {1: 0.8}, {1: 1.5}, weights=W),
+        losses.vector_scaling(COS, LABELS, torch.tensor([1, 0.8, 1, 1]), torch.tensor([0, -1.5, 0, 0]), W),
+    ),
 }
 
 
@@ -122,8 +137,8 @@ def test_leading_dimensions_change_nothing(name, smoothing):
 def test_what_is_not_said_is_as_in_the_articles():
     assert camri.CamriLoss(4, {1: 0.2}).options == {"scale": 8.0, "beyond_pi": "monotone"}
     assert modules.CosFaceLoss(4, {1: 0.2}).options == {"scale": 8.0}
-    assert modules.LdamLoss(W).options == {"scale": 30.0}
-    assert modules.FocalLoss().gamma.item() == 2.0
+    assert modules.LdamLoss(4, {}, class_counts=[1, 2, 3, 4]).options == {"scale": 30.0}
+    assert modules.FocalLoss(4, {}).gamma.item() == 2.0
     cost = penalties.important_matrix(4, {1: 2.0})
     torch.testing.assert_close(
         modules.WassersteinLoss(4, {1: 2.0})(COS, LABELS), losses.wasserstein(COS, LABELS, cost, 0.0).mean()
@@ -178,8 +193,8 @@ def test_the_ramp_goes_on_after_a_checkpoint_and_margins_are_the_constructors():
 
 def test_scalings_and_adjustments_are_off_in_eval_but_weights_stay():
     plain = losses.cross_entropy(COS, LABELS).mean()
-    torch.testing.assert_close(modules.VectorScalingLoss(W, -W).eval()(COS, LABELS), plain)
-    torch.testing.assert_close(camri.LogitAdjustedLoss(-W).eval()(COS, LABELS), plain)
+    torch.testing.assert_close(modules.VectorScalingLoss(4, {1: 0.8}, {1: 2.0}).eval()(COS, LABELS), plain)
+    torch.testing.assert_close(camri.LogitAdjustedLoss(4, {1: 2.0}).eval()(COS, LABELS), plain)
     weighted = camri.WeightedCrossEntropyLoss(4, {1: 8.0})
     torch.testing.assert_close(weighted.eval()(COS, LABELS), weighted.train()(COS, LABELS))
 
@@ -263,13 +278,15 @@ def test_parameters_follow_the_module_to_another_dtype_and_nothing_is_trained():
         (lambda: camri.CamriLoss(4, {1: 0.3}, ramp=(0.5, 2)), r"ramp=\(0\.5, 2\)"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, ramp=(-1, 2)), r"ramp=\(-1, 2\)"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, label_smoothing=None), "label_smoothing=None"),
-        (lambda: camri.LogitAdjustedLoss([0.0, -math.inf]), r"adjustments at \(1,\) is -inf; allowed: finite"),
+        (lambda: camri.LogitAdjustedLoss(4, {1: math.inf}), r"inf"),
+        (lambda: camri.LogitAdjustedLoss(4, {1: 1.0}, tau=1.0), "tau=1.0 needs class_counts"),
+        (lambda: camri.LogitAdjustedLoss(4, {1: 1.0}, class_counts=[1, 2], tau=1.0), "class_counts has 2 counts"),
+        (lambda: camri.TwoSidedMarginLoss(4, {1: -0.5}), "strength -0.5"),
         (
-            lambda: modules.VectorScalingLoss([1.0, 1.0], [math.nan, 0.0]),
-            r"shifts at \(0,\) is nan; allowed: finite",
+            lambda: modules.VectorScalingLoss(4, {1: 0.8}, {1: math.nan}),
+            "strength nan",
         ),
-        (lambda: modules.FocalLoss(-1.0), "gamma"),
-        (lambda: modules.VectorScalingLoss(torch.ones(3), torch.ones(2)), "shifts of shape"),
+        (lambda: modules.FocalLoss(4, {1: 2.0}, -1.0), "gamma"),
     ],
 )
 def test_wrong_input_is_refused_at_construction(call, words):

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from camri.errors import InputError, closest
+from camri.methods import title_of
 from camri.report import figures
 from camri.report.charts import table_of_epochs
 from camri.report.equal_recall import table_of_alarms, table_of_gaps, table_of_trained
@@ -29,7 +30,6 @@ from camri.report.results import VERDICT, Results, open_results
 from camri.report.table import BLANK, Cell, Table, cells, span, to_markdown
 from camri.report.tables import paper_table, table_of_angles, table_of_honest
 from camri.report.theme import Figure, export
-from camri.report.titles import title_of
 from tools import paper_print
 from tools.contours import contours
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from camri.methods import title_of
 from camri.report.equal_recall import gap_of
 from camri.report.results import Results
 from camri.report.table import BLANK, Table, cells, interval_of, points, spread
 from camri.report.tables import ANGLES_OF
-from camri.report.titles import TITLES
 from camri.study.reader import list_environment
 
 # Table I's columns: data set, class, and its index there. The recipes are `paper.<data set>.<class>`.
@@ -199,7 +199,7 @@ def compare_table_two(results: Sequence[Results]) -> Table:
         found = list(matching(results, place))
         for one, number in found:
             own = [r for r in one.records("angles") if r["column"] == number]
-            three = {m: [r["sd_rad"] for r in own if r["method"] == TITLES[m]] for m in ("camri", "l2softmax", "ce")}
+            three = {m: [r["sd_rad"] for r in own if r["method"] == title_of(m)] for m in ("camri", "l2softmax", "ce")}
             ours = [BLANK if None in values[:2] or not values else _ratio(values) for values in three.values()]
             where = (ANGLES_OF[own[0]["images"]] if own else BLANK, f"results/{one.name}")
             rows.append(cells(f"{DATA_TITLES[data]}: {name}", *theirs, *ours, *where))
@@ -228,7 +228,7 @@ def headline(results: Sequence[Results]) -> Table:
         honest = one.records("honest")
         for number, column in enumerate(one.verdict["columns"]):
             by_row = {record["row"]: record for record in honest if record["column"] == number}
-            camri = by_row.get(TITLES["camri"])
+            camri = by_row.get(title_of("camri"))
             controls = [by_row.get(f"control: cross-entropy{end}") for end in ("", ", shifted")]
             if camri is None or None in controls:
                 continue

@@ -69,7 +69,7 @@ def check(
     if not chosen or len(chosen) == len(names):
         raise InputError(f"{len(chosen)} of {len(names)} classes are important; name at least one and not all")
     if kind is not None and kind not in KINDS:
-        raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}")
+        raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}", argument="kind")
     if kind != "logits" and _are_probabilities(values / 100):
         values = values / 100
     found = kind or ("probabilities" if _are_probabilities(values) else "logits")
@@ -134,7 +134,7 @@ def _class_index(wanted: str | int, classes: tuple[str, ...]) -> int:
     if isinstance(wanted, (int, np.integer)) and 0 <= wanted < len(classes):
         return int(wanted)
     hint = one_by_one(wanted, classes) or closest(wanted, classes)
-    raise InputError(f"important class {wanted!r} is not a class; {hint}")
+    raise InputError(f"important={wanted!r} is not a class; {hint}", argument="important")
 
 
 def _numbers(scores: ArrayLike) -> Array:
@@ -163,8 +163,9 @@ def _are_probabilities(values: Array) -> bool:
 def _logarithms(values: Array) -> Array:
     if values.min() < 0 or values.max() > 1:
         raise InputError(
-            f"probabilities lie between 0 and 1, and these between {values.min():g} and {values.max():g}; say "
-            "kind='logits' (--scores-are logits)"
+            f"probabilities lie between 0 and 1, and these between {values.min():g} and {values.max():g}; "
+            "say kind='logits' (--scores-are logits)",
+            argument="kind",
         )
     # A probability that was rounded to 0 is less than the smallest one that is shown.
     least = values[values > 0].min() / 2

@@ -218,7 +218,10 @@ def audit(
     ('gain', 2.41, 0.43, 0.02)
     """
     if not 0 <= tolerance < 1:
-        raise InputError(f"tolerance={tolerance!r} (--keep-accuracy) is not allowed; give 0 to 1, 0.01 for a point")
+        raise InputError(
+            f"tolerance={tolerance!r} is not allowed; give 0 to 1, 0.01 for a point",
+            argument="tolerance",
+        )
     checked = check(scores, labels, important, classes, kind, groups)
     _doubt_empty(checked)
     every = exact(checked.logits, checked.labels, checked.important)

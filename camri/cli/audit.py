@@ -23,7 +23,7 @@ def audit(
     split_column: Annotated[
         str | None, typer.Option(help="Column with val and test: tune on one, judge on the other.")
     ] = None,
-    group: Annotated[
+    group_column: Annotated[
         str | None,
         typer.Option("--group", "--group-column", help="Column with what rows belong together: patient, film, track."),
     ] = None,
@@ -69,7 +69,7 @@ def audit(
     from camri.auditing import audit as judge
     from camri.auditing import read_scores
 
-    table = read_scores(scores, label_column, split_column, group)
+    table = read_scores(scores, label_column, split_column, group_column)
     found = judge(
         table.scores,
         table.labels,

@@ -136,7 +136,7 @@ def show(
         try:
             contact_sheet(dataset).save(sheet)
         except OSError as error:
-            raise cannot_write(sheet, error, "; choose another file") from None
+            raise cannot_write(sheet, error, "; choose another file", argument="sheet") from None
         typer.echo(f"contact sheet: {sheet}", err=as_json)
 
 

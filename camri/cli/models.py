@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from camri.cli.text import cell, file_cell, visible
-from camri.errors import InputError
+from camri.errors import InputError, blame
 
 if TYPE_CHECKING:
     from camri.export.inputs import Group, Prediction
@@ -226,6 +226,10 @@ def export(
     shape = ", ".join(map(str, loaded.trained.input_shape))
     kind = "uint8" if loaded.trained.is_image else "float32"
     if onnx is not None:
-        typer.echo(f"{write_onnx(loaded, onnx)}: inputs {kind} (N, {shape}) -> logits, probabilities")
+        with blame("onnx"):
+            written = write_onnx(loaded, onnx)
+        typer.echo(f"{written}: inputs {kind} (N, {shape}) -> logits, probabilities")
     if torch_export is not None:
-        typer.echo(f"{write_program(loaded, torch_export)}: inputs {kind} (N, {shape}) -> logits, probabilities")
+        with blame("torch_export"):
+            written = write_program(loaded, torch_export)
+        typer.echo(f"{written}: inputs {kind} (N, {shape}) -> logits, probabilities")

@@ -220,7 +220,9 @@ def _as_size(size: Any) -> tuple[int, int] | None:
         return None
     pair = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, (tuple, list)) else ()
     if len(pair) != 2 or not all(type(side) is int and 1 <= side <= 4096 for side in pair):
-        raise InputError(f"size={size!r} must be a side or (height, width) of 1 to 4096 pixels, for example 64")
+        raise InputError(
+            f"size={size!r} must be a side or (height, width) of 1 to 4096 pixels, for example 64", argument="size"
+        )
     return pair
 
 

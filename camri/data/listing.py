@@ -113,9 +113,9 @@ def refuse_untaken(where: str, layout: str, listing: Listing, options: Options) 
         if value != option.default and taken_by not in kinds:
             if isinstance(value, tuple) and value[0] == value[1]:
                 value = value[0]  # a size as it is given
-            flag = " (--no-verify)" if option.name == "verify" else ""  # the one flag that is called otherwise
             raise InputError(
-                f"{option.name}={value!r}{flag} is for {taken_by}, and {where} holds {content} ({layout}); leave it out"
+                f"{option.name}={value!r} is for {taken_by}, and {where} holds {content} ({layout}); leave it out",
+                argument=option.name,
             )
 
 
@@ -152,7 +152,10 @@ def to_splits(words: Iterable[object], where: str) -> list[str]:
     for word in words:
         split = SPLIT_ALIASES.get(str(word).strip().lower())
         if split is None:
-            raise InputError(f"{where}: {str(word)!r} is no split; {closest(word, ('train', 'val', 'test'))}")
+            raise InputError(
+                f"{where}: {str(word)!r} is no split; {closest(word, ('train', 'val', 'test'))}",
+                argument="split_column",
+            )
         found.append(split)
     return found
 

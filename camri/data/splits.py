@@ -32,9 +32,9 @@ def hold_out(dataset: DataSet, part: str = "val", fraction: float = 0.1, seed: i
     {'train': 1132, 'val': 126, 'test': 539}
     """
     if part not in ("val", "test"):
-        raise InputError(f"part={part!r} cannot be held out; choices: val, test")
+        raise InputError(f"part={part!r} cannot be held out; choices: val, test", argument="part")
     if not 0 < fraction < 1:
-        raise InputError(f"fraction={fraction!r} must lie between 0 and 1, for example 0.1")
+        raise InputError(f"fraction={fraction!r} must lie between 0 and 1, for example 0.1", argument="fraction")
     return _take(dataset, part, round(fraction * len(dataset.splits["train"])), seed)
 
 
@@ -51,7 +51,9 @@ def make_test(
         raise InputError(f"give fraction={fraction!r} or num_rows={num_rows!r}, not both")
     available = len(dataset.splits["train"])
     if not 0 < num_rows < available:
-        raise InputError(f"num_rows={num_rows!r} must lie between 1 and {available - 1} for {dataset.name}")
+        raise InputError(
+            f"num_rows={num_rows!r} must lie between 1 and {available - 1} for {dataset.name}", argument="num_rows"
+        )
     return _take(dataset, "test", num_rows, seed)
 
 
@@ -143,7 +145,7 @@ def _take(dataset: DataSet, part: str, num_rows: int, seed: int) -> DataSet:
 
 def _check_seed(seed: object) -> None:
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InputError(f"seed={seed!r} must be a whole number")
+        raise InputError(f"seed={seed!r} must be a whole number", argument="seed")
 
 
 def choose_rows(split: Split, num_classes: int, num_rows: int, salt: str) -> np.ndarray:

@@ -173,7 +173,7 @@ def role(
     names = table.column_names
     if told is not None:
         if told not in names:
-            raise InputError(f"{where} has no column {told!r}; {closest(told, names)}")
+            raise InputError(f"{where} has no column {told!r}; {closest(told, names)}", argument=f"{wanted}_column")
         return told
     by_lower = {name.lower(): name for name in names}
     for usual in ROLES[wanted]:
@@ -354,7 +354,8 @@ def load_tables(files: dict[str, list[Path]], options: Options) -> dict[str, Any
             names = ", ".join(file.name for group in files.values() for file in group[:1])
             raise InputError(
                 f"split_column={options.split_column!r} is for a table in one file; here the files are the splits "
-                f"({names}): leave it out"
+                f"({names}): leave it out",
+                argument="split_column",
             )
         return tables
     whole, where = tables[""], str(files[""][0])

@@ -20,7 +20,7 @@ from camri.engine import spec
 from camri.engine.spec import Training, Trial, generator, identity
 from camri.errors import InputError
 from camri.heads import HEADS, unit
-from camri.methods import Setting
+from camri.methods import Setting, method
 from camri.metrics import confusion
 from camri.models import Classifier, build, seed_dropout
 from camri.modules import Criterion
@@ -125,13 +125,12 @@ def make(trial: Trial, job: Job) -> tuple[Classifier, Criterion]:
 def make_criterion(setting: Setting, job: Job) -> Criterion:
     """The loss of a setting under the job's training."""
     training, data = job.training, job.data
-    angular = setting.method in ("l2softmax", "arcface", "camri")
     return setting.criterion(
         data.num_classes,
         data.class_counts("train").tolist(),
         ramp=spec.ramp_steps(training, job.num_steps),
         label_smoothing=training.label_smoothing,
-        **({"beyond_pi": training.beyond_pi} if angular else {}),
+        **({"beyond_pi": training.beyond_pi} if method(setting.method).takes_beyond_pi else {}),
     )
 
 

@@ -48,7 +48,7 @@ class Training:
     def __post_init__(self) -> None:
         def need(condition: bool, field: str, allowed: str) -> None:
             if not condition:
-                raise InputError(f"training {field}={getattr(self, field)!r} is not allowed; {allowed}")
+                raise InputError(f"{field}={getattr(self, field)!r} is not allowed; {allowed}", argument=field)
 
         need(is_known(self.model), "model", f"{closest(self.model, NAMES)}, or one of an installed package")
         need(self.optimizer in OPTIMIZERS, "optimizer", closest(self.optimizer, OPTIMIZERS))
@@ -57,7 +57,7 @@ class Training:
             value = getattr(self, field)
             need(type(value) is int and value >= 1, field, "give a whole number of at least 1")
         need(type(self.translate_px) is int and self.translate_px >= 0, "translate_px", "give a number of pixels")
-        need(0 < self.learning_rate < 100, "learning_rate", "give a number above 0")
+        need(0 < self.learning_rate < 100, "learning_rate", "give a number above 0 and below 100")
         for field in ("momentum", "label_smoothing", "average"):
             need(0 <= getattr(self, field) < 1, field, "give a number in [0, 1)")
         need(0 <= self.weight_decay < 100, "weight_decay", "give a number of at least 0")

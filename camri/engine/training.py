@@ -100,11 +100,15 @@ def pick_device(device: str | torch.device) -> torch.device:
     try:
         chosen = torch.device(device)
     except RuntimeError as error:
-        raise InputError(f"device={device!r} is not known; choices: auto, cpu, cuda, cuda:1, …") from error
+        raise InputError(
+            f"device={device!r} is not known; choices: auto, cpu, cuda, cuda:1, …", argument="device"
+        ) from error
     if chosen.type not in ("cpu", "cuda"):
-        raise InputError(f"device={device!r} cannot train here; choices: auto, cpu, cuda")
+        raise InputError(f"device={device!r} cannot train here; choices: auto, cpu, cuda", argument="device")
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device={device!r} was asked for, but torch sees no GPU; choices: auto, cpu")
+        raise InputError(
+            f"device={device!r} was asked for, but torch sees no GPU; choices: auto, cpu", argument="device"
+        )
     return chosen
 
 

@@ -243,7 +243,9 @@ class Model:
         self, inputs: np.ndarray | Tensor, batch_size: int, then: Callable[[Tensor], Tensor]
     ) -> np.ndarray:
         if batch_size < 1:
-            raise InputError(f"batch_size={batch_size!r} is not allowed; give a whole number of at least 1")
+            raise InputError(
+                f"batch_size={batch_size!r} is not allowed; give a whole number of at least 1", argument="batch_size"
+            )
         rows = check_inputs(inputs, self.trained)
         device = self.module.get_buffer("shift").device
         found = [then(self.module(batch.to(device))).cpu().numpy() for batch in _cut(rows, batch_size)]

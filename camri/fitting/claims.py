@@ -9,11 +9,10 @@ import numpy as np
 from camri.decision import SLACK
 from camri.errors import InputError
 from camri.fitting.result import Figures, Handed, Interval, Step
-from camri.methods import Setting
+from camri.methods import BASELINE, Setting
 from camri.metrics import Array, Scores
 from camri.report.answer import is_sure
 from camri.report.tables import picked
-from camri.report.titles import BASELINE
 from camri.selection import ArmScores, Floor, Rule, Validation
 from camri.stats import compare, design_effect, wilson
 from camri.study.reader import RunReader

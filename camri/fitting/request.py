@@ -152,16 +152,20 @@ def make_request(
     if budget_s is not None and num_trials is not None:
         raise InputError(f"give a budget ({budget_s:g} s) or a number of trials ({num_trials}), not both")
     if budget_s is not None and not 0 < budget_s < float("inf"):
-        raise InputError(f"budget_s={budget_s!r} is not allowed; give seconds above 0")
+        raise InputError(f"budget_s={budget_s!r} is not allowed; give seconds above 0", argument="budget_s")
     if num_trials is not None and (type(num_trials) is not int or num_trials < LEAST_TRIALS):
-        raise InputError(f"num_trials={num_trials!r} is not allowed; give a whole number of at least {LEAST_TRIALS}")
+        raise InputError(
+            f"num_trials={num_trials!r} is not allowed; give a whole number of at least {LEAST_TRIALS}",
+            argument="num_trials",
+        )
     if not 0 <= keep_accuracy <= LARGEST_LOSS:
         raise InputError(
             f"keep_accuracy={keep_accuracy!r} is not allowed; give the accuracy that may be given up, 0 to "
-            f"{LARGEST_LOSS}, for example 0.01 for one point"
+            f"{LARGEST_LOSS}, for example 0.01 for one point",
+            argument="keep_accuracy",
         )
     if type(seed) is not int or seed < 0:
-        raise InputError(f"seed={seed!r} is not allowed; give a whole number of at least 0")
+        raise InputError(f"seed={seed!r} is not allowed; give a whole number of at least 0", argument="seed")
     chosen = pick_device(device)
     source = data.name if isinstance(data, DataSet) else fspath(data)
     for option in data_options:
@@ -227,7 +231,7 @@ def _parse_word(word: Any, classes: Sequence[str]) -> tuple[Any, float]:
     except ValueError:
         name, strength = word, 1.0
     if name not in classes and (hint := one_by_one(word, classes)):
-        raise InputError(f"important={word!r} is not a class; {hint}")
+        raise InputError(f"important={word!r} is not a class; {hint}", argument="important")
     return name, strength
 
 
@@ -252,7 +256,9 @@ def _initial(weights: str | PathLike[str]) -> tuple[tuple[str, Any], ...]:
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise InputError(f"weights {weights} cannot be read ({error.strerror}); give a safetensors file") from None
+        raise InputError(
+            f"weights={weights} cannot be read ({error.strerror}); give a safetensors file", argument="weights"
+        ) from None
     return (("initial", str(path)), ("initial_sha256", digest))
 
 

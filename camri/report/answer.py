@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from camri.methods import BASELINE
 from camri.report.table import BLANK, Cell, Table, cells, interval, p_value, points, span
 from camri.report.tables import picked
-from camri.report.titles import BASELINE
 from camri.selection import OPTIMISTIC
 from camri.study.reader import RunReader, measure
 from camri.study.verdict import ColumnVerdict, Judged, correct_for_columns

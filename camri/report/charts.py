@@ -16,12 +16,12 @@ import numpy as np
 
 from camri.decision import Curve, average, trace
 from camri.errors import InputError
+from camri.methods import BASELINE, in_order, title_of
 from camri.metrics import Array
 from camri.report.equal_recall import gap_of
 from camri.report.table import BLANK, Cell, Table, cells, interval_of, table_by_column
 from camri.report.tables import ANGLES_OF, picked
 from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing
-from camri.report.titles import BASELINE, in_order, title_of
 from camri.stats import summarise
 from camri.study.reader import RunReader, SettingResults
 from camri.study.verdict import ColumnVerdict, Judged

@@ -11,6 +11,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
+from camri.methods import BASELINE, in_order, title_of
 from camri.metrics import Scores
 from camri.report.table import (
     BLANK,
@@ -28,7 +29,6 @@ from camri.report.table import (
 )
 from camri.report.tables import figures
 from camri.report.theme import PRINT, Figure, Look, Panel, drawing
-from camri.report.titles import BASELINE, in_order, title_of
 from camri.selection import CurveFigure, Gap, common_range, compare_curves
 from camri.stats import Difference, compare
 from camri.study.reader import RunReader, SettingResults

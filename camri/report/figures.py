@@ -13,11 +13,11 @@ import altair as alt
 import numpy as np
 
 from camri.errors import InputError
+from camri.methods import title_of
 from camri.metrics import Array
 from camri.report.charts import draw_curves, draw_epochs
 from camri.report.equal_recall import draw_gaps
 from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, labels
-from camri.report.titles import TITLES, title_of
 from camri.study.reader import RunReader, SettingResults, measure
 from camri.study.schema import Row
 from camri.study.verdict import ColumnVerdict
@@ -307,7 +307,7 @@ def find_circle(reading: RunReader) -> list[dict[str, Any]]:
                 {"seed": row.seed, "accuracy": row.accuracy["test"], "room": room(weights[row.seed], column.indices[0])}
                 for row in setting.rows
             ]
-            about = {"method": method, "title": f"{TITLES[method]}: {setting.title}", "important": column.names[0]}
+            about = {"method": method, "title": f"{title_of(method)}: {setting.title}", "important": column.names[0]}
             panels.append({**about, "drawn": drawn.seed, "models": models, "dots": dots, "spokes": spokes})
     if not panels:
         raise InputError(f"{reading.folder}: Fig. 6 draws {', '.join(METHODS)}, and the run has none of them")
@@ -317,7 +317,7 @@ def find_circle(reading: RunReader) -> list[dict[str, Any]]:
 def draw_circle(panels: Sequence[Mapping[str, Any]], look: Look = PRINT) -> Figure:
     """The figure of what `find_circle` found."""
     rooms = [
-        f"{TITLES[one['method']]} " + ", ".join(f"{m['room']:.1f}° ({m['accuracy']:.3f})" for m in one["models"])
+        f"{title_of(one['method'])} " + ", ".join(f"{m['room']:.1f}° ({m['accuracy']:.3f})" for m in one["models"])
         for one in panels
     ]
     return Figure(

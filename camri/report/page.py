@@ -22,6 +22,7 @@ import camri
 from camri.data.cache import cache_folder, write_atomically
 from camri.errors import InputError
 from camri.files import replacing
+from camri.methods import METHODS, title_of
 from camri.report import charts
 from camri.report.answer import answer
 from camri.report.charts import table_of_epochs
@@ -30,8 +31,7 @@ from camri.report.figures import draw
 from camri.report.results import FromRun
 from camri.report.table import Table
 from camri.report.tables import calibration_table, paper_table, steps_table, table_of_angles, table_of_honest
-from camri.report.theme import PAGE, Figure, specification
-from camri.report.titles import TITLES
+from camri.report.theme import PAGE, Figure, specification, style_of_methods
 from camri.study.reader import HARDWARE, VERSIONS, RunReader, list_environment
 from camri.study.verdict import ColumnVerdict
 from camri.text import Noun, duration, quoted
@@ -56,37 +56,6 @@ WORDS = (
     ("CE, ce", "cross-entropy, the usual training that treats every class alike: the baseline"),
 )
 
-SCALE = "what cosines are multiplied by"
-# For each method what its knobs do; of camri.methods, which needs torch.
-KNOBS = {
-    "ce": {},
-    "wce": {"w": "how many times the important class counts"},
-    "crwwce": {
-        "fn": "price of missing the important class",
-        "fp": "price of a wrong guess from or to the important class",
-    },
-    "wasserstein": {"c": "cost of a mistake from or to the important class", "entropy": "weight of the entropy term"},
-    "l2softmax": {"s": SCALE},
-    "arcface": {"m": "margin of every class, an angle", "s": SCALE},
-    "camri": {"m": "margin of the important class, an angle (π/64 is 2.8 degrees)", "s": SCALE},
-    "cosface": {"m": "margin of the important class, in cosine", "s": SCALE},
-    "two_sided": {"m": "margin on both sides of the important class’s boundary, in cosine", "s": SCALE},
-    "ldam": {"m": "extra margin of the important class, in cosine", "max_m": "margin of the rarest class", "s": SCALE},
-    "focal": {
-        "gamma": "how much less counts what is right already",
-        "w": "how many times the important class counts",
-    },
-    "one_vs_rest": {"w": "weight of the second question: important or not?"},
-    "logit_adjusted": {
-        "d": "handicap of the important score in training",
-        "tau": "share of the class frequencies taken out",
-    },
-    "vector_scaling": {
-        "delta": "what the important score is multiplied by in training",
-        "d": "what is then taken from it",
-    },
-}
-
 
 def explain(methods: Iterable[str], noun: Noun) -> list[tuple[str, str]]:
     """Terms with their meaning: the general ones, then the knobs of the methods.
@@ -95,12 +64,14 @@ def explain(methods: Iterable[str], noun: Noun) -> list[tuple[str, str]]:
     >>> told[1]
     ('accuracy', 'of all rows, the share that gets its right class')
     >>> told[-1]
-    ('WCE (wce)', 'w: how many times the important class counts')
+    ('WCE (wce)', 'w: weight of the important class')
     """
-    knobs = [(name, KNOBS.get(name, {})) for name in methods]
-    shown = [(name, "; ".join(f"{knob}: {what}" for knob, what in found.items())) for name, found in knobs if found]
     general = [(name, text.format(many=noun.many)) for name, text in WORDS]
-    return [*general, *((f"{TITLES[name]} ({name})", text) for name, text in shown)]
+    knobs = {name: METHODS[name].knobs for name in methods if name in METHODS and METHODS[name].knobs}
+    explained = {
+        name: "; ".join(f"{knob}: {entry.about}" for knob, entry in own.items()) for name, own in knobs.items()
+    }
+    return [*general, *((f"{title_of(name)} ({name})", text) for name, text in explained.items())]
 
 
 PAGE_FILE = "report.html"
@@ -183,7 +154,7 @@ def fill(template: str, found: Sequence[Section], **values: Any) -> str:
         version=camri.__version__,
         # "<" never stands in the JSON, so nothing in it can end the script element.
         charts=Markup(json.dumps(charts_by_id).replace("<", "\\u003c")),
-        style=_asset("page.css"),
+        style=style_of_methods() + _asset("page.css"),
         script=_asset("page.js"),
         bundle=_bundle(),
     )

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from camri.errors import InputError
+from camri.errors import InputError, blame
 from camri.files import cannot_write, replacing
 from camri.report.answer import answer
 from camri.report.equal_recall import gap_records
@@ -253,7 +253,7 @@ def _column(one: ColumnFacts) -> dict[str, Any]:
 
 def _screening(reading: RunReader, folder: str | Path) -> dict[str, Any]:
     """How the settings were found: the screening's trials, and how many settings each method had in each column."""
-    with RunReader(folder) as screened:
+    with blame("screening"), RunReader(folder) as screened:
         if screened.run.fingerprint != reading.run.fingerprint:
             raise InputError(
                 f"{folder} is a screening on other data ({screened.name}); give the one of this run's data"

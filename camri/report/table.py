@@ -153,7 +153,7 @@ def table_by_column(
 def write(table: Table, form: str) -> str:
     """The table as text in one of the formats."""
     if form not in FORMATS:
-        raise InputError(f"format {form!r} is not for a table; {closest(form, FORMATS)}")
+        raise InputError(f"format={form!r} is not for a table; {closest(form, FORMATS)}", argument="format")
     return {"md": to_markdown, "latex": to_latex, "csv": to_csv}[form](table)
 
 

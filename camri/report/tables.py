@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from camri.errors import InputError
+from camri.methods import in_order, title_of
 from camri.report.table import (
     BLANK,
     Cell,
@@ -31,7 +32,6 @@ from camri.report.table import (
     spread,
     table_by_column,
 )
-from camri.report.titles import TITLES, in_order, title_of
 from camri.selection import OPTIMISTIC, Measured, PaperChoice, mark_best
 from camri.stats import Difference, summarise
 from camri.study.reader import RunReader, SettingResults, measure
@@ -78,7 +78,7 @@ def compared(one: ColumnVerdict) -> dict[str, SettingResults | None]:
 
     Where Table I leaves a cell blank, the method's setting that stands for it in the charts.
     """
-    found = {TITLES[method]: one.in_table_one(method) or one.shown(method) for method in ("camri", "arcface")}
+    found = {title_of(method): one.in_table_one(method) or one.shown(method) for method in ("camri", "arcface")}
     found["WCE (w = 4)"] = next((s for s in one.of("wce") if s.value("w") == WCE_WEIGHT), None)
     camri = found["CAMRI"]
     plain = [s for s in one.settings if s.method == "l2softmax" or (s.method == "arcface" and s.value("m") == 0)]

@@ -8,16 +8,9 @@ from typing import Any
 import altair as alt
 
 from camri.errors import InputError, closest
-from camri.report.titles import title_of
+from camri.methods import METHODS, UNKNOWN_DASH, title_of
 
 FORMATS = ("png", "svg", "pdf")
-# Methods that share a dash differ in colour for every kind of sight: tests/report/test_theme.py measures it.
-_DASHES = {
-    "camri": (1, 0), "ce": (1, 0), "wce": (1, 0), "arcface": (5, 3), "one_vs_rest": (5, 3), "wasserstein": (2, 2),
-    "focal": (2, 2), "logit_adjusted": (2, 2), "crwwce": (8, 3, 2, 3), "l2softmax": (8, 3, 2, 3),
-    "ldam": (8, 3, 2, 3), "cosface": (14, 4), "vector_scaling": (14, 4),
-    "two_sided": (10, 2, 2, 2, 2, 2),
-}  # fmt: skip
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
@@ -79,25 +72,31 @@ class Look:
         """Scales of colour and dash for the methods used, the same in every chart."""
         domain = [title_of(name) for name in used]
         colors = [self.series.get(name, self.muted) for name in used]
-        strokes = [list(_DASHES.get(name, (4, 4))) for name in used]
+        strokes = [list(METHODS[name].dash if name in METHODS else UNKNOWN_DASH) for name in used]
         return alt.Scale(domain=domain, range=colors), alt.Scale(domain=domain, range=strokes)
 
 
-# Okabe and Ito's palette, its yellow left out, and some more for methods that seldom stand together.
-_SERIES = {
-    "camri": "#D55E00", "arcface": "#CC79A7", "wasserstein": "#56B4E9", "crwwce": "#E69F00", "wce": "#0072B2",
-    "l2softmax": "#009E73", "cosface": "#8C5A2B", "ldam": "#7B61A8", "focal": "#8A8D00", "logit_adjusted": "#B33A5B",
-    "vector_scaling": "#3E8C9E", "one_vs_rest": "#5B7F2B", "two_sided": "#A04000", "ce": "#4D4D4D",
-}  # fmt: skip
-PRINT = Look("#1a1a1a", "#767676", "#e3e3e3", "#0072B2", "#D55E00", _SERIES)
+PRINT = Look(
+    "#1a1a1a", "#767676", "#e3e3e3", "#0072B2", "#D55E00", {name: entry.colors[0] for name, entry in METHODS.items()}
+)
 PAGE = Look(
     "var(--ink)",
     "var(--muted)",
     "var(--grid)",
     "var(--up)",
     "var(--down)",
-    {name: f"var(--m-{name.replace('_', '-')})" for name in _SERIES},
+    {name: f"var(--m-{name.replace('_', '-')})" for name in METHODS},
 )
+
+
+def style_of_methods() -> str:
+    """CSS that sets the colour variables of all methods, for light and dark pages."""
+
+    def variables(place: int) -> str:
+        return " ".join(f"--m-{name.replace('_', '-')}: {entry.colors[place]};" for name, entry in METHODS.items())
+
+    dark = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {variables(2)} }} }}"
+    return f":root {{ {variables(1)} }}\n{dark}\n"
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +163,7 @@ def export(figure: Figure, form: str, width: int = 340) -> bytes:
     import vl_convert
 
     if form not in FORMATS:
-        raise InputError(f"format {form!r} is not for a figure; {closest(form, FORMATS)}")
+        raise InputError(f"format={form!r} is not for a figure; {closest(form, FORMATS)}", argument="format")
     drawn = [one.chart.properties(title=one.title, width=width, height=one.height) for one in figure.panels]
     # Two or four panels read best as two columns; the paper's confusion matrices and angles stand in rows.
     whole = alt.concat(*drawn, columns=figure.across or (2 if len(drawn) in (2, 4) else 3)).resolve_scale(

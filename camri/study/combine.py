@@ -200,7 +200,8 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
         if size < 2 or len(seeds) < size:
             raise InputError(
                 f"ensembles of size={size} cannot be made: {run.path} has {len(seeds)} seeds of every setting; "
-                f"give a size from 2 to {len(seeds)}"
+                f"give a size from 2 to {len(seeds)}",
+                argument="size",
             )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             what = "is not empty" if folder.is_dir() else "is no folder"

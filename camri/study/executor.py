@@ -168,7 +168,7 @@ def find_executor(
         from camri.study.ray_driver import RayExecutor
 
         return RayExecutor(on, device, workers, pack_size)
-    raise InputError(f"on={on!r} is unknown; choices: local, ray, ray://HOST:PORT")
+    raise InputError(f"on={on!r} is unknown; choices: local, ray, ray://HOST:PORT", argument="on")
 
 
 # Data sets of the paper: rows to train on before a validation split, (H, W, channels), classes.

@@ -19,7 +19,7 @@ import numpy as np
 
 from camri.data import DataSet
 from camri.engine import Outcome
-from camri.errors import InputError, closest
+from camri.errors import InputError, blame, closest
 from camri.files import replacing
 from camri.metrics import recall
 from camri.study.store import Row, Run, open_run
@@ -29,11 +29,10 @@ def export(folder: str | Path, csv_path: Path | None = None, parquet_path: Path 
     """The number of rows written; a file is there whole or not at all."""
     with open_run(folder) as run:
         names, table = tidy(run)
-    for path, write in ((csv_path, _write_csv), (parquet_path, _write_parquet)):
-        if path is None:
-            continue
-        with replacing(path, "; choose another file") as part:
-            write(part, names, table)
+    for name, path, write in (("csv", csv_path, _write_csv), ("parquet", parquet_path, _write_parquet)):
+        if path is not None:
+            with blame(name), replacing(path, "; choose another file") as part:
+                write(part, names, table)
     return len(table)
 
 
@@ -242,11 +241,15 @@ def find_tracker(asked: str, study: str, data: DataSet, run: Path) -> Listener:
         "tensorboard": _tensorboard,
     }
     if kind not in makers:
-        raise InputError(f"track={asked!r} is unknown; {closest(kind, ['mlflow[=URI]', 'tensorboard[=DIR]'])}")
+        raise InputError(
+            f"track={asked!r} is unknown; {closest(kind, ['mlflow[=URI]', 'tensorboard[=DIR]'])}", argument="track"
+        )
     try:
         tracker = makers[kind](study, where, run)
     except (ImportError, RuntimeError) as error:
-        raise InputError(f"track={asked!r} needs {kind} ({error}); install it with: {INSTALL}") from None
+        raise InputError(
+            f"track={asked!r} needs {kind} ({error}); install it with: {INSTALL}", argument="track"
+        ) from None
     return listen(tracker, data, asked)
 
 

@@ -69,7 +69,7 @@ def find_finalists(
     planned = list(dict.fromkeys(one.method for one in run.plan()))
     for name in chosen or ():
         if name not in planned:
-            raise InputError(f"method {name!r} is not in the screening; {closest(name, planned)}")
+            raise InputError(f"method {name!r} is not in the screening; {closest(name, planned)}", argument="methods")
     rows = rows_by_key(run)
     found = []
     for column in run.columns() if columns is None else columns:

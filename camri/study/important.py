@@ -22,7 +22,9 @@ def resolve(study: Study, classes: Sequence[str], found: Mapping[str, int] | Non
     for number, column in enumerate(study.important):
         # "worst" may turn out to be a class that has a column already: then both are shown.
         if not set(column.classes) & set(SYMBOLS) and first.setdefault(tuple(sorted(columns[number])), number) < number:
-            raise InputError(f"important={list(column.classes)} is a column twice; give each once")
+            raise InputError(
+                f"important={list(column.classes)} is a column twice; give each once", argument="important"
+            )
     return None if study.symbols - set(found or {}) else columns
 
 
@@ -98,16 +100,23 @@ def _resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, 
             index = found.get(str(name), -1)
         elif isinstance(name, int):
             if not 0 <= name < len(classes):
-                raise InputError(f"important={name} is not a class; there are {len(classes)}, 0 to {len(classes) - 1}")
+                raise InputError(
+                    f"important={name} is not a class; there are {len(classes)}, 0 to {len(classes) - 1}",
+                    argument="important",
+                )
             index = name
         elif name in classes:
             index = list(classes).index(name)
         elif name.isdecimal() and int(name) < len(classes):
             index = int(name)
         else:
-            raise InputError(f"important={name!r} is not a class; {closest(name, [*classes, *SYMBOLS])}")
+            raise InputError(
+                f"important={name!r} is not a class; {closest(name, [*classes, *SYMBOLS])}", argument="important"
+            )
         if name not in SYMBOLS and named.setdefault(index, name) != name:
-            raise InputError(f"important={named[index]!r} and {name!r} are the same class; give it once")
+            raise InputError(
+                f"important={named[index]!r} and {name!r} are the same class; give it once", argument="important"
+            )
         indices.setdefault(index, strength)  # "worst" may turn out to be a class that is named beside it
     return tuple(indices.items())
 

@@ -241,9 +241,11 @@ class RayExecutor:
         if device == "auto":
             return "cuda" if has_gpus else "cpu"
         if device not in ("cpu", "cuda"):
-            raise InputError(f"device={device!r} is not for a cluster; choices: auto, cpu, cuda")
+            raise InputError(f"device={device!r} is not for a cluster; choices: auto, cpu, cuda", argument="device")
         if device == "cuda" and not has_gpus:
-            raise InputError("device='cuda' was asked for, but the cluster has no GPU; choices: auto, cpu")
+            raise InputError(
+                "device='cuda' was asked for, but the cluster has no GPU; choices: auto, cpu", argument="device"
+            )
         return device
 
     def _num_slots(self) -> int:
@@ -258,7 +260,9 @@ def connect(address: str) -> Any:
     try:
         import ray
     except (ImportError, RuntimeError) as error:
-        raise InputError(f"on={address!r} needs Ray ({error}); install it with: pip install 'camri[cluster]'") from None
+        raise InputError(
+            f"on={address!r} needs Ray ({error}); install it with: pip install 'camri[cluster]'", argument="on"
+        ) from None
     if ray.is_initialized():
         return ray
     quiet: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}
@@ -277,7 +281,9 @@ def connect(address: str) -> Any:
             if isinstance(error, ConnectionAbortedError) and tries_left:
                 continue
             text = " ".join(str(error).split())
-            raise InputError(f"on={address!r} cannot be used ({text[-300:]}); see docs/cluster.md") from error
+            raise InputError(
+                f"on={address!r} cannot be used ({text[-300:]}); see docs/cluster.md", argument="on"
+            ) from error
     return ray
 
 
@@ -285,10 +291,13 @@ def _refuse_unreachable(address: str) -> None:
     """Nothing, if something listens there: Ray itself would try for half a minute and say it in many lines."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
-        raise InputError(f"on={address!r} has no host or no port; give ray://HOST:PORT (Ray's own port is 10001)")
+        raise InputError(
+            f"on={address!r} has no host or no port; give ray://HOST:PORT (Ray's own port is 10001)", argument="on"
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
     except (OSError, OverflowError) as error:
         raise InputError(
-            f"on={address!r} cannot be reached ({error}); is the cluster up (`ray start --head`) and the port open?"
+            f"on={address!r} cannot be reached ({error}); is the cluster up (`ray start --head`) and the port open?",
+            argument="on",
         ) from None

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from camri.errors import InputError
+from camri.methods import BASELINE, in_order
 from camri.metrics import Array, Scores
-from camri.report.titles import BASELINE, in_order
 from camri.selection import Candidate, Measured, Rule, Trial, Validation
 from camri.study import run_folder
 from camri.study.store import ColumnFacts, Row, open_run

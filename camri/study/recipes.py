@@ -100,7 +100,9 @@ class Recipe:
         takes = [name for name in inspect.signature(self.make).parameters if name not in _fixed(self.make)]
         for name in given:
             if name not in takes:
-                raise InputError(f"{self.name} does not take {name}={given[name]!r}; {closest(name, takes)}")
+                raise InputError(
+                    f"{self.name} does not take {name}={given[name]!r}; {closest(name, takes)}", argument=name
+                )
         return self.make(**given)
 
 

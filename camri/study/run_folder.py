@@ -35,7 +35,8 @@ def refuse_other_files(folder: Path, marker: str, kind: str, beside: Collection[
         )
         if others:
             raise InputError(
-                f"{folder} holds other files ({others[0]}, …) and no {kind}; choose an empty or new folder"
+                f"{folder} holds other files ({others[0]}, …) and no {kind}; choose an empty or new folder",
+                argument="out",
             )
 
 

@@ -110,7 +110,8 @@ def check(study: Study, data: DataSet) -> None:
     if columns is None and study.important_from not in data.splits:
         raise InputError(
             f"important={', '.join(sorted(study.symbols))} is to be found on the {study.important_from} split, which "
-            f"{data.name} does not have; set val_fraction, or important_from=test as the paper did"
+            f"{data.name} does not have; set val_fraction, or important_from=test as the paper did",
+            argument="important",
         )
     job = Job(study.training, data, () if columns is None else kept_classes(columns, data.num_classes))
     job.check()

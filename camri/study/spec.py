@@ -42,13 +42,17 @@ class Column:
 
     def __post_init__(self) -> None:
         if not self.classes or len(set(self.classes)) != len(self.classes):
-            raise InputError(f"important={list(self.classes)} must name at least one class and none twice")
+            raise InputError(
+                f"important={list(self.classes)} must name at least one class and none twice", argument="important"
+            )
         for name in self.classes:
             if isinstance(name, bool) or not isinstance(name, (str, int)):
-                raise InputError(f"important={name!r} is neither a class name nor an index")
+                raise InputError(f"important={name!r} is neither a class name nor an index", argument="important")
         for name, strength in zip(self.classes, self.strengths, strict=True):
             if isinstance(strength, bool) or not isinstance(strength, (int, float)) or not 0 < strength < math.inf:
-                raise InputError(f"important={name!r} has strength {strength!r}; give a number above 0")
+                raise InputError(
+                    f"important={name!r} has strength {strength!r}; give a number above 0", argument="important"
+                )
 
     @staticmethod
     def of(value: Any) -> "Column":
@@ -200,7 +204,7 @@ class Study:
     def __post_init__(self) -> None:
         def need(condition: bool, field: str, allowed: str) -> None:
             if not condition:
-                raise InputError(f"study {field}={getattr(self, field)!r} is not allowed; {allowed}")
+                raise InputError(f"{field}={getattr(self, field)!r} is not allowed; {allowed}", argument=field)
 
         need(isinstance(self.name, str) and bool(self.name.strip()), "name", "give a name")
         need(isinstance(self.data, str) and bool(self.data), "data", "give a data set's name or path")
@@ -229,7 +233,8 @@ class Study:
         need(type(self.keep_weights) is bool, "keep_weights", "choices: true, false")
         if self.symbols and "ce" not in names:
             raise InputError(
-                f"important={', '.join(sorted(self.symbols))} is found from cross-entropy trials: add ce to the methods"
+                f"important={', '.join(sorted(self.symbols))} is found from cross-entropy trials: add method ce",
+                argument="important",
             )
 
     @property
@@ -327,7 +332,8 @@ def study(
         grids = tuple(one if isinstance(one, Grid) else Grid.of(one) for one in methods)
     if not isinstance(training, Training):
         raise InputError(
-            f"study training={training!r} is not a Training; give camri.engine.FAST, PAPER or one of your own"
+            f"study training={training!r} is not a Training; give camri.engine.FAST, PAPER or one of your own",
+            argument="training",
         )
     for field in ("val_fraction", "test_fraction"):  # 0 and 0.0 are one study, so they have one hash
         if type(rest.get(field)) is int:
@@ -350,13 +356,17 @@ def _seeds(seeds: Any) -> tuple[int, ...]:
     if type(seeds) is int and seeds > 0:
         return tuple(range(seeds))
     if not isinstance(seeds, (list, tuple, range)):
-        raise InputError(f"study seeds={seeds!r} is not allowed; give how many, at least 1, or a list of which")
+        raise InputError(
+            f"study seeds={seeds!r} is not allowed; give how many, at least 1, or a list of which", argument="seeds"
+        )
     return tuple(seeds)
 
 
 def _parts(thin: Any) -> tuple[tuple[str, float], ...]:
     if not isinstance(thin, (Mapping, list, tuple)):
-        raise InputError(f"thin={thin!r} is not a table of classes and parts, for example {{cat = 0.1}}")
+        raise InputError(
+            f"thin={thin!r} is not a table of classes and parts, for example {{cat = 0.1}}", argument="thin"
+        )
     return tuple(sorted((str(name), part) for name, part in dict(thin).items()))
 
 

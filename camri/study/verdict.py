@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from camri.methods import BASELINE
 from camri.metrics import Array
-from camri.report.titles import BASELINE
 from camri.selection import Choice, Judgement, Measured, PaperChoice, choose, choose_as_paper, judge
 from camri.stats import Difference, compare, holm
 from camri.study.reader import RunReader, SettingResults, measure

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from camri.methods import METHODS
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
 from camri.report.tables import (
     angle_records,
@@ -24,7 +23,6 @@ from camri.report.tables import (
     table_of_angles,
     table_one,
 )
-from camri.report.titles import TITLES
 from camri.selection import Measured, PaperChoice
 from camri.study.reader import RunReader
 from camri.study.verdict import choose_paper, correct_for_columns, same_scale
@@ -72,10 +70,6 @@ def test_the_papers_numbers_give_the_papers_table_with_its_blanks_and_bold_cells
         bold |= {column: method for column, cell in zip(COLUMNS, group[0][1:], strict=True) if cell.bold}
     assert bold == {column: "wce" if column == "cat" else "camri" for column in COLUMNS}
     assert "chosen on the test set: optimistic" in table.caption
-
-
-def test_the_titles_are_those_of_the_methods():
-    assert {name: entry.title for name, entry in METHODS.items()} == TITLES
 
 
 def test_table_one_of_a_run_has_its_means_and_blanks(opened, gain):
