@@ -103,9 +103,12 @@ def test_method_has_a_card_with_its_module_setting_and_source(name):
     assert len(found) == 1, f"docs/methods.md needs a section titled … `{name}`"
     card = found[0]
     assert f'setting("{name}"' in card
-    assert re.search(rf"camri\.(modules\.)?{methods.METHODS[name].loss.__name__}\(", card)
+    entry = methods.METHODS[name]
+    knobs = {knob: {0: about.grid[0]} if about.per_class else about.grid[0] for knob, about in entry.knobs.items()}
+    loss = type(entry.make(3, [1, 1, 1], knobs)).__name__
+    assert re.search(rf"camri\.(modules\.)?{loss}\(", card)
     for part in ("**Idea.**", "**Knobs.**", "**Fails when", "**Whose.**", "```math", "losses."):
         assert part in card, f"{name}: {part}"
-    knobs = card.split("**Knobs.**")[1].split("**Fails")[0]
-    for knob in methods.METHODS[name].knobs:
-        assert f"`{knob}`" in knobs, f"{name}: {knob}"
+    described = card.split("**Knobs.**")[1].split("**Fails")[0]
+    for knob in entry.knobs:
+        assert f"`{knob}`" in described, f"{name}: {knob}"

@@ -278,7 +278,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-
 TITLES = {  # of arms that are no methods
     "hardest": "margin against the strongest rival",
     "head_ce": "new cross-entropy head, frozen trunk",
