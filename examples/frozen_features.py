@@ -1,8 +1,8 @@
-"""Features of a frozen backbone, computed once: only a small network on top of them is trained, in seconds.
+"""Compute the features of a frozen backbone once, then train a small network on top in seconds.
 
 Run it: `python examples/frozen_features.py`
 
-The backbone here has random weights, so that nothing is downloaded. Put your own in its place: a timm model with
+The backbone has random weights here, so that nothing is downloaded. Replace it by yours: a timm model with
 `num_classes=0`, a torchvision model with `fc = nn.Identity()`, a transformer's pooled output.
 """
 
@@ -31,7 +31,7 @@ def main() -> dict[str, float]:
     X, y = extract(backbone, data.splits["train"].inputs), names[data.splits["train"].labels]
     X_test, y_test = extract(backbone, data.splits["test"].inputs), names[data.splits["test"].labels]
 
-    # Holds out a part of X by itself to choose the shift of "8"; X_test is for the last word.
+    # The estimator holds out part of X to tune the shift of "8"; X_test is used once.
     model = camri.CamriClassifier(important="8", margin=0.3, epochs=10, random_state=0).fit(X, y)
     predicted = model.predict(X_test)
     print(classification_report(y_test, predicted, digits=3))

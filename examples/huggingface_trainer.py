@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with CAMRI's loss, on a small ViT with random weights: nothing is downloaded.
+"""Train a small ViT (random weights, nothing is downloaded) with CAMRI's loss in Hugging Face's Trainer.
 
 Run it: `python examples/huggingface_trainer.py`
 """
@@ -14,18 +14,18 @@ from camri.data import hold_out, load
 
 
 class CosineViT(ViTForImageClassification):
-    """Its `logits` are cosines. A class of its own, so that `from_pretrained` makes the same head again."""
+    """A ViT whose `logits` are cosines; as a class, so that `from_pretrained` builds the same head."""
 
     def __init__(self, config):
         super().__init__(config)
         camri.replace_head(self, config.num_labels)
 
-    def _init_weights(self, module):  # asked where a checkpoint has no head, or one of another size
+    def _init_weights(self, module):  # called if the checkpoint has no head, or one of another size
         module.reset_parameters() if isinstance(module, camri.CosineHead) else super()._init_weights(module)
 
 
 class CamriTrainer(Trainer):
-    """A Trainer whose loss follows the model to its device and into eval(), where margins are off."""
+    """Trainer that moves the loss to the device and switches it to eval(), where margins are off."""
 
     def __init__(self, *args, loss: torch.nn.Module, **kwargs):
         super().__init__(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""A LightningModule: the loss is a submodule, so Lightning moves, saves and switches it to eval() with the model.
+"""A LightningModule with the loss as a submodule: Lightning moves it, saves it and switches it to eval().
 
 Run it: `python examples/lightning_module.py`
 """

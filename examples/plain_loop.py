@@ -1,4 +1,4 @@
-"""A plain PyTorch loop: a cosine head, CAMRI's loss, and a shift chosen on validation data.
+"""A plain PyTorch loop with a cosine head, CAMRI's loss and a shift tuned on validation data.
 
 Run it: `python examples/plain_loop.py`
 """
@@ -40,7 +40,7 @@ def main(num_epochs: int = 6) -> dict:
             loss(model(images), labels).backward()
             optimizer.step()
         model.eval()
-        loss.eval()  # no margin now, so the figure compares between methods and along the ramp
+        loss.eval()  # the margin is off, so losses compare between methods and along the ramp
         with torch.no_grad():
             val_losses.append(loss(model(val.tensors[0]), val.tensors[1]).item())
 
@@ -49,7 +49,7 @@ def main(num_epochs: int = 6) -> dict:
             logits = loss.logits(model(part.tensors[0]))  # cosines times the scale
         return condense(logits.numpy(), part.tensors[1].numpy(), important=[eight])
 
-    # The recall that costs no validation accuracy. In use, add the shift to the class's logit before argmax.
+    # Raise recall at no cost in validation accuracy. At inference, add the shift to the class's logit before argmax.
     (shift,) = choose_shift(score(val), accuracy_floor=score(val).accuracy()).shift
     (before,), (after,) = score(test).recall().tolist(), score(test).recall(shift).tolist()
     return {"val_losses": val_losses, "recall": before, "shifted": after, "accuracy": score(test).accuracy(shift)}

@@ -2,8 +2,8 @@
 
 Run it: `python examples/timm_model.py`
 
-The neck is a dense layer with batch norm: timm's pooled features come out of a ReLU, so all are positive and no two
-lie more than 90 degrees apart; behind the neck they have the whole sphere.
+The neck is a dense layer with batch norm. timm's pooled features come out of a ReLU, so all are positive and no two lie
+more than 90 degrees apart; after the neck they can point anywhere.
 """
 
 import timm
@@ -26,10 +26,10 @@ def main(name: str = "resnet10t", num_epochs: int = 4) -> dict[str, float]:
     train, val = (as_tensors(data.splits[part]) for part in ("train", "val"))
     loader = DataLoader(train, batch_size=64, shuffle=True, drop_last=True)
 
-    model = timm.create_model(name, pretrained=False, in_chans=1)  # pretrained=True where its weights can be had
+    model = timm.create_model(name, pretrained=False, in_chans=1)  # pretrained=True downloads weights
     camri.replace_head(model, data.num_classes, neck=128)
     loss = camri.CamriLoss(data.num_classes, important={eight: 0.3}, scale=8.0, ramp=len(loader))
-    # No decay on the head: its weight is normalised, so decay would only raise its effective learning rate.
+    # No weight decay on the head: its weight is normalised, so decay would only raise its learning rate.
     head = model.get_classifier()[-1].weight
     trunk = [parameter for parameter in model.parameters() if parameter is not head]
     groups = [{"params": trunk, "weight_decay": 0.05}, {"params": [head], "weight_decay": 0.0}]

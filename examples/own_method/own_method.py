@@ -1,4 +1,4 @@
-"""A method and a trunk of one's own, for studies: a package that names them as entry points in its pyproject.toml.
+"""Add your own method and trunk to studies: a package that names them as entry points in its pyproject.toml.
 
 Run it: `pip install examples/own_method`, then `camri study run examples/own_method/study.toml --out runs/poly`
 """
@@ -17,7 +17,7 @@ from camri.penalties import important_vector
 
 def poly(logits: Tensor, labels: Tensor, epsilon: Tensor, **common: Any) -> Tensor:
     """Poly-1 (Leng et al., 2022), ε at the important classes only: −log h + ε (1 − h), (B, C), (B,), (C,) -> (B,)."""
-    loss = losses.cross_entropy(logits, labels, **common)  # it refuses what does not fit, too
+    loss = losses.cross_entropy(logits, labels, **common)  # it also checks the inputs
     index = labels.long()
     found = torch.softmax(logits.float(), dim=-1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
     return loss + epsilon[index] * (1 - found)
@@ -35,12 +35,12 @@ POLY = Method(
     loss=PolyLoss,
     make=lambda num_classes, class_counts, knobs, **common: PolyLoss(num_classes, knobs["eps"], **common),
     knobs={"eps": Knob((1.0, 2.0, 4.0), neutral=0.0, per_class=True)},
-    base="ce",  # what it is with every knob at its neutral value
+    base="ce",  # the method it becomes with every knob at its neutral value
 )
 
 
 class Pooled(Trunk):
-    """Images (B, in_channels, H, W) -> (B, num_features); all first values come from the generator."""
+    """Images (B, in_channels, H, W) -> (B, num_features); initial weights come from the generator."""
 
     def __init__(self, in_channels: int, num_features: int = 32, generator: torch.Generator | None = None):
         super().__init__()
