@@ -86,6 +86,14 @@ class Rule:
         return choose_shift(scores, accuracy_floor=floor.accuracy, negative=self.negative, prior=floor.prior)
 
 
+def worth(shift: Shift | None, accuracy: float = -np.inf) -> tuple[float, float, float]:
+    """Sort key of a tuned setting: its recall, then its accuracy, then the smaller shift.
+
+    A setting that no shift brings to the floor (None) comes below all others, by its own accuracy.
+    """
+    return (-np.inf, accuracy, 0.0) if shift is None else (shift.value, shift.accuracy, -sum(map(abs, shift.shift)))
+
+
 @dataclass(frozen=True)
 class Pick:
     """The best setting on some validation data, with the accuracy floor and every setting's own best shift there."""
@@ -97,9 +105,7 @@ class Pick:
     @staticmethod
     def of(floor: Floor, shifts: Mapping[str, Shift | None]) -> "Pick":
         """The best of these settings."""
-        found = {key: shift for key, shift in shifts.items() if shift is not None}
-        best = max(found, key=lambda key: (found[key].value, found[key].accuracy, -sum(map(abs, found[key].shift))))
-        return Pick(best, floor, shifts)
+        return Pick(max(shifts, key=lambda key: worth(shifts[key])), floor, shifts)
 
     def only(self, keys: Sequence[str]) -> "Pick":
         """What it would be among these settings; the baseline must be one."""
