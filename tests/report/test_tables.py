@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from camri.methods import setting
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
 from camri.report.tables import (
     angle_records,
