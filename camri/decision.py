@@ -1,29 +1,25 @@
-"""The shift: a constant added to the important classes' scores of a trained model, chosen on held-out data.
+"""Decision rules: how scores become a class, tuned on held-out data, and recalls promised for new data.
 
-It moves any model along a recall–accuracy curve at no cost of training. The curve is exact: between two neighbouring
-breakpoints no image changes its prediction, so sorting them once, O(N log N), gives every state there is.
+A *shift* adds a constant to the important classes' scores before the largest wins. It moves any model along a
+recall–accuracy curve without training. The curve is exact: between two neighbouring breakpoints no prediction changes,
+so sorting them once, O(N log N), gives every state there is.
 
-A recall that new data will have, but for a small chance that is known whatever the number of rows.
-
-Misses of an important class only get fewer as the shift grows. So shifts are tested from the largest down and the last
-that passes is taken, each test with the whole chance of error: Tong, Feng and Li (2018) for rows that are independent,
-Bates et al. (2021) for groups of rows.
+A promise (`assure`) holds for new rows with a known confidence, whatever the number of rows. Misses of an important
+class only become fewer as the shift grows, so shifts are tested from the largest down and the last that passes is
+taken, each test at the full error level: Tong, Feng and Li (2018) for independent rows, Bates et al. (2021) for groups.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from camri.errors import InputError, closest
+from camri.errors import InputError
 from camri.metrics import REST, Array, Scores, divide, pool
 
-Objective = str | Mapping[int, float]
-Utility = Callable[[Array, Array], Array]
-MOST_ROUNDS = 10  # over all important classes, when each has a shift of its own
 # With 70 validation rows the model that a fit hands over is two points less accurate on fresh rows than cross-entropy
 # without a prior, 0.3 with one of 250 rows, as accurate with 500 (docs/log.md).
 PRIOR_ROWS = 500
@@ -183,8 +179,7 @@ def _own_gain(scores: Scores, shift: float) -> Array:
 class Shift:
     """A chosen shift (one number a class) with what it reaches on the data it was chosen on.
 
-    `value` is what was maximised: the mean or the least recall, or minus what is missing to the floors. With a prior
-    `accuracy` is what is to be expected.
+    `value` is the mean recall. With a prior, `accuracy` is the expected one.
     """
 
     shift: tuple[float, ...]
@@ -197,22 +192,17 @@ def choose_shift(
     scores: Scores | Sequence[Scores],
     *,
     accuracy_floor: float,
-    objective: Objective = "mean",
-    each: bool = False,
     negative: bool = False,
     prior: Prior | None = None,
     gain: Array | None = None,
 ) -> Shift | None:
-    """The shift with the best recall at no less than the accuracy floor; None where no shift reaches the floor.
+    """Find the shift with the best mean recall at no less than the accuracy floor; None where no shift reaches it.
 
-    scores: held-out data, of one model or of several that are to share a shift (their counts add up).
-    objective: "mean" or "min" of the important classes' recalls, or {class: floor}: as little as possible missing to
-    these recalls, and no more shift than that takes. Equal values: the smaller shift.
-    each: one shift for every important class instead of a common one.
-    negative: whether a shift may lower an important class.
-    prior: the floor is kept by the accuracy to expect, and not by that of these rows, whose luck a shift would use up;
-    of equal values it takes that nearest to the baseline.
-    gain: what the prior takes for its probabilities (see `Prior.weigh`).
+    scores: held-out data of one model, or of several that share a shift (their counts add up).
+    negative: whether a shift may lower the important classes.
+    prior: the floor is kept by the expected accuracy instead of that of these rows, whose chance a shift would exploit.
+    gain: replaces the model's own probabilities in the prior (see `Prior.weigh`).
+    Of equal recalls the smallest shift wins; with a prior, the one nearest to the baseline.
 
     >>> from camri.metrics import condense
     >>> scores = condense(np.array([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]]), [1, 1, 0], (1,))
@@ -230,90 +220,19 @@ def choose_shift(
     if not pooled.num.all():
         empty = [index for index, num in zip(pooled.important, pooled.num, strict=True) if not num]
         raise InputError(f"important classes {empty} have no held-out data: their shift cannot be chosen")
-    if each and prior is not None:
-        raise InputError("a prior is for one shift of all important classes; leave out each or the prior")
-    value = value_of(objective, pooled.important)
-
-    def feasible(recall: Array, accuracy: Array) -> Array:
-        return np.where(accuracy >= accuracy_floor - SLACK, value(recall), -np.inf)
-
-    def priced(price: float) -> Utility:
-        return lambda recall, accuracy: accuracy + price * value(recall)
-
     curve = trace(pooled)
-    lowest = -np.inf if negative else 0.0
+    accuracy, distance = curve.accuracy, np.abs(curve.shift)
     if prior is not None:
         num_rows = len(pooled) if isinstance(scores, Scores) else len(scores[0])  # several models of the same rows
-        expected = prior.weigh(pooled, curve, num_rows, gain)
-        reached = np.where(curve.shift >= lowest, feasible(curve.recall, expected), -np.inf)
-        if reached.max() == -np.inf:
-            return None
-        state = _best(reached, curve.shift - curve.shift[prior.start(curve)], -np.inf)
-        shift = (float(curve.shift[state]),) * len(pooled.important)
-        return Shift(shift, float(reached[state]), tuple(curve.recall[state].tolist()), float(expected[state]))
-    state = _best(feasible(curve.recall, curve.accuracy), curve.shift, lowest)
-    starts = [np.full(len(pooled.important), curve.shift[state])]
-    if each and len(pooled.important) > 1:
-        # A class raised first would spend all the accuracy there is to spend. So climb at several prices of accuracy,
-        # where every class pays its own way, and only then from each point that was reached under the floor itself.
-        for price in [0.0, *np.geomspace(0.01, 10.0, 13)]:
-            starts.append(_climb(pooled, _climb(pooled, starts[0], priced(price), lowest), feasible, lowest))
-    worths = [_worth(pooled, shift, feasible) for shift in starts]
-    worth, best = max(zip(worths, starts, strict=True), key=lambda one: (one[0], -np.abs(one[1]).sum()))
-    if worth == -np.inf:
+        accuracy = prior.weigh(pooled, curve, num_rows, gain)
+        distance = np.abs(curve.shift - curve.shift[prior.start(curve)])
+    allowed = (accuracy >= accuracy_floor - SLACK) & (curve.shift >= (-np.inf if negative else 0.0))
+    if not allowed.any():
         return None
-    return Shift(tuple(best.tolist()), worth, tuple(pooled.recall(best).tolist()), pooled.accuracy(best))
-
-
-def value_of(objective: Objective, important: tuple[int, ...]) -> Callable[[Array], Array]:
-    """What an objective makes of recalls: (K, I) -> (K,), the higher the better.
-
-    >>> value_of("min", (3, 5))(np.array([[0.5, 0.9], [0.8, 0.7]])).tolist()
-    [0.5, 0.7]
-    """
-    if isinstance(objective, Mapping):
-        if set(objective) != set(important) or not all(0 <= floor <= 1 for floor in objective.values()):
-            raise InputError(f"recall floors {dict(objective)} are not allowed; give 0 … 1 for each of {important}")
-        floors = np.array([objective[index] for index in important])
-        return lambda recall: -np.maximum(floors - recall, 0.0).sum(axis=1)
-    if objective == "mean":
-        return lambda recall: recall.mean(axis=1)
-    if objective == "min":
-        return lambda recall: recall.min(axis=1)
-    raise InputError(
-        f"objective={objective!r} is unknown; {closest(objective, ['mean', 'min'])}, or a floor a class",
-        argument="objective",
-    )
-
-
-def _worth(scores: Scores, shift: Array, utility: Utility) -> float:
-    return float(utility(scores.recall(shift)[None], np.array([scores.accuracy(shift)]))[0])
-
-
-def _best(worth: Array, shift: Array, lowest: float) -> int:
-    worth = np.where(shift >= lowest, worth, -np.inf)
-    return int(np.where(worth == worth.max(), np.abs(shift), np.inf).argmin())
-
-
-def _climb(scores: Scores, start: Array, utility: Utility, lowest: float) -> Array:
-    """A shift that no change of a single class's part improves, reached from the start class by class."""
-    shift = start.copy()
-    for _ in range(MOST_ROUNDS):
-        previous = shift.copy()
-        for i, index in enumerate(scores.important):
-            others = scores.shifted(shift)
-            others[:, i] = -np.inf
-            rival, bar = others.argmax(axis=1), np.maximum(others.max(axis=1), 0.0)
-            before = np.where(bar > 0, np.array(scores.important)[rival], REST)
-            curve = _sweep(scores, bar - scores.shifted()[:, i], before, np.full(len(scores), index))
-            worth = utility(curve.recall, curve.accuracy)
-            now = _worth(scores, shift, utility)
-            best = _best(worth, curve.shift, lowest)
-            if worth[best] > now or (worth[best] == now and abs(curve.shift[best]) < abs(shift[i])):
-                shift[i] = curve.shift[best]
-        if np.array_equal(previous, shift):
-            break
-    return shift
+    reached = np.where(allowed, curve.mean_recall, -np.inf)
+    state = int(np.where(reached == reached.max(), distance, np.inf).argmin())
+    shift = (float(curve.shift[state]),) * len(pooled.important)
+    return Shift(shift, float(reached[state]), tuple(curve.recall[state].tolist()), float(accuracy[state]))
 
 
 @dataclass(frozen=True, eq=False)

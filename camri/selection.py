@@ -1,16 +1,11 @@
-"""Trials by their scores: with the test images' for a judge, without them for those who choose.
+"""From trials to a chosen setting, and its judgement.
 
-The honest rule's first step: validation scores to a chosen setting; test scores are not known here.
-
-The honest rule's second step: a finished choice on the test images, beside the baseline and the controls.
-
-The paper's rule, which chooses by the test images it is shown on; kept to reproduce the paper's tables.
-
-Two settings by their whole curves: accuracy or false alarms at equal recall, where no shift has to be chosen.
-
-Near its best accuracy a curve is flat, so the recall reached at a given accuracy is a noisy number: on CIFAR-10's cat,
-ten trials, shifted cross-entropy's has a standard deviation of 5.4 points over seeds. The accuracy at a given recall
-has one of 0.2 (results/cifar10).
+`choose` is given validation scores and nothing else; `judge` takes its finished choice and opens the test scores of the
+chosen setting and of the controls, of no other. `choose_as_paper` is the paper's rule, which chooses by the test
+images, kept to reproduce its tables. `compare_curves` compares two settings at equal recall, where no shift has to be
+chosen: near its best accuracy a curve is flat, so the recall reached at a given accuracy is noisy (CIFAR-10's cat, ten
+trials of shifted cross-entropy: a standard deviation of 5.4 points over seeds; of accuracy at a given recall 0.2;
+results/cifar10).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,7 +15,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from camri.decision import SLACK, Objective, Prior, Shift, choose_shift, trace, value_of
+from camri.decision import SLACK, Prior, Shift, choose_shift, trace
 from camri.errors import InputError, closest
 from camri.metrics import Array, Reliability, Scores, divide, pool, reliability
 from camri.stats import FALL, Difference, compare
@@ -61,7 +56,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Floor:
-    """The least accuracy allowed; with a prior it is kept by the accuracy to expect (see `posthoc.Prior`)."""
+    """The least accuracy allowed; with a prior it is kept by the accuracy to expect (see `decision.Prior`)."""
 
     accuracy: float
     prior: Prior | None = None
@@ -69,36 +64,34 @@ class Floor:
 
 @dataclass(frozen=True)
 class Rule:
-    """How recall is weighed and shifts are made (see `posthoc.choose_shift`), and how much accuracy may be lost.
+    """How much accuracy may be lost, and how shifts are tuned.
 
-    `prior_rows`: how many rows count for the expectation that no setting is more accurate than the baseline.
+    `negative`: a penalty that overshot may be shifted back; it trains a curve, not a point of it. `prior_rows`: weight,
+    in rows, of the expectation that no setting is more accurate than the baseline.
     """
 
-    objective: Objective = "mean"
-    each: bool = False
-    negative: bool = True  # a penalty that overshot is shifted back: it trains a curve, not a point of it
-    tolerance: float = 0.0
+    negative: bool = True
+    max_accuracy_drop: float = 0.0
     prior_rows: int = 0
 
     def floor(self, baseline: Validation) -> Floor:
-        """The least accuracy allowed: that of the unshifted baseline, less the tolerance."""
+        """The least accuracy allowed: that of the unshifted baseline, less `max_accuracy_drop`."""
         pooled = pool(list(baseline.scores.values()))
-        return Floor(pooled.accuracy() - self.tolerance, Prior.of(pooled, self.prior_rows) if self.prior_rows else None)
+        prior = Prior.of(pooled, self.prior_rows) if self.prior_rows else None
+        return Floor(pooled.accuracy() - self.max_accuracy_drop, prior)
 
     def tune(self, setting: Validation, floor: Floor) -> Shift | None:
         """The setting's best shift, one for all its seeds; None where none reaches the floor."""
-        return choose_shift(
-            list(setting.scores.values()),
-            accuracy_floor=floor.accuracy,
-            objective=self.objective,
-            each=self.each,
-            negative=self.negative,
-            prior=floor.prior,
-        )
+        scores = list(setting.scores.values())
+        return choose_shift(scores, accuracy_floor=floor.accuracy, negative=self.negative, prior=floor.prior)
 
-    def value(self, scores: Scores, shift: Sequence[float]) -> float:
-        """What the rule maximises: a model's recall with a shift, as the objective weighs it."""
-        return float(value_of(self.objective, scores.important)(scores.recall(shift)[None])[0])
+
+def worth(shift: Shift | None, accuracy: float = -np.inf) -> tuple[float, float, float]:
+    """Sort key of a tuned setting: its recall, then its accuracy, then the smaller shift.
+
+    A setting that no shift brings to the floor (None) comes below all others, by its own accuracy.
+    """
+    return (-np.inf, accuracy, 0.0) if shift is None else (shift.value, shift.accuracy, -sum(map(abs, shift.shift)))
 
 
 @dataclass(frozen=True)
@@ -112,9 +105,7 @@ class Pick:
     @staticmethod
     def of(floor: Floor, shifts: Mapping[str, Shift | None]) -> "Pick":
         """The best of these settings."""
-        found = {key: shift for key, shift in shifts.items() if shift is not None}
-        best = max(found, key=lambda key: (found[key].value, found[key].accuracy, -sum(map(abs, found[key].shift))))
-        return Pick(best, floor, shifts)
+        return Pick(max(shifts, key=lambda key: worth(shifts[key])), floor, shifts)
 
     def only(self, keys: Sequence[str]) -> "Pick":
         """What it would be among these settings; the baseline must be one."""
@@ -346,7 +337,7 @@ def _rule_for(setting: Validation, rule: Rule, pick: Pick, group: frozenset[int]
     whole = others if others.scores else setting
     # Where it keeps the floor as it is, no common shift down is better: recall never falls with the shift.
     is_kept = pool(list(whole.scores.values())).accuracy() >= pick.floor.accuracy
-    if not rule.negative or (is_kept and not rule.each and pick.floor.prior is None):
+    if not rule.negative or (is_kept and pick.floor.prior is None):
         return replace(rule, negative=False)
     shift = rule.tune(whole, pick.floor)
     return replace(rule, negative=shift is None or min(shift.shift) < 0)

@@ -1,11 +1,10 @@
-"""How sure a number is: means and intervals, paired comparisons over images and seeds, and what choosing the best adds.
+"""How sure a number is: means and intervals, and paired comparisons over images and seeds.
 
 Two things are random in a comparison: which images are in the test set, and which seeds were drawn. The images are the
 same for every seed and for both arms, so a comparison is a table, seeds × images, of differences between two arms.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -286,66 +285,3 @@ def holm(p_values: ArrayLike) -> Array:
     corrected = np.empty_like(values)
     corrected[order] = np.minimum(stepped, 1.0)
     return corrected
-
-
-class Debiased(NamedTuple):
-    """A chosen setting's gain over the baseline: as it appears, and as it would be on fresh seeds and images."""
-
-    apparent: float
-    corrected: float
-
-
-def debias_choice(
-    correct: Array,
-    is_important: Array,
-    choose: Callable[[Array, Array], int | None],
-    *,
-    seed: int,
-    parts: Array | None = None,
-    num_draws: int = 200,
-) -> Debiased:
-    """The recall gain of the best of K settings, less what choosing it on the same data adds.
-
-    correct: bool (K, S, N), settings × seeds × images, the baseline first; is_important: bool (N,).
-    choose: (recall (K,), accuracy (K,)) -> the chosen setting, or None to stay with the baseline.
-    parts: labels (N,); recall is then the mean over the important classes of theirs.
-
-    Out-of-bag, after BBC-CV (Tsamardinos 2018): draw seeds and images with replacement, choose on them, and take the
-    gain on the seeds and images not drawn. It needs no new training, follows any rule of choice, and speaks about the
-    size of the gain; a max-statistic permutation would speak about its existence only. A draw holds some 63 % of the
-    seeds, so it chooses a little worse than the rule on all of them: an underestimate where settings truly differ.
-    One seed cannot be left out; the correction is then for images alone.
-
-    >>> luck = np.random.default_rng(5).random((20, 5, 200)) < 0.8
-    >>> found = debias_choice(luck, np.arange(200) < 40, lambda recall, accuracy: int(recall.argmax()), seed=0)
-    >>> round(found.apparent, 3), round(found.corrected, 3)
-    (0.055, 0.006)
-    """
-    num_settings, num_seeds, num_images = correct.shape
-    cells = correct.reshape(-1, num_images).astype(np.float32)
-    mask = np.asarray(is_important, dtype=bool)
-    marks = np.zeros(num_images, dtype=int) if parts is None else np.asarray(parts)
-    masks = [mask & (marks == mark) for mark in np.unique(marks[mask])]
-    rng = np.random.default_rng(seed)
-    recalls = np.mean([correct[:, :, part].mean(axis=(1, 2)) for part in masks], axis=0)
-    chosen = choose(recalls, correct.mean(axis=(1, 2)))
-    apparent = 0.0 if chosen is None else float(recalls[chosen] - recalls[0])
-    images = np.zeros((num_draws, num_images))
-    for part in map(np.flatnonzero, (*masks, ~mask)):
-        images[:, part] = rng.multinomial(len(part), np.full(len(part), 1 / max(len(part), 1)), size=num_draws)
-    seeds = rng.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), size=num_draws).astype(np.float64)
-    left_out = (seeds == 0) if num_seeds > 1 else np.ones((num_draws, 1))
-
-    def mean_over(weights: Array, seed_weights: Array) -> Array:
-        sums = (cells @ weights.T.astype(np.float32)).reshape(num_settings, num_seeds, -1)
-        whole = weights.sum(axis=1) * seed_weights.sum(axis=1)
-        return np.einsum("ksd,ds->kd", sums, seed_weights) / np.maximum(whole, 1e-9)
-
-    accuracy = mean_over(images, seeds)
-    recall = np.mean([mean_over(images * part, seeds) for part in masks], axis=0)
-    outside = np.mean([mean_over((images == 0) & part, left_out) for part in masks], axis=0)
-    gains = []
-    for draw in np.flatnonzero(left_out.any(axis=1)):
-        picked = choose(recall[:, draw], accuracy[:, draw])
-        gains.append(0.0 if picked is None else float(outside[picked, draw] - outside[0, draw]))
-    return Debiased(apparent, float(np.mean(gains)))

@@ -14,7 +14,6 @@ from camri.stats import (
     _seed_variance,
     _Variance,
     compare,
-    debias_choice,
     design_effect,
     holm,
     summarise,
@@ -359,53 +358,6 @@ def test_holm_by_hand():
     given = np.array([0.01, 0.04])
     assert holm(given).tolist() == [0.02, 0.04]
     assert given.tolist() == [0.01, 0.04], "what is given stays as it is"
-
-
-def test_the_correction_takes_away_luck_and_leaves_a_true_gain():
-    important = np.arange(150) < 50
-
-    def best(recall, accuracy):
-        return int(recall.argmax())
-
-    apparent, corrected, true_gain = [], [], []
-    for study in range(300):
-        rng = np.random.default_rng(study)
-        level = 0.75 + rng.normal(0, 0.04, (21, 8, 1)) - 0.2 * rng.random(150)  # seeds and images differ
-        equal = rng.random((21, 8, 150)) < level
-        found = debias_choice(equal, important, best, seed=study, num_draws=60)
-        apparent.append(found.apparent)
-        corrected.append(found.corrected)
-        level[7] += 0.12
-        true_gain.append(debias_choice(rng.random((21, 8, 150)) < level, important, best, seed=study, num_draws=60))
-    assert np.mean(apparent) > 0.03
-    low, high = summarise(corrected)[3:]
-    assert low < 0 < high
-    assert high < 0.01
-    assert np.mean([found.corrected for found in true_gain]) > 0.08
-
-
-def test_the_correction_takes_away_the_luck_of_images_too():
-    # Each setting has images of its own that suit it, whatever the seed: only images left out tell.
-    apparent, corrected = [], []
-    for study in range(200):
-        rng = np.random.default_rng(study)
-        suits = np.repeat(rng.random((21, 1, 100)) < 0.7, 6, axis=1)
-        found = debias_choice(
-            suits, np.arange(100) < 50, lambda recall, accuracy: int(recall.argmax()), seed=study, num_draws=60
-        )
-        apparent.append(found.apparent)
-        corrected.append(found.corrected)
-    assert np.mean(apparent) > 0.08
-    assert abs(np.mean(corrected)) < 0.012
-
-
-def test_the_correction_of_staying_with_the_baseline_is_nothing():
-    luck = np.random.default_rng(0).random((4, 3, 40)) < 0.7
-    assert debias_choice(luck, np.arange(40) < 9, lambda recall, accuracy: None, seed=0) == (0.0, 0.0)
-    single = debias_choice(luck[:, :1], np.arange(40) < 9, lambda recall, accuracy: 2, seed=0)
-    recalls = luck[:, 0, :9].mean(axis=1)
-    np.testing.assert_allclose(single.apparent, recalls[2] - recalls[0])
-    assert single.corrected == pytest.approx(single.apparent, abs=0.06)  # no choice, no luck of having chosen
 
 
 def test_shares_do_not_differ_by_more_than_all_of_it():

@@ -59,7 +59,7 @@ def pick_model(setting: Validation, floor: Floor, rule: Rule) -> tuple[int, tupl
     def worth(seed: int) -> tuple[float, float]:
         scores = setting.scores[seed]
         accuracy = scores.accuracy(shift)
-        return (rule.value(scores, shift) if accuracy >= floor.accuracy - SLACK else -np.inf), accuracy
+        return (float(scores.recall(shift).mean()) if accuracy >= floor.accuracy - SLACK else -np.inf), accuracy
 
     return max(sorted(setting.scores), key=worth), shift
 
@@ -116,7 +116,7 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
                 arms[-1].correct, arms[0].correct, labels, reading.run.groups("test"), column.indices, reading.classes
             ),
             over_shifted=None if is_baseline else Interval.of(best.gain),
-            gain_is_shown=is_sure(best, p, reading.rule.tolerance) and not is_baseline,
+            gain_is_shown=is_sure(best, p, reading.rule.max_accuracy_drop) and not is_baseline,
             is_unanimous=is_baseline or set(best.judgement.arms["chosen"].keys) == {final.key},
             setting=Setting.from_json(final.rows[0].setting),
             seed=seed,

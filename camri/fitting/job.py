@@ -60,7 +60,7 @@ class Stages:
 
     def __init__(self, request: Request, journal: Journal, workshop: Trainer, began: float):
         self.request, self.journal, self.workshop = request, journal, workshop
-        self.rule = Rule(tolerance=request.tolerance, prior_rows=PRIOR_ROWS)
+        self.rule = Rule(max_accuracy_drop=request.tolerance, prior_rows=PRIOR_ROWS)
         self.pace = workshop.pace
         if (trial_s := journal.get("trial_s")) is not None:
             self.pace.expected_s = trial_s * self.pace.parallel

@@ -33,7 +33,7 @@ from camri.selection import CurveFigure, Gap, common_range, compare_curves
 from camri.stats import Difference, compare
 from camri.study.reader import RunReader, SettingResults
 from camri.study.schema import Row
-from camri.study.verdict import SEED, ColumnVerdict, correct_several, same_scale
+from camri.study.verdict import SEED, ColumnVerdict, control_among, correct_several
 from camri.text import quoted
 
 CHOSEN = "The setting is the method’s best on validation data."
@@ -61,7 +61,7 @@ def gap_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> list[d
 
 def _gap(reading: RunReader, one: ColumnVerdict, setting: SettingResults) -> dict[str, Any] | None:
     assert one.baseline is not None
-    theirs, control = _by_seed(one.baseline), same_scale(setting, one.settings)
+    theirs, control = _by_seed(one.baseline), control_among(setting, one.settings)
     rows = [row for row in setting.rows if row.seed in theirs]
     if not rows:
         return None

@@ -13,19 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from camri import methods
-from camri.decision import Shift
 from camri.engine.spec import Training
 from camri.errors import InputError, closest
 from camri.files import replacing
-from camri.methods import Setting
-from camri.selection import Floor, Rule, Validation
+from camri.methods import BASELINE, Setting
+from camri.selection import Floor, Rule, Validation, worth
 from camri.study.important import name_column
 from camri.study.paper import find_schedule
 from camri.study.spec import Grid, Point, Study
 from camri.study.store import ColumnFacts, Row, Run
 
-BASELINE = "ce"
-CONTROL = "l2softmax"  # at the scale of every finalist that has one: what a margin adds is seen only beside it
 NUM_SEEDS = 10
 
 
@@ -115,7 +112,8 @@ class Pool:
         }
         if not reached:
             return None
-        point = max(reached, key=lambda point: self._worth(*reached[point]))
+        accuracy = {point: self._accuracy(self.rows[setting.key]) for point, (setting, _) in reached.items()}
+        point = max(reached, key=lambda point: worth(reached[point][1], accuracy[point]))
         setting, shift = reached[point]
         rows = self.rows[setting.key]
         return Finalist(
@@ -126,13 +124,10 @@ class Pool:
             num_settings=len(reached),
             num_seeds=len(rows),
             recall=float("nan") if shift is None else shift.value,
-            accuracy=self._accuracy(rows) if shift is None else shift.accuracy,
+            accuracy=accuracy[point] if shift is None else shift.accuracy,
             reaches_floor=shift is not None,
             edges=_edges(method, point, list(reached)),
         )
-
-    def _worth(self, setting: Setting, shift: Shift | None) -> tuple[float, float]:
-        return (-np.inf, self._accuracy(self.rows[setting.key])) if shift is None else (shift.value, shift.accuracy)
 
     def _accuracy(self, rows: Sequence[Row]) -> float:
         return float(np.mean([row.accuracy[self.split] for row in rows]))
@@ -192,9 +187,9 @@ def make_finals(
     for one in finalists:
         place = list(columns).index(frozenset(one.column.resolved))
         grids.setdefault(one.method, [[] for _ in columns])[place].append(one.point)
-        values = dict(one.setting.knobs)
-        if one.setting.head == "cosine":
-            grids.setdefault(CONTROL, [[] for _ in columns])[place].append((float(values["s"]),))  # type: ignore[arg-type]
+        if (control := methods.control_of(one.setting)) is not None:
+            values = tuple(float(value) for _, value in control.knobs if not isinstance(value, tuple))
+            grids.setdefault(control.method, [[] for _ in columns])[place].append(values)
     return screening.with_(
         name=f"{screening.name}.finals",
         important=[name_column(column.resolved, run.classes) for column in columns.values()],
@@ -222,8 +217,9 @@ def _fresh(used: Collection[int], seeds: Sequence[int] | None) -> list[int]:
     both = sorted(set(seeds) & set(used))
     if both:
         raise InputError(
-            f"seeds {', '.join(map(str, both))} were used in the screening, whose luck the finalists would keep; give "
-            "others, or leave --seeds out"
+            f"seeds={', '.join(map(str, both))} chose the finalists in the screening, so they would flatter them; give "
+            "others, or leave seeds out",
+            argument="seeds",
         )
     return list(seeds)
 
@@ -236,7 +232,7 @@ def _training(screening: Training, schedule: str | None, epochs: int | None) -> 
 
 
 def write_study(study: Study, path: Path) -> None:
-    """Nothing; the study's JSON is in the file, whole or not at all."""
+    """Write the study's JSON, whole or not at all."""
     with replacing(path, "; choose another file with --out") as part:
         part.write_text(json.dumps(study.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -248,5 +244,5 @@ def find_column(columns: Sequence[ColumnFacts], text: str) -> ColumnFacts:
     found = by_title.get(text.replace(" ", "")) or by_number.get(text)
     if found is None:
         named = ", ".join(f"{one.number} ({one.title})" for one in columns)
-        raise InputError(f"--column {text} is not a column of the run; choices: {named}")
+        raise InputError(f"column={text!r} is not a column of the run; choices: {named}", argument="column")
     return found

@@ -1,4 +1,4 @@
-"""A run as the report reads it: columns, settings with their outcomes, scores. No torch."""
+"""A run opened to read: columns, settings with their outcomes, scores. Needs no torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from camri.errors import InputError
-from camri.methods import BASELINE, in_order
+from camri.methods import BASELINE, Setting, in_order
 from camri.metrics import Array, Scores
 from camri.selection import Candidate, Measured, Rule, Trial, Validation
 from camri.study import run_folder
@@ -35,6 +35,10 @@ class SettingResults:
     def seeds(self) -> tuple[int, ...]:
         return tuple(row.seed for row in self.rows)
 
+    @property
+    def setting(self) -> Setting:
+        return Setting.from_json(self.rows[0].setting)
+
     def value(self, knob: str) -> float:
         """A knob's value; of one for each important class the largest."""
         found = self.knobs[knob]
@@ -58,10 +62,10 @@ class Progress:
 class RunReader:
     """A run, opened to read. Use it as a context manager.
 
-    with Reading("runs/x") as reading:
+    with RunReader("runs/x") as reading:
         print(reading.columns, reading.progress())
 
-    `on_step` hears what is being worked out and which part of all is done: of many trials that takes a while.
+    `on_step(step, share)` is called with what is being computed and which share of the work is done.
     """
 
     def __init__(self, folder: str | Path, on_step: Callable[[str, float], None] | None = None):
@@ -81,7 +85,7 @@ class RunReader:
         self.run.close()
 
     def begin(self, step: str) -> None:
-        """Nothing; `on_step` is told. Every column is judged, then its curves are compared, then all is drawn."""
+        """Report a step to `on_step`: every column is judged, then its curves are compared, then all is drawn."""
         if self._on_step is not None:
             self._on_step(step, min(1.0, self._num_steps / (2 * len(self.columns) + 1)))
         self._num_steps += 1

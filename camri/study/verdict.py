@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from camri.methods import BASELINE
+from camri.methods import BASELINE, control_of
 from camri.metrics import Array
-from camri.selection import Choice, Judgement, Measured, PaperChoice, choose, choose_as_paper, judge
+from camri.selection import Choice, Judgement, Measured, PaperChoice, choose, choose_as_paper, judge, worth
 from camri.stats import Difference, compare, holm
 from camri.study.reader import RunReader, SettingResults, measure
 from camri.study.store import ColumnFacts
@@ -151,13 +151,10 @@ def gain_over_shifted(judged: Judged, arm: str, labels: Array, groups: Array | N
 def _best_of(choice: Choice, rivals: Sequence[SettingResults]) -> SettingResults:
     """The best of a method's own settings on validation data; where no shift reaches the floor, the most accurate."""
 
-    def worth(one: SettingResults) -> tuple[float, float]:
-        shift = choice.final.shifts.get(one.key)
-        if shift is None:
-            return -np.inf, float(np.mean([row.accuracy["val"] for row in one.rows]))
-        return shift.value, shift.accuracy
+    def rank(one: SettingResults) -> tuple[float, float, float]:
+        return worth(choice.final.shifts.get(one.key), float(np.mean([row.accuracy["val"] for row in one.rows])))
 
-    return max(rivals, key=worth)
+    return max(rivals, key=rank)
 
 
 def _distinct(settings: Sequence[SettingResults], baseline: SettingResults) -> list[SettingResults]:
@@ -177,7 +174,7 @@ def _judge(
     by_key = {one.key: one for one in _distinct(rivals, baseline)}
     choice = among_all.only([baseline.key, *by_key])
     final = by_key.get(choice.final.key, baseline)
-    control = same_scale(final, settings)
+    control = control_among(final, settings)
     picked = {choice.final.key, *(pick.key for _, pick in choice.folds)} - {baseline.key}
     if control is not None:
         picked.add(control.key)
@@ -193,17 +190,8 @@ def _judge(
     return Judged(choice, judgement, final, control)
 
 
-def same_scale(final: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
-    """L2-softmax at the setting's scale with all its seeds, if it is not that setting itself."""
-    if "s" not in final.knobs:
-        return None
-    for one in settings:
-        is_plain = one.method == "l2softmax" or (one.method in ("camri", "arcface") and one.value("m") == 0)
-        if (
-            is_plain
-            and one.value("s") == final.value("s")
-            and one.key != final.key
-            and set(final.seeds) <= set(one.seeds)
-        ):
-            return one
-    return None
+def control_among(final: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
+    """The trained control of a setting (see `methods.control_of`) with all its seeds; None where there is none."""
+    control = control_of(final.setting)
+    trained = (one for one in settings if control is not None and one.key == control.key)
+    return next((one for one in trained if set(final.seeds) <= set(one.seeds)), None)

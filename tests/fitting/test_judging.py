@@ -259,7 +259,7 @@ def test_finals_without_cross_entropy_claim_nothing(tmp_path):
 
 def test_accuracy_that_may_be_given_up_is_not_held_against_a_method(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run", seeds=4, sharpness={"camri": 0.5}, num_images=2000)
-    monkeypatch.setattr(claims.RunReader, "rule", Rule(tolerance=0.05))
+    monkeypatch.setattr(claims.RunReader, "rule", Rule(max_accuracy_drop=0.05))
     claim = claim_of(folder, None, "plain", 1)
     assert claim.over_shifted.low > 0
     assert claim.steps[-1].accuracy_gain.high < 0

@@ -34,7 +34,7 @@ def test_a_candidate_is_worth_what_it_reaches_with_its_shift_over_the_seeds_it_s
     lost = weigh(Validation("x", {0: hopeless}), ce, Rule())
     assert lost == searching.Worth(False, 0.0, 0.6, 0.0, 0.0)
     assert lost.missing == pytest.approx(0.2)
-    kept = weigh(Validation("x", {0: hopeless}), ce, Rule(tolerance=0.25))
+    kept = weigh(Validation("x", {0: hopeless}), ce, Rule(max_accuracy_drop=0.25))
     assert kept.is_kept
     assert kept.missing == pytest.approx(0.55 - kept.accuracy)
     assert weigh(Validation("x", {5: ahead}), ce, Rule()) == searching.Worth(False, 0.0, 0.0, 0.0, 1.0)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from camri.methods import setting
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
 from camri.report.tables import (
     angle_records,
@@ -25,7 +26,7 @@ from camri.report.tables import (
 )
 from camri.selection import Measured, PaperChoice
 from camri.study.reader import RunReader
-from camri.study.verdict import choose_paper, correct_for_columns, same_scale
+from camri.study.verdict import choose_paper, control_among, correct_for_columns
 from tests.report.conftest import make_run
 from tools import paper_print
 
@@ -131,26 +132,23 @@ def test_without_validation_data_there_is_no_honest_table(opened, no_validation)
     assert len(table_one([(reading, verdicts)]).groups) == 3
 
 
-def test_the_control_has_no_margin_thesame_scale_and_all_the_seeds():
-    def planned(key, method, m, s, seeds=(0, 1)):
-        knobs = {"m": m, "s": s}
-        return SimpleNamespace(key=key, method=method, knobs=knobs, value=knobs.get, seeds=seeds)
+def test_the_control_has_no_margin_the_same_scale_and_all_the_seeds():
+    def planned(made, seeds=(0, 1)):
+        return SimpleNamespace(key=made.key, setting=made, seeds=seeds)
 
-    final = planned("final", "camri", 0.2, 8)
+    final = planned(setting("camri", 3, m=0.2, s=8))
     others = [
         final,
-        planned("margin", "camri", 0.1, 8),
-        planned("scale", "camri", 0, 16),
-        planned("seeds", "l2softmax", None, 8, seeds=(0,)),
-        planned("other", "cosface", 0, 8),
+        planned(setting("camri", 3, m=0.1, s=8)),
+        planned(setting("camri", 3, m=0, s=16)),
+        planned(setting("l2softmax", s=8), seeds=(0,)),
     ]
-    for method in ("camri", "arcface", "l2softmax"):
-        control = planned("control", method, None if method == "l2softmax" else 0, 8, seeds=(0, 1, 2))
-        assert same_scale(final, [*others, control]) is control
-    assert same_scale(final, others) is None
-    plain = planned("plain", "camri", 0, 8)
-    assert same_scale(plain, [plain]) is None
-    assert same_scale(SimpleNamespace(knobs={"w": 4}), others) is None
+    for plain in (setting("camri", 3, m=0, s=8), setting("arcface", m=0, s=8), setting("l2softmax", s=8)):
+        control = planned(plain, seeds=(0, 1, 2))
+        assert control_among(final, [*others, control]) is control
+        assert control_among(control, [control]) is None
+    assert control_among(final, others) is None
+    assert control_among(planned(setting("wce", 3, w=4)), others) is None
 
 
 def test_p_values_are_corrected_for_the_columns_and_unknown_ones_stay_so():

@@ -207,7 +207,7 @@ def test_two_columns_that_turned_out_to_be_one_class_are_one_in_the_finals(run):
 def test_finals_keep_away_from_the_screenings_seeds(run):
     found = find_finalists(run, ["camri"])
     assert make_finals(run, found, seeds=range(3)).seeds == (0, 1, 2)
-    with pytest.raises(InputError, match="seeds 100, 101 were used in the screening"):
+    with pytest.raises(InputError, match="seeds=100, 101 chose the finalists"):
         make_finals(run, found, seeds=range(99, 105))
 
 
@@ -231,7 +231,7 @@ def test_a_column_by_its_name_or_number(tmp_path, data):
         columns = run.columns()
         assert find_column(columns, "corner") is columns[1]
         assert find_column(columns, "1") is columns[1]
-        with pytest.raises(InputError, match=r"--column ring is not a column of the run; choices: 0 \(column\), 1"):
+        with pytest.raises(InputError, match=r"column='ring' is not a column of the run; choices: 0 \(column\), 1"):
             find_column(columns, "ring")
 
 
