@@ -32,7 +32,6 @@ class PolyLoss(Criterion):
 
 POLY = Method(
     title="Poly-1",
-    loss=PolyLoss,
     make=lambda num_classes, class_counts, knobs, **common: PolyLoss(num_classes, knobs["eps"], **common),
     knobs={"eps": Knob((1.0, 2.0, 4.0), neutral=0.0, per_class=True)},
     base="ce",  # the method it becomes with every knob at its neutral value
