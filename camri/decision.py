@@ -103,9 +103,12 @@ def _order(values: Array) -> Array:
 
 def _sweep(scores: Scores, breakpoint: Array, before: Array, after: Array) -> Curve:
     """The states of a sweep in which each image goes from one prediction to another above its breakpoint."""
-    order = _order(breakpoint)
+    # No shift reaches an infinite breakpoint: a probability of exactly 0 stays where it is, one of 1 too.
+    before, after = np.where(breakpoint == -np.inf, after, before), np.where(breakpoint == np.inf, before, after)
+    moving = np.flatnonzero(np.isfinite(breakpoint))
+    order = moving[_order(breakpoint[moving])]
     where = breakpoint[order]
-    last = np.flatnonzero(np.append(np.diff(where) > 0, True))  # images that change at once change together
+    last = np.flatnonzero(np.append(np.diff(where) > 0, len(where) > 0))  # images that change at once change together
 
     def count(marks_before: Array, marks_after: Array) -> Array:
         gained = np.cumsum(marks_after[order].astype(np.int64) - marks_before[order].astype(np.int64), axis=0)
@@ -116,7 +119,9 @@ def _sweep(scores: Scores, breakpoint: Array, before: Array, after: Array) -> Cu
     is_before, is_after = before[:, None] == classes, after[:, None] == classes
     own = scores.labels[:, None] == classes
     edges = where[last]
-    shift = np.concatenate([[edges[0] - 1.0], (edges[:-1] + edges[1:]) / 2, [edges[-1] + 1.0]])
+    shift = (
+        np.concatenate([edges[:1] - 1.0, (edges[:-1] + edges[1:]) / 2, edges[-1:] + 1.0]) if len(edges) else np.zeros(1)
+    )
     shift[np.searchsorted(edges, 0.0, side="left")] = 0.0  # a state holds above its edge, up to and with the next
     return Curve(
         shift=shift,

@@ -6,7 +6,7 @@ score, and on whether that other is right. `Scores` keeps these three, and what 
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,24 @@ class Scores:
         scores = self.shifted(shift)
         top = np.maximum(scores.max(axis=1), 0.0)
         return 1.0 / (np.exp(self.rest_spread.astype(np.float64) - top) + np.exp(scores - top[:, None]).sum(axis=1))
+
+    def odds(self) -> "Scores":
+        """The same images with the log-odds of each important class against all other classes as their leads.
+
+        A shift b of these is a threshold on the class's probability, 1 / (1 + exp(b)): the rule with the fewest false
+        alarms at a recall where probabilities are right. `confidence` is not defined for them.
+
+        >>> scores = condense(np.log([[0.25, 0.375, 0.375], [0.5, 0.25, 0.25]]), labels=[0, 0], important=(0,))
+        >>> [np.exp(lead.astype(float)).round(2).tolist() for lead in (scores.lead, scores.odds().lead)]
+        [[[0.67], [2.0]], [[0.33], [1.0]]]
+        """
+        lead = self.lead.astype(np.float64)
+        top = np.maximum(lead.max(axis=1, keepdims=True), 0.0)
+        parts = np.exp(lead - top)
+        rest = np.exp(self.rest_spread.astype(np.float64)[:, None] - top)
+        others = [rest[:, 0] + np.delete(parts, place, axis=1).sum(axis=1) for place in range(lead.shape[1])]
+        with np.errstate(divide="ignore"):
+            return replace(self, lead=lead - top - np.log(np.stack(others, axis=1)))
 
     def only(self, important: Sequence[int]) -> "Scores":
         """The same images with fewer important classes; those dropped join the rest.

@@ -1,11 +1,12 @@
 """The shift and its curve, against hand-counted images and against trying every shift."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from camri.decision import Prior, _order, average, choose_shift, trace
+from camri.decision import Prior, _order, assure, average, choose_shift, trace
 from camri.errors import InputError
 from camri.metrics import condense
 
@@ -212,3 +213,13 @@ def test_the_band_over_trials_by_hand():
     np.testing.assert_allclose(band.mean, [2 / 3, (2 / 3 + 1 + 1) / 3])
     np.testing.assert_allclose(band.sd, [0.0, np.std([2 / 3, 1, 1], ddof=1)])
     assert np.isnan(average(curves[:1], np.array([1.0])).sd).all()
+
+
+def test_no_shift_moves_a_probability_of_exactly_0_or_1():
+    with np.errstate(divide="ignore"):
+        lead = np.log([[0.0], [0.5], [1.0], [0.2]]) - np.log([[1.0], [0.5], [0.0], [0.8]])
+    scores = replace(scores_of([0.0] * 4, [1, 1, 1, 0]), lead=lead)
+    curve = trace(scores)
+    assert np.isfinite(curve.shift).all()
+    assert curve.hits[:, 0].tolist() == [1, 2, 2]
+    assert assure(scores, at_least=0.5, confidence=0.5).hits[0] == 2

@@ -256,3 +256,17 @@ def test_an_honest_model_is_calibrated_and_a_shift_makes_it_less_so():
     before = reliability(scores.confidence(), scores.correct()).ece
     after = reliability(scores.confidence(1.5), scores.correct(1.5)).ece
     assert before < 0.015 < 0.08 < after
+
+
+@pytest.mark.parametrize("important", [(1,), (0, 3)])
+def test_odds_are_the_log_odds_against_all_other_classes(important):
+    logits = np.random.default_rng(0).normal(scale=3, size=(200, 5))
+    scores = condense(logits, np.zeros(200, dtype=int), important).odds()
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    wanted = np.log(p / (1 - p))[:, list(important)]
+    np.testing.assert_allclose(scores.lead, wanted, atol=0.02)  # leads are kept in half precision
+    bias = -np.log(0.3 / 0.7)
+    predicted = scores.predict(bias)
+    passes = p[:, list(important)].max(axis=1) > 0.3
+    away = np.abs(p[:, list(important)] - 0.3).min(axis=1) > 0.01
+    np.testing.assert_array_equal((predicted != -1)[away], passes[away])
