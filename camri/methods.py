@@ -290,9 +290,14 @@ METHODS: dict[str, Method] = {
 }
 
 
+def is_known(name: str) -> bool:
+    """Whether the table, or an installed package, has the method."""
+    return find_installed(name, METHODS, "camri.methods")
+
+
 def title_of(name: str) -> str:
     """The method's title; its name if it belongs to a package that is not installed here."""
-    return METHODS[name].title if find_installed(name, METHODS, "camri.methods") else name
+    return METHODS[name].title if is_known(name) else name
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -312,7 +317,7 @@ def method(name: str) -> Method:
     >>> method("camri").head
     'cosine'
     """
-    if not find_installed(name, METHODS, "camri.methods"):
+    if not is_known(name):
         raise InputError(
             f"method {name!r} is unknown; {closest(name, METHODS)}, or one of an installed package", argument="methods"
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from camri.methods import BASELINE, control_of
+from camri.methods import BASELINE, control_of, is_known
 from camri.metrics import Array
 from camri.selection import Choice, Judgement, Measured, PaperChoice, choose, choose_as_paper, judge, worth
 from camri.stats import Difference, compare, holm
@@ -192,6 +192,6 @@ def _judge(
 
 def control_among(final: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
     """The trained control of a setting (see `methods.control_of`) with all its seeds; None where there is none."""
-    control = control_of(final.setting)
+    control = control_of(final.setting) if is_known(final.method) else None
     trained = (one for one in settings if control is not None and one.key == control.key)
     return next((one for one in trained if set(final.seeds) <= set(one.seeds)), None)
