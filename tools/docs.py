@@ -6,7 +6,7 @@ python -m tools.docs README.md docs/*.md results/README.md results/*/README.md
 A block stands between two lines of their own, <!-- made: KEY --> and <!-- end -->; keys are those of `blocks`. Results
 are read from results/, pictures written to docs/img/, both beside README.md.
 
-What else was tried to train for a class: a table of the JSON that `benchmarks/prize` writes.
+What else was tried to train for a class: a table of results/benchmarks/prize-*.json.
 """
 
 import fnmatch
@@ -302,7 +302,7 @@ def table_of_tries(path: Path) -> Table:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); python -m benchmarks.prize --out writes it") from None
+        raise InputError(f"{path} cannot be read ({error})") from None
     low, high = found["recall_range"]
     return Table(
         caption=f"At equal recall of “{found['about']['class']}”: accuracy, and false alarms (the fewer the better).",
