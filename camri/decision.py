@@ -1,28 +1,33 @@
 """Decision rules: how scores become a class, tuned on held-out data, and recalls promised for new data.
 
-A *shift* adds a constant to the important classes' scores before the largest wins. It moves any model along a
-recall–accuracy curve without training. The curve is exact: between two neighbouring breakpoints no prediction changes,
-so sorting them once, O(N log N), gives every state there is.
+Two rules, two questions. A `Shift` adds a constant to the important classes' scores before the largest wins: the rule
+that costs the least accuracy. A `Threshold` predicts an important class where its probability passes a value: the rule
+with the fewest false alarms at a recall. Both move any model along a curve without training. `tune` finds the best
+operating point of a rule for a goal; it looks at every cut-off, since between two neighbouring ones no prediction
+changes, so sorting the rows once, O(N log N), gives every state there is.
 
-A promise (`assure`) holds for new rows with a known confidence, whatever the number of rows. Misses of an important
-class only become fewer as the shift grows, so shifts are tested from the largest down and the last that passes is
-taken, each test at the full error level: Tong, Feng and Li (2018) for independent rows, Bates et al. (2021) for groups.
+A promise (`assure`, and `tune` with `AtLeast`) holds for new rows with a known confidence, whatever the number of rows.
+Misses of an important class only become fewer as the bias grows, so cut-offs are tested from the largest down and the
+last that passes is taken, each test at the full error level: Tong, Feng and Li (2018) for independent rows, Bates et
+al. (2021) for groups.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from camri.errors import InputError
+from camri.errors import InputError, closest
 from camri.metrics import REST, Array, Scores, divide, pool
 
 # With 70 validation rows the model that a fit hands over is two points less accurate on fresh rows than cross-entropy
 # without a prior, 0.3 with one of 250 rows, as accurate with 500 (docs/log.md).
 PRIOR_ROWS = 500
+KINDS = ("logits", "probabilities")
 SLACK = 1e-9  # accuracies are ratios of counts: what differs by less is equal
 
 
@@ -181,7 +186,7 @@ def _own_gain(scores: Scores, shift: float) -> Array:
 
 
 @dataclass(frozen=True)
-class Shift:
+class TunedShift:
     """A chosen shift (one number a class) with what it reaches on the data it was chosen on.
 
     `value` is the mean recall. With a prior, `accuracy` is the expected one.
@@ -200,7 +205,7 @@ def choose_shift(
     negative: bool = False,
     prior: Prior | None = None,
     gain: Array | None = None,
-) -> Shift | None:
+) -> TunedShift | None:
     """Find the shift with the best mean recall at no less than the accuracy floor; None where no shift reaches it.
 
     scores: held-out data of one model, or of several that share a shift (their counts add up).
@@ -212,7 +217,7 @@ def choose_shift(
     >>> from camri.metrics import condense
     >>> scores = condense(np.array([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]]), [1, 1, 0], (1,))
     >>> choose_shift(scores, accuracy_floor=0.6)
-    Shift(shift=(4.0,), value=1.0, recall=(1.0,), accuracy=0.6666666666666666)
+    TunedShift(shift=(4.0,), value=1.0, recall=(1.0,), accuracy=0.6666666666666666)
     >>> choose_shift(scores, accuracy_floor=0.7) is None
     True
     """
@@ -237,7 +242,7 @@ def choose_shift(
     reached = np.where(allowed, curve.mean_recall, -np.inf)
     state = int(np.where(reached == reached.max(), distance, np.inf).argmin())
     shift = (float(curve.shift[state]),) * len(pooled.important)
-    return Shift(shift, float(reached[state]), tuple(curve.recall[state].tolist()), float(accuracy[state]))
+    return TunedShift(shift, float(reached[state]), tuple(curve.recall[state].tolist()), float(accuracy[state]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,3 +375,318 @@ def _missed(lead: Array, i: int, weight: Array, shifts: Array) -> Array:
     found = np.concatenate([[0.0], np.cumsum(weight[can_win][order])])
     missed = weight.sum() - found[np.searchsorted(needed[order], shifts, side="left")]
     return np.maximum(missed, 0.0)
+
+
+# Rules as objects, for raw scores (N, C).
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Add a constant to the logits of important classes; the largest wins. `values`: {class index: constant}.
+
+    >>> Shift({1: 1.5}).predict([[2.0, 1.0], [3.0, 1.0]]).tolist()
+    [1, 0]
+    """
+
+    values: Mapping[int, float]
+    name: ClassVar[str] = "shift"
+
+    def predict(self, scores: ArrayLike, kind: str = "logits") -> Array:
+        """The class of each row: int (N,). kind: "logits" or "probabilities"."""
+        logits = _to_logits(scores, kind).copy()
+        for index, value in self.values.items():
+            logits[:, index] += value
+        return logits.argmax(axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rule": self.name, "values": {str(index): value for index, value in self.values.items()}}
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Predict an important class where its probability is above its value, else the best of the other classes.
+
+    `values`: {class index: probability}. Where several pass, the one whose odds exceed its threshold by the largest
+    factor wins.
+
+    >>> Threshold({1: 0.2}).predict([[0.7, 0.25, 0.05], [0.5, 0.1, 0.4]], kind="probabilities").tolist()
+    [1, 0]
+    """
+
+    values: Mapping[int, float]
+    name: ClassVar[str] = "threshold"
+
+    def predict(self, scores: ArrayLike, kind: str = "logits") -> Array:
+        """The class of each row: int (N,). kind: "logits" or "probabilities"."""
+        important = tuple(self.values)
+        reduced = reduce_scores(scores, important, kind)
+        with np.errstate(divide="ignore"):
+            odds = np.array([math.log(t) - math.log1p(-t) if 0 < t < 1 else (-np.inf if t <= 0 else np.inf)
+                             for t in self.values.values()])  # fmt: skip
+        excess = np.where(reduced.odds > odds, reduced.odds - odds, -np.inf)
+        excess = np.where((reduced.odds > odds) & np.isnan(excess), np.inf, excess)
+        winner = np.array(important)[excess.argmax(axis=1)]
+        return np.where((reduced.odds > odds).any(axis=1), winner, reduced.rest)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rule": self.name, "values": {str(index): value for index, value in self.values.items()}}
+
+
+DecisionRule = Shift | Threshold
+
+
+def rule_from_json(stored: Mapping[str, Any]) -> DecisionRule:
+    """The rule that `to_json` wrote."""
+    rules: dict[str, type[Shift] | type[Threshold]] = {"shift": Shift, "threshold": Threshold}
+    if stored.get("rule") not in rules:
+        raise InputError(f"rule={stored.get('rule')!r} is unknown; {closest(stored.get('rule'), rules)}", "rule")
+    return rules[stored["rule"]]({int(index): float(value) for index, value in stored["values"].items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """What decisions depend on: lead and log-odds of each important class (N, I), the best other class (N,)."""
+
+    lead: Array
+    odds: Array
+    rest: Array
+
+
+ROWS_AT_ONCE = 65_536
+
+
+def reduce_scores(scores: ArrayLike, important: Sequence[int], kind: str = "logits") -> Reduced:
+    """Reduce raw scores (N, C) to leads over the best other class and log-odds against all other classes.
+
+    Of probabilities both are taken as they stand: one of exactly 0 has a lead of −inf, which no factor moves.
+    """
+    table = np.asarray(scores)
+    if table.ndim != 2 or not 0 < len(important) < table.shape[1]:
+        raise InputError(f"scores of shape {table.shape} do not fit {len(important)} important classes; give (N, C)")
+    if kind not in KINDS:
+        raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}", "kind")
+    own = list(important)
+    others = np.setdiff1d(np.arange(table.shape[1]), own)
+    lead, odds = (np.empty((len(table), len(own))) for _ in range(2))
+    rest = np.empty(len(table), dtype=np.int64)
+    for first in range(0, len(table), ROWS_AT_ONCE):
+        part = slice(first, first + ROWS_AT_ONCE)
+        block = table[part]
+        best = block[:, others].argmax(axis=1)
+        rest[part] = others[best]
+        top = np.take_along_axis(block, rest[part][:, None], axis=1).astype(np.float64)
+        mine = block[:, own].astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if kind == "probabilities":
+                lead[part] = np.log(mine) - np.log(top)
+                odds[part] = np.log(mine) - np.log1p(-mine)
+            else:
+                lead[part] = mine - top
+                whole = np.exp(block - block.max(axis=1, keepdims=True), dtype=np.float64)
+                odds[part] = np.log(whole[:, own]) - np.log(whole.sum(axis=1, keepdims=True) - whole[:, own])
+    lead[np.isnan(lead)] = -np.inf  # 0 of 0: nothing speaks for the class
+    ahead = (lead == 0) & (np.array(own) < rest[:, None])  # argmax takes the first of equal scores
+    return Reduced(np.where(ahead, np.finfo(np.float64).tiny, lead), odds, rest)
+
+
+def _to_logits(scores: ArrayLike, kind: str) -> Array:
+    if kind not in KINDS:
+        raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}", "kind")
+    table = np.asarray(scores, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        return np.log(table) if kind == "probabilities" else table
+
+
+# Goals, and the operating point that meets them.
+
+
+@dataclass(frozen=True)
+class BestRecall:
+    """The most recall at an accuracy no more than `max_accuracy_drop` below that of the largest score."""
+
+    max_accuracy_drop: float = 0.0
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """The fewest false alarms at a recall of every important class; with a `confidence`, promised for new rows."""
+
+    recall: float
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LeastCost:
+    """The least mean cost; matrix (C, C): row = true class, column = predicted class."""
+
+    matrix: Array
+
+
+Goal = BestRecall | AtLeast | LeastCost
+
+
+@dataclass(frozen=True, eq=False)
+class OperatingPoint:
+    """A tuned rule and its figures on the rows it was tuned on.
+
+    recall: of each important class. false_alarms: share of all rows that are of no important class and taken for one.
+    spread: 5 % and 95 % quantiles of the rule's value over bootstrap draws of the rows.
+    """
+
+    rule: DecisionRule
+    recall: tuple[float, ...]
+    accuracy: float
+    false_alarms: float
+    cost: float | None
+    spread: tuple[float, float]
+
+
+def tune(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    important: Sequence[int],
+    goal: Goal,
+    *,
+    rule: str = "auto",
+    kind: str = "logits",
+    groups: ArrayLike | None = None,
+    num_draws: int = 20,
+    seed: int = 0,
+) -> OperatingPoint | None:
+    """Find the operating point that meets the goal at the lowest cost; None if no cut-off meets it.
+
+    Looks at every cut-off. rule: "shift", "threshold" or "auto": a shift for recall at an accuracy, a threshold for
+    false alarms and costs. groups: patients or films, for a promise (`AtLeast` with a confidence).
+
+    >>> scores = [[0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.9, 0.1]]
+    >>> tune(scores, [0, 1, 1, 0], [1], AtLeast(1.0), kind="probabilities").rule
+    Threshold(values={1: 0.25})
+    """
+    chosen = ("shift" if isinstance(goal, BestRecall) else "threshold") if rule == "auto" else rule
+    if chosen not in ("shift", "threshold"):
+        raise InputError(f"rule={rule!r} is unknown; {closest(rule, ['auto', 'shift', 'threshold'])}", "rule")
+    truth = np.asarray(labels)
+    own = np.array(important)
+    reduced = reduce_scores(scores, important, kind)
+    margins = reduced.lead if chosen == "shift" else reduced.odds
+    sweep = _Cutoffs(margins, own, reduced.rest, truth, goal)
+    state = sweep.choose(goal, np.ones(len(truth)), groups)
+    if state is None:
+        return None
+    draw = np.random.default_rng(seed)
+    drawn = [sweep.choose(goal, draw.poisson(1.0, len(truth)).astype(float), None) for _ in range(num_draws)]
+    values = [sweep.value(one, chosen) for one in drawn if one is not None] or [sweep.value(state, chosen)]
+    made = (Shift if chosen == "shift" else Threshold)(dict.fromkeys(map(int, own), sweep.value(state, chosen)))
+    figures = sweep.figures(np.ones(len(truth)))
+    low, high = np.quantile(values, [0.05, 0.95])
+    return OperatingPoint(
+        rule=made,
+        recall=tuple(figures.recall[state].tolist()),
+        accuracy=float(figures.accuracy[state]),
+        false_alarms=float(figures.alarms[state]),
+        cost=None if figures.cost is None else float(figures.cost[state]),
+        spread=(float(low), float(high)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Figures:
+    recall: Array
+    accuracy: Array
+    alarms: Array
+    cost: Array | None
+
+
+class _Cutoffs:
+    """Every state of a rule on some rows: in state k, the rows of the k largest margins go to important classes."""
+
+    def __init__(self, margins: Array, own: Array, rest: Array, truth: Array, goal: Goal):
+        self.own, self.truth = own, truth
+        margin, winner = margins.max(axis=1), own[margins.argmax(axis=1)]
+        self.order = np.argsort(-margin, kind="stable")
+        ordered = margin[self.order]
+        # A margin of −inf is never passed: no shift moves a probability of exactly 0.
+        last = np.flatnonzero(np.append(ordered[:-1] > ordered[1:], True) & (ordered > -np.inf))
+        self.ends = np.concatenate([[0], last + 1])
+        self.ordered, self.margin = ordered, margin
+        self.hit = winner == truth
+        self.right_else = rest == truth
+        self.is_own = np.isin(truth, own)
+        self.baseline_state = int(np.searchsorted(self.ends, np.sum(margin > 0)))
+        self.costs = None
+        if isinstance(goal, LeastCost):
+            matrix = np.asarray(goal.matrix, dtype=np.float64)
+            self.costs = (matrix[truth, rest], matrix[truth, winner])
+
+    def _total(self, before: Array, after: Array, weights: Array) -> Array:
+        """The weighted sum over rows in every state, of a value that rows have before and after they are passed."""
+        change = np.cumsum(((after.astype(float) - before) * weights)[self.order])
+        return np.sum(before * weights) + np.concatenate([[0.0], change])[self.ends]
+
+    def figures(self, weights: Array) -> _Figures:
+        zero, whole = np.zeros(len(self.truth)), max(weights.sum(), 1e-300)
+        hits = [self._total(zero, self.hit & (self.truth == index), weights) for index in self.own]
+        num = np.array([np.sum(weights * (self.truth == index)) for index in self.own])
+        cost = None if self.costs is None else self._total(self.costs[0], self.costs[1], weights) / whole
+        return _Figures(
+            recall=divide(np.stack(hits, axis=1), num),
+            accuracy=self._total(self.right_else.astype(float), self.hit, weights) / whole,
+            alarms=self._total(zero, ~self.is_own, weights) / whole,
+            cost=cost,
+        )
+
+    def choose(self, goal: Goal, weights: Array, groups: ArrayLike | None) -> int | None:
+        """The state that meets the goal; None where there is none."""
+        figures = self.figures(weights)
+        if isinstance(goal, LeastCost):
+            assert figures.cost is not None
+            return int(figures.cost.argmin())
+        if isinstance(goal, AtLeast):
+            if goal.confidence is not None and weights.all():
+                return self._promised(goal, groups)
+            reached = (figures.recall >= goal.recall - SLACK).all(axis=1)
+            return int(reached.argmax()) if reached.any() else None
+        floor = figures.accuracy[self.baseline_state] - goal.max_accuracy_drop
+        allowed = np.flatnonzero(figures.accuracy >= floor - SLACK)
+        mean = figures.recall[allowed].mean(axis=1)
+        best = allowed[mean >= mean.max() - SLACK]
+        return int(best[figures.accuracy[best].argmax()])
+
+    def _promised(self, goal: AtLeast, groups: ArrayLike | None) -> int | None:
+        assert goal.confidence is not None
+        level = (1 - goal.confidence) / len(self.own)
+        passes = np.ones(len(self.ends), dtype=bool)
+        for index in self.own:
+            mine = self.truth == index
+            weight, num_units, is_whole = _weights(mine, None if groups is None else np.asarray(groups)[mine])
+            every = np.zeros(len(mine))
+            every[mine] = weight
+            missed = np.maximum(weight.sum() - self._total(np.zeros(len(mine)), self.hit & mine, every), 0.0)
+            passes &= chance_of_luck(missed, num_units, 1 - goal.recall, is_whole) <= level
+        return int(passes.argmax()) if passes.any() else None
+
+    def value(self, state: int, rule: str) -> float:
+        """The rule's value in a state: the shortest number between its two cut-offs."""
+        end = self.ends[state]
+        above = self.ordered[end - 1] if end else np.inf  # the least margin that passes
+        below = self.ordered[end] if end < len(self.ordered) else -np.inf  # the largest that does not
+        if rule == "shift":
+            if above > 0 >= below:
+                return 0.0
+            return -_short_between(below if below > -np.inf else above - 1.0, above if above < np.inf else below + 1.0)
+        low, high = (1 / (1 + np.exp(-np.clip(end, -700, 700))) for end in (below, above))
+        return _short_between(low if below > -np.inf else 0.0, high if above < np.inf else 1.0)
+
+
+def _short_between(low: float, high: float) -> float:
+    """The number with the fewest digits above `low` and below `high`, near their middle.
+
+    >>> _short_between(0.21341, 0.21398), _short_between(0.0, 1.0)
+    (0.2137, 0.5)
+    """
+    middle = (low + high) / 2
+    for digits in range(1, 17):
+        rounded = float(f"{middle:.{digits}g}")
+        if low < rounded < high:
+            return rounded
+    return middle

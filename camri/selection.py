@@ -15,7 +15,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from camri.decision import SLACK, Prior, Shift, choose_shift, trace
+from camri.decision import SLACK, Prior, TunedShift, choose_shift, trace
 from camri.errors import InputError, closest
 from camri.metrics import Array, Reliability, Scores, divide, pool, reliability
 from camri.stats import FALL, Difference, compare
@@ -80,13 +80,13 @@ class Rule:
         prior = Prior.of(pooled, self.prior_rows) if self.prior_rows else None
         return Floor(pooled.accuracy() - self.max_accuracy_drop, prior)
 
-    def tune(self, setting: Validation, floor: Floor) -> Shift | None:
+    def tune(self, setting: Validation, floor: Floor) -> TunedShift | None:
         """The setting's best shift, one for all its seeds; None where none reaches the floor."""
         scores = list(setting.scores.values())
         return choose_shift(scores, accuracy_floor=floor.accuracy, negative=self.negative, prior=floor.prior)
 
 
-def worth(shift: Shift | None, accuracy: float = -np.inf) -> tuple[float, float, float]:
+def worth(shift: TunedShift | None, accuracy: float = -np.inf) -> tuple[float, float, float]:
     """Sort key of a tuned setting: its recall, then its accuracy, then the smaller shift.
 
     A setting that no shift brings to the floor (None) comes below all others, by its own accuracy.
@@ -100,10 +100,10 @@ class Pick:
 
     key: str
     floor: Floor
-    shifts: Mapping[str, Shift | None]
+    shifts: Mapping[str, TunedShift | None]
 
     @staticmethod
-    def of(floor: Floor, shifts: Mapping[str, Shift | None]) -> "Pick":
+    def of(floor: Floor, shifts: Mapping[str, TunedShift | None]) -> "Pick":
         """The best of these settings."""
         return Pick(max(shifts, key=lambda key: worth(shifts[key])), floor, shifts)
 
