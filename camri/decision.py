@@ -569,15 +569,18 @@ def tune(
     own = np.array(important)
     reduced = reduce_scores(scores, important, kind)
     margins = reduced.lead if chosen == "shift" else reduced.odds
-    sweep = _Cutoffs(margins, own, reduced.rest, truth, goal)
-    state = sweep.choose(goal, np.ones(len(truth)), groups)
+    sweep = _Cutoffs(margins, own, reduced.rest, truth, goal, groups)
+    figures = sweep.figures()
+    if isinstance(goal, AtLeast) and goal.confidence is not None:
+        state = sweep.promise(goal, goal.confidence)
+    else:
+        state = sweep.choose(goal, figures)
     if state is None:
         return None
     draw = np.random.default_rng(seed)
-    drawn = [sweep.choose(goal, draw.poisson(1.0, len(truth)).astype(float), None) for _ in range(num_draws)]
+    drawn = [sweep.choose(goal, sweep.figures(draw.poisson(1.0, len(truth)))) for _ in range(num_draws)]
     values = [sweep.value(one, chosen) for one in drawn if one is not None] or [sweep.value(state, chosen)]
     made = (Shift if chosen == "shift" else Threshold)(dict.fromkeys(map(int, own), sweep.value(state, chosen)))
-    figures = sweep.figures(np.ones(len(truth)))
     low, high = np.quantile(values, [0.05, 0.95])
     return OperatingPoint(
         rule=made,
@@ -598,52 +601,60 @@ class _Figures:
 
 
 class _Cutoffs:
-    """Every state of a rule on some rows: in state k, the rows of the k largest margins go to important classes."""
+    """Every state of a rule on some rows: in state k, the rows of the k largest margins go to important classes.
 
-    def __init__(self, margins: Array, own: Array, rest: Array, truth: Array, goal: Goal):
-        self.own, self.truth = own, truth
-        margin, winner = margins.max(axis=1), own[margins.argmax(axis=1)]
-        self.order = np.argsort(-margin, kind="stable")
-        ordered = margin[self.order]
+    All arrays are in the order of falling margins.
+    """
+
+    def __init__(self, margins: Array, own: Array, rest: Array, truth: Array, goal: Goal, groups: ArrayLike | None):
+        margin = margins.max(axis=1)
+        order = np.argsort(-margin, kind="stable")
+        winner = own[margins.argmax(axis=1)][order]
+        self.own, self.truth, self.ordered, rest = own, truth[order], margin[order], rest[order]
+        self.groups = None if groups is None else np.asarray(groups)[order]
         # A margin of −inf is never passed: no shift moves a probability of exactly 0.
-        last = np.flatnonzero(np.append(ordered[:-1] > ordered[1:], True) & (ordered > -np.inf))
-        self.ends = np.concatenate([[0], last + 1])
-        self.ordered, self.margin = ordered, margin
-        self.hit = winner == truth
-        self.right_else = rest == truth
-        self.is_own = np.isin(truth, own)
+        is_last = np.append(self.ordered[:-1] > self.ordered[1:], True) & (self.ordered > -np.inf)
+        self.ends = np.concatenate([[0], np.flatnonzero(is_last) + 1])
         self.baseline_state = int(np.searchsorted(self.ends, np.sum(margin > 0)))
+        hit, right_else = winner == self.truth, rest == self.truth
+        self.is_own = [self.truth == index for index in own]
+        self.hits = [(mine & hit).astype(np.float64) for mine in self.is_own]
+        self.right_else, self.gained = right_else.astype(np.float64), hit.astype(np.float64) - right_else
+        self.alarm = (~np.isin(self.truth, own)).astype(np.float64)
         self.costs = None
         if isinstance(goal, LeastCost):
             matrix = np.asarray(goal.matrix, dtype=np.float64)
-            self.costs = (matrix[truth, rest], matrix[truth, winner])
+            before = matrix[self.truth, rest]
+            self.costs = before, matrix[self.truth, winner] - before
 
-    def _total(self, before: Array, after: Array, weights: Array) -> Array:
-        """The weighted sum over rows in every state, of a value that rows have before and after they are passed."""
-        change = np.cumsum(((after.astype(float) - before) * weights)[self.order])
-        return np.sum(before * weights) + np.concatenate([[0.0], change])[self.ends]
+    def _passed(self, values: Array, weights: Array | None) -> Array:
+        """The weighted sum of the values of the rows that are passed, in every state."""
+        return np.concatenate([[0.0], np.cumsum(values if weights is None else values * weights)])[self.ends]
 
-    def figures(self, weights: Array) -> _Figures:
-        zero, whole = np.zeros(len(self.truth)), max(weights.sum(), 1e-300)
-        hits = [self._total(zero, self.hit & (self.truth == index), weights) for index in self.own]
-        num = np.array([np.sum(weights * (self.truth == index)) for index in self.own])
-        cost = None if self.costs is None else self._total(self.costs[0], self.costs[1], weights) / whole
+    def figures(self, weights: Array | None = None) -> _Figures:
+        """Recall, accuracy, false alarms and cost in every state; weights (N,) count rows several times."""
+        whole = len(self.truth) if weights is None else max(float(weights.sum()), 1.0)
+
+        def total(values: Array) -> float:
+            return float(values.sum() if weights is None else values @ weights)
+
+        hits = np.stack([self._passed(one, weights) for one in self.hits], axis=1)
+        cost = None
+        if self.costs is not None:
+            cost = (total(self.costs[0]) + self._passed(self.costs[1], weights)) / whole
         return _Figures(
-            recall=divide(np.stack(hits, axis=1), num),
-            accuracy=self._total(self.right_else.astype(float), self.hit, weights) / whole,
-            alarms=self._total(zero, ~self.is_own, weights) / whole,
+            recall=divide(hits, np.array([total(mine.astype(np.float64)) for mine in self.is_own])),
+            accuracy=(total(self.right_else) + self._passed(self.gained, weights)) / whole,
+            alarms=self._passed(self.alarm, weights) / whole,
             cost=cost,
         )
 
-    def choose(self, goal: Goal, weights: Array, groups: ArrayLike | None) -> int | None:
+    def choose(self, goal: Goal, figures: _Figures) -> int | None:
         """The state that meets the goal; None where there is none."""
-        figures = self.figures(weights)
         if isinstance(goal, LeastCost):
             assert figures.cost is not None
             return int(figures.cost.argmin())
         if isinstance(goal, AtLeast):
-            if goal.confidence is not None and weights.all():
-                return self._promised(goal, groups)
             reached = (figures.recall >= goal.recall - SLACK).all(axis=1)
             return int(reached.argmax()) if reached.any() else None
         floor = figures.accuracy[self.baseline_state] - goal.max_accuracy_drop
@@ -652,16 +663,15 @@ class _Cutoffs:
         best = allowed[mean >= mean.max() - SLACK]
         return int(best[figures.accuracy[best].argmax()])
 
-    def _promised(self, goal: AtLeast, groups: ArrayLike | None) -> int | None:
-        assert goal.confidence is not None
-        level = (1 - goal.confidence) / len(self.own)
+    def promise(self, goal: AtLeast, confidence: float) -> int | None:
+        """The first state whose recall new rows have with this confidence; None where there is none."""
+        level = (1 - confidence) / len(self.own)
         passes = np.ones(len(self.ends), dtype=bool)
-        for index in self.own:
-            mine = self.truth == index
-            weight, num_units, is_whole = _weights(mine, None if groups is None else np.asarray(groups)[mine])
+        for mine, hit in zip(self.is_own, self.hits, strict=True):
+            weight, num_units, is_whole = _weights(mine, None if self.groups is None else self.groups[mine])
             every = np.zeros(len(mine))
             every[mine] = weight
-            missed = np.maximum(weight.sum() - self._total(np.zeros(len(mine)), self.hit & mine, every), 0.0)
+            missed = np.maximum(weight.sum() - self._passed(hit, every), 0.0)
             passes &= chance_of_luck(missed, num_units, 1 - goal.recall, is_whole) <= level
         return int(passes.argmax()) if passes.any() else None
 
