@@ -16,9 +16,9 @@ UNREADABLE = (FileNotFoundError, SafetensorError, json.JSONDecodeError, KeyError
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> bool:
-    """Whether it was written; the file at `path` is the new one, even after a power cut, or else the old one.
+    """Write a checkpoint and return whether that worked; even after a power cut the file is the new or the old one.
 
-    A full or read-only disk is no reason to end a trial: it warns, and training goes on.
+    A full or read-only disk does not end the trial: it warns, and training continues.
     """
     data = save(
         {name: t.detach().contiguous() for name, t in tensors.items()},
@@ -41,7 +41,7 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, An
 
 
 def read_checkpoint(path: Path, engine: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Tensors and notes of a checkpoint; None where there is none that this engine ("cpu", "cuda") wrote."""
+    """Tensors and notes of a checkpoint; None if there is none that this engine ("cpu", "cuda") wrote."""
     try:
         with safe_open(path, framework="pt") as file:  # once: a dying worker may replace the file meanwhile
             notes = _notes(file, engine)

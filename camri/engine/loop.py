@@ -22,11 +22,11 @@ ADAM_EPS = 1e-7  # Keras' default, which the authors' code kept; PyTorch's is 1e
 
 
 def optimizer(model: Classifier, training: Training) -> torch.optim.Optimizer:
-    """The training's optimiser, with weight decay where it belongs."""
-    some = decayed(model)
-    chosen = {id(p) for p in some}
-    rest = [p for p in model.parameters() if id(p) not in chosen]
-    groups = [{"params": some, "weight_decay": training.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    """The training's optimiser; weight decay acts on :func:`decayed` alone."""
+    matrices = decayed(model)
+    ids = {id(p) for p in matrices}
+    rest = [p for p in model.parameters() if id(p) not in ids]
+    groups = [{"params": matrices, "weight_decay": training.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     if training.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=training.learning_rate, momentum=training.momentum)
     kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
@@ -61,21 +61,21 @@ def train_one(
     trial: Trial,
     job: Job,
     should_stop: Callable[[], bool] = lambda: False,
-    say: Callable[[Record], None] = lambda record: None,
+    on_epoch: Callable[[Record], None] = lambda record: None,
 ) -> Outcome | None:
-    """The outcome of one trial; None if it was stopped, with its checkpoint written where there is a place for it.
+    """Train one trial; None if it was stopped, after its checkpoint was written if the job has a folder for it.
 
-    A trial that breaks leaves a failed outcome with the end of its traceback.
+    A trial that raises has a failed outcome with the end of its traceback.
     """
     record = Record(trial, job, environment.describe_environment(torch.device("cpu")))
     try:
-        return _train(trial, job, record, should_stop, say)
+        return _train(trial, job, record, should_stop, on_epoch)
     except Exception:
         return record.failed(traceback.format_exc(limit=-4).strip())
 
 
 def _train(
-    trial: Trial, job: Job, record: Record, should_stop: Callable[[], bool], say: Callable[[Record], None]
+    trial: Trial, job: Job, record: Record, should_stop: Callable[[], bool], on_epoch: Callable[[Record], None]
 ) -> Outcome | None:
     model, criterion = make(trial, job)
     optimise = optimizer(model, job.training)
@@ -132,7 +132,7 @@ def _train(
         record.end_epoch(loss_sum / job.steps_per_epoch, hits)
         loss_sum = 0.0
         record.tick()
-        say(record)
+        on_epoch(record)
         if time.perf_counter() - saved_at > job.checkpoint_every_s and record.epoch < job.training.epochs:
             save()
             saved_at = time.perf_counter()
@@ -174,7 +174,7 @@ class _State:
         return found
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Back to the saved state; counters follow from the step."""
+        """Restore the saved state; counters follow from the step."""
         self.model.load_state_dict(_under("model.", tensors))
         if self.average is not None:
             self.average.model.load_state_dict(_under("average.", tensors))

@@ -37,7 +37,7 @@ def main() -> None:
                 if message == "stop":
                     stop.set()
                 else:
-                    stop.clear()  # of the trial before, which may have ended as it was told to stop
+                    stop.clear()  # of the trial before, which may have ended as the stop came
                     inbox.put(message)
         except EOFError:
             pass
@@ -45,24 +45,24 @@ def main() -> None:
         inbox.put(None)
 
     threading.Thread(target=listen, daemon=True).start()
-    told = 0.0
+    last_report = 0.0
 
-    def say(record: Record) -> None:
-        nonlocal told
-        if time.perf_counter() - told > 0.1:
-            told = time.perf_counter()
+    def report(record: Record) -> None:
+        nonlocal last_report
+        if time.perf_counter() - last_report > 0.1:
+            last_report = time.perf_counter()
             answer("epoch", record.notes())
 
     job: Job | None = None
     try:
         while (message := inbox.get()) is not None:
-            if isinstance(message, bytes):  # what the trials after it share
-                plan, manifest = pickle.loads(message)
-                job = dataclasses.replace(plan, data=load_data(manifest))
+            if isinstance(message, bytes):  # the job of the trials after it
+                bare, manifest = pickle.loads(message)
+                job = dataclasses.replace(bare, data=load_data(manifest))
                 continue
             assert job is not None
             began, began_core_s = time.perf_counter(), time.process_time()
-            outcome = train_one(message, job, stop.is_set, say)
+            outcome = train_one(message, job, stop.is_set, report)
             if outcome is None:
                 answer("stopped")
             else:
@@ -70,7 +70,3 @@ def main() -> None:
             del outcome  # a worker may wait for long
     except BrokenPipeError:
         os._exit(1)  # the parent is gone
-
-
-if __name__ == "__main__":
-    main()
