@@ -3,6 +3,8 @@
 Measured for small networks on two cores: processes of one thread each beat a loop, a loop beats vmap, and two OpenMP
 threads are slower than one as soon as the other core is busy. With one thread everywhere a trial ends with the same
 bits alone, beside others and in any process.
+
+The pool is our own: a killed loky worker fails every trial that waits, and its workers import from the current folder.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Trials (setting and seed), trainings (everything the compared methods share), and schedules as functions of the step."""
+"""Trials (setting and seed), trainings (what the compared methods share), and schedules as functions of the step."""
 
 import dataclasses
 import hashlib

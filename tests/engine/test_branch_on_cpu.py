@@ -56,9 +56,7 @@ def run_on(engine, trials, job, on_outcome=lambda outcome: None, should_stop=lam
 
 
 def run(engine, trials, data, training, *, should_stop=lambda: False, **options):
-    ended = run_on(
-        engine, trials, Job(training, data, **KEEP, deterministic=True, **options), should_stop=should_stop
-    )
+    ended = run_on(engine, trials, Job(training, data, **KEEP, deterministic=True, **options), should_stop=should_stop)
     return [ended[place] for place in sorted(ended)]
 
 
