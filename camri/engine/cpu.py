@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ from camri.files import scratch_folder
 
 STOP_PATIENCE_S = 30.0
 # Not `-m`: it would put the current folder first on the path, and a queue.py beside the data would be executed.
-START = "import sys\nif not sys.path[0]: del sys.path[0]\nfrom camri.engine.worker import main\nmain()"
+START = "import sys\nif not sys.path[0]: del sys.path[0]\nfrom camri.engine.cpu import work\nwork()"
 
 Worker: TypeAlias = "subprocess.Popen[bytes]"
 
@@ -250,3 +251,58 @@ def _write_data(data: DataSet, folder: Path) -> dict[str, Any]:
         return str(folder / f"{name}.npy")
 
     return ship(data, put)
+
+
+def work() -> None:
+    """Run as a worker process: read jobs and trials from standard input, write outcomes to standard output."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints must not get between the answers
+    torch.set_num_threads(1)
+
+    def answer(*message: Any) -> None:
+        pickle.dump(message, answers)
+        answers.flush()
+
+    inbox: queue.Queue[bytes | Trial | None] = queue.Queue()
+    stop = threading.Event()
+
+    def listen() -> None:
+        try:
+            while True:
+                message = pickle.load(sys.stdin.buffer)
+                if message == "stop":
+                    stop.set()
+                else:
+                    stop.clear()  # of the trial before, which may have ended as the stop came
+                    inbox.put(message)
+        except EOFError:
+            pass
+        stop.set()
+        inbox.put(None)
+
+    threading.Thread(target=listen, daemon=True).start()
+    last_report = 0.0
+
+    def report(record: Record) -> None:
+        nonlocal last_report
+        if time.perf_counter() - last_report > 0.1:
+            last_report = time.perf_counter()
+            answer("epoch", record.notes())
+
+    job: Job | None = None
+    try:
+        while (message := inbox.get()) is not None:
+            if isinstance(message, bytes):  # the job of the trials after it
+                bare, manifest = pickle.loads(message)
+                job = dataclasses.replace(bare, data=load_data(manifest))
+                continue
+            assert job is not None
+            began, began_core_s = time.perf_counter(), time.process_time()
+            outcome = train_one(message, job, stop.is_set, report)
+            if outcome is None:
+                answer("stopped")
+            else:
+                answer("outcome", outcome, time.perf_counter() - began, time.process_time() - began_core_s)
+            del outcome  # a worker may wait for long
+    except BrokenPipeError:
+        os._exit(1)  # the parent is gone

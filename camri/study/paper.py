@@ -5,6 +5,7 @@ Every function takes `columns` (a class by name or index, "worst", "second", "me
 to choose on; "paper" trains on all of it and chooses on the test images, as the authors did.
 """
 
+import functools
 from typing import Any
 
 from camri.engine.spec import FAST, PAPER, Training
@@ -22,25 +23,6 @@ COLUMNS: dict[str, dict[str, str | int]] = {
     "gtsrb": {"limit-80-end": 6, "no-passing-end": 41, "limit-80": 5},
     "awa2": {"mouse": "mouse", "beaver": "beaver", "moose": "moose"},
 }
-
-
-def cifar10(columns: Any = None, *, schedule: Schedule = "fast", num_seeds: int = 10, rule: str = "honest") -> Study:
-    """CIFAR-10's columns of Table I; by default cat, dog and airplane.
-
-    >>> cifar10("cat").important[0].classes
-    ('cat',)
-    """
-    return _table("cifar10", columns, schedule, num_seeds, rule)
-
-
-def gtsrb(columns: Any = None, *, schedule: Schedule = "fast", num_seeds: int = 10, rule: str = "honest") -> Study:
-    """GTSRB's columns of Table I; by default limit-80-end, no-passing-end and limit-80."""
-    return _table("gtsrb", columns, schedule, num_seeds, rule)
-
-
-def awa2(columns: Any = None, *, schedule: Schedule = "fast", num_seeds: int = 10, rule: str = "honest") -> Study:
-    """AwA2's columns of Table I; by default mouse, beaver and moose."""
-    return _table("awa2", columns, schedule, num_seeds, rule)
 
 
 def mnist_2d(*, schedule: Schedule = "fast", num_seeds: int = 1) -> Study:
@@ -86,7 +68,14 @@ def find_columns(data: str, columns: Any) -> list[Column]:
     return [Column(tuple(names.get(n, n) for n in one.classes), one.strengths) for one in parsed]
 
 
-def _table(data: str, columns: Any, schedule: Schedule, num_seeds: int, rule: str) -> Study:
+def table_one(
+    data: str, columns: Any = None, *, schedule: Schedule = "fast", num_seeds: int = 10, rule: str = "honest"
+) -> Study:
+    """A data set's columns of Table I, all three by default.
+
+    >>> cifar10("cat").important[0].classes
+    ('cat',)
+    """
     if rule not in RULES:
         raise InputError(f"rule={rule!r} is unknown; {closest(rule, RULES)}", argument="rule")
     return study(
@@ -99,3 +88,6 @@ def _table(data: str, columns: Any, schedule: Schedule, num_seeds: int, rule: st
         val_fraction=0.1 if rule == "honest" else 0.0,
         important_from="val" if rule == "honest" else "test",
     )
+
+
+cifar10, gtsrb, awa2 = (functools.partial(table_one, data) for data in COLUMNS)

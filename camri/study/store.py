@@ -223,24 +223,19 @@ class Run:
         if isinstance(row, str):
             row = to_row(self._select(f"SELECT {ROW_COLUMNS} FROM outcomes WHERE identity = ?", row)[0])
         arrays, important = self.arrays(row), self.important(row)
-        fields: dict[str, dict[str, Array]] = {name: {} for name in ARRAY_FIELDS}
-        for name, array in arrays.items():
-            field, part = name.split(".", 1)
-            if field in fields:
-                fields[field][part] = array
+        fields: dict[str, dict[str, Array]] = {
+            field: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(f"{field}.")}
+            for field in ARRAY_FIELDS
+        }
+        plain = ("status", "error", "epochs_done", "wall_s", "device_s", "environment")
         return Outcome(
             trial=Trial(Setting.from_json(row.setting), row.seed),
             training=Training.from_json(self.training),
             fingerprint=self.fingerprint,
-            status=row.status,
-            error=row.error,
-            epochs_done=row.epochs_done,
             scores={split: self._scores(important, arrays, split) for split in important},
             logits=self.logits(row),
-            wall_s=row.wall_s,
-            device_s=row.device_s,
-            environment=row.environment,
             weights=self.weights(row),
+            **{name: getattr(row, name) for name in plain},
             **fields,
         )
 
@@ -330,18 +325,14 @@ class Store(Run):
         for split, scores in outcome.scores.items():
             for part in SCORE_PARTS:
                 arrays[f"scores.{split}.{part}"] = getattr(scores, part)
-        values = {
+        plain = ("status", "error", "epochs_done", "wall_s", "device_s")
+        values = {name: getattr(outcome, name) for name in plain} | {
             "identity": identity,
             "key": setting.key,
             "method": setting.method,
             "title": str(setting),
             "setting": json.dumps(setting.to_json()),
             "seed": outcome.trial.seed,
-            "status": outcome.status,
-            "error": outcome.error,
-            "epochs_done": outcome.epochs_done,
-            "wall_s": outcome.wall_s,
-            "device_s": outcome.device_s,
             "environment": json.dumps(outcome.environment),
             "created": _now(),
             "important": json.dumps({split: list(scores.important) for split, scores in outcome.scores.items()}),

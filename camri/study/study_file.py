@@ -94,7 +94,7 @@ def _training(path: str | Path, values: Any) -> Training:
     fields = dict(_table(path, "training", values))
     base = find_schedule(fields.pop("schedule", FAST))
     changed = {**base.to_json(), **fields}
-    for name in changed.keys() - base.to_json().keys():
+    for name in fields.keys() - base.to_json().keys():
         raise InputError(f"{path}: training has no field {name!r}; {closest(name, ['schedule', *base.to_json()])}")
     _table(path, "training.model_options", changed["model_options"])
     return Training.from_json(changed)

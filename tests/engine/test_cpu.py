@@ -206,7 +206,9 @@ def test_a_killed_worker_costs_its_own_trial_only(trials, data, training):
         if not killed.is_set() and progress.running == 2:
             killed.set()
             children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-            workers = [pid for pid in children if b"camri.engine.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            workers = [
+                pid for pid in children if b"camri.engine.cpu import work" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ]
             os.kill(int(workers[0]), signal.SIGKILL)
 
     if not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists():

@@ -151,6 +151,6 @@ def test_a_parent_that_does_not_close_its_pool_leaves_no_process(tmp_path, end):
 def _is_worker(process):
     """Whether it runs; a zombie, which nobody has asked for its end, has no command line."""
     try:
-        return b"camri.engine.worker" in (process / "cmdline").read_bytes()
+        return b"camri.engine.cpu import work" in (process / "cmdline").read_bytes()
     except OSError:
         return False

@@ -222,11 +222,11 @@ def test_a_run_of_one_column_is_united_but_for_what_lacks_scores(data, small, tm
     merged = merge([tmp_path / "fresh", tmp_path / "narrow"][::order], tmp_path / "both")
     file = tmp_path / "narrow" / "outcomes.sqlite"
     assert (merged.total, merged.added, merged.agreed, merged.conflicts) == (12, 12, 0, [])
-    assert merged.left_out == list(
+    assert merged.left_out == [
         f"{title} seed {seed}: {file} kept no scores of row and corner"
         for title in ("ce", "l2softmax s=16")
         for seed in (2, 8)
-    )
+    ]
     assert status(tmp_path / "both").pending == 4
     more = Pretender()
     runner.run(narrow, tmp_path / "both", more, data=data)

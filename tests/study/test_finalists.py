@@ -282,7 +282,7 @@ def test_a_study_runs_where_little_is_installed(tmp_path):
     np.savez(tmp_path / "made.npz", x=images, y=labels)
     (tmp_path / "made.toml").write_text(
         'columns = "1"\nseeds = [100]\ndata = "made.npz"\n[training]\nmodel = "small"\nepochs = 1\n'
-        "[methods]\nce = {}\ncamri = { m = [4], s = [8] }\n"
+        '[methods]\nce = {}\ncamri = { m = ["4pi/64"], s = [8] }\n'
     )
     script = (
         "import builtins, sys\n"
