@@ -12,10 +12,11 @@ from rich.table import Column, Table
 from camri.cli.text import log_to, visible
 from camri.engine import Progress, Training
 from camri.methods import MARGIN_UNIT
+from camri.methods import method as find_method
 from camri.study.finalists import Finalist
 from camri.study.recipes import RECIPES
 from camri.study.runner import Result
-from camri.study.spec import ANGULAR, Study
+from camri.study.spec import Study
 from camri.study.status import Status
 from camri.text import duration
 
@@ -68,7 +69,7 @@ def print_study(study: Study) -> None:
 
 
 def _shown(method: str, knob: str, values: tuple[float, ...]) -> str:
-    if method in ANGULAR and knob == "m":
+    if find_method(method).knobs[knob].is_angle:
         return ", ".join(f"{value / MARGIN_UNIT:.4g}π/64" if value else "0" for value in values)
     return ", ".join(f"{value:.4g}" for value in values)
 

@@ -244,10 +244,8 @@ def _write_data(data: DataSet, folder: Path) -> dict[str, Any]:
         try:
             np.save(folder / f"{name}.npy", array)
         except OSError as error:
-            raise InputError(
-                f"{folder.parent} has no room for the data that workers share ({error}); free some space, set TMPDIR "
-                "to another folder, or train in one process (workers=1, --workers 1)"
-            ) from None
+            remedy = "free some space, set TMPDIR to another folder, or train in one process (workers=1, --workers 1)"
+            raise InputError(f"{folder.parent} has no room for the workers' data ({error}); {remedy}") from None
         return str(folder / f"{name}.npy")
 
     return ship(data, put)

@@ -158,7 +158,7 @@ class Replica:
 
     @contextlib.contextmanager
     def as_judged(self) -> Iterator[Classifier]:
-        """The model in eval mode, with averaged weights and statistics where there are any."""
+        """The model in eval mode, with its averaged weights and statistics if there are any."""
         for flat in self.flats:
             flat.spread(averaged=True)
         kept = self.statistics.clone()

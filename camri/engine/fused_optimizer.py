@@ -108,7 +108,7 @@ class Flat:
         return found if self.average is None else {**found, "average": self.average}
 
     def full_precision(self) -> list[Tensor]:
-        """The parameters in float32, averaged where there is an average."""
+        """The parameters in float32; their average if there is one."""
         return self._views(self.master if self.average is None else self.average)
 
     def _views(self, buffer: Tensor) -> list[Tensor]:

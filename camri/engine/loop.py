@@ -41,20 +41,12 @@ def decayed(model: Classifier) -> list[nn.Parameter]:
     return [p for p in model.trunk.parameters() if p.dim() > 1]
 
 
-class Average:
-    """The exponential moving average of a model's weights and batch-norm statistics."""
-
-    def __init__(self, model: Classifier):
-        self.model = copy.deepcopy(model).eval()
-
-    @torch.no_grad()
-    def update(self, model: nn.Module, decay: float) -> None:
-        for mine, its in zip(_floats(self.model), _floats(model), strict=True):
+@torch.no_grad()
+def update_average(average: nn.Module, model: nn.Module, decay: float) -> None:
+    """Update an exponential moving average of a model's weights and batch-norm statistics."""
+    for mine, its in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
+        if mine.is_floating_point():
             mine.lerp_(its, 1 - decay)
-
-
-def _floats(model: nn.Module) -> list[Tensor]:
-    return [tensor for tensor in model.state_dict().values() if tensor.is_floating_point()]
 
 
 def train_one(
@@ -79,7 +71,7 @@ def _train(
 ) -> Outcome | None:
     model, criterion = make(trial, job)
     optimise = optimizer(model, job.training)
-    average = Average(model) if job.training.average else None
+    average = copy.deepcopy(model).eval() if job.training.average else None
     rates = spec.learning_rates(job.training, job.num_steps).tolist()
     decays = spec.average_decays(job.training, job.num_steps).tolist()
     state = _State(model, criterion, optimise, average)
@@ -119,7 +111,7 @@ def _train(
             loss.backward()
             optimise.step()
             if average is not None:
-                average.update(model, decays[step])
+                update_average(average, model, decays[step])
             loss_sum += value
             record.step_in_epoch = place + 1
             if should_stop():
@@ -127,8 +119,8 @@ def _train(
                 return None
         hits: list[int] = []
         if "val" in job.data.splits:
-            chosen = average.model if average is not None else model.eval()
-            hits = _evaluate(chosen, criterion, job.data.splits["val"]).confusion.diagonal().tolist()
+            final = model.eval() if average is None else average
+            hits = _evaluate(final, criterion, job.data.splits["val"]).confusion.diagonal().tolist()
         record.end_epoch(loss_sum / job.steps_per_epoch, hits)
         loss_sum = 0.0
         record.tick()
@@ -137,7 +129,7 @@ def _train(
             save()
             saved_at = time.perf_counter()
 
-    final = average.model if average is not None else model.eval()
+    final = model.eval() if average is None else average
     return record.done(
         lambda split: _evaluate(final, criterion, judged(job.data.splits, split)),
         lambda: {name: tensor.numpy().copy() for name, tensor in final.state_dict().items()},
@@ -159,14 +151,14 @@ class _State:
     """Everything that changes while a trial trains, as named tensors."""
 
     def __init__(
-        self, model: Classifier, criterion: Criterion, optimise: torch.optim.Optimizer, average: Average | None
+        self, model: Classifier, criterion: Criterion, optimise: torch.optim.Optimizer, average: Classifier | None
     ):
         self.model, self.criterion, self.optimise, self.average = model, criterion, optimise, average
 
     def tensors(self) -> dict[str, Tensor]:
         found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         if self.average is not None:
-            found |= {f"average.{name}": tensor for name, tensor in self.average.model.state_dict().items()}
+            found |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
         for place, parameter in enumerate(self._parameters()):
             for name, value in self.optimise.state.get(parameter, {}).items():
                 if value is not None:
@@ -177,7 +169,7 @@ class _State:
         """Restore the saved state; counters follow from the step."""
         self.model.load_state_dict(_under("model.", tensors))
         if self.average is not None:
-            self.average.model.load_state_dict(_under("average.", tensors))
+            self.average.load_state_dict(_under("average.", tensors))
         for place, parameter in enumerate(self._parameters()):
             self.optimise.state[parameter] = _under(f"optimizer.{place}.", tensors)
         self.criterion.step.fill_(step)

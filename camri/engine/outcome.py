@@ -90,15 +90,11 @@ class Record:
     """State of a trial in training: epochs done, curves so far, time spent."""
 
     def __init__(self, trial: Trial, job: Job, environment: dict[str, Any]):
-        self.trial = trial
-        self.job = job
-        self.environment = environment
-        self.epoch = 0
-        self.step_in_epoch = 0
+        self.trial, self.job, self.environment = trial, job, environment
+        self.epoch = self.step_in_epoch = 0
         self.train_loss: list[float] = []
         self.val_hits: list[list[int]] = []
-        self.wall_s = 0.0
-        self.device_s = 0.0
+        self.wall_s = self.device_s = 0.0
         self._since = time.perf_counter()
 
     def notes(self) -> dict[str, Any]:
@@ -141,12 +137,8 @@ class Record:
         return self._outcome(
             "done",
             confusion={name: result.confusion for name, result in results.items()},
-            scores={name: condense(result.logits, labels[name], important) for name, result in results.items()}
-            if important
-            else {},
-            logits={name: result.logits.astype(np.float16) for name, result in results.items()}
-            if self.job.keep_logits
-            else {},
+            scores={n: condense(r.logits, labels[n], important) for n, r in results.items()} if important else {},
+            logits={n: r.logits.astype(np.float16) for n, r in results.items()} if self.job.keep_logits else {},
             angle_mean={name: result.angle_mean for name, result in turned.items()},
             angle_sd={name: result.angle_sd for name, result in turned.items()},
             weights=weights() if self.job.keep_weights else None,

@@ -96,9 +96,9 @@ def _placed(widest: Run, run: Run) -> list[Study]:
         named = [name_column(column.resolved, run.classes) for column in columns]
         return [place_into(widest, study.with_(important=named or study.important)) for study in studies]
     if columns != widest.columns():
+        both = f"({_titles(widest)}; {_titles(run)})"
         raise InputError(
-            f"{widest.path} and {run.path} found different important classes ({_titles(widest)}; {_titles(run)}); they "
-            "cannot be merged"
+            f"{widest.path} and {run.path} found different important classes {both}; they cannot be merged"
         )
     return studies
 
@@ -182,11 +182,8 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
             raise InputError(f"{run.path}: its important classes are not known until its cross-entropy trials end")
         seeds = sorted(set.intersection(*(set(rows) for rows in by_setting.values())))
         if size < 2 or len(seeds) < size:
-            raise InputError(
-                f"ensembles of size={size} cannot be made: {run.path} has {len(seeds)} seeds of every setting; "
-                f"give a size from 2 to {len(seeds)}",
-                argument="size",
-            )
+            limit = f"{run.path} has {len(seeds)} seeds of every setting"
+            raise InputError(f"size={size} is not allowed: {limit}; give 2 to {len(seeds)}", argument="size")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             what = "is not empty" if folder.is_dir() else "is no folder"
             raise InputError(f"{folder} {what}; choose a new folder with --out")

@@ -66,14 +66,10 @@ def _points(grid: Grid, numbers: Sequence[int], study: Study) -> list[Point]:
 def _not_there(run: Run, study: Study) -> InputError:
     asked = name_asked([study.to_json()["important"], study.important_from])
     if not run.columns():
-        return InputError(
-            f"{run.path}: its important classes ({name_asked(run.asked)}) are not known yet; let its cross-entropy "
-            f"trials end before a study of {asked} goes into it, or choose another folder"
-        )
-    return InputError(
-        f"{run.path} holds a study of other important classes ({name_asked(run.asked)}, and not {asked}); choose "
-        "another folder, or ask for some or all of the classes of this one"
-    )
+        why = f"its important classes ({name_asked(run.asked)}) are not known until its cross-entropy trials end"
+        return InputError(f"{run.path}: {why}; run a study of {asked} into it after that, or choose another folder")
+    why = f"holds a study of other important classes ({name_asked(run.asked)}, and not {asked})"
+    return InputError(f"{run.path} {why}; choose another folder, or some of its columns")
 
 
 def name_column(column: Resolved, classes: Sequence[str]) -> Column:

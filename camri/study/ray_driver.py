@@ -99,7 +99,7 @@ class _Hand:
 class Crew:
     """The workers of one call: hands out packs, stores outcomes, replaces workers that die.
 
-    `hire()` starts a worker, `slots()` is how many there may be now. Each worker has one call under way at any time:
+    `hire()` starts a worker, `slots()` is how many there may be now. Each worker has one pending call at any time:
     it returns news, or raises when the worker is dead.
     """
 
@@ -184,10 +184,8 @@ class Crew:
             ("torch", hello.environment["torch"].split("+")[0], torch.__version__.split("+")[0]),
         ):
             if its != mine:
-                raise InputError(
-                    f"node {hello.host} of the cluster has another {name} than this machine ({its}, not {mine}); "
-                    "install the same on every node"
-                )
+                what = f"another {name} than this machine ({its}, not {mine})"
+                raise InputError(f"node {hello.host} of the cluster has {what}; install the same on every node")
 
     def _note(self, hand: _Hand, answer: Answer) -> bool:
         """Store a worker's news; return whether it can continue."""
@@ -226,10 +224,7 @@ class Crew:
         now = time.monotonic()
         if self.silent and now - self.began > SILENCE_S:
             self.silent = False
-            warnings.warn(
-                f"no worker of the cluster has begun for {SILENCE_S:.0f} s: it may be busy; see `ray status`",
-                stacklevel=2,
-            )
+            warnings.warn(f"no worker of the cluster has begun for {SILENCE_S:.0f} s; see `ray status`", stacklevel=2)
         if now - self.reported > REPORT_EVERY_S or not self._num_left():
             self.reported = now
             packs = [hand.progress for hand in self.calls.values() if hand.progress is not None]
@@ -244,14 +239,8 @@ class RayExecutor:
     how many there are at a time; `pack_size` is the number of models side by side on a GPU.
     """
 
-    def __init__(
-        self,
-        address: str = "ray",
-        device: str = "auto",
-        workers: int | None = None,
-        pack_size: int | None = None,
-        **options: Any,
-    ):
+    def __init__(self, address: str = "ray", device: str = "auto", workers: int | None = None,
+                 pack_size: int | None = None, **options: Any):  # fmt: skip
         self.ray = connect(address)
         self.device, self.workers, self.options = self._pick_device(device), workers, options
         self.pack_size = (pack_size or PACK_SIZE) if self.device == "cuda" else 1
@@ -332,7 +321,5 @@ def _refuse_unreachable(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
     except (OSError, OverflowError) as error:
-        raise InputError(
-            f"on={address!r} cannot be reached ({error}); is the cluster up (`ray start --head`) and the port open?",
-            argument="on",
-        ) from None
+        message = f"on={address!r} cannot be reached ({error}); is it up (`ray start --head`), and the port open?"
+        raise InputError(message, argument="on") from None

@@ -50,14 +50,11 @@ def hold(folder: Path) -> Iterator[None]:
             while not (taken := take_lock(handle)) and time.monotonic() < end:
                 time.sleep(0.01)
         except OSError as error:  # Lustre and NFS, as they are mounted on some clusters; SQLite needs locks too
-            raise InputError(
-                f"{folder} is on a file system that cannot lock files ({error.strerror}); choose a folder on another"
-            ) from None
+            why = f"is on a file system that cannot lock files ({error.strerror})"
+            raise InputError(f"{folder} {why}; choose a folder on another") from None
         if not taken:
             other = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
-            raise InputError(
-                f"{folder} is in use by another process (pid {other}); wait for it, or choose another folder"
-            )
+            raise InputError(f"{folder} is in use by another process (pid {other}); wait, or choose another folder")
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
         yield

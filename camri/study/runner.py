@@ -22,7 +22,7 @@ from camri.study import run_folder
 from camri.study.executor import Executor, LocalExecutor
 from camri.study.important import kept_classes, place_into, rank_classes, resolve
 from camri.study.run_folder import facts_of, load_data
-from camri.study.schema import all_but_first
+from camri.study.schema import FULL_DISK, all_but_first
 from camri.study.spec import Study
 from camri.study.store import STORE_FILE, Store
 
@@ -89,9 +89,7 @@ def run(
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise InputError(
-                f"{folder}: the disk is full; what was stored is safe; make room and run the same command again"
-            ) from error
+            raise InputError(f"{folder}: the disk is full; {FULL_DISK}") from error
         finally:
             with contextlib.suppress(OSError):
                 (folder / run_folder.PROGRESS_FILE).unlink()
@@ -111,9 +109,9 @@ def check(study: Study, data: DataSet) -> None:
     """Raise InputError if the study cannot be trained on this data."""
     columns = resolve(study, data.classes)
     if columns is None and study.important_from not in data.splits:
+        why = f"is found on the {study.important_from} split, which {data.name} does not have"
         raise InputError(
-            f"important={', '.join(sorted(study.symbols))} is to be found on the {study.important_from} split, which "
-            f"{data.name} does not have; set val_fraction, or important_from=test as the paper did",
+            f"important={', '.join(sorted(study.symbols))} {why}; set val_fraction, or important_from=test",
             argument="important",
         )
     job = Job(study.training, data, () if columns is None else kept_classes(columns, data.num_classes))

@@ -41,6 +41,7 @@ def unpack(blob: bytes, names: Collection[str] | None = None) -> dict[str, Array
         raise ValueError(f"the stored arrays are damaged ({error})") from error
 
 
+FULL_DISK = "what was stored is safe; make room and run the same command again"
 APPLICATION_ID = 0x63616D72  # "camr": tells a store from any other SQLite file
 VERSION = 1
 
@@ -76,9 +77,7 @@ def explained(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         said = str(error)
         if "is full" in said:
-            why = (
-                "cannot be written: the disk is full; what was stored is safe; make room and run the same command again"
-            )
+            why = f"cannot be written: the disk is full; {FULL_DISK}"
         elif "readonly" in said or "unable to open" in said:
             why = f"cannot be opened ({said}); choose another folder or change its permissions"
         elif "locked" in said:
@@ -91,10 +90,8 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, why: str) -> InputError:
-    return InputError(
-        f"{path} is damaged ({why}); save what is left with `sqlite3 {path} .recover | sqlite3 saved.sqlite`, or move "
-        "it away and run the study again"
-    )
+    remedy = f"save what is left with `sqlite3 {path} .recover | sqlite3 saved.sqlite`, or move it away and run again"
+    return InputError(f"{path} is damaged ({why}); {remedy}")
 
 
 def open_to_write(path: Path) -> tuple[sqlite3.Connection, bool]:
@@ -163,9 +160,7 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
         raise InputError(f"{path} is an SQLite file, but not the outcomes of a study; choose another folder")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != VERSION:
-        raise InputError(
-            f"{path} has store version {version}, but this camri reads version {VERSION}; use the camri that wrote it"
-        )
+        raise InputError(f"{path} has store version {version}, but this camri reads version {VERSION}")
 
 
 SPLITS = ("val", "test")
@@ -266,13 +261,10 @@ def to_row(values: Sequence[Any]) -> Row:
 def check_same(stored: RunFacts, asked: RunFacts, path: Path) -> None:
     """Raise InputError for a run of other data or another training, naming what differs."""
     if stored.fingerprint != asked.fingerprint:
-        raise InputError(
-            f"{path} holds outcomes of other data ({stored.data['name']}, {stored.fingerprint[:12]}, and not "
-            f"{asked.data['name']}, {asked.fingerprint[:12]}); choose another folder"
-        )
+        theirs, ours = (f"{one.data['name']}, {one.fingerprint[:12]}" for one in (stored, asked))
+        raise InputError(f"{path} holds outcomes of other data ({theirs}, and not {ours}); choose another folder")
     if stored.training != asked.training:
-        differ = [f"{name}={stored.training.get(name)!r}" for name in stored.training
-                  if stored.training.get(name) != asked.training.get(name)]  # fmt: skip
+        differ = [f"{name}={value!r}" for name, value in stored.training.items() if asked.training.get(name) != value]
         raise InputError(f"{path} holds outcomes of another training ({', '.join(differ)}); choose another folder")
 
 

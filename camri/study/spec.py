@@ -22,7 +22,6 @@ from camri.study.schema import Resolved
 
 SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-entropy
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-ANGULAR = ("arcface", "camri")  # methods whose margin is an angle, in radians
 
 Point = tuple[float, ...]  # one value for each knob of a method
 
@@ -199,31 +198,27 @@ class Study:
         need(len(set(names)) == len(names), "methods", "a method is named twice")
         for grid in self.methods:
             if grid.points and len(grid.points) != len(self.important):
-                raise InputError(
-                    f"{grid.method} has points for {len(grid.points)} columns, and the study has {len(self.important)}"
-                )
+                counts = f"{len(grid.points)} columns, and the study has {len(self.important)}"
+                raise InputError(f"{grid.method} has points for {counts}")
         for option, _ in self.data_options:
             if option not in DATA_OPTIONS:
                 raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
         need(_is_fraction(self.val_fraction), "val_fraction", "give a fraction of the train split from 0 to below 1")
-        need(
-            _is_fraction(self.test_fraction) and self.test_fraction > 0,
-            "test_fraction",
-            "give a fraction between 0 and 1",
-        )
+        is_some = _is_fraction(self.test_fraction) and self.test_fraction > 0
+        need(is_some, "test_fraction", "give a fraction between 0 and 1")
         need(type(self.split_seed) is int, "split_seed", "give a whole number")
         parts = all(_is_fraction(part) and part > 0 for _, part in self.thin)
         need(parts, "thin", "give a fraction between 0 and 1 for each class, for example {cat = 0.1}")
         wanted = "give different whole numbers of at least 0 and below 2**63"  # SQLite holds no larger ones
-        need(bool(self.seeds) and all(type(seed) is int and 0 <= seed < 2**63 for seed in self.seeds), "seeds", wanted)
-        need(len(set(self.seeds)) == len(self.seeds), "seeds", wanted)
+        need(all(type(seed) is int and 0 <= seed < 2**63 for seed in self.seeds), "seeds", wanted)
+        need(0 < len(self.seeds) == len(set(self.seeds)), "seeds", wanted)
         need(self.important_from in ("val", "test"), "important_from", "choices: val, test")
-        need(type(self.keep_logits) is bool, "keep_logits", "choices: true, false")
-        need(type(self.keep_weights) is bool, "keep_weights", "choices: true, false")
+        for field in ("keep_logits", "keep_weights"):
+            need(type(getattr(self, field)) is bool, field, "choices: true, false")
         if self.symbols and "ce" not in names:
+            sought = ", ".join(sorted(self.symbols))
             raise InputError(
-                f"important={', '.join(sorted(self.symbols))} is found from cross-entropy trials: add method ce",
-                argument="important",
+                f"important={sought} is found from cross-entropy trials: add method ce", argument="important"
             )
 
     @property

@@ -223,7 +223,7 @@ class Run:
         if isinstance(row, str):
             row = to_row(self._select(f"SELECT {ROW_COLUMNS} FROM outcomes WHERE identity = ?", row)[0])
         arrays, important = self.arrays(row), self.important(row)
-        fields: dict[str, dict[str, Array]] = {
+        fields: dict[str, Any] = {
             field: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(f"{field}.")}
             for field in ARRAY_FIELDS
         }
@@ -235,8 +235,7 @@ class Run:
             scores={split: self._scores(important, arrays, split) for split in important},
             logits=self.logits(row),
             weights=self.weights(row),
-            **{name: getattr(row, name) for name in plain},
-            **fields,
+            **{name: getattr(row, name) for name in plain} | fields,
         )
 
     @staticmethod

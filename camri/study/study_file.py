@@ -13,7 +13,7 @@ from camri import methods
 from camri.engine.spec import FAST, Training
 from camri.errors import InputError, closest
 from camri.study.paper import find_schedule
-from camri.study.spec import ANGULAR, Column, Grid, Study, study
+from camri.study.spec import Column, Grid, Study, study
 
 _TABLES = ("name", "columns", "strengths", "important_from", "seeds", "data", "split", "training", "methods", "keep")
 _SPLIT = {"val_fraction": "val_fraction", "test_fraction": "test_fraction", "seed": "split_seed", "thin": "thin"}
@@ -26,10 +26,8 @@ def read_study(
     """The study of a TOML file, as docs/study.md describes it; the arguments replace what the file says."""
     values = _read(Path(path))
     if "important" in values:
-        raise InputError(
-            f"{path}: write 'columns' instead of 'important', for example "
-            'columns = ["cat", "cat+dog"] and strengths = { dog = 0.5 }'
-        )
+        example = 'columns = ["cat", "cat+dog"] and strengths = { dog = 0.5 }'
+        raise InputError(f"{path}: write 'columns' instead of 'important', for example {example}")
     for name in values:
         if name not in _TABLES:
             raise InputError(f"{path} has {name!r}, which a study does not have; {closest(name, _TABLES)}")
@@ -64,15 +62,14 @@ def in_radians(method: str, grid: Any) -> dict[str, Any]:
     """
     if not isinstance(grid, Mapping):
         raise InputError(f"methods {method}={grid!r} is not a table of knobs and values, for example {{s = [8, 16]}}")
-    methods.method(method)
-    parsed = {}
+    knobs, parsed = methods.method(method).knobs, {}
     for knob, values in grid.items():
         several = values if isinstance(values, (list, tuple)) else [values]
         parsed[knob] = [parse_angle(value) if isinstance(value, str) else value for value in several]
         for value in parsed[knob]:
-            if method in ANGULAR and knob == "m" and isinstance(value, (int, float)) and value > math.pi:
-                text = f"{value:g}pi/64"
-                raise InputError(f'{method} m={value:g} is above π; margins are radians: write "{text}" for {text}')
+            is_angle = knob in knobs and knobs[knob].is_angle
+            if is_angle and isinstance(value, (int, float)) and value > math.pi:
+                raise InputError(f'{method} {knob}={value:g} is above π; margins are radians: write "{value:g}pi/64"')
     return parsed
 
 
@@ -122,10 +119,8 @@ def read_json(path: str | Path) -> Study:
     except InputError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(
-            f"{path} does not hold a study's JSON ({type(error).__name__}: {error}); "
-            "`camri study show … --json` prints one"
-        ) from None
+        why = f"({type(error).__name__}: {error}); `camri study show … --json` prints one"
+        raise InputError(f"{path} does not hold a study's JSON {why}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -177,10 +172,8 @@ def _override(grid: Grid, replaced: Mapping[tuple[str | None, str], list[float]]
     if not own:
         return grid
     if grid.points:
-        raise InputError(
-            f"grid={', '.join(own)}: {grid.method} has points of its own in each column of this study; leave it out",
-            argument="grid",
-        )
+        message = f"grid={', '.join(own)}: {grid.method} has points of its own in each column; leave it out"
+        raise InputError(message, argument="grid")
     return Grid.of(grid.method, {**dict(grid.axes), **in_radians(grid.method, own)})
 
 
@@ -215,11 +208,8 @@ def parse_columns(columns: Any, strengths: Mapping[str, Any]) -> list[Column]:
     parsed, joint = [], set()
     for column in columns if isinstance(columns, list) else [columns]:
         if isinstance(column, Mapping):
-            raise InputError(
-                f"columns={dict(column)}: write a joint column as {'+'.join(map(str, column))!r}, and the strengths of "
-                "its classes as strengths = { dog = 0.5 }",
-                argument="important",
-            )
+            new = f"{'+'.join(map(str, column))!r}, and strengths = {{ dog = 0.5 }}"
+            raise InputError(f"columns={dict(column)}: write a joint column as {new}", argument="important")
         names = [name.strip() for name in column.split("+")] if isinstance(column, str) else column
         names = names if isinstance(names, list) else [names]
         joint |= set(map(str, names)) if len(names) > 1 else set()
