@@ -8,16 +8,18 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from camri.data import DataSet
-from camri.engine import Outcome
 from camri.errors import InputError, blame, closest
 from camri.files import replacing
 from camri.metrics import recall
 from camri.study.store import Row, Run, open_run
+
+if TYPE_CHECKING:  # reports use `tidy` without torch
+    from camri.data import DataSet
+    from camri.engine import Outcome
 
 PLAIN = ("attempts", "epochs_done", "wall_s", "device_s")
 
@@ -92,7 +94,7 @@ def _write_parquet(path: Path, names: list[str], table: list[dict[str, Any]]) ->
     parquet.write_table(pyarrow.table(columns), path, compression="zstd")
 
 
-Listener = Callable[[Outcome], None]
+Listener: TypeAlias = "Callable[[Outcome], None]"
 MLFLOW_BATCH = 1000  # metrics a request may have
 MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}  # its own: minutes
 
@@ -108,7 +110,7 @@ class Entry:
     error: str | None
 
 
-def describe_outcome(outcome: Outcome, data: DataSet) -> Entry:
+def describe_outcome(outcome: "Outcome", data: "DataSet") -> Entry:
     """The outcome's setting, seed, accuracies, recalls and curves; numbers that are not finite are left out."""
     setting = outcome.trial.setting
     names = [re.sub(r"[^\w .-]", "_", name) for name in data.classes]  # characters that MLflow allows
@@ -185,11 +187,11 @@ class TensorBoardTracker:
             writer.close()
 
 
-def listen(track: Callable[[Entry], None], data: DataSet, name: str) -> Listener:
+def listen(track: Callable[[Entry], None], data: "DataSet", name: str) -> Listener:
     """A listener that logs every outcome; after a failure it warns and is off, and the study continues."""
     works = True
 
-    def log(outcome: Outcome) -> None:
+    def log(outcome: "Outcome") -> None:
         nonlocal works
         if not works:
             return
@@ -203,7 +205,7 @@ def listen(track: Callable[[Entry], None], data: DataSet, name: str) -> Listener
     return log
 
 
-def find_tracker(asked: str, study: str, data: DataSet, run: Path) -> Listener:
+def find_tracker(asked: str, study: str, data: "DataSet", run: Path) -> Listener:
     """The listener for "mlflow", "mlflow=URI", "tensorboard" or "tensorboard=DIR"; without DIR, a folder of the run."""
     kind, _, where = asked.partition("=")
     tracker: MlflowTracker | TensorBoardTracker

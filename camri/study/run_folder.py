@@ -10,13 +10,16 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from camri.data import DataSet, hold_out, make_test, thin_out
-from camri.engine import Progress
 from camri.errors import InputError
 from camri.files import PART, replacing, take_lock
 from camri.study.schema import SPLITS, RunFacts
-from camri.study.spec import Study
+
+if TYPE_CHECKING:  # reports read runs without torch
+    from camri.data import DataSet
+    from camri.engine import Progress
+    from camri.study.spec import Study
 
 LOCK_FILE = "run.lock"
 # A process that is killed while it starts another leaves its lock to that one for the moment before it becomes another
@@ -79,23 +82,26 @@ def holder(folder: Path) -> int | None:
         os.close(handle)
 
 
-def write_progress(folder: Path, progress: Progress) -> None:
+def write_progress(folder: Path, progress: "Progress") -> None:
     """Write the progress file; errors are left to the store, which reports a full disk."""
     with contextlib.suppress(InputError), replacing(folder / PROGRESS_FILE) as part:
         part.write_text(json.dumps(dataclasses.asdict(progress)), encoding="utf-8")
 
 
-def read_progress(folder: Path) -> Progress | None:
+def read_progress(folder: Path) -> "Progress | None":
     """The last progress that was written; None if there is none."""
+    from camri.engine import Progress
+
     try:
         return Progress(**json.loads((folder / PROGRESS_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def load_data(study: Study, progress: Callable[[int, int], None] | None = None) -> DataSet:
+def load_data(study: "Study", progress: Callable[[int, int], None] | None = None) -> "DataSet":
     """The study's data with its splits: the data set's own if it has them, otherwise drawn by the study's seed."""
-    from camri.data import load  # needs Pillow, which callers with a data set of their own may not have
+    # Reading needs Pillow, which callers with a data set of their own may not have.
+    from camri.data import hold_out, load, make_test, thin_out
 
     data = load(study.data, **dict(study.data_options), progress=progress)
     if "test" not in data.splits:
@@ -105,7 +111,7 @@ def load_data(study: Study, progress: Callable[[int, int], None] | None = None) 
     return thin_out(data, dict(study.thin), study.split_seed) if study.thin else data
 
 
-def facts_of(study: Study, data: DataSet) -> RunFacts:
+def facts_of(study: "Study", data: "DataSet") -> RunFacts:
     """The facts that a run of this study on this data stores once for all outcomes."""
     spec = study.to_json()
     splits = {name: data.splits[name] for name in SPLITS if name in data.splits}

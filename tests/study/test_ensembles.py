@@ -101,7 +101,7 @@ def test_the_page_and_table_take_it_and_nothing_is_trained_into_it(tmp_path, dat
         run_study(study, out, None, data=data)
 
 
-@pytest.mark.parametrize(("size", "words"), [(1, "a size from 2 to 5"), (6, r"has 5 seeds of every setting")])
+@pytest.mark.parametrize(("size", "words"), [(1, "give 2 to 5"), (6, r"has 5 seeds of every setting")])
 def test_a_size_that_cannot_be_is_refused(tmp_path, data, small, size, words):
     folder, *_ = fill(tmp_path / "run", data, small)
     with pytest.raises(InputError, match=words):
