@@ -1,4 +1,4 @@
-"""What a cluster costs: Ray beside the local run on this machine, and the whole paper's hours on many GPUs.
+"""Cost of a cluster: Ray compared with a local run on this machine, and the whole paper's hours on many GPUs.
 
 python benchmarks/cluster.py --figures results/benchmarks/engine-h200.json   # the table of docs/cluster.md
 python benchmarks/cluster.py --trials 40 --workers 2                         # the same small study, local and on Ray
@@ -19,7 +19,8 @@ from camri.engine import Outcome, Training
 from camri.engine.replica import PACK_SIZE
 from camri.engine.spec import batch_size, steps_per_epoch
 from camri.study import paper
-from camri.study.executor import KNOWN_DATA, cut, find_executor
+from camri.study.executor import KNOWN_DATA, find_executor
+from camri.study.ray_driver import cut
 from camri.study.recipes import digits
 from camri.study.run_folder import load_data
 from camri.study.runner import run
@@ -92,8 +93,8 @@ def table(measured: Measured, gpus: tuple[int, ...] = (1, 8, 64)) -> str:
 
 
 def compare(num_trials: int, workers: int, epochs: int) -> None:
-    """Nothing; prints the seconds of a study of cross-entropy on digits, local and on Ray, and a trial's share."""
-    study = digits("8", schedule=Training(model="small", epochs=epochs), trials=num_trials).with_(methods={"ce": {}})
+    """Print the seconds of a study of cross-entropy on digits, local and on Ray, and a trial's share."""
+    study = digits("8", schedule=Training(model="small", epochs=epochs), num_seeds=num_trials).with_(methods={"ce": {}})
     data = load_data(study)
     for on in ("local", "ray"):
         began = time.perf_counter()

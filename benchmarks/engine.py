@@ -1,12 +1,12 @@
-"""Images per second of the engine beside what a user would do instead, in one run.
+"""Images per second of the engine, and of what a user would run instead.
 
     python benchmarks/engine.py --device cuda          # the authors' CNN on CIFAR-sized images
     python benchmarks/engine.py --device cpu           # the small CNN on digits
 
-Prints a table and a JSON object. The rivals train the same model on the same rows in the same precision: the loop of
-a PyTorch tutorial with the data already on the device, the same compiled, and Lightning's Trainer where it is
-installed. The engine's figure is end to end: shuffling, evaluation after every epoch and the last evaluation included,
-set-up (compiling, capturing) shown apart.
+Prints a table and a JSON object. The alternatives train the same model on the same rows in the same precision: a
+tutorial's loop with the data on the device, the same compiled, and Lightning's Trainer if it is installed. The
+engine's figure is end to end: it includes shuffling, validation after every epoch and the final evaluation; set-up
+(compiling, capturing) is listed separately.
 """
 
 import argparse
@@ -21,10 +21,10 @@ import torch
 
 from camri.data import DataSet, Split, hold_out, load
 from camri.data.batches import to_float
-from camri.engine import FAST, PAPER, Training, Trial, train
+from camri.engine import FAST, PAPER, Job, Training, Trial, train
 from camri.engine.environment import describe_environment
 from camri.engine.loop import ADAM_EPS
-from camri.engine.replica import Job, make
+from camri.engine.replica import make
 from camri.methods import setting
 
 CPU_TRIALS = 20
@@ -78,7 +78,7 @@ def data_of(asked: argparse.Namespace, cpu: bool) -> DataSet:
 
 
 class UserLoop:
-    """What a careful user writes: data on the device, autocast, fused Adam, shuffled batches, no DataLoader."""
+    """A careful user's loop: data on the device, autocast, fused Adam, shuffled batches, no DataLoader."""
 
     def __init__(self, trial: Trial, job: Job, device: torch.device, compiled: bool):
         self.model, self.criterion = (part.to(device) for part in make(trial, job))
@@ -123,7 +123,7 @@ def wait() -> None:
 
 
 def with_lightning(trial: Trial, job: Job, num_steps: int) -> float | None:
-    """Images per second under Lightning's Trainer; None where it is not installed."""
+    """Images per second under Lightning's Trainer; None if it is not installed."""
     try:
         import lightning
     except (ImportError, RuntimeError):
@@ -231,7 +231,7 @@ def clocked(
 
 
 def on_cpu(asked: argparse.Namespace) -> dict[str, Any]:
-    """Twenty small trials one after another in an ordinary loop, and by the engine with all cores."""
+    """Time twenty small trials in an ordinary loop, and in the engine with all cores."""
     data = data_of(asked, cpu=True)
     training = Training(model="small", epochs=1 if asked.quick else 20)
     trials = [Trial(setting("camri", 8, m=0.2, s=8), seed) for seed in range(4 if asked.quick else CPU_TRIALS)]

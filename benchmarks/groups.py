@@ -1,4 +1,4 @@
-"""How often an interval of a recall holds the truth where rows come in groups: made tables, three intervals.
+"""Coverage of three intervals of recall on simulated tables whose rows come in groups.
 
 python benchmarks/groups.py        # two minutes on one core
 """
@@ -16,7 +16,7 @@ NUM_DRAWS = 400
 def made_groups(
     recall: float, correlation: float, num_groups: int, are_alike: bool, drawn: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hits and groups of rows: each group has a recall of its own, drawn from a beta distribution."""
+    """Simulated hits and groups of rows: each group's recall is drawn from a beta distribution."""
     sizes = np.full(num_groups, 6)
     if not are_alike:
         sizes = np.maximum(1, np.round(drawn.lognormal(1.2, 1.0, num_groups))).astype(int)
@@ -27,7 +27,7 @@ def made_groups(
 
 
 def intervals(hit: np.ndarray, groups: np.ndarray, drawn: np.random.Generator) -> list[tuple[float, float]]:
-    """Wilson's; Wilson's of as many rows as the groups are worth; the percentile bootstrap of whole groups."""
+    """Wilson's; Wilson's with the effective number of rows; the percentile bootstrap of whole groups."""
     hits, num = int(hit.sum()), len(hit)
     effect = design_effect(hit, groups)
     sizes, own = np.bincount(groups), np.bincount(groups, hit)

@@ -1,4 +1,4 @@
-"""Forward and backward of a cosine head with a margin loss: ours beside what others use.
+"""Time and memory of a cosine head with a margin loss: ours and other implementations.
 
     PYTHONPATH=. python benchmarks/losses.py --json losses.json
 
@@ -10,10 +10,9 @@ Every contender takes the same features (B, D) and weight (C, D), both with grad
 - `arccos`: a plain ArcFace, gather the label's cosine, arccos, add the margin, cos, scatter it back;
 - `one-hot`: the same with a one-hot mask and the arccos of every cosine.
 
-Contenders take turns in random order, one step each, so that whatever else the machine does falls on all of them
-alike, and no step finds the caches as it left them, just as in a training step. Peak memory is what one step
-allocates beyond weight, features and labels: on CUDA by the allocator's statistics, on the CPU by the profiler's
-record of every tensor's allocation (the matrix library's own scratch is in neither).
+Contenders take turns in random order, one step each, so that other load on the machine affects all alike and no step
+finds warm caches. Peak memory is what one step allocates beyond weight, features and labels: on CUDA by the
+allocator's statistics, on the CPU by the profiler's record of allocations (the matrix library's scratch is in neither).
 
 On a CPU with C up to 1,000, tell glibc to keep what it is given, or medians show whose turn it was to fault fresh
 pages in (with C = 100,000 do not: what it keeps then is all the memory there is):
@@ -120,7 +119,7 @@ def make_pml(weight: Tensor) -> Contender | None:
 
 
 def make_contenders(weight: Tensor) -> list[Contender]:
-    """All that can run here, each with a copy of the weight of its own."""
+    """All contenders that are installed, each with its own copy of the weight."""
     camri = torch.zeros(weight.shape[0], device=weight.device)
     camri[::10] = MARGIN
     arccos, one_hot = Arccos(weight.clone()), OneHot(weight.clone())
@@ -149,7 +148,7 @@ def step(one: Contender, features: Tensor, labels: Tensor) -> Tensor:
 def measure_times(
     contenders: list[Contender], features: Tensor, labels: Tensor, seconds: float, least: int
 ) -> dict[str, list[float]]:
-    """Seconds a step of each contender, taking turns for `seconds` and `least` rounds at the least."""
+    """Seconds per step of each contender, taking turns for at least `seconds` and `least` rounds."""
     device = features.device
     started = time.perf_counter()
     for one in contenders:
@@ -174,7 +173,7 @@ def measure_times(
 
 
 def measure_memory(one: Contender, features: Tensor, labels: Tensor) -> int:
-    """The most bytes that one step holds at a time, beyond what stood before it."""
+    """Peak bytes that one step allocates."""
     one.weight.grad = features.grad = None
     if features.device.type == "cuda":
         synchronize(features.device)
@@ -197,7 +196,7 @@ def measure_memory(one: Contender, features: Tensor, labels: Tensor) -> int:
 
 
 def check_agreement(contenders: list[Contender], features: Tensor, labels: Tensor) -> None:
-    """Refuse to time contenders that do not compute the same loss; `camri` has margins of its own."""
+    """Raise if the contenders do not compute the same loss; `camri` has other margins and is left out."""
     values = {one.name: step(one, features, labels).item() for one in contenders if one.name != "camri"}
     wanted = values["camri-arcface"]
     wrong = {name: value for name, value in values.items() if not math.isclose(value, wanted, rel_tol=1e-3)}
@@ -245,7 +244,7 @@ def measure_case(
 
 
 def compare(rows: list[Row]) -> list[dict[str, object]]:
-    """Each of ours beside the best of the others, in median and in fastest time; below 1 ours is faster."""
+    """Ratio of ours to the best of the others, in median and in fastest time; below 1 ours is faster."""
     ratios: list[dict[str, object]] = []
     for row in (row for row in rows if row.contender in OURS):
         case = (row.device, row.mode, row.batch, row.classes)
@@ -265,7 +264,7 @@ def compare(rows: list[Row]) -> list[dict[str, object]]:
 
 
 def show(rows: list[Row], ratios: list[dict[str, object]]) -> str:
-    """The table: a line a contender and case, the ratio beside each of ours."""
+    """The table: a line for each contender and case, with the ratio for ours."""
     lines = [f"{'device':6} {'mode':8} {'B':>5} {'C':>7}  {'contender':14} {'ms':>10} {'fastest':>10} {'n':>5} {'MB':>8}  ratio"]  # fmt: skip  # noqa: E501
     for row in rows:
         mine = [
@@ -282,7 +281,7 @@ def show(rows: list[Row], ratios: list[dict[str, object]]) -> str:
 
 
 def describe_machine() -> dict[str, object]:
-    """What a reader needs to judge the numbers: versions, hardware, commit, threads, load, date."""
+    """Versions, hardware, commit, threads, load and date of a measurement."""
 
     def package(name: str) -> str | None:
         try:

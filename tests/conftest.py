@@ -39,7 +39,7 @@ def started(monkeypatch):
 
     def start(command, **options):
         process = real(command, **options)
-        if "camri.engine.worker" in command:
+        if any("camri.engine.cpu import work" in word for word in command):
             found.append(process)
         return process
 

@@ -20,7 +20,7 @@ from tests.export.conftest import made_trained
 STUDY = """
 name = "small"
 data = "{table}"
-important = "stop"
+columns = "stop"
 seeds = 2
 [split]
 val_fraction = 0.2
@@ -29,7 +29,7 @@ model = "features"
 epochs = 1
 [methods]
 ce = {{}}
-camri = {{m = [4], s = [8]}}
+camri = {{m = [0.2], s = [8]}}
 """
 
 
@@ -111,16 +111,17 @@ WRONG = [
     ("demo", "--out taken", "--out: taken holds other files (letter.txt, …)"),
     (RUN, "--methods ce,cee", "--methods: method 'cee' is unknown"),
     (RUN, "--methods ,", "--methods () is not allowed"),
-    (RUN, "--trials 0", "'--trials'"),
+    (RUN, "--num-seeds 0", "'--num-seeds'"),
     (RUN, "--seeds x", "--seeds 'x' is not a list of seeds"),
     (RUN, "--seeds 5-3", "--seeds '5-3' is not a list of seeds"),
     (RUN, "--schedule slow", "--schedule slow is unknown"),
-    ("study show digits", "--rule fair", "digits does not take --rule fair;"),
+    ("study show digits", "--rule fair", "digits does not take rule"),
     ("study show paper.cifar10", "--rule fair", "--rule fair is unknown; choices: honest, paper"),
     ("study show digits", "--device tpu", "--device tpu is not known"),
     (RUN, "--grid q=4", "--grid q: no method"),
-    (RUN, "--important stpo", "--important stpo is not a class"),
-    (RUN, "--important go+stop:0", "strength 0.0"),
+    (RUN, "--column stpo", "--column stpo is not a class"),
+    (RUN, "--column go+stop --strength stop=0", "strength 0.0"),
+    (RUN, "--strength stop=0.5", "--strength stop is not a class of a joint column"),
     (RUN, "--device tpu", "--device tpu is not known"),
     (RUN, "--pack-size 0", "'--pack-size'"),
     (RUN, "--workers 0", "'--workers'"),
@@ -140,7 +141,7 @@ WRONG = [
         "--out no/finals.json",
         "no/finals.json cannot be written (No such file or directory); choose another file with --out",
     ),
-    ("study ensembles run --out new", "--size 99", "ensembles of --size 99 cannot be made"),
+    ("study ensembles run --out new", "--size 99", "--size 99 is not allowed"),
     ("study ensembles run --size 2", "--out taken", "taken is not empty; choose a new folder with --out"),
     ("study ensembles run --size 2", "--out table.csv", "table.csv is no folder; choose a new folder with --out"),
     ("study finalists run", "--out taken", "taken cannot be written (Is a directory); choose another file with --out"),

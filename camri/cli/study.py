@@ -1,4 +1,4 @@
-"""`camri study`: list, show, run, watch, unite and export studies."""
+"""`camri study`: list, show, run, watch, merge and export studies."""
 
 import time
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="study",
-    help="Run the paper's studies or your own, and see how they stand.",
+    help="Run the paper's studies or your own, and see their status.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -26,24 +26,29 @@ Words = Annotated[
     typer.Argument(metavar="STUDY", help="A recipe (camri study list names them), a TOML file, or a study's JSON."),
 ]
 Methods = Annotated[str | None, typer.Option(help="Methods to run, for example ce,camri.")]
-Trials = Annotated[int | None, typer.Option(min=1, help="Seeds of each setting: 0, 1, … up to this many.")]
-Seeds = Annotated[str | None, typer.Option(help="Which seeds, for example 5-9; for several machines.")]
-Schedule = Annotated[str | None, typer.Option(help="fast (18 epochs, the rate falls) or paper (300 epochs).")]
+NumSeeds = Annotated[int | None, typer.Option(min=1, help="Number of seeds of each setting: 0, 1, …")]
+Seeds = Annotated[str | None, typer.Option(help="The seeds, for example 5-9 or 0,3; to share work between machines.")]
+Schedule = Annotated[str | None, typer.Option(help="fast (18 epochs, falling rate) or paper (300 epochs).")]
 Rule = Annotated[str | None, typer.Option(help="honest (choose on held-out data) or paper (on the test data).")]
 GridWords = Annotated[
     list[str] | None,
-    typer.Option("--grid", help="Values of a knob: m=4,8 s=8,16 or wce.w=4. Margins of angular methods in π/64."),
+    typer.Option("--grid", help="Values of a knob: m=4pi/64,8pi/64 s=8,16 or wce.w=4. Margins are in radians."),
 ]
+# Named as the field of a study that errors blame.
 Important = Annotated[
     list[str] | None,
-    typer.Option(help="A name, index, worst, second or median; two at once: cat+dog:0.5; given again: another column."),
+    typer.Option("--column", help="An important class: name, index, worst, second or median; jointly: cat+dog. "
+                 "Repeat it for more columns."),
+]  # fmt: skip
+Strengths = Annotated[
+    list[str] | None, typer.Option("--strength", help="Strength of a class in joint columns, for example dog=0.5.")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
 
 
 @app.command("list", epilog=examples("camri study list"))
 def list_() -> None:
-    """The studies there are, with their settings and trials."""
+    """List the studies, with their settings and trials."""
     from camri.cli.study_view import print_recipes
 
     print_recipes()
@@ -51,28 +56,29 @@ def list_() -> None:
 
 @app.command(
     epilog=examples(
-        "camri study show paper.cifar10", "camri study show paper.cifar10 --important cat --schedule paper --no-cost"
+        "camri study show paper.cifar10", "camri study show paper.cifar10 --column cat --schedule paper --no-cost"
     )
 )
 def show(
     words: Words,
     methods: Methods = None,
-    trials: Trials = None,
+    num_seeds: NumSeeds = None,
     seeds: Seeds = None,
     schedule: Schedule = None,
     rule: Rule = None,
     grid: GridWords = None,
     important: Important = None,
+    strengths: Strengths = None,
     device: Annotated[str, typer.Option(help="Device to estimate for: auto, cpu, cuda.")] = "auto",
     cost: Annotated[bool, typer.Option("--cost/--no-cost", help="Estimate the cost, measuring if need be.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the study's JSON instead.")] = False,
 ) -> None:
-    """A study's settings, trials after merging duplicates, and its cost on this device."""
+    """Show a study's settings, trials after merging duplicates, and its cost on this device."""
     import json
 
     from camri.cli.study_view import print_cost, print_study
 
-    study = _find(words, methods, trials, seeds, schedule, rule, grid, important)
+    study = _find(words, methods, num_seeds, seeds, schedule, rule, grid, important, strengths)
     if as_json:
         typer.echo(json.dumps(study.to_json(), indent=2))
         return
@@ -84,36 +90,39 @@ def show(
 @app.command(
     epilog=examples(
         "camri study run digits --out runs/digits",
-        "camri study run paper.cifar10.cat --out runs/cat --trials 5 --grid m=4,8 s=8",
+        "camri study run paper.cifar10.cat --out runs/cat --num-seeds 5 --grid m=4pi/64,8pi/64 s=8",
         "camri study run mine.toml --out runs/mine --max-wall 25m",
         "camri study run paper.cifar10 --out runs/all --on ray://head:10001",
-        "Stopped or killed? The same command goes on where it was.",
+        "Stopped or killed? The same command resumes it.",
     )
 )
 def run(
     words: Words,
-    out: Annotated[Path, typer.Option(help="The run's folder: new, or one to go on with.")],
+    out: Annotated[Path, typer.Option(help="The run's folder: new, or one to resume.")],
     methods: Methods = None,
-    trials: Trials = None,
+    num_seeds: NumSeeds = None,
     seeds: Seeds = None,
     schedule: Schedule = None,
     rule: Rule = None,
     grid: GridWords = None,
     important: Important = None,
+    strengths: Strengths = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
     pack_size: Annotated[int | None, typer.Option(min=1, help="Models side by side on a GPU.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes on a CPU; one a core unless told. Ray: most at a time.")
+        int | None, typer.Option(min=1, help="CPU processes, by default one a core. Ray: most workers at a time.")
     ] = None,
     on: Annotated[str, typer.Option(help="local, ray (a cluster on this machine) or ray://HOST:PORT.")] = "local",
     track: Annotated[
         list[str] | None, typer.Option(help="Also log every trial: mlflow, mlflow=URI, tensorboard, tensorboard=DIR.")
     ] = None,
-    max_wall: Annotated[str | None, typer.Option(help="Stop in good order before this time is up, e.g. 25m.")] = None,
+    max_wall: Annotated[
+        str | None, typer.Option(help="Stop before this time is up, checkpoints written; e.g. 25m.")
+    ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train failed trials again.")] = False,
 ) -> None:
-    """Train what is not yet trained of a study; every outcome is stored as its trial ends."""
-    began = time.monotonic()  # the imports below take seconds, which a time limit counts
+    """Run a study, or resume it: train what is not yet done, and store every outcome as its trial ends."""
+    began = time.monotonic()  # the imports below take seconds, and count for the time limit
 
     from camri.cli.study_view import print_result, watching
     from camri.cli.text import reading_progress
@@ -123,13 +132,13 @@ def run(
     from camri.study.runner import run as run_study
     from camri.study.study_file import parse_duration
 
-    study = _find(words, methods, trials, seeds, schedule, rule, grid, important)
+    study = _find(words, methods, num_seeds, seeds, schedule, rule, grid, important, strengths)
     wall_s = None if max_wall is None else parse_duration(max_wall)
     executor = find_executor(on, device, workers, pack_size)
     with reading_progress() as progress:
         data = load_data(study, progress)
     limit_s = None if wall_s is None else wall_s - (time.monotonic() - began)
-    with watching() as on_report:
+    with watching() as on_progress:
         result = run_study(
             study,
             out,
@@ -137,8 +146,8 @@ def run(
             data=data,
             retry_failed=retry_failed,
             max_wall_s=limit_s,
-            listeners=[find_tracker(one, study.name, data, out) for one in track or []],
-            on_report=on_report,
+            listeners=[find_tracker(name, study.name, data, out) for name in track or []],
+            on_progress=on_progress,
         )
     print_result(result, out)
     if not result.finished and limit_s is None:
@@ -148,9 +157,9 @@ def run(
 @app.command(epilog=examples("camri study status runs/digits", "camri study status runs/paper --no-best"))
 def status(
     folder: RunFolder,
-    best: Annotated[bool, typer.Option("--best/--no-best", help="Look for the best settings so far.")] = True,
+    best: Annotated[bool, typer.Option("--best/--no-best", help="Show the best settings so far.")] = True,
 ) -> None:
-    """What is done, failed and left of a run, and the best setting of each method so far."""
+    """Show what is done, failed and left of a run, and the best setting of each method so far."""
     from camri.cli.study_view import print_status
     from camri.study.status import status as status_of
 
@@ -162,12 +171,12 @@ def merge(
     folders: Annotated[
         list[Path], typer.Argument(metavar="RUN", help="Folders of runs of one study, or of some of its columns.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the united run; it may hold one of the same study.")],
+    out: Annotated[Path, typer.Option(help="Folder of the merged run; it may hold one of the same study.")],
 ) -> None:
-    """Unite runs of one study from several machines. Exit code 1 where a trial came out differently in two of them."""
-    from camri.study.combine import merge as unite
+    """Merge runs of one study from several machines. Exit code 1 if a trial differs between two of them."""
+    from camri.study.combine import merge as merge_runs
 
-    merged = unite(folders, out)
+    merged = merge_runs(folders, out)
     typer.echo(
         f"{out}: {merged.total:,} outcomes, {merged.added:,} of them new; {merged.agreed:,} were there twice and agree"
     )
@@ -191,17 +200,17 @@ def merge(
 def finalists(
     folder: Annotated[Path, typer.Argument(metavar="SCREEN_RUN", help="The folder of the screening's run.")],
     out: Annotated[Path, typer.Option(help="The file to write: the JSON of the finals' study.")],
-    methods: Annotated[str | None, typer.Option(help="Methods to take; all unless told. Controls are added.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods to take, by default all. Controls are added.")] = None,
     column: Annotated[
         str | None, typer.Option(help="One column alone: its important class, or its number from 0.")
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="Seeds of the finals, none of the screening's; ten others unless told.")
+        str | None, typer.Option(help="Seeds of the finals, none of the screening's; by default ten others.")
     ] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="fast or paper, with the screening's model; its own training unless told.")
+        str | None, typer.Option(help="fast or paper, with the screening's model; by default its training.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the finals; the schedule's unless told.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the finals; by default the schedule's.")] = None,
 ) -> None:
     """Choose each method's best setting on a screening's validation data, and write the study that trains it again.
 
@@ -234,7 +243,7 @@ def ensembles(
     size: Annotated[int, typer.Option(min=2, help="Trials in an ensemble.")],
     out: Annotated[Path, typer.Option(help="A new folder, for the run of ensembles.")],
 ) -> None:
-    """Unite trials of a setting into ensembles: their mean probabilities, as a run that `camri report` takes.
+    """Average the probabilities of trials of a setting, as a run of ensembles that `camri report` takes.
 
     The trials must have kept their logits (`logits = true` under \\[keep] of the study's TOML).
     """
@@ -251,7 +260,7 @@ def export(
     csv: Annotated[Path | None, typer.Option(help="Write CSV here.")] = None,
     parquet: Annotated[Path | None, typer.Option(help="Write parquet here.")] = None,
 ) -> None:
-    """A tidy table: one row for each outcome and split, with the setting's knobs, accuracy and every class's recall."""
+    """Write a tidy table: a row for each outcome and split, with knobs, accuracy and every class's recall."""
     from camri.study.export import export as write
 
     if csv is None and parquet is None:
@@ -263,26 +272,27 @@ def export(
 def _find(
     words: list[str],
     methods: str | None,
-    trials: int | None,
+    num_seeds: int | None,
     seeds: str | None,
     schedule: str | None,
     rule: str | None,
     grid: list[str] | None,
     important: list[str] | None,
+    strengths: list[str] | None,
 ) -> "Study":
     """The study that the command line asks for."""
     from camri.study.recipes import find_study
-    from camri.study.study_file import override, parse_column, parse_seeds
+    from camri.study.study_file import override, parse_columns, parse_seeds, parse_strengths
 
-    # `--grid m=4,8 s=8,16`: the parser takes one word after an option and leaves the others among the arguments.
+    # `--grid m=0.2,0.4 s=8,16`: the parser takes one word after an option and leaves the others among the arguments.
     names = [word for word in words if "=" not in word]
     if len(names) != 1:
         raise InputError(f"give one study, not {len(names)} ({' '.join(names) or 'none'}); see `camri study list`")
-    if trials is not None and seeds is not None:
-        raise InputError(f"give --trials {trials} or --seeds {seeds}, not both")
-    given: dict[str, Any] = {"schedule": schedule, "rule": rule, "trials": trials}
-    if important:
-        given["important"] = [parse_column(text) for text in important]
+    if num_seeds is not None and seeds is not None:
+        raise InputError(f"give --num-seeds {num_seeds} or --seeds {seeds}, not both")
+    given: dict[str, Any] = {"schedule": schedule, "rule": rule, "num_seeds": num_seeds}
+    if important or strengths:
+        given["columns"] = parse_columns(important or [], parse_strengths(strengths or []))
     study = find_study(names[0], **{name: value for name, value in given.items() if value is not None})
     if seeds is not None:
         study = study.with_(seeds=parse_seeds(seeds))

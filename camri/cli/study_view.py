@@ -4,19 +4,19 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from rich import progress as rich_progress
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
 
 from camri.cli.text import log_to, visible
-from camri.engine.spec import Training
+from camri.engine import Progress, Training
 from camri.methods import MARGIN_UNIT
+from camri.methods import method as find_method
 from camri.study.finalists import Finalist
 from camri.study.recipes import RECIPES
-from camri.study.run_folder import Report
 from camri.study.runner import Result
-from camri.study.spec import ANGULAR, Study
+from camri.study.spec import Study
 from camri.study.status import Status
 from camri.text import duration
 
@@ -33,7 +33,7 @@ def print_recipes() -> None:
         table.add_row(recipe.name, f"{settings:,}", f"{trials:,}", escape(recipe.about))
     console = Console()
     console.print(table)
-    console.print("More of one: camri study show NAME. Your own: a TOML file, see docs/study.md.")
+    console.print("Details: camri study show NAME. For your own study write a TOML file, see docs/study.md.")
 
 
 def print_study(study: Study) -> None:
@@ -42,14 +42,14 @@ def print_study(study: Study) -> None:
     every, unique = list(study.settings(columns)), study.unique_settings(columns)
     training = study.training
     named = "; ".join(
-        " + ".join(f"{name}" if s == 1 else f"{name} at {s:g}" for name, s in zip(c.classes, c.strengths, strict=True))
+        "+".join(f"{name}" if s == 1 else f"{name} ({s:g})" for name, s in zip(c.classes, c.strengths, strict=True))
         for c in study.important
     )
     found = f", found on {study.important_from}" if study.symbols else ""
     console.print(f"[bold]{escape(study.name)}[/bold]  {study.key}")
     rare = "".join(f", {name} thinned to {100 * part:g} % of its train rows" for name, part in study.thin)
     console.print(f"data: {escape(study.data)}, validation {study.val_fraction:g} of the train split{escape(rare)}")
-    console.print(f"important: {escape(named)}{found}")
+    console.print(f"columns: {escape(named)}{found}")
     console.print(
         f"training: model {training.model}, {training.epochs} epochs of batch {training.batch_size}, "
         f"{training.optimizer} {training.learning_rate:g}{_unusual(training)}"
@@ -69,17 +69,17 @@ def print_study(study: Study) -> None:
 
 
 def _shown(method: str, knob: str, values: tuple[float, ...]) -> str:
-    if method in ANGULAR and knob == "m":
-        return f"{', '.join(f'{value / MARGIN_UNIT:.4g}' for value in values)} (π/64)"
+    if find_method(method).knobs[knob].is_angle:
+        return ", ".join(f"{value / MARGIN_UNIT:.4g}π/64" if value else "0" for value in values)
     return ", ".join(f"{value:.4g}" for value in values)
 
 
 def _unusual(training: Training) -> str:
-    """The fields of the training, as a TOML names them, that are neither told already nor at their default."""
-    told = ("model", "epochs", "batch_size", "optimizer", "learning_rate")
+    """The fields of the training that are not at their default, and not shown elsewhere."""
+    shown = ("model", "epochs", "batch_size", "optimizer", "learning_rate")
     usual = type(training)().to_json()
     found = [
-        f"{name} {value}" for name, value in training.to_json().items() if name not in told and value != usual[name]
+        f"{name} {value}" for name, value in training.to_json().items() if name not in shown and value != usual[name]
     ]
     return "".join(f", {escape(one)}" for one in found)
 
@@ -97,34 +97,35 @@ def print_cost(study: Study, device: str) -> None:
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[Callable[[Report], None]]:
-    """A function to call with a run's reports: it shows a bar on a terminal, a line now and then in a log."""
+def watching() -> Iterator[Callable[[Progress], None]]:
+    """A function that shows a run's progress: a bar on a terminal, a line now and then in a log."""
     console = Console(stderr=True)
     if not console.is_terminal:
         log = log_to(console)
-        yield lambda report: log(f"{_trials(report)}, {_rest(report)}")
+        yield lambda progress: log(f"{_trials(progress)}, {_rest(progress)}")
         return
-    columns = (TextColumn("{task.fields[trials]}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-               TextColumn("{task.fields[rest]}"))  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bars:
+    text = rich_progress.TextColumn
+    columns = (text("{task.fields[trials]}"), rich_progress.BarColumn(), text("{task.percentage:>3.0f} %"),
+               text("{task.fields[rest]}"))  # fmt: skip
+    with rich_progress.Progress(*columns, console=console, transient=True) as bars:
         bar = bars.add_task("", total=1.0, trials="loading", rest="")
 
-        def tell(report: Report) -> None:
-            bars.update(bar, completed=report.part, trials=_trials(report), rest=_rest(report))
+        def show(progress: Progress) -> None:
+            bars.update(bar, completed=progress.part, trials=_trials(progress), rest=_rest(progress))
 
-        yield tell
-
-
-def _trials(report: Report) -> str:
-    failed = f", {report.failed} failed" if report.failed else ""
-    return f"{report.done:,}/{report.total:,} trials{failed}"
+        yield show
 
 
-def _rest(report: Report) -> str:
-    live = {"recall": report.recall, "accuracy": report.accuracy}
-    told = [f"{report.images_per_s:,.0f} inputs/s"] if report.images_per_s else ["starting"]
-    told += [f"{duration(report.left_s)} left"] if report.left_s < float("inf") else []
-    return ", ".join(told + [f"{name} {value:.3f}" for name, value in live.items() if value is not None])
+def _trials(progress: Progress) -> str:
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    return f"{progress.done:,}/{progress.total:,} trials{failed}"
+
+
+def _rest(progress: Progress) -> str:
+    live = {"recall": progress.recall, "accuracy": progress.accuracy}
+    parts = [f"{progress.images_per_s:,.0f} inputs/s"] if progress.images_per_s else ["starting"]
+    parts += [f"{duration(progress.left_s)} left"] if progress.left_s < float("inf") else []
+    return ", ".join(parts + [f"{name} {value:.3f}" for name, value in live.items() if value is not None])
 
 
 def print_result(result: Result, out: Path) -> None:
@@ -132,14 +133,14 @@ def print_result(result: Result, out: Path) -> None:
     failed = f", {result.failed:,} failed (--retry-failed trains them again)" if result.failed else ""
     console.print(f"{escape(str(out))}: {result.done:,} done, {result.new:,} of them now{failed}", soft_wrap=True)
     if result.first_error is not None:
-        console.print(f"the first that failed: {escape(visible(result.first_error))}", soft_wrap=True, highlight=False)
+        console.print(f"first failure: {escape(visible(result.first_error))}", soft_wrap=True, highlight=False)
     if not result.finished:
-        console.print(f"stopped in good order, {result.pending:,} to go: the same command goes on")
+        console.print(f"stopped, {result.pending:,} trials to go: the same command resumes")
 
 
 def print_status(status: Status, folder: Path) -> None:
     console = Console()
-    running = f", {status.report.running} running" if status.report else ""
+    running = f", {status.progress.running} running" if status.progress else ""
     console.print(
         f"[bold]{escape(', '.join(status.names))}[/bold] in {escape(str(folder))}: {status.done:,} of {status.total:,} "
         f"done, {status.failed:,} failed, {status.pending:,} pending{running}"
@@ -147,16 +148,16 @@ def print_status(status: Status, folder: Path) -> None:
     if status.pid is not None:
         console.print(f"running now: process {status.pid}")
     if status.pending and status.left_s is not None and status.left_s < float("inf"):
-        of_device = "" if status.report else " of the device that ran it"
+        of_device = "" if status.progress else " of the device that ran it"
         console.print(f"time left: about {duration(status.left_s)}{of_device}")
     if status.retried:
         console.print(f"tried more than once: {status.retried}")
     for line in status.errors[:NOTES_SHOWN]:
         console.print(f"failed: {escape(visible(line))}", soft_wrap=True, highlight=False)
     if len(status.errors) > NOTES_SHOWN:
-        console.print(f"… and {len(status.errors) - NOTES_SHOWN:,} more; camri report lists them, with all they said")
+        console.print(f"… and {len(status.errors) - NOTES_SHOWN:,} more; camri report lists them all")
     if not status.columns:
-        console.print("important classes: to be found from the cross-entropy trials")
+        console.print("important classes: found when the cross-entropy trials have ended")
     if status.best:
         _print_best(console, status)
 
@@ -170,10 +171,9 @@ def _print_best(console: Console, status: Status) -> None:
 
 
 def _print_by_column(console: Console, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Nothing; prints (important classes, cells) as a table, or as one below each of several columns' classes.
+    """Print (important classes, cells) as a table; with several columns, one table below each column's classes.
 
-    Names of classes may be long, and there they have a line of their own. The tables have columns of one width, where
-    the terminal is as wide.
+    The tables share their widths if the terminal is wide enough.
     """
     widths = [max(map(len, texts)) for texts in zip(heads, *(cells for _, cells in rows), strict=True)]
     is_wide = sum(widths) + 2 * len(widths) <= console.width
@@ -193,7 +193,7 @@ def _print_by_column(console: Console, heads: Sequence[str], rows: Sequence[tupl
 
 def _cells(best: Finalist) -> list[str]:
     if not best.reaches_floor:
-        return ["– none is that accurate –", "", "", ""]
+        return ["– none is as accurate as ce –", "", "", ""]
     return [str(best.setting), str(best.num_seeds), f"{best.recall:.4f}", f"{best.accuracy:.4f}"]
 
 
@@ -201,8 +201,8 @@ def print_finalists(found: Sequence[Finalist], finals: Study, out: Path, screeni
     console = Console()
     if screening.pending or screening.failed:
         console.print(
-            f"[bold]Not all of the screening is there[/bold]: {screening.pending:,} trials pending, "
-            f"{screening.failed:,} failed; settings without an outcome were not looked at"
+            f"[bold]The screening is incomplete[/bold]: {screening.pending:,} trials pending, {screening.failed:,} "
+            "failed; settings without an outcome were left out"
         )
     many = len({one.column.number for one in found}) > 1
     rows = []
@@ -221,8 +221,8 @@ def print_finalists(found: Sequence[Finalist], finals: Study, out: Path, screeni
             value, beyond = (_shown(one.method, edge.knob, (number,)) for number in (edge.value, edge.beyond))
             where = f" for {escape(one.column.title)}" if many else ""
             console.print(
-                f"the best of {one.method}{where} sits on the edge, {edge.knob} {value}: screen "
-                f"{one.method}.{edge.knob} {beyond} too before the finals",
+                f"the best of {one.method}{where} is at the edge of its grid, {edge.knob} {value}: screen "
+                f"{one.method}.{edge.knob}={beyond} too before the finals",
                 soft_wrap=True,
             )
     trials = len(finals.trials(finals.placeholders()))

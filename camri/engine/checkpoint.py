@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ UNREADABLE = (FileNotFoundError, SafetensorError, json.JSONDecodeError, KeyError
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> bool:
-    """Whether it was written; the file at `path` is the new one, even after a power cut, or else the old one.
+    """Write a checkpoint and return whether that worked; even after a power cut the file is the new or the old one.
 
-    A full or read-only disk is no reason to end a trial: it warns, and training goes on.
+    A full or read-only disk does not end the trial: it warns, and training continues.
     """
     data = save(
         {name: t.detach().contiguous() for name, t in tensors.items()},
@@ -41,25 +42,22 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, An
 
 
 def read_checkpoint(path: Path, engine: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Tensors and notes of a checkpoint; None where there is none that this engine ("cpu", "cuda") wrote."""
-    try:
-        with safe_open(path, framework="pt") as file:  # once: a dying worker may replace the file meanwhile
-            notes = _notes(file, engine)
-            return None if notes is None else ({name: file.get_tensor(name) for name in file.keys()}, notes)  # noqa: SIM118
-    except UNREADABLE:
-        return None
+    """Tensors and notes of a checkpoint; None if there is none that this engine ("cpu", "cuda") wrote."""
+    return _read(path, engine, lambda file: {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
 
 
 def read_notes(path: Path, engine: str) -> dict[str, Any] | None:
     """The notes of a checkpoint without its tensors."""
+    found = _read(path, engine, lambda file: {})
+    return None if found is None else found[1]
+
+
+def _read(path: Path, engine: str, tensors_of: Callable[[Any], dict[str, Tensor]]) -> Any:
     try:
-        with safe_open(path, framework="pt") as file:
-            return _notes(file, engine)
+        with safe_open(path, framework="pt") as file:  # once: a dying worker may replace the file meanwhile
+            header = file.metadata() or {}
+            notes = json.loads(header["n"])
+            is_ours = header.get("v") == CHECKPOINT_VERSION and notes.get("engine") == engine
+            return (tensors_of(file), notes) if is_ours else None
     except UNREADABLE:
         return None
-
-
-def _notes(file: Any, engine: str) -> dict[str, Any] | None:
-    header = file.metadata() or {}
-    notes = json.loads(header["n"])
-    return notes if header.get("v") == CHECKPOINT_VERSION and notes.get("engine") == engine else None

@@ -1,10 +1,10 @@
-"""A data set on its way to another process: plain facts, and arrays that travel however the way wants them to.
-
-Trials on the CPU: one thread a trial, and one process a core when there are several.
+"""Trials on the CPU: one thread a trial, and one process a core if there are several trials.
 
 Measured for small networks on two cores: processes of one thread each beat a loop, a loop beats vmap, and two OpenMP
-threads are slower than one as soon as the other core is busy. One thread everywhere also makes a trial end with the
-same bits alone, in company and in any process.
+threads are slower than one as soon as the other core is busy. With one thread everywhere a trial ends with the same
+bits alone, beside others and in any process.
+
+The pool is our own: a killed loky worker fails every trial that waits, and its workers import from the current folder.
 """
 
 import contextlib
@@ -16,8 +16,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,51 +29,46 @@ import camri
 from camri.data import DataSet, Split
 from camri.engine import environment
 from camri.engine.loop import train_one
-from camri.engine.outcome import Outcome, Record
+from camri.engine.outcome import Record, Tracker
 from camri.engine.replica import Job
 from camri.engine.spec import Trial
 from camri.errors import InputError
 from camri.files import scratch_folder
 
+STOP_PATIENCE_S = 30.0
+# Not `-m`: it would put the current folder first on the path, and a queue.py beside the data would be executed.
+START = "import sys\nif not sys.path[0]: del sys.path[0]\nfrom camri.engine.cpu import work\nwork()"
+
+Worker: TypeAlias = "subprocess.Popen[bytes]"
+
 
 def ship(data: DataSet, put: Callable[[str, np.ndarray], Any]) -> dict[str, Any]:
-    """The data set as plain values; what `put(name, array)` returns stands for each of its arrays."""
+    """The data set as plain values for another process; `put(name, array)` returns what stands for an array."""
     parts: dict[str, dict[str, Any]] = {}
     for name, split in data.splits.items():
         parts[name] = {}
         for field in ("inputs", "labels", "groups"):
             tensor = getattr(split, field)
             parts[name][field] = None if tensor is None else put(f"{name}-{field}", tensor.cpu().numpy())
-    return {
-        "name": data.name,
-        "classes": data.classes,
-        "fingerprint": data.fingerprint,
-        "provenance": dict(data.provenance),
-        "parts": parts,
-    }
+    facts = {"name": data.name, "classes": data.classes, "fingerprint": data.fingerprint}
+    return {**facts, "provenance": dict(data.provenance), "parts": parts}
 
 
 def unship(manifest: dict[str, Any], get: Callable[[Any], np.ndarray]) -> DataSet:
-    """The data set of :func:`ship`; `get` gives the array back for what stands for it. Nothing is copied."""
+    """The data set of :func:`ship`, without a copy; `get` returns the array for what stands for it."""
 
     def tensor(stand_in: Any) -> torch.Tensor | None:
         return None if stand_in is None else torch.from_numpy(get(stand_in))
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*is not writable")  # and nobody writes into a data set
+        warnings.filterwarnings("ignore", message=".*is not writable")  # nobody writes into a data set
         splits = {name: Split(**{k: tensor(v) for k, v in part.items()}) for name, part in manifest["parts"].items()}  # type: ignore[arg-type]
-    known = {key: manifest[key] for key in ("name", "classes", "fingerprint", "provenance")}
-    return DataSet(splits=splits, **known)
-
-
-STOP_PATIENCE_S = 30.0
-
-Worker: TypeAlias = "subprocess.Popen[bytes]"
+    return DataSet(splits=splits, **{key: value for key, value in manifest.items() if key != "parts"})
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """One OpenMP thread inside; what was set before afterwards."""
+    """Use one OpenMP thread inside; restore the number afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -81,43 +77,35 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def run(
-    trials: Sequence[Trial],
-    job: Job,
-    workers: int,
-    should_stop: Callable[[], bool],
-    say: Callable[[Mapping[int, Record]], None],
-    ended: Callable[[int, Outcome], None],
-    pool: "Pool | None" = None,
-) -> None:
-    """Nothing; `ended(place, outcome)` hears of each trial as it ends, in the order of ending. Stops when told to."""
-    if min(workers, len(trials)) > 1:
+def run(trials: Sequence[Trial], job: Job, workers: int, tracker: Tracker, pool: "Pool | None" = None) -> None:
+    """Train the trials in this process, or in so many workers; the tracker gets each outcome as its trial ends."""
+    if workers > 1:
         with Pool() if pool is None else contextlib.nullcontext(pool) as kept:
-            _Call(kept, trials, job, min(workers, len(trials)), should_stop, say, ended).run()
+            _Call(kept, trials, job, workers, tracker).run()
         return
     with one_thread():
         for place, trial in enumerate(trials):
 
-            def tell(record: Record, place: int = place) -> None:
-                say({place: record})
+            def note(record: Record, place: int = place) -> None:
+                tracker.epochs({place: record})
 
-            outcome = train_one(trial, job, should_stop, tell)
+            outcome = train_one(trial, job, tracker.should_stop, note)
             if outcome is None:
                 return
-            ended(place, outcome)
+            tracker.end(place, outcome)
 
 
 class Pool:
-    """Worker processes that stay from one call of `train` to the next, until the pool is closed; one call at a time.
+    """Worker processes that stay from one call of `train` to the next until the pool is closed; one call at a time.
 
     They start when a call first needs them, as programs of their own, so a user's script needs no `__main__` guard.
-    Each worker reads jobs and trials from its standard input and answers on its standard output. It stops by itself
-    when its input ends: a killed parent leaves none behind.
+    A worker reads jobs and trials from its standard input and answers on its standard output. It stops when its input
+    ends, so a killed parent leaves none behind.
     """
 
     def __init__(self) -> None:
-        self.wall_s = self.core_s = 0.0  # what ended trials took in workers, by the clock and of a core
-        self.heard: queue.Queue[tuple[Worker, tuple[Any, ...]]] = queue.Queue()
+        self.wall_s = self.core_s = 0.0  # wall and CPU time of trials that ended in workers
+        self.messages: queue.Queue[tuple[Worker, tuple[Any, ...]]] = queue.Queue()
         self._workers: list[Worker] = []
         self._shared: tuple[DataSet, dict[str, Any]] | None = None
         self._files = contextlib.ExitStack()
@@ -129,7 +117,7 @@ class Pool:
         self.close()
 
     def close(self) -> None:
-        """Nothing; no process is left, and no file."""
+        """End all processes and remove the shared files."""
         for worker in self._workers:
             _end(worker)
         self._workers.clear()
@@ -137,26 +125,26 @@ class Pool:
         self._files.close()
 
     def share(self, data: DataSet) -> dict[str, Any]:
-        """What :func:`load_data` takes in a worker; the files are written once for calls with the same data."""
+        """Write the data to files that workers map, once for calls with the same data; :func:`load_data` reads them."""
         if self._shared is None or self._shared[0] is not data:
             self._shared = None
-            self._files.close()  # who has them mapped can read on
-            self._shared = (data, _leave_data(data, self._files.enter_context(scratch_folder())))
+            self._files.close()  # a worker that has them mapped can read on
+            self._shared = (data, _write_data(data, self._files.enter_context(scratch_folder())))
         return self._shared[1]
 
     def take(self, busy: Collection[Worker]) -> Worker:
-        """A worker that is alive and not busy, started where there is none."""
+        """A living worker that is not busy; started if there is none."""
         self._workers = [worker for worker in self._workers if worker.poll() is None]
         for worker in self._workers:
             if worker not in busy:
                 return worker
         paths = [str(Path(camri.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
         worker = subprocess.Popen(
-            [sys.executable, "-m", "camri.engine.worker"],
+            [sys.executable, "-c", START],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then tells the workers
+            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the workers
         )
         self._workers.append(worker)
         threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
@@ -166,39 +154,37 @@ class Pool:
         assert worker.stdout is not None
         with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
             while True:
-                self.heard.put((worker, pickle.load(worker.stdout)))
-        self.heard.put((worker, ("gone",)))
+                self.messages.put((worker, pickle.load(worker.stdout)))
+        self.messages.put((worker, ("gone",)))
 
 
 class _Call:
-    """One call of :func:`run` on a pool. A worker that is at work when it breaks off is killed; idle ones stay."""
+    """One call of :func:`run` on a pool. If it breaks off, busy workers are killed; idle ones stay."""
 
-    def __init__(self, pool: Pool, trials: Sequence[Trial], job: Job, size: int, should_stop: Callable[[], bool],
-                 say: Callable[[Mapping[int, Record]], None], ended: Callable[[int, Outcome], None]):  # fmt: skip
-        self.pool, self.trials, self.job, self.size = pool, trials, job, size
-        self.should_stop, self.say, self.ended = should_stop, say, ended
-        self.plan = pickle.dumps((dataclasses.replace(job, data=None), pool.share(job.data)))  # type: ignore[arg-type]
+    def __init__(self, pool: Pool, trials: Sequence[Trial], job: Job, size: int, tracker: Tracker):
+        self.pool, self.trials, self.job, self.size, self.tracker = pool, trials, job, size, tracker
+        self.packed_job = pickle.dumps((dataclasses.replace(job, data=None), pool.share(job.data)))  # type: ignore[arg-type]
         self.waiting = list(range(len(trials)))[::-1]
         self.at_work: dict[Worker, int] = {}
-        self.informed: set[Worker] = set()  # of the plan
+        self.informed: set[Worker] = set()  # workers that have the job
 
     def run(self) -> None:
         try:
             self._hand_out()
             stopping = False
             while self.at_work:
-                if not stopping and self.should_stop():
+                if not stopping and self.tracker.should_stop():
                     stopping = True
                     self.waiting.clear()
                     for worker in self.at_work:
-                        _tell(worker, "stop")
+                        _send(worker, "stop")
                 try:
-                    worker, message = self.pool.heard.get(timeout=STOP_PATIENCE_S if stopping else 0.1)
+                    worker, message = self.pool.messages.get(timeout=STOP_PATIENCE_S if stopping else 0.1)
                 except queue.Empty:
                     if stopping:
                         return  # the rest is killed below
                     continue
-                self._hear(worker, message)
+                self._take(worker, message)
         finally:
             for worker in self.at_work:
                 _end(worker)
@@ -209,10 +195,10 @@ class _Call:
             self.at_work[worker] = self.waiting.pop()
             if worker not in self.informed:
                 self.informed.add(worker)
-                _tell(worker, self.plan)
-            _tell(worker, self.trials[self.at_work[worker]])
+                _send(worker, self.packed_job)
+            _send(worker, self.trials[self.at_work[worker]])
 
-    def _hear(self, worker: Worker, message: tuple[Any, ...]) -> None:
+    def _take(self, worker: Worker, message: tuple[Any, ...]) -> None:
         kind, *rest = message
         place = self.at_work.get(worker)
         if place is None:
@@ -220,25 +206,25 @@ class _Call:
         if kind == "epoch":
             record = Record(self.trials[place], self.job, {})
             record.restore(rest[0])
-            self.say({place: record})
+            self.tracker.epochs({place: record})
             return
         if kind == "outcome":
             outcome, wall_s, core_s = rest
             self.pool.wall_s += wall_s
             self.pool.core_s += core_s
-            self.ended(place, outcome)
+            self.tracker.end(place, outcome)
         elif kind == "gone":
             code = worker.wait()
             why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             record = Record(self.trials[place], self.job, environment.describe_environment(torch.device("cpu")))
-            self.ended(place, record.failed(f"its process ended with {why}, perhaps for want of memory"))
+            self.tracker.end(place, record.failed(f"its process ended with {why}, perhaps out of memory"))
         del self.at_work[worker]
         self._hand_out()
 
 
-def _tell(worker: Worker, message: object) -> None:
+def _send(worker: Worker, message: object) -> None:
     assert worker.stdin is not None
-    with contextlib.suppress(BrokenPipeError, OSError):  # its end is heard of by the listener
+    with contextlib.suppress(BrokenPipeError, OSError):  # the listener reports its end
         pickle.dump(message, worker.stdin)
         worker.stdin.flush()
 
@@ -249,21 +235,72 @@ def _end(worker: Worker) -> None:
 
 
 def load_data(manifest: dict[str, Any]) -> DataSet:
-    """The data set a parent process left in files, its arrays mapped from them."""
+    """The data set that a parent process wrote to files, mapped from them."""
     return unship(manifest, lambda path: np.load(path, mmap_mode="c"))
 
 
-def _leave_data(data: DataSet, folder: Path) -> dict[str, Any]:
-    """The data set as files that every worker maps into its memory."""
-
+def _write_data(data: DataSet, folder: Path) -> dict[str, Any]:
     def put(name: str, array: np.ndarray) -> str:
         try:
             np.save(folder / f"{name}.npy", array)
         except OSError as error:
-            raise InputError(
-                f"{folder.parent} has no room for the copy of the data that workers share ({error}); free some "
-                "space, set TMPDIR to another folder, or train in one process (workers=1, --workers 1)"
-            ) from None
+            remedy = "free some space, set TMPDIR to another folder, or train in one process (workers=1, --workers 1)"
+            raise InputError(f"{folder.parent} has no room for the workers' data ({error}); {remedy}") from None
         return str(folder / f"{name}.npy")
 
     return ship(data, put)
+
+
+def work() -> None:
+    """Run as a worker process: read jobs and trials from standard input, write outcomes to standard output."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints must not get between the answers
+    torch.set_num_threads(1)
+
+    def answer(*message: Any) -> None:
+        pickle.dump(message, answers)
+        answers.flush()
+
+    inbox: queue.Queue[bytes | Trial | None] = queue.Queue()
+    stop = threading.Event()
+
+    def listen() -> None:
+        try:
+            while True:
+                message = pickle.load(sys.stdin.buffer)
+                if message == "stop":
+                    stop.set()
+                else:
+                    stop.clear()  # of the trial before, which may have ended as the stop came
+                    inbox.put(message)
+        except EOFError:
+            pass
+        stop.set()
+        inbox.put(None)
+
+    threading.Thread(target=listen, daemon=True).start()
+    last_report = 0.0
+
+    def report(record: Record) -> None:
+        nonlocal last_report
+        if time.perf_counter() - last_report > 0.1:
+            last_report = time.perf_counter()
+            answer("epoch", record.notes())
+
+    job: Job | None = None
+    try:
+        while (message := inbox.get()) is not None:
+            if isinstance(message, bytes):  # the job of the trials after it
+                bare, manifest = pickle.loads(message)
+                job = dataclasses.replace(bare, data=load_data(manifest))
+                continue
+            assert job is not None
+            began, began_core_s = time.perf_counter(), time.process_time()
+            outcome = train_one(message, job, stop.is_set, report)
+            if outcome is None:
+                answer("stopped")
+            else:
+                answer("outcome", outcome, time.perf_counter() - began, time.process_time() - began_core_s)
+            del outcome  # a worker may wait for long
+    except BrokenPipeError:
+        os._exit(1)  # the parent is gone

@@ -1,9 +1,7 @@
-"""Replicas side by side: one step of all of them as one captured graph, each a branch on a stream of its own.
+"""Trials on a GPU: R replicas as parallel branches of one captured graph, the data resident on the device.
 
-Trials on a GPU: R replicas as parallel branches of one captured graph, the data resident on the device.
-
-At batch 64 one model leaves most of the chip idle, so the branches fill each other's gaps. docs/engine.md has what was
-tried and measured.
+At batch 64 one model leaves most of the chip idle, so the branches fill each other's gaps. docs/engine.md has the
+measurements.
 """
 
 import contextlib
@@ -20,24 +18,24 @@ from camri.data import Split
 from camri.engine import checkpoint, environment
 from camri.engine.cuda_replica import Forward, Replica, compiled, run_trunk
 from camri.engine.fused_optimizer import Tables
-from camri.engine.outcome import Outcome, Record
+from camri.engine.outcome import Outcome, Record, Tracker
 from camri.engine.replica import PACK_SIZE, Job, in_packs, judged, make
 from camri.engine.spec import Trial
 from camri.models import Classifier
 from camri.modules import Criterion
 
-RUN_AHEAD = 64  # replays the host may be ahead of the device: a stop is heard within a second
+RUN_AHEAD = 64  # replays the host may be ahead of the device: a stop takes effect within a second
 
 
 class Pack:
-    """R replicas that start at the same step, and the graph that moves them all one step on."""
+    """R replicas that start at the same step, and the graph of one step of all of them."""
 
     def __init__(self, replicas: list[Replica], forward: Forward):
         self.replicas, self.forward = replicas, forward
         self.capture()
 
     def capture(self) -> None:
-        """Nothing; `graph` holds one step of every replica, each on a stream of its own."""
+        """Capture one step of every replica, each on a stream of its own, as `graph`."""
         streams = self.streams = [torch.cuda.Stream() for _ in self.replicas]
         torch.cuda.synchronize()
         for replica, stream in zip(self.replicas, streams, strict=True):
@@ -60,7 +58,7 @@ class Pack:
                 main.wait_stream(stream)
 
     def run(self, num_steps: int, should_stop: Callable[[], bool]) -> int:
-        """How many of the steps were made: all of them unless a stop was called for."""
+        """Run the steps and return how many were made: all of them, or fewer after a stop."""
         marks: list[torch.cuda.Event] = []
         for step in range(num_steps):
             self.graph.replay()
@@ -74,7 +72,7 @@ class Pack:
         return num_steps
 
     def validate(self) -> list[list[int]]:
-        """Correctly recognised validation rows of each class, by replica; empty lists where there are no such rows."""
+        """Correctly classified validation rows of each class, by replica; empty lists without validation data."""
         if "val" not in self.replicas[0].resident:
             return [[] for _ in self.replicas]
         main, hits = torch.cuda.current_stream(), []
@@ -87,21 +85,14 @@ class Pack:
         return torch.stack(hits).tolist()
 
 
-# Rows to be judged from which compiling pays: it took 4 s and saved 1.35 µs a row (authors' CNN, H200).
+# Rows to evaluate from which compiling pays: it took 4 s and saved 1.35 µs a row (authors' CNN, H200).
 WORTH_COMPILING = 3_000_000
 
 
-def run(
-    trials: Sequence[Trial],
-    job: Job,
-    device: torch.device,
-    pack_size: int | None,
-    deterministic: bool,
-    should_stop: Callable[[], bool],
-    say: Callable[[Mapping[int, Record]], None],
-    ended: Callable[[int, Outcome], None],
-) -> None:
-    """Nothing; `ended(place, outcome)` hears of each trial as it ends. Stops when told to."""
+def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracker) -> None:
+    """Train the trials in packs; the tracker gets each outcome as its trial ends, and says when to stop."""
+    pack_size, deterministic = job.pack_size or PACK_SIZE, job.deterministic
+    should_stop, say = tracker.should_stop, tracker.epochs
     with torch.cuda.device(device), _settings(deterministic):
         resident = {
             name: Split(split.inputs.to(device), split.labels.to(device), None)
@@ -111,7 +102,7 @@ def run(
         signature = (training.model, training.model_options, job.data.input_shape, job.batch_size, training.flip,
                      training.translate_px > 0, deterministic)  # fmt: skip
         forward = compiled(signature)
-        # How the rows are judged must not depend on how many trials there are where every bit counts.
+        # With `deterministic`, how rows are evaluated must not depend on the number of trials.
         judge = forward if _rows_judged(job) * len(trials) > WORTH_COMPILING and not deterministic else run_trunk
         tables = Tables(training, job.num_steps, device)
         about = {**environment.describe_environment(device), "deterministic": deterministic}
@@ -120,7 +111,7 @@ def run(
 
         def end(place: int, outcome: Outcome) -> None:
             over.add(place)
-            ended(place, outcome)
+            tracker.end(place, outcome)
 
         with _Ahead(trials, job, [place for places in groups for place in places]) as ahead:
 
@@ -140,12 +131,12 @@ def run(
                 return all(train_alike(alike) for alike in _by_start(rest, trials, job))
 
             for places in groups:
-                if not in_packs(places, pack_size or PACK_SIZE, train_pack):
+                if not in_packs(places, pack_size, train_pack):
                     return
 
 
 def _rows_judged(job: Job) -> int:
-    """Rows of a trial that are run through its model without learning: validation every epoch, all at the end."""
+    """Rows of a trial that are evaluated: validation every epoch, all splits at the end."""
     at_the_end = {name: len(judged(job.data.splits, name)) for name in job.data.splits}
     return job.training.epochs * at_the_end.get("val", 0) + sum(at_the_end.values())
 
@@ -170,7 +161,7 @@ class _Ahead:
         return (self.made.pop(place, None) or self._make(place)).result()
 
     def prepare(self, num: int) -> None:
-        """Nothing; the next `num` models are being made."""
+        """Begin to make the next `num` models."""
         for place in self.waiting[:num]:
             if place not in self.made:
                 self.made[place] = self._make(place)
@@ -181,7 +172,7 @@ class _Ahead:
 
 
 def _by_start(places: Iterable[int], trials: Sequence[Trial], job: Job) -> list[list[int]]:
-    """The places of trials that go on at the same epoch and step, those together; the furthest first."""
+    """Places of trials, grouped by the epoch and step at which they resume; the furthest first."""
     starts: dict[tuple[int, int], list[int]] = {}
     for place in places:
         path = job.checkpoint_of(trials[place])
@@ -215,7 +206,7 @@ def _train(
     say: Callable[[Mapping[int, Record]], None],
     ended: Callable[[int, Outcome], None],
 ) -> bool:
-    """Whether every replica of the pack came to its end; False if they were stopped, their checkpoints written."""
+    """Train a pack; return whether it came to its end. False: stopped, with checkpoints written."""
     job = pack.replicas[0].job
     place_of = dict(zip(pack.replicas, places, strict=True))
     saved_at = time.perf_counter()
@@ -268,7 +259,7 @@ def _train(
 
 @contextlib.contextmanager
 def _settings(deterministic: bool) -> Iterator[None]:
-    """torch's switches as this engine wants them; as they were afterwards.
+    """Set torch's switches for this engine; restore them afterwards.
 
     cuDNN's benchmark mode is off: it picks what is fastest alone, which with eight branches was 3 % slower. Matrix
     products in float32 are full float32: in TF32 the cosines would be wrong in the third digit.

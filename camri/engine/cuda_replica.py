@@ -1,7 +1,4 @@
-"""A convolution of few channels as one of eight.
-
-One trial as a branch of the captured graph: everything it reads and writes lives in tensors that never move.
-"""
+"""One trial as a branch of the captured graph: everything it reads and writes lives in tensors that never move."""
 
 import contextlib
 import functools
@@ -23,14 +20,14 @@ from camri.modules import Criterion
 
 
 class PaddedConv2d(nn.Conv2d):
-    """The same convolution: cuDNN's tensor-core kernels want multiples of eight channels.
+    """A convolution padded to eight input channels, as cuDNN's tensor-core kernels want; the result is the same.
 
     With eight models side by side on an H200: 86,800 images/s, as patches and a matrix product 85,400.
     """
 
     @staticmethod
     def fits(layer: nn.Module) -> bool:
-        """Whether a layer may be made one, by setting its class."""
+        """Whether a layer can become one, by setting its class."""
         return (
             type(layer) is nn.Conv2d and layer.in_channels < 8 and layer.groups == 1 and layer.padding_mode == "zeros"
         )
@@ -50,9 +47,9 @@ Forward = Callable[..., Tensor]  # trunk, rows, mirrored, dx, dy -> features
 def run_trunk(
     trunk: nn.Module, inputs: Tensor, mirrored: Tensor | None, dx: Tensor | None, dy: Tensor | None
 ) -> Tensor:
-    """The features of rows as a split holds them.
+    """The features of a split's rows.
 
-    What is float32 in a trunk that is not ours (embeddings, layer norms) meets bfloat16: autocast brings them together.
+    Autocast, because other packages' trunks mix float32 parts (embeddings, layer norms) with bfloat16.
     """
     dtype = precision(inputs)
     with torch.autocast(inputs.device.type, dtype, enabled=dtype != torch.float32):
@@ -60,7 +57,7 @@ def run_trunk(
 
 
 def precision(inputs: Tensor) -> torch.dtype:
-    """What a trunk computes in: bfloat16 holds any pixel; of ready-made features it keeps three digits."""
+    """The trunk's precision: bfloat16 for pixels; float32 for feature vectors, of which bfloat16 keeps three digits."""
     return LOW if inputs.dtype == torch.uint8 else torch.float32
 
 
@@ -114,7 +111,7 @@ class Replica:
         self.tables = tables
 
     def draw(self, epoch: int) -> None:
-        """Nothing; the draws of an epoch are on the device."""
+        """Copy the epoch's random draws to the device."""
         drawn = draw_epoch(self.trial, self.job, epoch)
         self.order.copy_(drawn.order)
         if self.mirrored is not None and drawn.mirrored is not None:
@@ -123,7 +120,7 @@ class Replica:
             self.shifts.copy_(torch.stack([drawn.dx, drawn.dy]))
 
     def advance(self, forward: Forward) -> None:
-        """Nothing; one training step, all of it on the device: this is what the graph holds."""
+        """Make one training step, all of it on the device: this is what the graph captures."""
         train = self.resident["train"]
         rows = self.order[self.place].squeeze(0)
         dx, dy = (None, None) if self.shifts is None else self.shifts[:, self.place].squeeze(1)
@@ -142,7 +139,7 @@ class Replica:
         self.place += 1
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that changes in training, by name: what a checkpoint keeps."""
+        """Everything that changes in training, by name, for the checkpoint."""
         found = {"statistics": self.statistics, "loss_sum": self.loss_sum}
         if self.averaged_statistics is not None:
             found["averaged_statistics"] = self.averaged_statistics
@@ -161,7 +158,7 @@ class Replica:
 
     @contextlib.contextmanager
     def as_judged(self) -> Iterator[Classifier]:
-        """The model in eval mode, with averaged weights and statistics where there are any."""
+        """The model in eval mode, with its averaged weights and statistics if there are any."""
         for flat in self.flats:
             flat.spread(averaged=True)
         kept = self.statistics.clone()
@@ -194,7 +191,7 @@ class Replica:
 
     @torch.no_grad()
     def hits(self, split: str) -> Tensor:
-        """Correctly recognised rows of each class (C,), on the device: nothing waits for it."""
+        """Correctly classified rows of each class (C,), on the device: the host does not wait for it."""
         inputs, labels = self.resident[split].inputs, self.resident[split].labels
         with self.as_judged() as model:
             guesses = [model.head(self._features(model, rows)).argmax(dim=1) for rows in inputs.split(EVALUATED)]
@@ -215,9 +212,9 @@ class Replica:
 
 
 def _gather_statistics(model: nn.Module, device: torch.device) -> Tensor:
-    """The running means and variances of all batch norms in one buffer, of which theirs are now views.
+    """Move the running means and variances of all batch norms into one buffer, and return it.
 
-    Their counters are dropped: nothing reads them, and each would be a kernel a step.
+    Their counters are dropped: they are never read, and each would cost a kernel a step.
     """
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     parts = [(norm, name) for norm in norms for name in ("running_mean", "running_var")]

@@ -1,4 +1,4 @@
-"""Where a result was made: versions and hardware, as plain JSON."""
+"""Versions and hardware of this process, as plain JSON."""
 
 import functools
 import os
@@ -14,8 +14,8 @@ import camri
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """Versions, processor and device of this process."""
-    found: dict[str, Any] = {
+    """Versions, processor and device, stored with every outcome."""
+    facts: dict[str, Any] = {
         "camri": camri.__version__,
         "commit": commit(),
         "python": platform.python_version(),
@@ -27,15 +27,15 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "device": str(device),
     }
     if device.type == "cuda":
-        found["gpu"] = torch.cuda.get_device_name(device)
-        found["cuda"] = torch.version.cuda
-        found["cudnn"] = torch.backends.cudnn.version()
-    return found
+        facts["gpu"] = torch.cuda.get_device_name(device)
+        facts["cuda"] = torch.version.cuda
+        facts["cudnn"] = torch.backends.cudnn.version()
+    return facts
 
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of the source tree, with a + where the package differs from it; None for an installed package.
+    """The commit of the source tree, with a + for uncommitted changes; None for an installed package.
 
     CAMRI_COMMIT names it for a tree that was copied without its history.
     """

@@ -22,7 +22,7 @@ BLOCK = 1024
 
 
 class Tables:
-    """What depends on the step, for all steps, on the device: computed in float64 once, never recaptured."""
+    """Values that depend on the step, for all steps, on the device: computed once in float64."""
 
     def __init__(self, training: Training, num_steps: int, device: torch.device):
         self.training = training
@@ -37,7 +37,7 @@ class Tables:
 
 
 class Flat:
-    """Some of a model's parameters, re-seated as views of one buffer."""
+    """Some of a model's parameters, replaced by views of one buffer."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Flat:
             setattr(module, name, parameter)
 
     def update(self, gradients: Sequence[Tensor], step: Tensor) -> None:
-        """Nothing; one step of the optimiser."""
+        """Make one step of the optimiser."""
         torch._foreach_copy_(self.gradients, list(gradients))
         training = self.tables.training
         _update[(triton.cdiv(self.size, BLOCK),)](
@@ -98,7 +98,7 @@ class Flat:
         )
 
     def spread(self, averaged: bool = False) -> None:
-        """Nothing; the weights the model computes with are the master's, or the average's where there is one."""
+        """Copy the master weights, or their average if there is one and it is wanted, into the model's weights."""
         source = self.average if averaged and self.average is not None else self.master
         with torch.no_grad():
             self.weight.copy_(source)
@@ -108,7 +108,7 @@ class Flat:
         return found if self.average is None else {**found, "average": self.average}
 
     def full_precision(self) -> list[Tensor]:
-        """The parameters in float32, averaged where there is an average."""
+        """The parameters in float32; their average if there is one."""
         return self._views(self.master if self.average is None else self.average)
 
     def _views(self, buffer: Tensor) -> list[Tensor]:

@@ -22,11 +22,11 @@ ADAM_EPS = 1e-7  # Keras' default, which the authors' code kept; PyTorch's is 1e
 
 
 def optimizer(model: Classifier, training: Training) -> torch.optim.Optimizer:
-    """The training's optimiser, with weight decay where it belongs."""
-    some = decayed(model)
-    chosen = {id(p) for p in some}
-    rest = [p for p in model.parameters() if id(p) not in chosen]
-    groups = [{"params": some, "weight_decay": training.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    """The training's optimiser; weight decay acts on :func:`decayed` alone."""
+    matrices = decayed(model)
+    ids = {id(p) for p in matrices}
+    rest = [p for p in model.parameters() if id(p) not in ids]
+    groups = [{"params": matrices, "weight_decay": training.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     if training.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=training.learning_rate, momentum=training.momentum)
     kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
@@ -41,45 +41,37 @@ def decayed(model: Classifier) -> list[nn.Parameter]:
     return [p for p in model.trunk.parameters() if p.dim() > 1]
 
 
-class Average:
-    """The exponential moving average of a model's weights and batch-norm statistics."""
-
-    def __init__(self, model: Classifier):
-        self.model = copy.deepcopy(model).eval()
-
-    @torch.no_grad()
-    def update(self, model: nn.Module, decay: float) -> None:
-        for mine, its in zip(_floats(self.model), _floats(model), strict=True):
+@torch.no_grad()
+def update_average(average: nn.Module, model: nn.Module, decay: float) -> None:
+    """Update an exponential moving average of a model's weights and batch-norm statistics."""
+    for mine, its in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
+        if mine.is_floating_point():
             mine.lerp_(its, 1 - decay)
-
-
-def _floats(model: nn.Module) -> list[Tensor]:
-    return [tensor for tensor in model.state_dict().values() if tensor.is_floating_point()]
 
 
 def train_one(
     trial: Trial,
     job: Job,
     should_stop: Callable[[], bool] = lambda: False,
-    say: Callable[[Record], None] = lambda record: None,
+    on_epoch: Callable[[Record], None] = lambda record: None,
 ) -> Outcome | None:
-    """The outcome of one trial; None if it was stopped, with its checkpoint written where there is a place for it.
+    """Train one trial; None if it was stopped, after its checkpoint was written if the job has a folder for it.
 
-    A trial that breaks leaves a failed outcome with the end of its traceback.
+    A trial that raises has a failed outcome with the end of its traceback.
     """
     record = Record(trial, job, environment.describe_environment(torch.device("cpu")))
     try:
-        return _train(trial, job, record, should_stop, say)
+        return _train(trial, job, record, should_stop, on_epoch)
     except Exception:
         return record.failed(traceback.format_exc(limit=-4).strip())
 
 
 def _train(
-    trial: Trial, job: Job, record: Record, should_stop: Callable[[], bool], say: Callable[[Record], None]
+    trial: Trial, job: Job, record: Record, should_stop: Callable[[], bool], on_epoch: Callable[[Record], None]
 ) -> Outcome | None:
     model, criterion = make(trial, job)
     optimise = optimizer(model, job.training)
-    average = Average(model) if job.training.average else None
+    average = copy.deepcopy(model).eval() if job.training.average else None
     rates = spec.learning_rates(job.training, job.num_steps).tolist()
     decays = spec.average_decays(job.training, job.num_steps).tolist()
     state = _State(model, criterion, optimise, average)
@@ -119,7 +111,7 @@ def _train(
             loss.backward()
             optimise.step()
             if average is not None:
-                average.update(model, decays[step])
+                update_average(average, model, decays[step])
             loss_sum += value
             record.step_in_epoch = place + 1
             if should_stop():
@@ -127,17 +119,17 @@ def _train(
                 return None
         hits: list[int] = []
         if "val" in job.data.splits:
-            chosen = average.model if average is not None else model.eval()
-            hits = _evaluate(chosen, criterion, job.data.splits["val"]).confusion.diagonal().tolist()
+            final = model.eval() if average is None else average
+            hits = _evaluate(final, criterion, job.data.splits["val"]).confusion.diagonal().tolist()
         record.end_epoch(loss_sum / job.steps_per_epoch, hits)
         loss_sum = 0.0
         record.tick()
-        say(record)
+        on_epoch(record)
         if time.perf_counter() - saved_at > job.checkpoint_every_s and record.epoch < job.training.epochs:
             save()
             saved_at = time.perf_counter()
 
-    final = average.model if average is not None else model.eval()
+    final = model.eval() if average is None else average
     return record.done(
         lambda split: _evaluate(final, criterion, judged(job.data.splits, split)),
         lambda: {name: tensor.numpy().copy() for name, tensor in final.state_dict().items()},
@@ -159,14 +151,14 @@ class _State:
     """Everything that changes while a trial trains, as named tensors."""
 
     def __init__(
-        self, model: Classifier, criterion: Criterion, optimise: torch.optim.Optimizer, average: Average | None
+        self, model: Classifier, criterion: Criterion, optimise: torch.optim.Optimizer, average: Classifier | None
     ):
         self.model, self.criterion, self.optimise, self.average = model, criterion, optimise, average
 
     def tensors(self) -> dict[str, Tensor]:
         found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         if self.average is not None:
-            found |= {f"average.{name}": tensor for name, tensor in self.average.model.state_dict().items()}
+            found |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
         for place, parameter in enumerate(self._parameters()):
             for name, value in self.optimise.state.get(parameter, {}).items():
                 if value is not None:
@@ -174,10 +166,10 @@ class _State:
         return found
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Back to the saved state; counters follow from the step."""
+        """Restore the saved state; counters follow from the step."""
         self.model.load_state_dict(_under("model.", tensors))
         if self.average is not None:
-            self.average.model.load_state_dict(_under("average.", tensors))
+            self.average.load_state_dict(_under("average.", tensors))
         for place, parameter in enumerate(self._parameters()):
             self.optimise.state[parameter] = _under(f"optimizer.{place}.", tensors)
         self.criterion.step.fill_(step)

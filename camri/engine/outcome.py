@@ -1,14 +1,9 @@
-"""What a trial leaves behind, and what it says on the way.
-
-The growing record of one trial: its curves, its clock, and how it becomes an outcome or a checkpoint.
-
-From the trials' own reports to one line about all of them.
-"""
+"""Outcomes of trials, the record that grows into one while a trial trains, and the progress of all trials of a call."""
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +15,12 @@ from camri.metrics import Scores, accuracy, condense, recall
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The result of one trial; a failed trial leaves one too, with what it had reached.
+    """The result of one trial; a failed trial has one too, with its error and its curves so far.
 
     Arrays by split ("val", "test"): `confusion` (C, C), row = true class; `scores`, the condensed scores of the
-    important classes; `logits` float16 (N, C) where they were asked for; `angle_mean` and `angle_sd` (C,), in radians,
-    between the features of a class and that class's weight vector, of at most 10,000 "train" rows too. `curves`, by
-    epoch: "train_loss" (E,) and "val_hits" (E, C), the correctly recognised validation rows of each class.
+    important classes; `logits` float16 (N, C) with `keep_logits`; `angle_mean` and `angle_sd` (C,), in radians, between
+    the features of a class and that class's weight vector, also for at most 10,000 "train" rows. `curves`, by epoch:
+    "train_loss" (E,) and "val_hits" (E, C), the correctly classified validation rows of each class.
     """
 
     trial: Trial
@@ -40,10 +35,10 @@ class Outcome:
     angle_mean: dict[str, np.ndarray] = field(default_factory=dict)
     angle_sd: dict[str, np.ndarray] = field(default_factory=dict)
     curves: dict[str, np.ndarray] = field(default_factory=dict)
-    wall_s: float = 0.0  # from the trial's start to its end, pauses between two runs left out
-    device_s: float = 0.0  # its share of the device's time: wall_s over the number of replicas beside it
+    wall_s: float = 0.0  # training time, without pauses between two runs
+    device_s: float = 0.0  # its share of the device's time: wall_s divided by the number of replicas
     environment: dict[str, Any] = field(default_factory=dict)
-    weights: dict[str, np.ndarray] | None = None  # the trained model's state, where it was asked for
+    weights: dict[str, np.ndarray] | None = None  # the trained model's state, with `keep_weights`
 
     def accuracy(self, split: str = "test") -> float:
         return float(accuracy(self.confusion[split]))
@@ -54,40 +49,56 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the trials of one call have come."""
+    """How far some trials have come: made by the engine, handed up by `on_progress`, stored in a run's folder."""
 
-    done: int  # trials ended
+    done: int  # trials that ended well
     running: int
     total: int
     part: float  # of all epochs of all trials, 0 to 1
     images_per_s: float  # 0 until it is known
-    trial_s: float  # this call's seconds over the trials that they are enough for; infinite until it is known
+    trial_s: float  # wall time per trial at the current speed; infinite until it is known
     accuracy: float | None = None  # mean validation accuracy of the running trials
     recall: float | None = None  # mean validation recall of the important classes
+    failed: int = 0
 
     @property
     def left_s(self) -> float:
-        """Estimated; infinite until it is known."""
+        """Estimated seconds left; infinite until they are known."""
         return self.total * (1 - self.part) * self.trial_s if self.part < 1 else 0.0
+
+    def within(self, done: int, failed: int, total: int) -> "Progress":
+        """The progress of `total` trials, these among them, of which `done` and `failed` had ended before.
+
+        >>> half = Progress(done=0, running=2, total=2, part=0.5, images_per_s=9.0, trial_s=10.0)
+        >>> half.within(done=1, failed=0, total=4).left_s
+        20.0
+        """
+        part = (done + failed + self.total * self.part) / total
+        return replace(self, done=self.done + done, failed=self.failed + failed, total=total, part=part)
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Callbacks of a call, always called in the process and thread that made it."""
+
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None  # as each trial ends
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    should_stop: Callable[[], bool] = lambda: False
 
 
 class Record:
-    """Where a trial stands: epochs done, curves so far, time spent."""
+    """State of a trial in training: epochs done, curves so far, time spent."""
 
     def __init__(self, trial: Trial, job: Job, environment: dict[str, Any]):
-        self.trial = trial
-        self.job = job
-        self.environment = environment
-        self.epoch = 0
-        self.step_in_epoch = 0
+        self.trial, self.job, self.environment = trial, job, environment
+        self.epoch = self.step_in_epoch = 0
         self.train_loss: list[float] = []
         self.val_hits: list[list[int]] = []
-        self.wall_s = 0.0
-        self.device_s = 0.0
+        self.wall_s = self.device_s = 0.0
         self._since = time.perf_counter()
 
     def notes(self) -> dict[str, Any]:
-        """What a checkpoint must say beside its tensors."""
+        """The part of a checkpoint that is not tensors."""
         names = ("epoch", "step_in_epoch", "train_loss", "val_hits", "wall_s", "device_s")
         return {name: getattr(self, name) for name in names}
 
@@ -114,7 +125,7 @@ class Record:
         return self._outcome("failed", error=error)
 
     def done(self, evaluated: Callable[[str], Evaluation], weights: Callable[[], dict[str, np.ndarray]]) -> Outcome:
-        """The outcome of a trained model; failed if what it says is not finite."""
+        """The outcome of a trained model; failed if its scores are not finite."""
         splits = [name for name in ("val", "test") if name in self.job.data.splits]
         results = {name: evaluated(name) for name in splits}
         turned = {"train": evaluated("train"), **results}
@@ -126,12 +137,8 @@ class Record:
         return self._outcome(
             "done",
             confusion={name: result.confusion for name, result in results.items()},
-            scores={name: condense(result.logits, labels[name], important) for name, result in results.items()}
-            if important
-            else {},
-            logits={name: result.logits.astype(np.float16) for name, result in results.items()}
-            if self.job.keep_logits
-            else {},
+            scores={n: condense(r.logits, labels[n], important) for n, r in results.items()} if important else {},
+            logits={n: r.logits.astype(np.float16) for n, r in results.items()} if self.job.keep_logits else {},
             angle_mean={name: result.angle_mean for name, result in turned.items()},
             angle_sd={name: result.angle_sd for name, result in turned.items()},
             weights=weights() if self.job.keep_weights else None,
@@ -159,37 +166,46 @@ class Record:
 
 
 class Tracker:
-    """Hears from each trial how far it is and tells `listener`, at most ten times a second.
+    """Follows the trials of one call by their places, and reports to its hooks; progress at most ten times a second.
 
-    The clock starts with the first epoch that is heard of, and the first epochs of the trials that go side by side do
-    not count: before them processes start and models are compiled. Speed is told when as many more epochs have ended.
+    The clock starts at the end of the first epoch of any trial. The first epochs of the trials side by side do not
+    count: before them processes start and models are compiled. The speed is known after as many more epochs.
     """
 
-    def __init__(self, job: Job, total: int, side_by_side: int, listener: Callable[[Progress], None] | None):
-        self._job = job
-        self._total = total
-        self._side_by_side = min(side_by_side, total)
-        self._listener = listener
+    def __init__(self, job: Job, num_trials: int, hooks: Hooks, side_by_side: int, stopped: Callable[[], bool]):
+        self._job, self._hooks, self._stopped = job, hooks, stopped
+        self._total, self._side_by_side = num_trials, min(side_by_side, num_trials)
         self._epochs: dict[int, int] = {}  # place of a trial -> epochs done
         self._uncounted: dict[int, int] = {}  # epochs of it from before the clock, or from before this call
         self._val: dict[int, list[int]] = {}
-        self._ended: set[int] = set()
+        self._ended: dict[int, str] = {}  # place -> status
         self._began: float | None = None
-        self._told = 0.0
+        self._reported = 0.0
+
+    def should_stop(self) -> bool:
+        return self._stopped() or self._hooks.should_stop()
 
     def epochs(self, records: Mapping[int, Record]) -> None:
-        """Nothing; trials that ended an epoch at the same time are heard of together, or their speed would be wrong."""
+        """Note trials that ended an epoch; those that did so together come in one call, or the speed would be wrong."""
         for place, record in records.items():
             self._note(place, record.epoch, before=record.epoch - 1)
-            if record.val_hits:
+            if record.val_hits and record.val_hits[-1]:  # empty without a validation split
                 self._val[place] = record.val_hits[-1]
-        self._tell()
+        self._report()
 
     def end(self, place: int, outcome: Outcome) -> None:
+        """Hand a trial's outcome over, then remove its checkpoint: a kill in between must not lose both."""
         self._note(place, outcome.epochs_done, before=0)
-        self._ended.add(place)
+        self._ended[place] = outcome.status
         self._val.pop(place, None)
-        self._tell(last=len(self._ended) == self._total)
+        self._hooks.on_outcome(outcome)
+        if (path := self._job.checkpoint_of(outcome.trial)) is not None:
+            path.unlink(missing_ok=True)
+        self._report(last=self.all_ended)
+
+    @property
+    def all_ended(self) -> bool:
+        return len(self._ended) == self._total
 
     def _note(self, place: int, epochs: int, before: int) -> None:
         if self._began is None:
@@ -198,22 +214,24 @@ class Tracker:
         self._uncounted.setdefault(place, epochs if is_of_the_first else before)
         self._epochs[place] = epochs
 
-    def _tell(self, last: bool = False) -> None:
+    def _report(self, last: bool = False) -> None:
         now = time.perf_counter()
-        if self._listener is None or self._began is None or (now - self._told < 0.1 and not last):
+        if self._began is None or (now - self._reported < 0.1 and not last):
             return
-        self._told = now
-        each, running = self._job.training.epochs, self._epochs.keys() - self._ended
-        done = each * len(self._ended) + sum(self._epochs[place] for place in running)
+        self._reported = now
+        each, running = self._job.training.epochs, self._epochs.keys() - self._ended.keys()
+        epochs_done = each * len(self._ended) + sum(self._epochs[place] for place in running)
         counted = sum(self._epochs.values()) - sum(self._uncounted.values())
         epoch_s = (now - self._began) / counted if counted >= self._side_by_side else float("inf")
         accuracy, recall = self._validation()
-        self._listener(
+        statuses = list(self._ended.values())
+        self._hooks.on_progress(
             Progress(
-                done=len(self._ended),
+                done=statuses.count("done"),
+                failed=statuses.count("failed"),
                 running=len(running),
                 total=self._total,
-                part=done / (self._total * each),
+                part=epochs_done / (self._total * each),
                 images_per_s=self._job.steps_per_epoch * self._job.batch_size / epoch_s,
                 trial_s=each * epoch_s,
                 accuracy=accuracy,
@@ -222,11 +240,11 @@ class Tracker:
         )
 
     def _validation(self) -> tuple[float | None, float | None]:
+        """Mean validation accuracy of the running trials, and mean recall of the important classes."""
         if not self._val:
             return None, None
         counts = self._job.data.class_counts("val").tolist()
         hits = list(self._val.values())
         accuracy = sum(map(sum, hits)) / (len(hits) * max(sum(counts), 1))
-        wanted = [(h[i], counts[i]) for h in hits for i in self._job.important if counts[i]]
-        recall = sum(hit / count for hit, count in wanted) / len(wanted) if wanted else None
-        return accuracy, recall
+        recalls = [h[i] / counts[i] for h in hits for i in self._job.important if counts[i]]
+        return accuracy, sum(recalls) / len(recalls) if recalls else None

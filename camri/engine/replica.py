@@ -1,9 +1,4 @@
-"""How many models go side by side, and what happens when they do not fit.
-
-A trial made ready to train: model, loss and the draws of an epoch, each from the trial's own seed.
-
-A trained model and a split -> logits, confusion counts and angles.
-"""
+"""What one trial needs on any device: the job, its model and loss, the random draws of an epoch, and evaluation."""
 
 import gc
 import warnings
@@ -29,7 +24,7 @@ PACK_SIZE = 8  # measured on an H200 within epochs: 1 gives 50,944 images/s, 4 7
 
 
 def in_packs(places: list[int], size: int, train_pack: Callable[[list[int]], bool]) -> bool:
-    """Whether all were trained: packs of at most `size`; one that does not fit in memory is halved and tried again."""
+    """Train packs of at most `size`, halving those that do not fit in memory; return whether all were trained."""
     waiting = [places[at : at + size] for at in range(0, len(places), size)]
     while waiting:
         pack = waiting.pop(0)
@@ -54,15 +49,22 @@ def in_packs(places: list[int], size: int, train_pack: Callable[[list[int]], boo
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What all trials of one call share."""
+    """What all trials of one call share; the one record that travels from the command line to the workers.
+
+    The fields from `device` on change where and how fast the trials run, not what they are.
+    """
 
     training: Training
     data: DataSet
-    important: tuple[int, ...] = ()
+    important: tuple[int, ...] = ()  # classes whose scores the outcomes keep
     keep_logits: bool = False
     keep_weights: bool = False
-    checkpoints: Path | None = None  # folder; None: nothing is saved on the way
+    checkpoints: str | Path | None = None  # folder; None: no checkpoints
     checkpoint_every_s: float = 120.0
+    device: str | torch.device = "auto"
+    workers: int | None = None  # CPU processes; None: one a core
+    pack_size: int | None = None  # models side by side on a GPU; None: PACK_SIZE
+    deterministic: bool = False  # the same bits on a GPU too, more slowly
 
     @property
     def num_rows(self) -> int:
@@ -83,17 +85,17 @@ class Job:
     def checkpoint_of(self, trial: Trial) -> Path | None:
         if self.checkpoints is None:
             return None
-        return self.checkpoints / f"{identity(trial, self.training, self.data.fingerprint)}.safetensors"
+        return Path(self.checkpoints) / f"{identity(trial, self.training, self.data.fingerprint)}.safetensors"
 
     def check(self, trials: Sequence[Trial] = ()) -> None:
-        """Refuse what these trials could not be trained on, before any of them starts."""
+        """Raise InputError if the trials cannot be trained on this data."""
         if "train" not in self.data.splits:
             raise InputError(f"{self.data.name} has no train split; its splits: {', '.join(self.data.splits)}")
         if self.num_rows < 2:
             raise InputError(f"{self.data.name} has {self.num_rows} rows to train on; batch norm needs at least 2")
         augmented = self.training.flip or self.training.translate_px
         if augmented and not self.data.is_image:
-            raise InputError("flip and translate_px are for images, but the data set holds ready-made features")
+            raise InputError("flip and translate_px are for images, but the data set holds feature vectors")
         for index in self.important:
             if not 0 <= index < self.data.num_classes:
                 raise InputError(
@@ -136,7 +138,7 @@ def make_criterion(setting: Setting, job: Job) -> Criterion:
 
 @dataclass
 class Epoch:
-    """The draws of one epoch: the order of the rows (S, B), and which image is mirrored and moved how far (S, B)."""
+    """Random draws of one epoch, (S, B) each: the order of the rows, and how each image is mirrored and moved."""
 
     order: Tensor
     mirrored: Tensor | None = None
@@ -145,7 +147,7 @@ class Epoch:
 
 
 def draw_epoch(trial: Trial, job: Job, epoch: int) -> Epoch:
-    """The draws of epoch number `epoch`, on the CPU: the same whatever device trains."""
+    """Draw epoch number `epoch` on the CPU: the same for every device."""
     steps, size, training = job.steps_per_epoch, job.batch_size, job.training
     order = batches.epoch_order(job.num_rows, generator(trial.seed, "order", epoch), "cpu")
     drawn = Epoch(order[: steps * size].view(steps, size))
@@ -162,7 +164,7 @@ def draw_epoch(trial: Trial, job: Job, epoch: int) -> Epoch:
 def prepare(
     inputs: Tensor, mirrored: Tensor | None, dx: Tensor | None, dy: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    """Rows as the model takes them: images in [0, 1], channels first, mirrored and moved as drawn."""
+    """The model's inputs: images in [0, 1], channels first, mirrored and moved as drawn."""
     x = batches.to_float(inputs, dtype).to(dtype)
     if mirrored is not None:
         x = batches.flip(x, mirrored)
@@ -171,11 +173,11 @@ def prepare(
     return x
 
 
-MOST_TRAIN_ROWS = 10_000  # of a large train split, evenly spread: enough for the spread of angles
+MOST_TRAIN_ROWS = 10_000  # evenly spread over a large train split: enough for the spread of angles
 
 
 def judged(splits: Mapping[str, Split], name: str) -> Split:
-    """The rows of a split that a trained model is judged on: all, of the train split every k-th.
+    """The rows of a split that a trained model is evaluated on: all of them, or every k-th of the train split.
 
     >>> split = Split(torch.zeros(25_000, 1), torch.arange(25_000))
     >>> judged({"train": split}, "train").labels[:3].tolist(), len(judged({"val": split}, "val"))
@@ -214,7 +216,7 @@ def evaluate(
     split: Split,
     batch_size: int = 1000,
 ) -> Evaluation:
-    """What a model makes of a split; `features_of` takes rows as the split holds them, on its device."""
+    """Logits, confusion counts and angles of a model on a split; `features_of` maps the split's rows to features."""
     weight = head.get_parameter("weight").float()
     logits, turned = [], []
     for start in range(0, len(split.labels), batch_size):

@@ -1,7 +1,4 @@
-"""What is trained: a trial (setting and seed) under a training (everything the compared methods share).
-
-Learning rate, margin ramp and weight averaging as functions of the step.
-"""
+"""Trials (setting and seed), trainings (what the compared methods share), and schedules as functions of the step."""
 
 import dataclasses
 import hashlib
@@ -79,7 +76,7 @@ class Training:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Training":
-        """The training that `to_json` wrote, equal to it: JSON's lists are tuples again."""
+        """The training that `to_json` wrote; lists become tuples again."""
         options = tuple((name, frozen(value)) for name, value in sorted(values["model_options"].items()))
         return Training().with_(**{**values, "model_options": options, "ramp": tuple(values["ramp"])})
 
@@ -91,7 +88,7 @@ class Training:
 
 # The authors' schedule: constant rate, the last model, no ramp, no guard past π.
 PAPER = Training(epochs=300, hold=1.0, ramp=(0.0, 0.0), beyond_pi="paper")
-# The same or better accuracy in a sixteenth of the time: the falling rate takes most of the spread between seeds away.
+# The same or better accuracy in a sixteenth of the time; the falling rate removes most of the spread between seeds.
 FAST = Training()
 
 
@@ -109,23 +106,22 @@ class Trial:
 
 
 def identity(trial: Trial, training: Training, fingerprint: str) -> str:
-    """What a trained model depends on, as 32 hexadecimal digits: data, training, setting and seed."""
+    """Hash of all that a trained model depends on (data, training, setting, seed): 32 hexadecimal digits."""
     return digest([fingerprint, training.key, trial.key], length=32)
 
 
 def generator(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
     """A CPU generator for one purpose of one trial in one epoch.
 
-    Nothing is carried over from epoch to epoch, so a resumed trial needs no stored generator, and the neighbours of a
-    trial cannot disturb it.
+    It is made anew for each epoch, so a resumed trial needs no stored generator and no other trial can disturb it.
     """
     text = f"camri/{seed}/{purpose}/{epoch}".encode()
     return torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1)
 
 
 def frozen(value: Any) -> Any:
-    """The value with tuples for lists, all the way down: as a frozen dataclass can hold and hash it."""
-    return tuple(frozen(one) for one in value) if isinstance(value, (list, tuple)) else value
+    """The value with tuples instead of lists at every level, so that it can be hashed."""
+    return tuple(map(frozen, value)) if isinstance(value, (list, tuple)) else value
 
 
 def digest(value: object, length: int = 16) -> str:
@@ -135,10 +131,7 @@ def digest(value: object, length: int = 16) -> str:
 
 
 def steps_per_epoch(training: Training, num_rows: int) -> int:
-    """Full batches in an epoch; of the rows left over each epoch leaves out others.
-
-    A data set smaller than a batch is one batch.
-    """
+    """Full batches in an epoch, at least one; the rows left over differ from epoch to epoch."""
     return max(1, num_rows // training.batch_size)
 
 
@@ -147,7 +140,7 @@ def batch_size(training: Training, num_rows: int) -> int:
 
 
 def learning_rates(training: Training, num_steps: int) -> Tensor:
-    """The rate of every step (T,): constant for `hold` of them, then falling linearly towards 0.
+    """The learning rate of every step (T,): constant for `hold` of them, then falling linearly towards 0.
 
     >>> learning_rates(Training(hold=0.5, learning_rate=1.0), 4)
     tensor([1.0000, 1.0000, 1.0000, 0.5000])
@@ -168,6 +161,6 @@ def ramp_steps(training: Training, num_steps: int) -> tuple[int, int]:
 
 
 def average_decays(training: Training, num_steps: int) -> Tensor:
-    """The decay of the weight average at every step (T,), growing at first so that the start is soon forgotten."""
+    """The decay of the weight average at every step (T,); small at first, so that the initial weights fade quickly."""
     step = torch.arange(num_steps, dtype=torch.float64)
     return torch.minimum(torch.tensor(training.average, dtype=torch.float64), (1 + step) / (10 + step)).float()

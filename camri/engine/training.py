@@ -1,24 +1,24 @@
-"""The one entry: trials in, outcomes out, on whatever device there is."""
+"""Train trials on whatever device there is: `train` for people, `train_job` for what calls back while it trains."""
 
 import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
 import torch
 
 from camri.data import DataSet
 from camri.data.parallel import num_cores
 from camri.engine import cpu
-from camri.engine.outcome import Outcome, Progress, Tracker
+from camri.engine.outcome import Hooks, Outcome, Progress, Tracker
 from camri.engine.replica import PACK_SIZE, Job
 from camri.engine.spec import FAST, Training, Trial
 from camri.errors import InputError
 
 
 class Stopped(Exception):
-    """Training was stopped in good order; `outcomes` has the trials that had ended."""
+    """Training was stopped before its end; `outcomes` has the trials that had ended."""
 
     def __init__(self, outcomes: list[Outcome]):
         super().__init__(f"stopped after {len(outcomes)} trials")
@@ -32,25 +32,17 @@ def train(
     *,
     training: Training = FAST,
     important: Sequence[int] = (),
-    keep_logits: bool = False,
-    keep_weights: bool = False,
-    checkpoints: str | Path | None = None,
-    checkpoint_every_s: float = 120.0,
-    workers: int | None = None,
-    pool: cpu.Pool | None = None,
-    pack_size: int | None = None,
-    deterministic: bool = False,
     on_outcome: Callable[[Outcome], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    pool: cpu.Pool | None = None,
+    **options: Any,
 ) -> list[Outcome]:
-    """The outcomes of the trials, in their order; a trial that fails leaves an outcome too.
+    """Train the trials and return their outcomes in order; a trial that fails has an outcome too.
 
-    A trial depends on its setting, its seed, the training and the data, never on the trials beside it. `important`
-    names the classes whose scores the outcomes keep. With a `checkpoints` folder, SIGINT, SIGTERM and `should_stop`
-    leave every running trial where it can go on, and the next call goes on there; :class:`Stopped` is raised then.
-    `workers` (CPU processes), `pool` (which keeps them for the next call) and `pack_size` (models side by side on a
-    GPU) change the speed only.
+    `important` are the classes whose scores the outcomes keep; `options` are other fields of :class:`Job`, such as
+    `keep_weights` or `workers`. A `pool` keeps its worker processes for the next call. SIGINT, SIGTERM and
+    `should_stop` raise :class:`Stopped`; with a `checkpoints` folder the next call resumes the trials.
 
     >>> from camri.data import load
     >>> from camri.methods import setting
@@ -59,56 +51,52 @@ def train(
     >>> outcome.status, int(outcome.confusion["test"].sum())
     ('done', 539)
     """
-    chosen = pick_device(device)
-    folder = None if checkpoints is None else Path(checkpoints)
-    job = Job(training, data, tuple(important), keep_logits, keep_weights, folder, checkpoint_every_s)
-    job.check(trials)
-    side_by_side = (pack_size or PACK_SIZE) if chosen.type == "cuda" else (workers or num_cores())
-    tracker = Tracker(job, len(trials), side_by_side, on_progress)
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[Trial, Outcome] = {}
 
-    def ended(place: int, outcome: Outcome) -> None:
-        outcomes[place] = outcome
-        tracker.end(place, outcome)
+    def keep(outcome: Outcome) -> None:
+        outcomes[outcome.trial] = outcome
         if on_outcome is not None:
             on_outcome(outcome)
-        if (path := job.checkpoint_of(outcome.trial)) is not None:
-            # Not before: a process killed while the outcome is handed over must not lose both.
-            path.unlink(missing_ok=True)
 
-    with stop_on_signals() as told:
+    job = Job(training, data, tuple(important), device=device, **options)
+    hooks = Hooks(keep, on_progress or (lambda progress: None), should_stop)
+    if not train_job(trials, job, hooks, pool):
+        raise Stopped([outcomes[trial] for trial in trials if trial in outcomes])
+    return [outcomes[trial] for trial in trials]
 
-        def stopping() -> bool:
-            return told.is_set() or should_stop()
 
-        if chosen.type == "cuda":
-            from camri.engine import cuda  # triton is there on GPU machines only
+def train_job(trials: Sequence[Trial], job: Job, hooks: Hooks, pool: cpu.Pool | None = None) -> bool:
+    """Train the trials; return whether all of them ended. False: stopped, with checkpoints where the job has a folder.
 
-            cuda.run(trials, job, chosen, pack_size, deterministic, stopping, tracker.epochs, ended)
+    A trial depends on its setting, its seed, the training and the data, never on the trials beside it.
+    """
+    device = pick_device(job.device)
+    job.check(trials)
+    side_by_side = (job.pack_size or PACK_SIZE) if device.type == "cuda" else (job.workers or num_cores())
+    with stop_on_signals() as stopped:
+        tracker = Tracker(job, len(trials), hooks, side_by_side, stopped.is_set)
+        if device.type == "cuda":
+            from camri.engine import cuda  # needs triton, which only GPU machines have
+
+            cuda.run(trials, job, device, tracker)
         else:
-            cpu.run(trials, job, side_by_side, stopping, tracker.epochs, ended, pool)
-    in_order = [outcomes[place] for place in sorted(outcomes)]
-    if len(in_order) < len(trials):
-        raise Stopped(in_order)
-    return in_order
+            cpu.run(trials, job, min(side_by_side, len(trials)), tracker, pool)
+    return tracker.all_ended
 
 
 def pick_device(device: str | torch.device) -> torch.device:
-    """The device asked for; "auto" is the first GPU, or else the CPU."""
+    """The torch device of that name; "auto" is the first GPU, or else the CPU."""
     if str(device) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
-        raise InputError(
-            f"device={device!r} is not known; choices: auto, cpu, cuda, cuda:1, …", argument="device"
-        ) from error
+    except RuntimeError:
+        message = f"device={device!r} is not known; choices: auto, cpu, cuda, cuda:1, …"
+        raise InputError(message, argument="device") from None
     if chosen.type not in ("cpu", "cuda"):
         raise InputError(f"device={device!r} cannot train here; choices: auto, cpu, cuda", argument="device")
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(
-            f"device={device!r} was asked for, but torch sees no GPU; choices: auto, cpu", argument="device"
-        )
+        raise InputError(f"device={device!r}: torch sees no GPU; choices: auto, cpu", argument="device")
     return chosen
 
 
@@ -117,26 +105,26 @@ _LISTENING: list[threading.Event] = []  # of every call of stop_on_signals that 
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a second SIGINT interrupts at once.
+    """An event that SIGINT and SIGTERM set; a second SIGINT raises KeyboardInterrupt.
 
-    Calls may be nested: a signal is heard by all of them, so that one that comes as the inner call ends is not lost.
+    Calls may be nested: a signal sets the events of all of them, so one that comes as the inner call ends is not lost.
     """
-    told = threading.Event()
+    stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield told  # only the main thread may handle signals
+        yield stopped  # only the main thread may handle signals
         return
 
-    def hear(number: int, frame: object) -> None:
-        if told.is_set() and number == signal.SIGINT:
+    def stop(number: int, frame: object) -> None:
+        if stopped.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         for event in _LISTENING:
             event.set()
 
-    _LISTENING.append(told)  # before the handlers: a signal that came between would be lost
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    _LISTENING.append(stopped)  # before the handlers: a signal that came between would be lost
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield told
+        yield stopped
     finally:
-        _LISTENING.remove(told)
+        _LISTENING.remove(stopped)
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -16,7 +16,8 @@ from safetensors.numpy import load_file, save
 
 from camri.data import DataSet
 from camri.data.parallel import num_cores
-from camri.engine import Outcome, Pool, Training, Trial, train
+from camri.engine import Hooks, Job, Outcome, Pool, Training, Trial, train
+from camri.engine import Progress as EngineProgress
 from camri.engine.spec import identity
 from camri.errors import InputError, last_line
 from camri.files import replacing
@@ -25,8 +26,7 @@ from camri.fitting.request import Request
 from camri.methods import Setting
 from camri.selection import Validation
 from camri.stats import compare
-from camri.study.executor import Executor, Hooks, LocalExecutor, Work
-from camri.study.run_folder import Report
+from camri.study.executor import Executor, LocalExecutor
 from camri.study.runner import NoBaseline, run
 from camri.study.schema import Row
 from camri.study.spec import Column, Grid, Resolved, Study, study
@@ -164,13 +164,13 @@ class Trainer:
             took.append(outcome.device_s)
             self.pace.recent.append(outcome.device_s)
 
-        def tell(report: Report) -> None:
+        def tell(report: EngineProgress) -> None:
             self.tell(step, report)
 
         # A failed trial stays failed: the same command must come to the same end.
         try:
             result = run(
-                asked, folder, executor, data=self.request.data, listeners=[count], on_report=tell, beside=beside
+                asked, folder, executor, data=self.request.data, listeners=[count], on_progress=tell, beside=beside
             )
         except NoBaseline as end:
             raise all_failed("cross-entropy", end.reason, self.request.out) from end
@@ -187,7 +187,7 @@ class Trainer:
             raise Interrupted
         self.tell(step)
 
-    def tell(self, step: str, report: Report | None = None) -> None:
+    def tell(self, step: str, report: EngineProgress | None = None) -> None:
         """Nothing; the listener hears where the fit stands."""
         if self.on_progress is None:
             return
@@ -314,7 +314,7 @@ class SaveWeights:
     def __init__(self, inner: Executor, folder: Path):
         self.inner, self.folder = inner, folder
 
-    def train(self, trials: Sequence[Trial], work: Work, hooks: Hooks) -> bool:
+    def train(self, trials: Sequence[Trial], job: Job, hooks: Hooks) -> bool:
         """Whether all trials came to an end."""
 
         def keep(outcome: Outcome) -> None:
@@ -323,7 +323,7 @@ class SaveWeights:
                 write_weights(path, outcome.weights)
             hooks.on_outcome(replace(outcome, weights=None))
 
-        return self.inner.train(trials, replace(work, keep_weights=True), replace(hooks, on_outcome=keep))
+        return self.inner.train(trials, replace(job, keep_weights=True), replace(hooks, on_outcome=keep))
 
 
 class Deadline:
@@ -332,7 +332,7 @@ class Deadline:
     def __init__(self, inner: Executor, is_time_up: Callable[[], bool], is_enough: Callable[[], bool]):
         self.inner, self.is_time_up, self.is_enough = inner, is_time_up, is_enough
 
-    def train(self, trials: Sequence[Trial], work: Work, hooks: Hooks) -> bool:
+    def train(self, trials: Sequence[Trial], job: Job, hooks: Hooks) -> bool:
         """Whether all trials came to an end."""
         enough: list[bool] = []  # asked once after each outcome: it reads the store
 
@@ -349,7 +349,7 @@ class Deadline:
                 enough.append(self.is_enough())
             return enough[0]
 
-        return self.inner.train(trials, work, replace(hooks, on_outcome=heard, should_stop=should_stop))
+        return self.inner.train(trials, job, replace(hooks, on_outcome=heard, should_stop=should_stop))
 
 
 def file_of(folder: Path, trial: Trial, training: Training, fingerprint: str) -> Path:

@@ -1,5 +1,4 @@
-"""Studies: what to train (`spec`, `recipes`), how it runs (`runner`), where outcomes lie (`store`).
+"""Studies: what to train (`spec`, `recipes`), how it runs (`runner`), where outcomes are stored (`store`).
 
-Nothing in here needs more than torch, numpy, scipy, safetensors and the standard library; reading a store needs no
-torch either.
+They need torch, numpy, scipy and safetensors only; reading a store needs no torch either.
 """

@@ -1,7 +1,4 @@
-"""Unite the stores of one study, or of some of its columns, from several machines.
-
-Ensembles of trials already trained, as a run of their own: tables, curves and the page take it like any other.
-"""
+"""New runs from old ones: merge the runs of several machines, or average the models of a run into ensembles."""
 
 import hashlib
 import os
@@ -27,76 +24,70 @@ from camri.study.spec import Study
 from camri.study.store import STORE_FILE, Run, Store, open_run
 
 
-@dataclass(frozen=True)
+@dataclass
 class Merged:
-    """What was united: outcomes taken over, outcomes found twice and equal, and those that disagree, in words.
+    """What was merged: outcomes copied, outcomes found twice and equal, and those that disagree, in words.
 
-    `left_out` are those without the scores of a column that they would be judged in, in words too.
+    `left_out` are outcomes without the scores of a column that they would be judged in, in words too.
     """
 
-    total: int
-    added: int
-    agreed: int
-    conflicts: tuple[str, ...]
-    left_out: tuple[str, ...]
+    total: int = 0
+    added: int = 0
+    agreed: int = 0
+    conflicts: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
 
 def merge(sources: Sequence[str | Path], out: str | Path) -> Merged:
-    """The runs in `sources` as one in `out`, which may hold outcomes already.
+    """Merge the runs in `sources` into `out`, which may hold outcomes already; a new run appears when it is whole.
 
-    The united run has the columns of `out`, or else of the run that has most; the others may have some of them.
-
-    A trial that several runs did must have the same confusion counts in all; where it has not, the first is kept and
-    the trial reported. An outcome that is done takes the place of a failed one. A new run is there when it is whole.
+    The merged run has the columns of `out`, or else of the run with most columns; the others may have some of them.
+    A trial that several runs did must have the same confusion counts in all; if not, the first is kept and the trial
+    reported. An outcome that is done replaces a failed one.
     """
     folder = Path(out)
     places = [Path(one).resolve() for one in (*sources, out)]
     for source, place in zip(sources, places, strict=False):  # a run agrees with itself, which would look like proof
         if places.count(place) > 1:
-            raise InputError(
-                f"{source} is given twice; give each run once, and none that is --out: what it holds stays"
-            )
+            raise InputError(f"{source} is given twice; give each run once, and not the one in --out, which is kept")
     run_folder.refuse_other_files(folder, STORE_FILE, "run")
     if (folder / STORE_FILE).exists():
-        return _unite(sources, folder)
+        return _merge(sources, folder)
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        united = _unite(sources, part)
+        merged = _merge(sources, part)
         with run_folder.hold(folder):
             if (folder / STORE_FILE).exists():
-                raise InputError(f"{folder} was filled by another process meanwhile; merge once more, into it")
+                raise InputError(f"{folder} was filled by another process meanwhile; merge again")
             os.replace(part / STORE_FILE, folder / STORE_FILE)
-        return united
+        return merged
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _unite(sources: Sequence[str | Path], folder: Path) -> Merged:
+def _merge(sources: Sequence[str | Path], folder: Path) -> Merged:
     with ExitStack() as stack:
         runs = [stack.enter_context(open_run(source)) for source in sources]
         known = [stack.enter_context(open_run(folder))] if (folder / STORE_FILE).exists() else []
         widest = (known or [max(runs, key=lambda run: len(run.columns()))])[0]
         studies = [study for run in runs for study in _placed(widest, run)]
         facts, columns = widest.facts(), [one.resolved for one in widest.columns()] or None
-        for one in known:
-            one.close()
+        for run in known:
+            run.close()
         stack.enter_context(run_folder.hold(folder))
         store = stack.enter_context(Store.open(folder, facts))
         for study in studies:
             store.add_study(study, columns)
-        results = [_take(store, run) for run in runs]
-        return Merged(
-            total=len(store.statuses()),
-            added=sum(one.added for one in results),
-            agreed=sum(one.agreed for one in results),
-            conflicts=tuple(line for one in results for line in one.conflicts),
-            left_out=tuple(line for one in results for line in one.left_out),
-        )
+        merged = Merged()
+        for run in runs:
+            _copy(store, run, merged)
+        merged.total = len(store.statuses())
+        return merged
 
 
 def _placed(widest: Run, run: Run) -> list[Study]:
-    """The run's studies over the columns of the widest; refused where it is of other data, training or columns."""
+    """The run's studies with the columns of the widest; refused if data, training or columns differ."""
     check_same(widest.facts(), run.facts(), widest.path)
     studies = list(map(Study.from_json, run.studies))
     columns = run.columns()
@@ -105,24 +96,16 @@ def _placed(widest: Run, run: Run) -> list[Study]:
         named = [name_column(column.resolved, run.classes) for column in columns]
         return [place_into(widest, study.with_(important=named or study.important)) for study in studies]
     if columns != widest.columns():
+        both = f"({_titles(widest)}; {_titles(run)})"
         raise InputError(
-            f"{widest.path} and {run.path} found different important classes ({_titles(widest)}; {_titles(run)}); they "
-            "cannot be united"
+            f"{widest.path} and {run.path} found different important classes {both}; they cannot be merged"
         )
     return studies
 
 
-@dataclass
-class _Taken:
-    added: int = 0
-    agreed: int = 0
-    conflicts: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-
-
-def _take(store: Store, run: Run) -> _Taken:
-    have, found = store.statuses(), _Taken()
-    columns = store.columns()
+def _copy(store: Store, run: Run, merged: Merged) -> None:
+    """Copy the run's outcomes that the store lacks, and compare those that both have."""
+    have, columns = store.statuses(), store.columns()
     judged: dict[str, set[int]] = {}
     for planned in store.plan():
         judged.setdefault(planned.key, set()).update(columns[planned.column].indices)
@@ -131,26 +114,24 @@ def _take(store: Store, run: Run) -> _Taken:
         if mine is None or (mine == "failed" and row.status == "done"):
             lacking = _lacking(run, row, judged.get(row.key, set()))
             if lacking:
-                found.left_out.append(f"{row.title} seed {row.seed}: {run.path} kept no scores of {lacking}")
-                continue
-            store.copy(row.identity, run)
-            found.added += 1
+                merged.left_out.append(f"{row.title} seed {row.seed}: {run.path} kept no scores of {lacking}")
+            else:
+                store.copy(row.identity, run)
+                merged.added += 1
         elif mine == row.status == "done":
             differ = [
                 split
                 for split in run.splits
                 if not np.array_equal(store.confusion(row.identity, split), run.confusion(row.identity, split))
             ]
-            found.agreed += not differ
+            merged.agreed += not differ
             if differ:
-                found.conflicts.append(
-                    f"{row.title} seed {row.seed}: {run.path} has other {' and '.join(differ)} counts"
-                )
-    return found
+                counts = f"{run.path} has other {' and '.join(differ)} counts"
+                merged.conflicts.append(f"{row.title} seed {row.seed}: {counts}")
 
 
 def _lacking(run: Run, row: Row, judged: set[int]) -> str:
-    """The classes that an outcome would be judged by and of which it kept no scores."""
+    """The classes by which an outcome would be judged, but whose scores it did not keep."""
     classes = run.classes
     missing = {
         index
@@ -167,7 +148,7 @@ def _titles(run: Run) -> str:
 
 @dataclass(frozen=True)
 class Ensembles:
-    """What was made: ensembles of each setting, of so many members, and the seeds that were left over."""
+    """What was made: the number of settings, ensembles of each, members of each, and the seeds left over."""
 
     num_settings: int
     num_each: int
@@ -176,7 +157,7 @@ class Ensembles:
 
 
 def average(logits: Sequence[Array]) -> Array:
-    """Log of the members' mean probabilities: some (N, C) -> float32 (N, C). Logits, as good as any, for a shift.
+    """Log of the members' mean probabilities, which are logits: several (N, C) -> float32 (N, C).
 
     >>> np.exp(average([np.log([[0.9, 0.1]]), np.log([[0.5, 0.5]])])).round(3)
     array([[0.7, 0.3]], dtype=float32)
@@ -187,28 +168,32 @@ def average(logits: Sequence[Array]) -> Array:
 
 
 def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
-    """Ensembles of `size` trials of each setting, no trial in two of them, as a new run in `out`.
+    """Make ensembles of `size` trials of each setting, no trial in two of them, as a new run in `out`.
 
-    The trials must have kept their logits. Seeds that every setting has are grouped in their order, so that ensemble
-    number k has the same seeds in every method and differences are paired. Its training has `ensemble` among the
-    model's options: nothing else can be trained into that run.
+    The trials must have kept their logits. Ensemble number k has the same seeds in every setting, so differences are
+    paired. The new run's training has `ensemble` among its model options, so nothing can be trained into it.
     """
     folder = Path(out)
     with open_run(source) as run:
-        by_setting = _by_setting(run)
+        by_setting = {key: {row.seed: row for row in rows} for key, rows in rows_by_key(run).items()}
+        if not by_setting:
+            raise InputError(f"{run.path} has no trial that ended well; see `camri study status`")
+        if not run.columns():
+            raise InputError(f"{run.path}: its important classes are not known until its cross-entropy trials end")
         seeds = sorted(set.intersection(*(set(rows) for rows in by_setting.values())))
         if size < 2 or len(seeds) < size:
-            raise InputError(
-                f"ensembles of size={size} cannot be made: {run.path} has {len(seeds)} seeds of every setting; "
-                f"give a size from 2 to {len(seeds)}",
-                argument="size",
-            )
+            limit = f"{run.path} has {len(seeds)} seeds of every setting"
+            raise InputError(f"size={size} is not allowed: {limit}; give 2 to {len(seeds)}", argument="size")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             what = "is not empty" if folder.is_dir() else "is no folder"
             raise InputError(f"{folder} {what}; choose a new folder with --out")
-        _refuse_without_logits(run, [rows[seed] for rows in by_setting.values() for seed in seeds])
+        for row in (rows[seed] for rows in by_setting.values() for seed in seeds):
+            if not run.logits(row):
+                what = f"{row.title} with seed {row.seed} kept no logits"
+                raise InputError(f"{run.path}: {what}; train with `logits = true` under [keep]")
         groups = [seeds[start : start + size] for start in range(0, len(seeds) - size + 1, size)]
-        training = _training(run, size)
+        training = Training.from_json(run.training)
+        training = training.with_(model_options=(*training.model_options, ("ensemble", size)))
         whole = folder.absolute()  # "." has no name of its own
         part = whole.with_name(f"{whole.name}.part")
         shutil.rmtree(part, ignore_errors=True)
@@ -228,34 +213,14 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
             for rows in by_setting.values():
                 for number, group in enumerate(groups):
                     members = [rows[seed] for seed in group]
-                    store.add(_identity(members), _united(run, members, number, training, important))
+                    text = "ensemble/" + "/".join(row.identity for row in members)
+                    identity = hashlib.sha256(text.encode()).hexdigest()[:32]
+                    store.add(identity, _average(run, members, number, training, important))
     os.replace(part, whole)
     return Ensembles(len(by_setting), len(groups), size, tuple(seeds[len(groups) * size :]))
 
 
-def _by_setting(run: Run) -> dict[str, dict[int, Row]]:
-    found = {key: {row.seed: row for row in rows} for key, rows in rows_by_key(run).items()}
-    if not found:
-        raise InputError(f"{run.path} has no trial that ended well; see `camri study status`")
-    if not run.columns():
-        raise InputError(f"{run.path}: its important classes are not known yet; let its cross-entropy trials end first")
-    return found
-
-
-def _refuse_without_logits(run: Run, rows: Sequence[Row]) -> None:
-    for row in rows:
-        if not run.logits(row):
-            raise InputError(
-                f"{run.path}: {row.title} with seed {row.seed} kept no logits; train with `logits = true` under [keep]"
-            )
-
-
-def _training(run: Run, size: int) -> Training:
-    training = Training.from_json(run.training)
-    return training.with_(model_options=(*training.model_options, ("ensemble", size)))
-
-
-def _united(run: Run, members: Sequence[Row], number: int, training: Training, important: Sequence[int]) -> Outcome:
+def _average(run: Run, members: Sequence[Row], number: int, training: Training, important: Sequence[int]) -> Outcome:
     kept = [run.logits(row) for row in members]
     logits = {split: average([one[split] for one in kept]) for split in run.splits}
     labels = {split: run.labels(split) for split in run.splits}
@@ -273,8 +238,3 @@ def _united(run: Run, members: Sequence[Row], number: int, training: Training, i
         device_s=sum(row.device_s for row in members),
         environment=members[0].environment,
     )
-
-
-def _identity(members: Sequence[Row]) -> str:
-    text = "ensemble/" + "/".join(row.identity for row in members)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

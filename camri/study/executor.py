@@ -1,21 +1,14 @@
-"""Trials cut into packs for many workers, and the packs' progress put together again.
+"""Where the trials of a study are trained: the interface that local machines and clusters share, and the cost."""
 
-Who trains: the seam between the runner, which alone writes the store, and one device or a cluster.
-
-What a study costs on a device: its images by the throughput there, stored or measured.
-"""
-
-import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 from camri.data import DataSet, Split
-from camri.engine import Outcome, Pool, Progress, Stopped, Training, Trial, train
+from camri.engine import Hooks, Job, Pool, Training, Trial, train, train_job
 from camri.engine.spec import batch_size, steps_per_epoch
 from camri.engine.training import pick_device
 from camri.errors import InputError
@@ -25,145 +18,30 @@ from camri.study.run_folder import load_data
 from camri.study.spec import Study
 
 
-def cut(num_trials: int, size: int, slots: int) -> list[list[int]]:
-    """Places of the trials in packs of at most `size`, cut so that in every round each slot has one of like size.
-
-    >>> [len(pack) for pack in cut(20, size=8, slots=2)]
-    [5, 5, 5, 5]
-    >>> cut(3, size=8, slots=4)
-    [[0], [1], [2]]
-    """
-    rounds = -(-num_trials // (size * slots))
-    count = min(num_trials, rounds * slots)
-    bounds = [num_trials * at // count for at in range(count + 1)] if count else [0]
-    return [list(range(low, high)) for low, high in itertools.pairwise(bounds)]
-
-
-def combine(total: int, ended: int, packs: Sequence[Progress], passed_s: float) -> Progress:
-    """The progress of all trials from the number that ended and the progress of the packs at work.
-
-    >>> half = Progress(done=1, running=1, total=2, part=0.75, images_per_s=10.0, trial_s=2.0, accuracy=0.5)
-    >>> whole = combine(4, ended=1, packs=[half], passed_s=30.0)
-    >>> whole.running, whole.part, whole.left_s, whole.accuracy
-    (1, 0.375, 5.0, 0.5)
-
-    A pack that does not know its speed yet has that of the others; where none does, all time that passed counts.
-
-    >>> begun = Progress(done=0, running=2, total=2, part=0.0, images_per_s=0.0, trial_s=float("inf"))
-    >>> combine(5, ended=1, packs=[half, begun], passed_s=30.0).trial_s, combine(5, 2, [begun], 30.0).trial_s
-    (1.0, 15.0)
-    """
-    speeds = [1 / pack.trial_s for pack in packs if pack.trial_s < float("inf")]
-    speed = len(packs) * sum(speeds) / len(speeds) if speeds else ended / passed_s if ended else 0.0
-    part = (ended + sum(pack.part * pack.total - pack.done for pack in packs)) / total
-    return Progress(
-        done=ended,
-        running=sum(pack.running for pack in packs),
-        total=total,
-        part=part,
-        images_per_s=sum(pack.images_per_s for pack in packs),
-        trial_s=1 / speed if speed else float("inf"),
-        accuracy=_mean([(pack.accuracy, pack.running) for pack in packs]),
-        recall=_mean([(pack.recall, pack.running) for pack in packs]),
-    )
-
-
-def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
-    known = [(value, weight) for value, weight in values if value is not None and weight]
-    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """What the trials of one call share."""
-
-    training: Training
-    data: DataSet
-    important: tuple[int, ...]  # classes whose scores outcomes keep
-    keep_logits: bool
-    keep_weights: bool
-    checkpoints: Path | None  # folder; None: nothing is saved on the way
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """What an executor calls, always from the process that holds the store."""
-
-    on_outcome: Callable[[Outcome], None]  # as each trial ends
-    on_progress: Callable[[Progress], None]
-    should_stop: Callable[[], bool]
-
-
 class Executor(Protocol):
-    def train(self, trials: Sequence[Trial], work: Work, hooks: Hooks) -> bool:
-        """Whether all trials came to an end; False if they were stopped in good order."""
+    def train(self, trials: Sequence[Trial], job: Job, hooks: Hooks) -> bool:
+        """Train the trials, calling the hooks from this process; return whether all of them ended."""
 
 
 class LocalExecutor:
-    """This machine's first GPU, or its CPU cores.
+    """This machine's first GPU, or its CPU cores; `options` are fields of the job, such as `workers` or `pack_size`."""
 
-    `workers` (CPU processes), `pool` (which keeps them for the next call) and `pack_size` (models side by side on a
-    GPU) change the speed only.
-    """
+    def __init__(self, device: str = "auto", pool: Pool | None = None, **options: Any):
+        self.pool, self.options = pool, {"device": pick_device(device), **options}
 
-    def __init__(
-        self,
-        device: str = "auto",
-        workers: int | None = None,
-        pack_size: int | None = None,
-        checkpoint_every_s: float = 120.0,
-        pool: Pool | None = None,
-    ):
-        self.device = pick_device(device)
-        self.workers = workers
-        self.pack_size = pack_size
-        self.checkpoint_every_s = checkpoint_every_s
-        self.pool = pool
-
-    def train(self, trials: Sequence[Trial], work: Work, hooks: Hooks) -> bool:
-        return train_work(
-            trials,
-            work,
-            hooks,
-            self.device,
-            workers=self.workers,
-            pool=self.pool,
-            pack_size=self.pack_size,
-            checkpoint_every_s=self.checkpoint_every_s,
-        )
-
-
-def train_work(trials: Sequence[Trial], work: Work, hooks: Hooks, device: str | torch.device, **how: Any) -> bool:
-    """Whether all trials came to an end on this machine's device; `how` goes to the engine."""
-    try:
-        train(
-            trials,
-            work.data,
-            device,
-            training=work.training,
-            important=work.important,
-            keep_logits=work.keep_logits,
-            keep_weights=work.keep_weights,
-            checkpoints=work.checkpoints,
-            on_outcome=hooks.on_outcome,
-            on_progress=hooks.on_progress,
-            should_stop=hooks.should_stop,
-            **how,
-        )
-    except Stopped:
-        return False
-    return True
+    def train(self, trials: Sequence[Trial], job: Job, hooks: Hooks) -> bool:
+        return train_job(trials, replace(job, **self.options), hooks, self.pool)
 
 
 def find_executor(
     on: str = "local", device: str = "auto", workers: int | None = None, pack_size: int | None = None
 ) -> Executor:
-    """The executor of that name: "local", "ray" (this machine's cluster, begun if there is none) or "ray://HOST:PORT".
+    """The executor of that name: "local", "ray" (this machine's cluster, started if there is none), "ray://HOST:PORT".
 
-    A cluster is connected to at once, so that one out of reach is refused before anything is written.
+    It connects to a cluster at once, so an unreachable one is refused before anything is written.
     """
     if on == "local":
-        return LocalExecutor(device, workers, pack_size)
+        return LocalExecutor(device, workers=workers, pack_size=pack_size)
     if on == "ray" or on.startswith("ray://"):
         from camri.study.ray_driver import RayExecutor
 
@@ -194,7 +72,7 @@ class Cost:
 
 
 def estimate(study: Study, device: torch.device, workers: int) -> Cost:
-    """The study's cost on the device, from stored throughput where there is one and a short measurement elsewhere."""
+    """Estimate the study's cost on the device, from a stored throughput or a short measurement."""
     rows, shape, num_classes = _data_of(study)
     images = study.training.epochs * steps_per_epoch(study.training, rows) * batch_size(study.training, rows)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{workers} CPU cores"
@@ -211,20 +89,21 @@ def estimate(study: Study, device: torch.device, workers: int) -> Cost:
 
 
 def _data_of(study: Study) -> tuple[int, tuple[int, ...], int]:
+    """Train rows, input shape and number of classes; downloads nothing for a data set of the paper."""
     if study.data in KNOWN_DATA and not study.data_options:
         rows, shape, num_classes = KNOWN_DATA[study.data]
         return round(rows * (1 - study.val_fraction)), shape, num_classes
     data = load_data(study)
-    resolve(study, data.classes)  # a class that is not there is told before the run
+    resolve(study, data.classes)  # an unknown class is an error already here
     return len(data.splits["train"]), data.input_shape, data.num_classes
 
 
 def measure(training: Training, shape: tuple[int, ...], num_classes: int, device: torch.device) -> float:
-    """Images/s of cross-entropy trials on made images, the start left out: 8 side by side on a GPU, one on a CPU."""
+    """Images/s of cross-entropy trials on random images, without the start: 8 side by side on a GPU, one on a CPU."""
     # On a GPU an epoch of few steps is mostly its end: curves, draws and evaluation, which a real one has once in 700.
     num, batches = (8, 32) if device.type == "cuda" else (1, 1)
     rows = batches * training.batch_size
-    data = _made(rows, shape, num_classes)
+    data = _random_data(rows, shape, num_classes)
     trials = [Trial(setting("ce"), seed) for seed in range(num)]
 
     def timed(epochs: int) -> float:
@@ -237,10 +116,7 @@ def measure(training: Training, shape: tuple[int, ...], num_classes: int, device
 
 
 def _slope(timed: Callable[[int], float], least_s: float = 0.5, most: int = 4096) -> float:
-    """Seconds an epoch, from the difference of a long and a short call that is long enough to be trusted.
-
-    Of both the quicker of two calls counts: one may have been held up by something else.
-    """
+    """Seconds an epoch, from the difference of a long and a short call, the quicker of two of each."""
     short, epochs = min(timed(1), timed(1)), 2
     while True:
         more = timed(1 + epochs) - short
@@ -251,7 +127,7 @@ def _slope(timed: Callable[[int], float], least_s: float = 0.5, most: int = 4096
         epochs *= 4
 
 
-def _made(rows: int, shape: tuple[int, ...], num_classes: int) -> DataSet:
+def _random_data(rows: int, shape: tuple[int, ...], num_classes: int) -> DataSet:
     drawn = torch.Generator().manual_seed(0)
 
     def split(num: int) -> Split:

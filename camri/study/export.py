@@ -1,9 +1,4 @@
-"""Outcomes as a tidy table: one row for each outcome and split.
-
-Listeners that put every outcome into MLflow or TensorBoard, one run a trial. The store stays the record.
-
-A tracker that fails is switched off with one warning: it never takes a study down.
-"""
+"""Outcomes for other programs: a tidy table as CSV or parquet, and listeners that log to MLflow or TensorBoard."""
 
 import csv
 import dataclasses
@@ -13,20 +8,24 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from camri.data import DataSet
-from camri.engine import Outcome
 from camri.errors import InputError, blame, closest
 from camri.files import replacing
 from camri.metrics import recall
 from camri.study.store import Row, Run, open_run
 
+if TYPE_CHECKING:  # reports use `tidy` without torch
+    from camri.data import DataSet
+    from camri.engine import Outcome
+
+PLAIN = ("attempts", "epochs_done", "wall_s", "device_s")
+
 
 def export(folder: str | Path, csv_path: Path | None = None, parquet_path: Path | None = None) -> int:
-    """The number of rows written; a file is there whole or not at all."""
+    """Write the run's tidy table, each file whole or not at all; return its number of rows."""
     with open_run(folder) as run:
         names, table = tidy(run)
     for name, path, write in (("csv", csv_path, _write_csv), ("parquet", parquet_path, _write_parquet)):
@@ -37,19 +36,18 @@ def export(folder: str | Path, csv_path: Path | None = None, parquet_path: Path 
 
 
 def tidy(run: Run) -> tuple[list[str], list[dict[str, Any]]]:
-    """Column names, and rows of plain values; what a row does not have is None.
+    """Column names, and rows of plain values, one for each outcome and split; missing values are None.
 
-    A knob has a column; where several classes are important its values stand in the order of `important`, with a
-    semicolon between them. `recall:cat` is the recall of cat. A failed outcome has one row, without a split.
+    Each knob has a column; the values of several important classes are joined by semicolons, in the order of
+    `important`. `recall:cat` is the recall of cat. A failed outcome has one row, without a split.
     """
     classes = run.classes
-    rows = [one for row in run.rows(status=None) for one in _tidy(row, classes)]
-    knobs = list(dict.fromkeys(name for row in rows for name in row["knobs"]))
+    rows = [split for row in run.rows(status=None) for split in _tidy(row, classes)]
+    knobs = dict.fromkeys(name for row in rows for name in row["knobs"])
     recalls = [f"recall:{name}" for name in classes]
     before, after = ["method", "setting", "important"], ["seed", "split", "status", "accuracy"]
-    last = ["error", "attempts", "epochs_done", "wall_s", "device_s", "created", "identity", "key"]
-    names = [*before, *knobs, *after, *recalls, *last]
-    return names, [{name: found.get(name) for name in names} for found in ({**row["knobs"], **row} for row in rows)]
+    names = [*before, *knobs, *after, *recalls, "error", *PLAIN, "created", "identity", "key"]
+    return names, [{name: {**row["knobs"], **row}.get(name) for name in names} for row in rows]
 
 
 def _tidy(row: Row, classes: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -58,38 +56,22 @@ def _tidy(row: Row, classes: tuple[str, ...]) -> list[dict[str, Any]]:
         "setting": row.title,
         "important": ";".join(classes[index] for index in row.setting["important"]),
         "knobs": {name: _plain(value) for name, value in row.setting["knobs"].items()},
-        "seed": row.seed,
-        "status": row.status,
-        "error": row.error,
-        "attempts": row.attempts,
-        "epochs_done": row.epochs_done,
-        "wall_s": round(row.wall_s, 3),
-        "device_s": round(row.device_s, 3),
-        "created": row.created,
-        "identity": row.identity,
-        "key": row.key,
+        **{name: getattr(row, name) for name in ("seed", "status", "error", "created", "identity", "key")},
+        **{name: round(getattr(row, name), 3) for name in PLAIN},
     }
     if not row.accuracy:
         return [shared]
-    return [
-        {
-            **shared,
-            "split": split,
-            "accuracy": accuracy,
-            **{f"recall:{name}": _number(value) for name, value in zip(classes, row.recall[split], strict=True)},
-        }
-        for split, accuracy in row.accuracy.items()
-    ]
+    tidy_rows = []
+    for split, accuracy in row.accuracy.items():
+        recalls = {f"recall:{n}": None if r != r else r for n, r in zip(classes, row.recall[split], strict=True)}
+        tidy_rows.append({**shared, "split": split, "accuracy": accuracy, **recalls})
+    return tidy_rows
 
 
 def _plain(value: float | list[float]) -> float | str | None:
     if not isinstance(value, list):
         return value
     return value[0] if len(value) == 1 else ";".join(map(repr, value)) or None
-
-
-def _number(value: float) -> float | None:
-    return None if value != value else value
 
 
 def _write_csv(path: Path, names: list[str], table: list[dict[str, Any]]) -> None:
@@ -112,15 +94,14 @@ def _write_parquet(path: Path, names: list[str], table: list[dict[str, Any]]) ->
     parquet.write_table(pyarrow.table(columns), path, compression="zstd")
 
 
-Listener = Callable[[Outcome], None]
-INSTALL = "pip install 'camri[track]'"
+Listener: TypeAlias = "Callable[[Outcome], None]"
 MLFLOW_BATCH = 1000  # metrics a request may have
 MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}  # its own: minutes
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An outcome as trackers take it: `curves` have a value an epoch, `metrics` one at the end."""
+    """An outcome for a tracker: `curves` have a value an epoch, `metrics` one at the end."""
 
     name: str
     params: dict[str, str | int | float]
@@ -129,10 +110,10 @@ class Entry:
     error: str | None
 
 
-def describe_study(outcome: Outcome, data: DataSet) -> Entry:
-    """The outcome's setting, seed, accuracies, recalls and curves by name; numbers that are not finite are left out."""
+def describe_outcome(outcome: "Outcome", data: "DataSet") -> Entry:
+    """The outcome's setting, seed, accuracies, recalls and curves; numbers that are not finite are left out."""
     setting = outcome.trial.setting
-    names = [_plain_parameters(name) for name in data.classes]
+    names = [re.sub(r"[^\w .-]", "_", name) for name in data.classes]  # characters that MLflow allows
     important = ", ".join(data.classes[index] for index in setting.important)
     params: dict[str, str | int | float] = {
         "method": setting.method,
@@ -162,22 +143,13 @@ def describe_study(outcome: Outcome, data: DataSet) -> Entry:
     return Entry(title, params, finite, curves, outcome.error)
 
 
-def _plain_parameters(name: str) -> str:
-    """The name with only those characters that MLflow admits.
-
-    >>> _plain("limit 80/end*")
-    'limit 80_end_'
-    """
-    return re.sub(r"[^\w .-]", "_", name)
-
-
 def _points(curves: Mapping[str, list[float]]) -> Iterator[tuple[str, int, float]]:
     for name, values in curves.items():
         yield from ((name, epoch, value) for epoch, value in enumerate(values, start=1) if np.isfinite(value))
 
 
 class MlflowTracker:
-    """Puts each entry into an MLflow experiment; `client` is an MlflowClient, the others are `mlflow.entities`."""
+    """Logs each entry to an MLflow experiment; `client` is an MlflowClient, the others are `mlflow.entities`."""
 
     def __init__(self, experiment: str, client: Any, metric: Callable[..., Any], param: Callable[..., Any]):
         self.experiment, self.client, self.metric, self.param = experiment, client, metric, param
@@ -198,7 +170,7 @@ class MlflowTracker:
 
 
 class TensorBoardTracker:
-    """Puts each entry into a folder of its own under `folder`; `make` is torch's SummaryWriter."""
+    """Logs each entry to a folder of its own under `folder`; `make` is torch's SummaryWriter."""
 
     def __init__(self, folder: Path, make: Callable[[str], Any]):
         self.folder, self.make = folder, make
@@ -215,54 +187,44 @@ class TensorBoardTracker:
             writer.close()
 
 
-def listen(track: Callable[[Entry], None], data: DataSet, name: str) -> Listener:
-    """A listener that describes every outcome to the tracker until that fails once."""
+def listen(track: Callable[[Entry], None], data: "DataSet", name: str) -> Listener:
+    """A listener that logs every outcome; after a failure it warns and is off, and the study continues."""
     works = True
 
-    def hear(outcome: Outcome) -> None:
+    def log(outcome: "Outcome") -> None:
         nonlocal works
         if not works:
             return
         try:
-            track(describe_study(outcome, data))
+            track(describe_outcome(outcome, data))
         except Exception as error:
             works = False
             text = " ".join(str(error).split())[:300]
-            warnings.warn(f"tracking to {name} failed and is off from here on ({text}); the run goes on", stacklevel=2)
+            warnings.warn(f"tracking to {name} failed and is now off ({text}); the run continues", stacklevel=2)
 
-    return hear
+    return log
 
 
-def find_tracker(asked: str, study: str, data: DataSet, run: Path) -> Listener:
+def find_tracker(asked: str, study: str, data: "DataSet", run: Path) -> Listener:
     """The listener for "mlflow", "mlflow=URI", "tensorboard" or "tensorboard=DIR"; without DIR, a folder of the run."""
     kind, _, where = asked.partition("=")
-    makers: dict[str, Callable[[str, str, Path], Callable[[Entry], None]]] = {
-        "mlflow": _mlflow,
-        "tensorboard": _tensorboard,
-    }
-    if kind not in makers:
-        raise InputError(
-            f"track={asked!r} is unknown; {closest(kind, ['mlflow[=URI]', 'tensorboard[=DIR]'])}", argument="track"
-        )
+    tracker: MlflowTracker | TensorBoardTracker
     try:
-        tracker = makers[kind](study, where, run)
+        if kind == "mlflow":
+            for name, value in MLFLOW_PATIENCE.items():
+                os.environ.setdefault(name, value)
+            from mlflow.entities import Metric, Param
+            from mlflow.tracking import MlflowClient
+
+            tracker = MlflowTracker(study, MlflowClient(tracking_uri=where or None), Metric, Param)
+        elif kind == "tensorboard":
+            from torch.utils.tensorboard import SummaryWriter
+
+            tracker = TensorBoardTracker(Path(where) if where else run / "tensorboard", SummaryWriter)
+        else:
+            hint = closest(kind, ["mlflow[=URI]", "tensorboard[=DIR]"])
+            raise InputError(f"track={asked!r} is unknown; {hint}", argument="track")
     except (ImportError, RuntimeError) as error:
-        raise InputError(
-            f"track={asked!r} needs {kind} ({error}); install it with: {INSTALL}", argument="track"
-        ) from None
+        message = f"track={asked!r} needs {kind} ({error}); install it with: pip install 'camri[track]'"
+        raise InputError(message, argument="track") from None
     return listen(tracker, data, asked)
-
-
-def _mlflow(study: str, where: str, run: Path) -> MlflowTracker:
-    for name, value in MLFLOW_PATIENCE.items():
-        os.environ.setdefault(name, value)
-    from mlflow.entities import Metric, Param
-    from mlflow.tracking import MlflowClient
-
-    return MlflowTracker(study, MlflowClient(tracking_uri=where or None), Metric, Param)
-
-
-def _tensorboard(study: str, where: str, run: Path) -> TensorBoardTracker:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return TensorBoardTracker(Path(where) if where else run / "tensorboard", SummaryWriter)

@@ -1,4 +1,4 @@
-"""Important classes: from the names a study gives to class indices."""
+"""Important classes: from the names in a study to class indices."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,24 +15,22 @@ Pair = Sequence[str | int | float]  # a class and its strength
 def resolve(study: Study, classes: Sequence[str], found: Mapping[str, int] | None = None) -> list[Resolved] | None:
     """Class indices and strengths of every column; None while "worst", "second" or "median" is not in `found`.
 
-    A name of digits that no class has is an index. A name that is no class is refused in either case.
+    Digits that are no class name are an index. A name that is no class is refused.
     """
     columns = [_resolve_column(column, classes, found or {}) for column in study.important]
     first: dict[Resolved, int] = {}
     for number, column in enumerate(study.important):
-        # "worst" may turn out to be a class that has a column already: then both are shown.
+        # "worst" may turn out to be a class that has a column already; both are kept.
         if not set(column.classes) & set(SYMBOLS) and first.setdefault(tuple(sorted(columns[number])), number) < number:
-            raise InputError(
-                f"important={list(column.classes)} is a column twice; give each once", argument="important"
-            )
+            raise _refusal(f"{list(column.classes)} is a column twice; give each once")
     return None if study.symbols - set(found or {}) else columns
 
 
 def place_into(run: Run, study: Study) -> Study:
-    """The study over the run's columns, which compares nothing more there than it did in its own.
+    """The study with the run's columns instead of its own; refused if the run lacks one of its columns.
 
-    Settings that depend on important classes stand in the columns that the study asks for, the others, which serve all
-    columns alike, in every one. A study of a column that the run does not have is refused.
+    Settings that depend on important classes are placed in the columns that the study has; the others, which serve all
+    columns alike, in every one.
     """
     if [study.to_json()["important"], study.important_from] == run.asked:
         return study
@@ -68,18 +66,14 @@ def _points(grid: Grid, numbers: Sequence[int], study: Study) -> list[Point]:
 def _not_there(run: Run, study: Study) -> InputError:
     asked = name_asked([study.to_json()["important"], study.important_from])
     if not run.columns():
-        return InputError(
-            f"{run.path}: its important classes ({name_asked(run.asked)}) are not known yet; let its cross-entropy "
-            f"trials end before a study of {asked} goes into it, or choose another folder"
-        )
-    return InputError(
-        f"{run.path} holds a study of other important classes ({name_asked(run.asked)}, and not {asked}); choose "
-        "another folder, or ask for some or all of the classes of this one"
-    )
+        why = f"its important classes ({name_asked(run.asked)}) are not known until its cross-entropy trials end"
+        return InputError(f"{run.path}: {why}; run a study of {asked} into it after that, or choose another folder")
+    why = f"holds a study of other important classes ({name_asked(run.asked)}, and not {asked})"
+    return InputError(f"{run.path} {why}; choose another folder, or some of its columns")
 
 
 def name_column(column: Resolved, classes: Sequence[str]) -> Column:
-    """The column by its classes' names; by index where a name would mean something else.
+    """The column by its classes' names; by index if a name would mean something else.
 
     >>> name_column(((1, 1.0), (0, 0.5)), ["worst", "cat"])
     Column(classes=('cat', 0), strengths=(1.0, 0.5))
@@ -100,32 +94,29 @@ def _resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, 
             index = found.get(str(name), -1)
         elif isinstance(name, int):
             if not 0 <= name < len(classes):
-                raise InputError(
-                    f"important={name} is not a class; there are {len(classes)}, 0 to {len(classes) - 1}",
-                    argument="important",
-                )
+                raise _refusal(f"{name} is not a class; there are {len(classes)}, 0 to {len(classes) - 1}")
             index = name
         elif name in classes:
             index = list(classes).index(name)
         elif name.isdecimal() and int(name) < len(classes):
             index = int(name)
         else:
-            raise InputError(
-                f"important={name!r} is not a class; {closest(name, [*classes, *SYMBOLS])}", argument="important"
-            )
+            raise _refusal(f"{name!r} is not a class; {closest(name, [*classes, *SYMBOLS])}")
         if name not in SYMBOLS and named.setdefault(index, name) != name:
-            raise InputError(
-                f"important={named[index]!r} and {name!r} are the same class; give it once", argument="important"
-            )
+            raise _refusal(f"{named[index]!r} and {name!r} are the same class; give it once")
         indices.setdefault(index, strength)  # "worst" may turn out to be a class that is named beside it
     return tuple(indices.items())
 
 
-def rank_classes(recalls: Sequence[Sequence[float]]) -> dict[str, int]:
-    """The classes with the worst, second worst and median mean recall, given the recalls of several trials.
+def _refusal(problem: str) -> InputError:
+    return InputError(f"important={problem}", argument="important")
 
-    Equal recalls: the lower index first. Of an even number of classes the median is the lower middle one, which makes
-    airplane the median of CIFAR-10, as in the paper. Classes without images are left out.
+
+def rank_classes(recalls: Sequence[Sequence[float]]) -> dict[str, int]:
+    """The classes with the worst, second worst and median mean recall over several trials.
+
+    Ties go to the lower index. With an even number of classes the median is the lower middle one, which makes airplane
+    the median of CIFAR-10, as in the paper. Classes without images are left out.
 
     >>> rank_classes([[0.9, 0.7, 0.8, 1.0]])
     {'worst': 1, 'second': 2, 'median': 2}
@@ -133,7 +124,7 @@ def rank_classes(recalls: Sequence[Sequence[float]]) -> dict[str, int]:
     means = np.mean(np.array(recalls, dtype=np.float64), axis=0)
     order = [int(index) for index in np.argsort(means, kind="stable") if np.isfinite(means[index])]
     if len(order) < 2:
-        raise InputError("fewer than two classes have data to find the worst, second and median class on; name them")
+        raise InputError("fewer than two classes have data to rank by recall; name the important classes")
     return {"worst": order[0], "second": order[1], "median": order[(len(order) - 1) // 2]}
 
 

@@ -1,10 +1,7 @@
-"""The driver's side of a cluster: hands packs to workers, stores what they send, and replaces those that die.
-
-A study on a Ray cluster: a worker for each GPU, or each core, trains packs; the driver alone writes the store.
-"""
+"""A study on a Ray cluster: one worker a GPU, or a core, trains packs of trials; the driver alone writes the store."""
 
 import contextlib
-import dataclasses
+import itertools
 import logging
 import os
 import socket
@@ -13,27 +10,78 @@ import uuid
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from camri.engine import Progress, Trial
+from camri.engine import Hooks, Job, Progress, Trial
 from camri.engine.cpu import ship
 from camri.engine.outcome import Record
-from camri.engine.replica import PACK_SIZE, Job
+from camri.engine.replica import PACK_SIZE
 from camri.engine.training import stop_on_signals
 from camri.errors import InputError
-from camri.study.executor import Hooks, Work, combine, cut
-from camri.study.ray_worker import Answer, Hello, Plan, Worker, code_digest
+from camri.study.ray_worker import Answer, Hello, Worker, code_digest
 
 LOSSES = 3  # of a trial's workers, before the trial counts as failed
-STILLBORN = 3  # workers in a row that died before their first word
+STILLBORN = 3  # workers in a row that died before their first answer
 WAIT_S = 0.2
-TELL_EVERY_S = 0.1
+REPORT_EVERY_S = 0.1
 STOP_PATIENCE_S = 30.0  # for checkpoints to be written
 LOOK_EVERY_S = 10.0  # for nodes that joined
-SILENCE_S = 60.0  # before the first word of the first worker, then a remark
+SILENCE_S = 60.0  # before the first worker's first answer, then a warning
+PROBE_S = 5.0
+TRIES = 3  # a head's client server sometimes dies as it starts (ray-project/ray#63202): 5 of 23 times here
+
+
+def cut(num_trials: int, size: int, slots: int) -> list[list[int]]:
+    """Places of the trials in packs of at most `size`; in every round each slot has one of similar size.
+
+    >>> [len(pack) for pack in cut(20, size=8, slots=2)]
+    [5, 5, 5, 5]
+    >>> cut(3, size=8, slots=4)
+    [[0], [1], [2]]
+    """
+    rounds = -(-num_trials // (size * slots))
+    count = min(num_trials, rounds * slots)
+    bounds = [num_trials * at // count for at in range(count + 1)] if count else [0]
+    return [list(range(low, high)) for low, high in itertools.pairwise(bounds)]
+
+
+def combine(total: int, done: int, failed: int, packs: Sequence[Progress], passed_s: float) -> Progress:
+    """The progress of all trials, from the numbers that ended and the progress of the running packs.
+
+    >>> half = Progress(done=1, running=1, total=2, part=0.75, images_per_s=10.0, trial_s=2.0, accuracy=0.5)
+    >>> whole = combine(4, done=1, failed=0, packs=[half], passed_s=30.0)
+    >>> whole.running, whole.part, whole.left_s, whole.accuracy
+    (1, 0.375, 5.0, 0.5)
+
+    A pack that does not know its speed yet is taken to have that of the others; if none does, all time counts.
+
+    >>> begun = Progress(done=0, running=2, total=2, part=0.0, images_per_s=0.0, trial_s=float("inf"))
+    >>> combine(5, 1, 0, [half, begun], 30.0).trial_s, combine(5, 2, 0, [begun], 30.0).trial_s
+    (1.0, 15.0)
+    """
+    ended = done + failed
+    speeds = [1 / pack.trial_s for pack in packs if pack.trial_s < float("inf")]
+    speed = len(packs) * sum(speeds) / len(speeds) if speeds else ended / passed_s if ended else 0.0
+    return Progress(
+        done=done,
+        failed=failed,
+        running=sum(pack.running for pack in packs),
+        total=total,
+        part=(ended + sum(pack.part * pack.total - pack.done - pack.failed for pack in packs)) / total,
+        images_per_s=sum(pack.images_per_s for pack in packs),
+        trial_s=1 / speed if speed else float("inf"),
+        accuracy=_mean([(pack.accuracy, pack.running) for pack in packs]),
+        recall=_mean([(pack.recall, pack.running) for pack in packs]),
+    )
+
+
+def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
+    known = [(value, weight) for value, weight in values if value is not None and weight]
+    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None
 
 
 @dataclass(eq=False)
@@ -49,32 +97,33 @@ class _Hand:
 
 
 class Crew:
-    """One call's workers. `hire()` starts one, `slots()` is how many there may be now.
+    """The workers of one call: hands out packs, stores outcomes, replaces workers that die.
 
-    Each worker has one call under way at any time: it returns news, or raises when the worker is dead.
+    `hire()` starts a worker, `slots()` is how many there may be now. Each worker has one pending call at any time:
+    it returns news, or raises when the worker is dead.
     """
 
     def __init__(self, ray: Any, hire: Callable[[], Any], slots: Callable[[], int],
-                 trials: Sequence[Trial], packs: Sequence[list[int]], work: Work, hooks: Hooks):  # fmt: skip
+                 trials: Sequence[Trial], packs: Sequence[list[int]], job: Job, hooks: Hooks):  # fmt: skip
         self.ray, self.hire, self.slots = ray, hire, slots
-        self.trials, self.hooks = trials, hooks
-        self.job = Job(work.training, work.data, work.important)
+        self.trials, self.job, self.hooks = trials, job, hooks
         self.waiting = deque(packs)
         self.calls: dict[Any, _Hand] = {}
         self.place = {trial.key: place for place, trial in enumerate(trials)}
         self.losses: Counter[int] = Counter()  # of workers, by the place of the trial they had
-        self.num_ended = self.num_stillborn = self.allowed = 0
+        self.ended: Counter[str] = Counter()  # status -> trials
+        self.num_stillborn = self.allowed = 0
         self.began = time.monotonic()
-        self.looked = self.told = float("-inf")
+        self.looked = self.reported = float("-inf")
         self.silent, self.stopping = True, False
 
     def run(self) -> bool:
-        """Whether all trials came to an end; False if they were stopped in good order."""
-        with stop_on_signals() as told:
+        """Train all trials; return whether all ended. False: stopped."""
+        with stop_on_signals() as stopped:
             stop_by = float("inf")
             try:
-                while self.num_ended < len(self.trials) or self._num_busy():
-                    if not self.stopping and (told.is_set() or self.hooks.should_stop()):
+                while self._num_left() or self._num_busy():
+                    if not self.stopping and (stopped.is_set() or self.hooks.should_stop()):
                         self.stopping, stop_by = True, time.monotonic() + STOP_PATIENCE_S
                     if self.stopping and (not self._num_busy() or time.monotonic() > stop_by):
                         break
@@ -82,11 +131,14 @@ class Crew:
                     ready, _ = self.ray.wait(list(self.calls), timeout=WAIT_S) if self.calls else ([], [])
                     for call in ready:
                         self._hear(call)
-                    self._tell()
+                    self._report()
             finally:
                 for hand in self.calls.values():
                     self._dismiss(hand)
-        return self.num_ended == len(self.trials)
+        return not self._num_left()
+
+    def _num_left(self) -> int:
+        return len(self.trials) - sum(self.ended.values())
 
     def _num_busy(self) -> int:
         return sum(hand.busy for hand in self.calls.values())
@@ -105,7 +157,9 @@ class Crew:
         try:
             answer = self.ray.get(call)
         except self.ray.exceptions.RayError as error:
-            self._lose(hand, _in_a_line(error))
+            # The last of Ray's many lines says what happened to the process.
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            self._lose(hand, lines[-1][:300] if lines else type(error).__name__)
             return
         if isinstance(answer, Hello):
             self._greet(hand, answer)
@@ -121,6 +175,7 @@ class Crew:
         self.calls[hand.actor.hear.remote(pack, hand.stored, self.stopping)] = hand
 
     def _greet(self, hand: _Hand, hello: Hello) -> None:
+        """Note a worker's first answer; refuse a node that cannot train, or would train other models."""
         self.silent, self.num_stillborn, hand.hello = False, 0, hello
         if hello.refusal is not None:
             raise InputError(f"node {hello.host} of the cluster cannot train: {hello.refusal}")
@@ -129,17 +184,15 @@ class Crew:
             ("torch", hello.environment["torch"].split("+")[0], torch.__version__.split("+")[0]),
         ):
             if its != mine:
-                raise InputError(
-                    f"node {hello.host} of the cluster has another {name} than this machine ({its}, not {mine}); "
-                    "install the same on every node"
-                )
+                what = f"another {name} than this machine ({its}, not {mine})"
+                raise InputError(f"node {hello.host} of the cluster has {what}; install the same on every node")
 
     def _note(self, hand: _Hand, answer: Answer) -> bool:
-        """Whether the worker can go on; its news are stored."""
+        """Store a worker's news; return whether it can continue."""
         for outcome in answer.outcomes:
             hand.left.remove(self.place[outcome.trial.key])
             self.hooks.on_outcome(outcome)
-            self.num_ended += 1
+            self.ended[outcome.status] += 1
             hand.stored += 1
         hand.progress, hand.busy = answer.progress, not answer.ended
         if answer.error is not None:
@@ -147,7 +200,7 @@ class Crew:
         return answer.error is None
 
     def _lose(self, hand: _Hand, reason: str) -> None:
-        """Nothing; a lost worker's trials wait again, alone from the second time on: one of them may be the cause."""
+        """Queue a lost worker's trials again, one by one from the second time on: one of them may be the cause."""
         self._dismiss(hand)
         if hand.hello is None:
             self.num_stillborn += 1
@@ -158,8 +211,8 @@ class Crew:
         for place in hand.left:
             if self.losses[place] >= LOSSES:
                 record = Record(self.trials[place], self.job, hand.hello.environment if hand.hello else {})
-                self.hooks.on_outcome(record.failed(f"its worker was lost {LOSSES} times, at last by: {reason}"))
-                self.num_ended += 1
+                self.hooks.on_outcome(record.failed(f"lost its worker {LOSSES} times; last reason: {reason}"))
+                self.ended["failed"] += 1
         together = all(self.losses[place] == 1 for place in again)
         self.waiting.extendleft(([again] if again else []) if together else [[place] for place in again])
 
@@ -167,74 +220,51 @@ class Crew:
         with contextlib.suppress(self.ray.exceptions.RayError, ConnectionError):
             self.ray.kill(hand.actor)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         now = time.monotonic()
         if self.silent and now - self.began > SILENCE_S:
             self.silent = False
-            warnings.warn(
-                f"no worker of the cluster has begun for {SILENCE_S:.0f} s: it may be busy; see `ray status`",
-                stacklevel=2,
-            )
-        if now - self.told > TELL_EVERY_S or self.num_ended == len(self.trials):
-            self.told = now
+            warnings.warn(f"no worker of the cluster has begun for {SILENCE_S:.0f} s; see `ray status`", stacklevel=2)
+        if now - self.reported > REPORT_EVERY_S or not self._num_left():
+            self.reported = now
             packs = [hand.progress for hand in self.calls.values() if hand.progress is not None]
-            self.hooks.on_progress(combine(len(self.trials), self.num_ended, packs, now - self.began))
-
-
-def _in_a_line(error: Exception) -> str:
-    """The last sentence of Ray's many lines: what happened to the process."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
-
-
-PROBE_S = 5.0
-TRIES = 3  # a head's client server now and then dies as it starts (ray-project/ray#63202): 5 of 23 times here
+            counts = (len(self.trials), self.ended["done"], self.ended["failed"])
+            self.hooks.on_progress(combine(*counts, packs, now - self.began))
 
 
 class RayExecutor:
-    """The GPUs of a Ray cluster, or its cores where it has no GPU.
+    """The GPUs of a Ray cluster, or its cores if it has no GPU.
 
-    `address` is "ray" (a cluster that runs on this machine, or one begun for this process) or "ray://HOST:PORT".
-    `workers` limits how many there are at a time; `pack_size` is the number of models side by side on a GPU.
+    `address` is "ray" (the cluster on this machine, started if there is none) or "ray://HOST:PORT". `workers` limits
+    how many there are at a time; `pack_size` is the number of models side by side on a GPU.
     """
 
-    def __init__(
-        self,
-        address: str = "ray",
-        device: str = "auto",
-        workers: int | None = None,
-        pack_size: int | None = None,
-        checkpoint_every_s: float = 120.0,
-    ):
+    def __init__(self, address: str = "ray", device: str = "auto", workers: int | None = None,
+                 pack_size: int | None = None, **options: Any):  # fmt: skip
         self.ray = connect(address)
-        self.device = self._pick_device(device)
-        self.workers = workers
+        self.device, self.workers, self.options = self._pick_device(device), workers, options
         self.pack_size = (pack_size or PACK_SIZE) if self.device == "cuda" else 1
-        self.checkpoint_every_s = checkpoint_every_s
         if not self._num_slots():
             raise InputError("the cluster has no node to train on; see `ray status`")
 
-    def train(self, trials: Sequence[Trial], work: Work, hooks: Hooks) -> bool:
-        """Whether all trials came to an end; False if they were stopped in good order."""
-        assert work.checkpoints is not None
-        folder = work.checkpoints.resolve()
-        plan = Plan(self.device, f"shared-{uuid.uuid4().hex}", self.checkpoint_every_s)
-        bare = dataclasses.replace(work, data=None, checkpoints=folder)  # type: ignore[arg-type]
-        manifest = self.ray.put(
-            ship(work.data, lambda name, array: array)
-        )  # a node fetches it once, for all its workers
+    def train(self, trials: Sequence[Trial], job: Job, hooks: Hooks) -> bool:
+        assert job.checkpoints is not None
+        folder = Path(job.checkpoints).resolve()
+        bare = replace(job, data=None, checkpoints=folder, device=self.device, **self.options)  # type: ignore[arg-type]
+        # A node fetches the data once, for all its workers.
+        manifest = self.ray.put(ship(job.data, lambda name, array: array))
         resources = {"num_cpus": 1, "num_gpus": int(self.device == "cuda")}
         actor = self.ray.remote(Worker).options(**resources, max_restarts=0)
         packs = cut(len(trials), self.pack_size, self._num_slots())
+        token = f"shared-{uuid.uuid4().hex}"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / plan.token).touch()
+        (folder / token).touch()
         try:
-            crew = Crew(
-                self.ray, lambda: actor.remote(plan, bare, manifest), self._num_slots, trials, packs, work, hooks
-            )
-            return crew.run()
+            return Crew(
+                self.ray, lambda: actor.remote(bare, manifest, token), self._num_slots, trials, packs, job, hooks
+            ).run()
         finally:
-            (folder / plan.token).unlink(missing_ok=True)
+            (folder / token).unlink(missing_ok=True)
 
     def _pick_device(self, device: str) -> str:
         has_gpus = self.ray.cluster_resources().get("GPU", 0) >= 1
@@ -243,9 +273,7 @@ class RayExecutor:
         if device not in ("cpu", "cuda"):
             raise InputError(f"device={device!r} is not for a cluster; choices: auto, cpu, cuda", argument="device")
         if device == "cuda" and not has_gpus:
-            raise InputError(
-                "device='cuda' was asked for, but the cluster has no GPU; choices: auto, cpu", argument="device"
-            )
+            raise InputError("device='cuda': the cluster has no GPU; choices: auto, cpu", argument="device")
         return device
 
     def _num_slots(self) -> int:
@@ -254,15 +282,14 @@ class RayExecutor:
 
 
 def connect(address: str) -> Any:
-    """The module `ray`, connected; a connection that this process has already is kept."""
+    """The module `ray`, connected; an existing connection of this process is kept."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the coming default; without it Ray warns
     try:
         import ray
     except (ImportError, RuntimeError) as error:
-        raise InputError(
-            f"on={address!r} needs Ray ({error}); install it with: pip install 'camri[cluster]'", argument="on"
-        ) from None
+        message = f"on={address!r} needs Ray ({error}); install it with: pip install 'camri[cluster]'"
+        raise InputError(message, argument="on") from None
     if ray.is_initialized():
         return ray
     quiet: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}
@@ -280,24 +307,19 @@ def connect(address: str) -> Any:
         except Exception as error:  # Ray has a dozen kinds: other versions, a port of something else, no grpcio, …
             if isinstance(error, ConnectionAbortedError) and tries_left:
                 continue
-            text = " ".join(str(error).split())
-            raise InputError(
-                f"on={address!r} cannot be used ({text[-300:]}); see docs/cluster.md", argument="on"
-            ) from error
+            text = " ".join(str(error).split())[-300:]
+            raise InputError(f"on={address!r} cannot be used ({text}); see docs/cluster.md", argument="on") from error
     return ray
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Nothing, if something listens there: Ray itself would try for half a minute and say it in many lines."""
+    """Raise InputError if the port does not answer: Ray itself would try for half a minute."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
-        raise InputError(
-            f"on={address!r} has no host or no port; give ray://HOST:PORT (Ray's own port is 10001)", argument="on"
-        )
+        message = f"on={address!r} has no host or no port; give ray://HOST:PORT (Ray's own port is 10001)"
+        raise InputError(message, argument="on")
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
     except (OSError, OverflowError) as error:
-        raise InputError(
-            f"on={address!r} cannot be reached ({error}); is the cluster up (`ray start --head`) and the port open?",
-            argument="on",
-        ) from None
+        message = f"on={address!r} cannot be reached ({error}); is it up (`ray start --head`), and the port open?"
+        raise InputError(message, argument="on") from None

@@ -1,4 +1,4 @@
-"""A worker of the cluster: it trains packs in a thread of its own and answers the driver's calls. No ray in here."""
+"""A worker of a Ray cluster: it trains packs in a thread and answers the driver's calls. Imports no Ray."""
 
 import dataclasses
 import functools
@@ -13,27 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import camri
-from camri.engine import Outcome, Progress, Trial, environment
+from camri.engine import Hooks, Job, Outcome, Progress, Trial, environment, train_job
 from camri.engine.cpu import unship
 from camri.engine.training import pick_device
 from camri.errors import InputError
-from camri.study.executor import Hooks, Work, train_work
 
-ANSWER_WITHIN_S = 0.5  # so a stop is heard of by then
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How all packs of one call are trained, beside their work."""
-
-    device: str  # "cpu" or "cuda"
-    token: str  # name of a file the driver left among the checkpoints: who sees it shares the folder
-    checkpoint_every_s: float
+ANSWER_WITHIN_S = 0.5  # so a stop arrives within this time
 
 
 @dataclass(frozen=True)
 class Hello:
-    """A worker's first words: where it runs, and what with."""
+    """A worker's first answer: where it runs, and with what."""
 
     host: str
     pid: int
@@ -48,38 +38,37 @@ class Answer:
 
     outcomes: tuple[Outcome, ...] = ()
     progress: Progress | None = None  # of the pack
-    ended: bool = False  # the pack is over: all trained, stopped, or gone wrong
+    ended: bool = False  # the pack is over: all trained, stopped, or failed
     error: str | None = None
 
 
-# Above the training in the order of imports: a node may have another version of these.
+# Packages above the engine, of which a node may have another version.
 APART = ("study", "report", "export", "auditing", "fitting", "estimators", "cli", "__main__")
 
 
 @functools.cache
 def code_digest() -> str:
-    """Twelve hexadecimal digits of the source that trains: a node with another one would train other models."""
+    """Hash of the source that trains, 12 hexadecimal digits: a node with another one would train other models."""
     root = Path(camri.__file__).parent
     names = [path.relative_to(root) for path in root.rglob("*.py")]
     wanted = [name for name in names if name.with_suffix("").parts[0] not in APART]
     digest = hashlib.sha256()
-    for name in sorted([*wanted, Path("study/ray_worker.py"), Path("study/executor.py")]):
+    for name in sorted([*wanted, Path("study/ray_worker.py")]):
         digest.update(name.as_posix().encode() + b"\0" + (root / name).read_bytes())
     return digest.hexdigest()[:12]
 
 
 class Worker:
-    """An actor: one process, one GPU or one core, for as many packs as the driver hands it.
+    """An actor: one process with one GPU or one core, for as many packs as the driver hands it.
 
     A process a pack would compile the model anew each time on a GPU: 15 s instead of 2 s before the first step.
+    `token` is a file that the driver left among the checkpoints: a worker that sees it shares the folder.
     """
 
-    def __init__(self, plan: Plan, work: Work, manifest: dict[str, Any]):
-        shared = work.checkpoints is not None and (work.checkpoints / plan.token).exists()
-        self.plan = plan
-        self.work = dataclasses.replace(
-            work, data=unship(manifest, lambda array: array), checkpoints=work.checkpoints if shared else None
-        )
+    def __init__(self, job: Job, manifest: dict[str, Any], token: str):
+        shared = job.checkpoints is not None and (Path(job.checkpoints) / token).exists()
+        checkpoints = job.checkpoints if shared else None
+        self.job = dataclasses.replace(job, data=unship(manifest, lambda array: array), checkpoints=checkpoints)
         self.changed = threading.Condition()
         self.stop = threading.Event()
         self.outbox: list[Outcome] = []
@@ -91,15 +80,14 @@ class Worker:
     def hello(self) -> Hello:
         who = (socket.gethostname(), os.getpid(), code_digest())
         try:
-            return Hello(*who, environment.describe_environment(pick_device(self.plan.device)))
+            return Hello(*who, environment.describe_environment(pick_device(self.job.device)))
         except InputError as error:
             return Hello(*who, {}, str(error))
 
     def hear(self, pack: Sequence[Trial] | None, stored: int, stop: bool) -> Answer:
-        """News of the pack, when there is some and at the latest after half a second.
+        """Begin a `pack` if one is given, and return the news, after half a second at the latest.
 
-        A `pack` is begun; `stored` is how many of this worker's outcomes are on the driver's disk; `stop` ends the
-        pack in good order.
+        `stored` is how many of this worker's outcomes are on the driver's disk; `stop` ends the pack.
         """
         if stop:
             self.stop.set()
@@ -115,18 +103,10 @@ class Worker:
         return answer
 
     def _train(self, pack: list[Trial]) -> None:
-        plan, error = self.plan, None
-        hooks = Hooks(self._hand_over, self._note, self.stop.is_set)
+        error = None
         try:
-            train_work(
-                pack,
-                self.work,
-                hooks,
-                plan.device,
-                workers=1,
-                pack_size=len(pack),
-                checkpoint_every_s=plan.checkpoint_every_s,
-            )
+            job = dataclasses.replace(self.job, workers=1, pack_size=len(pack))
+            train_job(pack, job, Hooks(self._hand_over, self._note, self.stop.is_set))
         except Exception:
             error = traceback.format_exc(limit=-4).strip()
         with self.changed:
@@ -134,7 +114,7 @@ class Worker:
             self.changed.notify_all()
 
     def _hand_over(self, outcome: Outcome) -> None:
-        """Nothing, once the driver has stored the outcome: the trial's checkpoint is removed after this."""
+        """Wait until the driver has stored the outcome; the engine removes the trial's checkpoint after this."""
         with self.changed:
             self.outbox.append(outcome)
             self.sent += 1

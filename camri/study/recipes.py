@@ -1,9 +1,7 @@
-"""Screenings: the paper's methods and their rivals on few values and short trials, to find who goes to the finals.
+"""Recipes: functions that return a study, and their names on the command line.
 
-The values are those around which the best of CIFAR-10's cat lay (docs/reproduce.md); `camri study finalists` says where
-a best one sits on the edge of its grid.
-
-Recipes: functions that return a study, and the names they have on the command line.
+`paper` has the paper's studies; the screenings here try its methods and others with few values in short trials. Their
+values surround the best of CIFAR-10's cat (docs/reproduce.md).
 
 from camri.study.recipes import paper
 paper.cifar10("cat", schedule="paper")
@@ -23,7 +21,7 @@ from camri.study import paper
 from camri.study.paper import Schedule, find_columns, find_schedule
 from camri.study.spec import Study, study
 
-SEEDS = (100, 101, 102)  # the finals have others: a setting chosen by lucky seeds would keep their luck
+SEEDS = (100, 101, 102)  # the finals have others: a setting that these seeds favour would keep that advantage
 SHORT = FAST.with_(epochs=9)
 GRID: dict[str, dict[str, list[float]]] = {
     "ce": {},
@@ -40,51 +38,33 @@ GRID: dict[str, dict[str, list[float]]] = {
 }
 
 
-def screen_cifar10(important: Any = None, *, schedule: Schedule = SHORT) -> Study:
-    """CIFAR-10's columns, screened: cat, dog, airplane unless told.
-
-    >>> cifar10(["dog"]).seeds
-    (100, 101, 102)
-    """
-    return _screening("cifar10", important, schedule)
-
-
-def screen_gtsrb(important: Any = None, *, schedule: Schedule = SHORT) -> Study:
-    """GTSRB's columns, screened: limit-80-end, no-passing-end, limit-80 unless told."""
-    return _screening("gtsrb", important, schedule)
-
-
-def _screening(data: str, important: Any, schedule: Schedule) -> Study:
-    columns = find_columns(data, important)
-    return study(f"screen.{data}", data, columns, GRID, seeds=SEEDS, training=find_schedule(schedule))
+def screening(data: str, columns: Any = None, *, schedule: Schedule = SHORT) -> Study:
+    """The columns of a data set, by default Table I's, with few values of every method."""
+    return study(
+        f"screen.{data}", data, find_columns(data, columns), GRID, seeds=SEEDS, training=find_schedule(schedule)
+    )
 
 
 MARGINS = [4 * MARGIN_UNIT, 8 * MARGIN_UNIT]
 
 
-def digits(important: Any = "worst", *, schedule: str | Training = "fast", trials: int = 5) -> Study:
+def digits(columns: Any = "worst", *, schedule: Schedule = "fast", num_seeds: int = 5) -> Study:
     """A small study on the embedded digits: minutes on a CPU."""
+    training = schedule if isinstance(schedule, Training) else find_schedule(schedule).with_(model="small")
     return study(
         "digits",
         "digits",
-        important,
+        columns,
         {"ce": {}, "wce": {"w": [4, 8]}, "l2softmax": {"s": [8]}, "camri": {"m": MARGINS, "s": [8]}},
-        seeds=trials,
-        training=_small(schedule),
+        seeds=num_seeds,
+        training=training,
         val_fraction=0.3,
     )
 
 
-def digits_pair(*, schedule: str | Training = "fast", trials: int = 5) -> Study:
-    """Two digits important at once, the second at half strength: the question the paper leaves open."""
-    return digits({"8": 1.0, "3": 0.5}, schedule=schedule, trials=trials).with_(name="digits.pair")
-
-
-def _small(schedule: str | Training) -> Training:
-    """The schedule with the small CNN; a training of one's own stays as it is."""
-    if isinstance(schedule, Training):
-        return schedule
-    return paper.find_schedule(schedule).with_(model="small")
+def digits_pair(*, schedule: Schedule = "fast", num_seeds: int = 5) -> Study:
+    """Two digits important jointly, the second at half strength: the question the paper leaves open."""
+    return digits({"8": 1.0, "3": 0.5}, schedule=schedule, num_seeds=num_seeds).with_(name="digits.pair")
 
 
 @dataclass(frozen=True)
@@ -96,18 +76,17 @@ class Recipe:
     about: str
 
     def __call__(self, **given: Any) -> Study:
-        """The study; what the recipe does not take is refused by name."""
-        takes = [name for name in inspect.signature(self.make).parameters if name not in _fixed(self.make)]
-        for name in given:
-            if name not in takes:
-                raise InputError(
-                    f"{self.name} does not take {name}={given[name]!r}; {closest(name, takes)}", argument=name
-                )
-        return self.make(**given)
+        return _call(self.name, self.make, given)
 
 
-def _fixed(make: Callable[..., Study]) -> dict[str, Any]:
-    return make.keywords if isinstance(make, functools.partial) else {}
+def _call(name: str, make: Callable[..., Study], given: dict[str, Any]) -> Study:
+    """Make the study; an argument that the function does not take is refused by name."""
+    fixed = make.keywords if isinstance(make, functools.partial) else {}
+    takes = [one for one in inspect.signature(make).parameters if one not in fixed]
+    for argument in given:
+        if argument not in takes:
+            raise InputError(f"{name} does not take {argument}; it takes {', '.join(takes)}", argument=argument)
+    return make(**given)
 
 
 def _recipes() -> dict[str, Recipe]:
@@ -117,13 +96,14 @@ def _recipes() -> dict[str, Recipe]:
         title = {"cifar10": "CIFAR-10", "gtsrb": "GTSRB", "awa2": "AwA2"}[data]
         found.append(Recipe(f"paper.{data}", make, f"Table I, {title}: {', '.join(columns)}"))
         for name in columns:
-            column = functools.partial(make, important=name)
+            column = functools.partial(make, columns=name)
             found.append(Recipe(f"paper.{data}.{name}", column, f"Table I, {title}: the column of {name}"))
-    for data, title, make in (("cifar10", "CIFAR-10", screen_cifar10), ("gtsrb", "GTSRB", screen_gtsrb)):
+    for data, title in (("cifar10", "CIFAR-10"), ("gtsrb", "GTSRB")):
+        make = functools.partial(screening, data)
         found.append(Recipe(f"screen.{data}", make, f"{title}'s columns and rivals in short trials, for finalists"))
     found.append(Recipe("paper.mnist_2d", paper.mnist_2d, 'Fig. 6: MNIST in two features, "3" important'))
     found.append(Recipe("digits", digits, "the embedded digits, worst class important; minutes on a CPU"))
-    found.append(Recipe("digits.pair", digits_pair, "two digits important at once, one at half strength"))
+    found.append(Recipe("digits.pair", digits_pair, "two digits important jointly, one at half strength"))
     return {recipe.name: recipe for recipe in found}
 
 
@@ -131,11 +111,11 @@ RECIPES = _recipes()
 
 
 def find_study(name: str, **given: Any) -> Study:
-    """The study of a recipe, of a TOML file, or of the JSON that `Study.to_json` makes, which is taken as it is.
+    """The study of a recipe, a TOML file, or a JSON file of `Study.to_json`, which is taken as it is.
 
-    `given` (schedule, rule, trials, …) goes to a recipe or a TOML file.
+    `given` (columns, num_seeds, schedule, rule) goes to the recipe or the TOML file.
 
-    >>> find_study("paper.cifar10.cat", trials=3).seeds
+    >>> find_study("paper.cifar10.cat", num_seeds=3).seeds
     (0, 1, 2)
     """
     from camri.study.study_file import read_json, read_study
@@ -144,9 +124,9 @@ def find_study(name: str, **given: Any) -> Study:
         return RECIPES[name](**given)
     if Path(name).suffix == ".json":
         if given:
-            told = ", ".join(f"{key}={value!r}" for key, value in given.items())
-            raise InputError(f"{name} holds a whole study, so {told} cannot be given beside it; change the file")
+            listed = ", ".join(f"{key}={value!r}" for key, value in given.items())
+            raise InputError(f"{name} holds a whole study, so {listed} cannot be given beside it; change the file")
         return read_json(name)
     if Path(name).suffix == ".toml" or Path(name).is_file():
-        return read_study(name, **given)
+        return _call(name, functools.partial(read_study, name), given)
     raise InputError(f"study {name!r} is neither a recipe nor a TOML or JSON file; {closest(name, RECIPES, shown=20)}")

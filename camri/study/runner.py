@@ -1,54 +1,55 @@
-"""Run a study into a folder: what is done is not done again, every outcome is stored as its trial ends.
+"""Run a study into a folder: train what is not yet done, and store every outcome as its trial ends.
 
-A run folder holds `outcomes.sqlite`, `run.lock`, `progress.json` while it goes on, and checkpoints of running trials.
+A run folder holds `outcomes.sqlite` and `run.lock`; while it runs, also `progress.json` and checkpoints.
 """
 
+import contextlib
 import errno
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from camri.data import DataSet
-from camri.engine import Outcome, Progress, Trial
-from camri.engine.replica import Job, make
+from camri.engine import Hooks, Job, Outcome, Progress, Trial
+from camri.engine.replica import make
 from camri.engine.spec import identity
 from camri.engine.training import stop_on_signals
 from camri.errors import InputError, last_line
 from camri.study import run_folder
-from camri.study.executor import Executor, Hooks, LocalExecutor, Work
+from camri.study.executor import Executor, LocalExecutor
 from camri.study.important import kept_classes, place_into, rank_classes, resolve
-from camri.study.run_folder import Report, facts_of, load_data
-from camri.study.schema import all_but_first
-from camri.study.spec import Resolved, Study
+from camri.study.run_folder import facts_of, load_data
+from camri.study.schema import FULL_DISK, all_but_first
+from camri.study.spec import Study
 from camri.study.store import STORE_FILE, Store
 
 CHECKPOINTS = "checkpoints"
-MARGIN_S = (5.0, 30.0)  # of a time limit, kept for writing checkpoints: a tenth of it, but at least and at most this
+MARGIN_S = (5.0, 30.0)  # reserve for checkpoints: a tenth of the time limit, but at least and at most this
 
-Listener = Callable[[Outcome], None]  # hears of every outcome after it is stored; tracking is one
+Listener = Callable[[Outcome], None]  # called with every outcome after it is stored; tracking is one
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended: trials of the study by state; `finished` is False where it was stopped before its end."""
+    """How a run ended: trials of the study by state; `finished` is False if it was stopped."""
 
     finished: bool
     done: int
     failed: int
     pending: int
     new: int  # ended in this call
-    first_error: str | None = None  # of the first trial that failed: which it was, and what it said at last
+    first_error: str | None = None  # of the first trial that failed: its setting, seed and last line
 
 
 class NoBaseline(InputError):
-    """Every cross-entropy trial failed, and the important classes are to be found from them."""
+    """Every cross-entropy trial failed, but the important classes are found from them."""
 
     def __init__(self, folder: Path, sought: str, reason: str):
         super().__init__(
-            f"{folder}: every cross-entropy trial failed, so {sought} cannot be found; the first: {reason}; mend that, "
+            f"{folder}: every cross-entropy trial failed, so {sought} cannot be found; the first: {reason}; fix that "
             "and train them again with retry_failed=True (--retry-failed)"
         )
         self.reason = reason
@@ -63,13 +64,13 @@ def run(
     retry_failed: bool = False,
     max_wall_s: float | None = None,
     listeners: Sequence[Listener] = (),
-    on_report: Callable[[Report], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
     beside: Collection[str] = (),
 ) -> Result:
-    """How the run ended. Called again with the same folder it goes on where it was stopped or killed.
+    """Train what the folder lacks of the study. Called again, it resumes where it was stopped or killed.
 
-    Bad input is refused before anything is written. SIGINT, SIGTERM and `max_wall_s` stop it in good order. `beside`
-    names files that a new run's folder may already hold.
+    Bad input is refused before anything is written. SIGINT, SIGTERM and `max_wall_s` stop it with checkpoints written.
+    `on_progress` gets the progress of the whole study. `beside` names files that a new run's folder may already hold.
     """
     began = time.monotonic()
     executor = executor or LocalExecutor()
@@ -77,25 +78,25 @@ def run(
     check(study, data)
     folder = Path(out)
     run_folder.refuse_other_files(folder, STORE_FILE, "run", beside)
-    # Signals are heard from here on: one that comes as the cross-entropy trials end stops the trials after them too.
-    with run_folder.hold(folder), Store.open(folder, facts_of(study, data)) as store, stop_on_signals() as told:
+    # Signals are caught from here on: one that comes as the cross-entropy trials end stops the trials after them too.
+    with run_folder.hold(folder), Store.open(folder, facts_of(study, data)) as store, stop_on_signals() as stopped:
         limit_s = None if max_wall_s is None else max_wall_s - _margin(max_wall_s)
-        run = _Run(place_into(store, study), data, store, executor, folder, retry_failed, listeners, on_report)
-        run.should_stop = lambda: told.is_set() or (limit_s is not None and time.monotonic() - began > limit_s)
+        job = Job(study.training, data, (), study.keep_logits, study.keep_weights, folder / CHECKPOINTS)
+        run = _Run(place_into(store, study), job, store, executor, retry_failed, listeners, on_progress)
+        run.should_stop = lambda: stopped.is_set() or (limit_s is not None and time.monotonic() - began > limit_s)
         try:
             return run.go()
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise InputError(
-                f"{folder}: the disk is full; what was stored is safe; make room and run the same command again"
-            ) from error
+            raise InputError(f"{folder}: the disk is full; {FULL_DISK}") from error
         finally:
-            run_folder.remove_progress(folder)
+            with contextlib.suppress(OSError):
+                (folder / run_folder.PROGRESS_FILE).unlink()
 
 
 def _margin(max_wall_s: float) -> float:
-    """Seconds before a time limit at which a run stops, so that it has stopped by then; half of a short limit.
+    """Seconds before a time limit at which a run begins to stop; at most half of the limit.
 
     >>> _margin(1500.0), _margin(100.0), _margin(20.0), _margin(4.0)
     (30.0, 10.0, 5.0, 2.0)
@@ -105,12 +106,12 @@ def _margin(max_wall_s: float) -> float:
 
 
 def check(study: Study, data: DataSet) -> None:
-    """Refuse what could not be trained, before anything is written or trained."""
+    """Raise InputError if the study cannot be trained on this data."""
     columns = resolve(study, data.classes)
     if columns is None and study.important_from not in data.splits:
+        why = f"is found on the {study.important_from} split, which {data.name} does not have"
         raise InputError(
-            f"important={', '.join(sorted(study.symbols))} is to be found on the {study.important_from} split, which "
-            f"{data.name} does not have; set val_fraction, or important_from=test as the paper did",
+            f"important={', '.join(sorted(study.symbols))} {why}; set val_fraction, or important_from=test",
             argument="important",
         )
     job = Job(study.training, data, () if columns is None else kept_classes(columns, data.num_classes))
@@ -133,24 +134,25 @@ class _Run:
     def __init__(
         self,
         study: Study,
-        data: DataSet,
+        job: Job,
         store: Store,
         executor: Executor,
-        folder: Path,
         retry_failed: bool,
         listeners: Sequence[Listener],
-        on_report: Callable[[Report], None] | None,
+        on_progress: Callable[[Progress], None] | None,
     ):
-        self.study, self.data, self.store, self.executor, self.folder = study, data, store, executor, folder
-        self.retry_failed, self.listeners, self.on_report = retry_failed, listeners, on_report
+        self.study, self.job, self.data, self.store, self.executor = study, job, job.data, store, executor
+        self.retry_failed, self.listeners, self.on_progress = retry_failed, listeners, on_progress
+        self.folder = store.path.parent
         self.should_stop: Callable[[], bool] = lambda: False
         self.statuses = store.statuses()
         self.ended_here: set[str] = set()
-        self.names: dict[str, None] = {}  # identities of all trials of the study, or of as many before they are known
-        self.told = 0.0
+        self.names: dict[str, None] = {}  # identities of all trials of the study; made up until its classes are known
+        self.progress_written = 0.0
 
     def go(self) -> Result:
-        columns = self._known_columns()
+        # The columns as an earlier call found them, so that they are decided once; or from names alone.
+        columns = [one.resolved for one in self.store.columns()] or resolve(self.study, self.data.classes)
         self.store.add_study(self.study, columns)
         if columns is None:
             guess = self.study.placeholders()
@@ -168,10 +170,6 @@ class _Run:
             shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
         return self._result(finished)
 
-    def _known_columns(self) -> list[Resolved] | None:
-        """The columns as an earlier call found them, so that they are decided once; or from names alone."""
-        return [one.resolved for one in self.store.columns()] or resolve(self.study, self.data.classes)
-
     def _find_symbols(self) -> dict[str, int]:
         rows = self.store.rows(method="ce")
         if not rows:
@@ -181,48 +179,45 @@ class _Run:
 
     def _plan(self, trials: Sequence[Trial]) -> None:
         self.names = dict.fromkeys(self._identity(trial) for trial in trials)
-        self.counts = Counter(self.statuses[name] for name in self.names if name in self.statuses)
+
+    def _count(self, names: Iterable[str]) -> Counter[str]:
+        return Counter(self.statuses[name] for name in names if name in self.statuses)
 
     def _train(self, trials: Sequence[Trial], important: tuple[int, ...]) -> bool:
-        pending = [trial for trial in trials if self._is_pending(trial)]
+        pending = {name: trial for trial in trials if self._is_pending(name := self._identity(trial))}
         if not pending:
             return True
-        self.ended_before = sum(self.counts.values()) - sum(self._identity(trial) in self.statuses for trial in pending)
-        study = self.study
-        checkpoints = self.folder / CHECKPOINTS
-        work = Work(study.training, self.data, important, study.keep_logits, study.keep_weights, checkpoints)
-        return self.executor.train(pending, work, Hooks(self._store, self._report, lambda: self.should_stop()))
+        before, total = self._count(self.names.keys() - pending.keys()), len(self.names)
+
+        def report(progress: Progress) -> None:
+            whole = progress.within(before["done"], before["failed"], total)
+            if self.on_progress is not None:
+                self.on_progress(whole)
+            if time.monotonic() - self.progress_written > run_folder.PROGRESS_EVERY_S:
+                self.progress_written = time.monotonic()
+                run_folder.write_progress(self.folder, whole)
+
+        hooks = Hooks(self._store, report, lambda: self.should_stop())
+        return self.executor.train(list(pending.values()), replace(self.job, important=important), hooks)
 
     def _identity(self, trial: Trial) -> str:
         return identity(trial, self.study.training, self.data.fingerprint)
 
-    def _is_pending(self, trial: Trial) -> bool:
-        name = self._identity(trial)
+    def _is_pending(self, name: str) -> bool:
         status = self.statuses.get(name)
         return status is None or (status == "failed" and self.retry_failed and name not in self.ended_here)
 
     def _store(self, outcome: Outcome) -> None:
         name = self._identity(outcome.trial)
         self.store.add(name, outcome)
-        self.counts[outcome.status] += 1
-        if name in self.statuses:
-            self.counts[self.statuses[name]] -= 1
         self.statuses[name] = outcome.status
         self.ended_here.add(name)
         for listener in self.listeners:
             listener(outcome)
 
-    def _report(self, progress: Progress) -> None:
-        done, failed = self.counts["done"], self.counts["failed"]
-        report = run_folder.of_whole(progress, self.ended_before, done, failed, len(self.names))
-        if self.on_report is not None:
-            self.on_report(report)
-        if time.monotonic() - self.told > run_folder.EVERY_S:
-            self.told = time.monotonic()
-            run_folder.write_progress(self.folder, report)
-
     def _result(self, finished: bool) -> Result:
-        done, failed = self.counts["done"], self.counts["failed"]
+        counts = self._count(self.names)
+        done, failed = counts["done"], counts["failed"]
         errors = (row.complaint for row in self.store.rows(status="failed") if row.identity in self.names)
         pending = len(self.names) - done - failed
         return Result(finished, done, failed, pending, len(self.ended_here), next(errors, None))

@@ -1,15 +1,4 @@
-"""Named arrays as one compact blob: the bytes of an .npz file, never a pickle, the same bits back.
-
-The SQLite file of a run: its tables, its version, and what is said when it cannot be read or written.
-
-What is read from a store without its arrays: rows, the plan, the columns, the facts that all outcomes share.
-
-Scores of all classes, kept while it is not yet known which of them will be important.
-
-Leads over class 0 of every other class say all that full logits say, up to a constant, and they keep the order of
-classes exactly (see `metrics.condense`). So what any class predicts is the same to the image; a lead between two other
-classes is rounded twice.
-"""
+"""The SQLite file of a run: its tables, how it is opened, its errors, and the records read from it without arrays."""
 
 import contextlib
 import io
@@ -18,7 +7,7 @@ import os
 import sqlite3
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,7 +33,7 @@ def pack(arrays: Mapping[str, Array]) -> bytes:
 
 
 def unpack(blob: bytes, names: Collection[str] | None = None) -> dict[str, Array]:
-    """The arrays of a blob, or those of some names; ValueError where its bytes are damaged."""
+    """The arrays of a blob, all or those of some names; ValueError if its bytes are damaged."""
     try:
         with np.load(io.BytesIO(blob), allow_pickle=False) as file:
             return {name: file[name] for name in (file.files if names is None else names)}
@@ -52,10 +41,9 @@ def unpack(blob: bytes, names: Collection[str] | None = None) -> dict[str, Array
         raise ValueError(f"the stored arrays are damaged ({error})") from error
 
 
+FULL_DISK = "what was stored is safe; make room and run the same command again"
 APPLICATION_ID = 0x63616D72  # "camr": tells a store from any other SQLite file
 VERSION = 1
-# From a version to the next: MIGRATIONS[1] turns a store of version 1 into one of version 2.
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {}
 
 TABLES = (
     # Facts of the run as JSON: fingerprint, classes, data, training, columns, …
@@ -83,46 +71,42 @@ TABLES = (
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """SQLite's errors as sentences that name the file and what to do."""
+    """Turn SQLite's errors into sentences that name the file and what to do."""
     try:
         yield
     except sqlite3.Error as error:
         said = str(error)
         if "is full" in said:
-            raise InputError(
-                f"{path} cannot be written: the disk is full; what was stored is safe; make room and run the same "
-                "command again"
-            ) from error
-        if "readonly" in said or "unable to open" in said:
-            raise InputError(
-                f"{path} cannot be opened ({said}); choose another folder or change its permissions"
-            ) from error
-        if "locked" in said:
-            raise InputError(f"{path} is being written by another program; try again when it has ended") from error
-        if isinstance(error, sqlite3.DatabaseError) and ("malformed" in said or "not a database" in said):
+            why = f"cannot be written: the disk is full; {FULL_DISK}"
+        elif "readonly" in said or "unable to open" in said:
+            why = f"cannot be opened ({said}); choose another folder or change its permissions"
+        elif "locked" in said:
+            why = "is being written by another program; try again when it has ended"
+        elif isinstance(error, sqlite3.DatabaseError) and ("malformed" in said or "not a database" in said):
             raise damaged(path, said) from error
-        raise
+        else:
+            raise
+        raise InputError(f"{path} {why}") from error
 
 
 def damaged(path: Path, why: str) -> InputError:
-    return InputError(
-        f"{path} is damaged ({why}); save what is left with `sqlite3 {path} .recover | sqlite3 saved.sqlite`, or move "
-        "it away and run the study again"
-    )
+    remedy = f"save what is left with `sqlite3 {path} .recover | sqlite3 saved.sqlite`, or move it away and run again"
+    return InputError(f"{path} is damaged ({why}); {remedy}")
 
 
 def open_to_write(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """A connection to the store, brought to this version, and whether it is a new one without tables."""
+    """A connection to the store, and whether it is a new one without tables."""
     with explained(path):
         connection = sqlite3.connect(path, timeout=30.0, isolation_level=None)
         try:
             is_new = _is_empty(connection)
             if not is_new:
                 _check_version(connection, path)
-                _check_pages(connection, path)
+                problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if problem != "ok":
+                    raise damaged(path, " ".join(problem.replace("*", "").split()))
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
-            _migrate(connection)
         except BaseException:
             connection.close()
             raise
@@ -130,23 +114,18 @@ def open_to_write(path: Path) -> tuple[sqlite3.Connection, bool]:
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write; a store of an older version is brought up to date in memory."""
+    """A connection that cannot write."""
     if not path.is_file():
         raise InputError(f"{path.parent} holds no run: there is no {path.name} in it")
     with explained(path):
-        # Where nothing can be written SQLite cannot share the file with a writer, and there is none.
+        # In a read-only folder SQLite cannot share the file with a writer, but there is none.
         is_alone = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
         source = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if is_alone else ''}"
         connection = sqlite3.connect(source, uri=True, timeout=30.0, isolation_level=None)
         try:
             if _is_empty(connection):
-                raise InputError(f"{path} has no outcomes yet: its run was broken off as it began; run it again")
-            if _check_version(connection, path) < VERSION:
-                copy = sqlite3.connect(":memory:", isolation_level=None)
-                connection.backup(copy)
-                connection.close()
-                connection = copy
-                _migrate(connection)
+                raise InputError(f"{path} has no outcomes yet: its run was killed as it began; run it again")
+            _check_version(connection, path)
         except BaseException:
             connection.close()
             raise
@@ -154,16 +133,14 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Nothing; to be called inside the transaction that also writes the run's facts."""
-    for statement in TABLES:
+    """Create the tables, inside the transaction that also writes the run's facts."""
+    for statement in (*TABLES, f"PRAGMA application_id={APPLICATION_ID}", f"PRAGMA user_version={VERSION}"):
         connection.execute(statement)
-    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version={VERSION}")
 
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing of what is written inside."""
+    """Commit what is written inside, or roll all of it back."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -178,31 +155,12 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
 
 
-def _check_version(connection: sqlite3.Connection, path: Path) -> int:
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise InputError(f"{path} is an SQLite file, but not the outcomes of a study; choose another folder")
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > VERSION:
-        raise InputError(
-            f"{path} was written by a newer camri (store version {version}, this one knows {VERSION}); update camri"
-        )
-    return version
-
-
-def _check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if found != "ok":
-        raise damaged(path, " ".join(found.replace("*", "").split()))
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    """Nothing; one transaction a version, so a step that fails leaves the version before it."""
-    if _is_empty(connection):
-        return
-    while (version := connection.execute("PRAGMA user_version").fetchone()[0]) < VERSION:
-        with transaction(connection):
-            MIGRATIONS[version](connection)
-            connection.execute(f"PRAGMA user_version={version + 1}")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != VERSION:
+        raise InputError(f"{path} has store version {version}, but this camri reads version {VERSION}")
 
 
 SPLITS = ("val", "test")
@@ -235,7 +193,7 @@ class Row:
 
     @property
     def complaint(self) -> str:
-        """Of a failed trial: which it was, and what it said at last."""
+        """Of a failed trial: its setting, seed and the last line of its error."""
         return f"{self.title} seed {self.seed}: {last_line(self.error)}"
 
 
@@ -271,7 +229,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True, eq=False)
 class RunFacts:
-    """What all outcomes of a run share; two runs can be united where it agrees."""
+    """What all outcomes of a run share; runs can be merged if it agrees."""
 
     fingerprint: str
     classes: tuple[str, ...]
@@ -279,7 +237,7 @@ class RunFacts:
     training: dict[str, Any]
     asked: list[Any]  # the important classes as the study names them, and the split they are found on
     labels: dict[str, Array]  # of val and test
-    groups: dict[str, Array] = field(default_factory=dict)  # of those of them whose rows have groups
+    groups: dict[str, Array] = field(default_factory=dict)  # of the splits whose rows have groups
 
 
 ROW_COLUMNS = (
@@ -301,30 +259,28 @@ def to_row(values: Sequence[Any]) -> Row:
 
 
 def check_same(stored: RunFacts, asked: RunFacts, path: Path) -> None:
-    """Refuse a run of other data or training by what differs."""
+    """Raise InputError for a run of other data or another training, naming what differs."""
     if stored.fingerprint != asked.fingerprint:
-        raise InputError(
-            f"{path} holds outcomes of other data ({stored.data['name']}, {stored.fingerprint[:12]}, and not "
-            f"{asked.data['name']}, {asked.fingerprint[:12]}); choose another folder"
-        )
+        theirs, ours = (f"{one.data['name']}, {one.fingerprint[:12]}" for one in (stored, asked))
+        raise InputError(f"{path} holds outcomes of other data ({theirs}, and not {ours}); choose another folder")
     if stored.training != asked.training:
-        differ = [f"{name}={stored.training.get(name)!r}" for name in stored.training
-                  if stored.training.get(name) != asked.training.get(name)]  # fmt: skip
+        differ = [f"{name}={value!r}" for name, value in stored.training.items() if asked.training.get(name) != value]
         raise InputError(f"{path} holds outcomes of another training ({', '.join(differ)}); choose another folder")
 
 
 def name_asked(asked: Sequence[Any]) -> str:
-    """Important classes as a study asks for them, in the words of --important.
+    """A study's columns as the command line writes them.
 
     >>> name_asked([[[["cat", 1.0]], [["cat", 1.0], ["dog", 0.5]]], "val"])
-    'cat, cat+dog:0.5 from val'
+    'cat, cat+dog (dog=0.5) from val'
     """
     columns, split = asked
-    named = (
-        "+".join(str(name) if strength == 1 else f"{name}:{strength:g}" for name, strength in column)
-        for column in columns
-    )
-    return f"{', '.join(named)} from {split}"
+    return f"{', '.join(map(_name_column, columns))} from {split}"
+
+
+def _name_column(column: Sequence[Sequence[Any]]) -> str:
+    weak = [f"{name}={strength:g}" for name, strength in column if strength != 1]
+    return "+".join(str(name) for name, _ in column) + (f" ({', '.join(weak)})" if weak else "")
 
 
 def numbers_to_json(values: Array) -> str:
@@ -341,15 +297,19 @@ def numbers_from_json(text: str) -> tuple[float, ...]:
 
 
 def all_but_first(num_classes: int) -> tuple[int, ...]:
-    """The important classes to keep scores of when all may be wanted."""
+    """All classes but class 0: their leads over class 0 say what full logits say, up to a constant.
+
+    Outcomes keep these while it is not known which classes will be important. The order of classes is exact (see
+    `metrics.condense`); a lead between two other classes is rounded twice.
+    """
     return tuple(range(1, num_classes))
 
 
 def restrict_scores(scores: Scores, important: Sequence[int], num_classes: int) -> Scores:
-    """The scores of some of the classes, out of those of more or of all.
+    """The scores of some classes, from those of more or of all.
 
     >>> wide = condense(np.array([[2.0, 1.0, 0.5]]), labels=[0], important=(1, 2))
-    >>> narrow(wide, (0,), num_classes=3).lead.tolist()
+    >>> restrict_scores(wide, (0,), num_classes=3).lead.tolist()
     [[1.0]]
     """
     wanted = tuple(sorted(important))

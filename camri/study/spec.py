@@ -1,9 +1,7 @@
-"""The parts of a study: columns of important classes, and the values a method is tried with.
+"""Studies: settings × seeds on one data set, as frozen values whose hash is the same on every machine.
 
-Studies: settings × seeds on one data set, as frozen values whose hash is the same on every machine.
-
-A study names its important classes by *columns*, as Table I does: each column is one class, or several that are
-important at once, and every method that takes important classes is trained for every column.
+A study names its important classes by *columns*, as Table I does: a column is one class, or several that are important
+jointly, and every method that takes important classes is trained for every column.
 """
 
 import dataclasses
@@ -24,35 +22,32 @@ from camri.study.schema import Resolved
 
 SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-entropy
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-ANGULAR = ("arcface", "camri")  # people give the margins of these in π/64
 
 Point = tuple[float, ...]  # one value for each knob of a method
 
 
 @dataclass(frozen=True)
 class Column:
-    """Important classes that are judged together, each with its strength.
+    """Classes that are important jointly, each with its strength.
 
-    A class is a name, an index, or "worst", "second", "median": found from the study's own cross-entropy trials. At
-    strength 1 a class gets the grid's value, at 0.5 a value half the way from doing nothing.
+    A class is a name, an index, or "worst", "second", "median", which are found from the study's own cross-entropy
+    trials. At strength 1 a class gets the grid's value, at 0.5 a value halfway from the neutral one.
     """
 
     classes: tuple[str | int, ...]
     strengths: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        def refuse(problem: str) -> None:
+            raise InputError(f"important={problem}", argument="important")
+
         if not self.classes or len(set(self.classes)) != len(self.classes):
-            raise InputError(
-                f"important={list(self.classes)} must name at least one class and none twice", argument="important"
-            )
-        for name in self.classes:
-            if isinstance(name, bool) or not isinstance(name, (str, int)):
-                raise InputError(f"important={name!r} is neither a class name nor an index", argument="important")
+            refuse(f"{list(self.classes)} must name at least one class and none twice")
         for name, strength in zip(self.classes, self.strengths, strict=True):
+            if isinstance(name, bool) or not isinstance(name, (str, int)):
+                refuse(f"{name!r} is neither a class name nor an index")
             if isinstance(strength, bool) or not isinstance(strength, (int, float)) or not 0 < strength < math.inf:
-                raise InputError(
-                    f"important={name!r} has strength {strength!r}; give a number above 0", argument="important"
-                )
+                refuse(f"{name!r} has strength {strength!r}; give a number above 0")
 
     @staticmethod
     def of(value: Any) -> "Column":
@@ -72,10 +67,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Grid:
-    """A method and the values of each of its knobs; margins in radians. Made by `of` or, of single points, `at`.
+    """A method and the values of each of its knobs. Made by `of` or, for single points, by `at`.
 
-    All combinations are tried in every column, unless `points` has some for each column: the values of a point stand
-    in the order of `axes`.
+    All combinations are tried in every column, unless `points` lists some for each column; a point has its values in
+    the order of `axes`.
     """
 
     method: str
@@ -96,7 +91,7 @@ class Grid:
 
     @staticmethod
     def at(name: str, columns: Sequence[Sequence[Sequence[float]]]) -> "Grid":
-        """The grid of some points of each column; where they are all combinations of their values it is a plain one.
+        """The grid of some points of each column; a plain one if they are all combinations of their values.
 
         >>> Grid.at("camri", [[(0.1, 8), (0.2, 8)]]) == Grid.of("camri", {"m": [0.1, 0.2], "s": [8]})
         True
@@ -107,18 +102,14 @@ class Grid:
         for point in (point for points in columns for point in points):
             if not isinstance(point, (list, tuple)) or len(point) != len(knobs):
                 raise InputError(f"{name} has a point {point!r}; give a value for each of {', '.join(knobs)}")
-        found = [
-            tuple(
-                dict.fromkeys(
-                    tuple(_number(name, *pair) for pair in zip(knobs, point, strict=True)) for point in points
-                )
-            )
-            for points in columns
-        ]
-        values = [sorted({point[place] for points in found for point in points}) for place in range(len(knobs))]
+        by_column = []
+        for points in columns:
+            checked = (tuple(_number(name, knob, v) for knob, v in zip(knobs, p, strict=True)) for p in points)
+            by_column.append(tuple(dict.fromkeys(checked)))
+        values = [sorted({point[place] for points in by_column for point in points}) for place in range(len(knobs))]
         plain = Grid.of(name, dict(zip(knobs, values, strict=True)))
         every = set(plain.tried())
-        return plain if all(set(points) == every for points in found) else Grid(name, plain.axes, tuple(found))
+        return plain if all(set(points) == every for points in by_column) else Grid(name, plain.axes, tuple(by_column))
 
     @property
     def per_column(self) -> bool:
@@ -126,27 +117,25 @@ class Grid:
         return any(knob.per_class for knob in methods.method(self.method).knobs.values())
 
     def tried(self, number: int = 0) -> Iterator[Point]:
-        """The values that are tried in the column of that number, in the order of `axes`."""
+        """The points tried in the column of that number, values in the order of `axes`."""
         yield from self.points[number] if self.points else itertools.product(*(values for _, values in self.axes))
 
     def setting(self, point: Point, column: Resolved) -> Setting:
         """The setting of a point for a column's important classes."""
         knobs = methods.method(self.method).knobs
-        important = tuple(index for index, _ in column) if self.per_column else ()
-        given: dict[str, Any] = {}
-        for (name, _), value in zip(self.axes, point, strict=True):
-            knob = knobs[name]
-            given[name] = (
-                [_weaken(value, strength, knob.neutral or 0.0) for _, strength in column] if knob.per_class else value
-            )
-        return methods.setting(self.method, important, **given)
+        values: dict[str, Any] = {name: value for (name, _), value in zip(self.axes, point, strict=True)}
+        for name, value in values.items():
+            if knobs[name].per_class:
+                neutral = knobs[name].neutral or 0.0
+                values[name] = [value if s == 1 else neutral + s * (value - neutral) for _, s in column]
+        return methods.setting(self.method, tuple(i for i, _ in column) if self.per_column else (), **values)
 
     def settings(self, column: Resolved, number: int = 0) -> Iterator[Setting]:
-        """Every setting that is tried for a column's important classes."""
+        """Every setting tried for a column's important classes."""
         return (self.setting(point, column) for point in self.tried(number))
 
     def to_json(self) -> list[Any]:
-        """Method and axes; the points after them where there are some."""
+        """Method and axes, then the points if there are any."""
         plain = [self.method, [[knob, list(values)] for knob, values in self.axes]]
         return [*plain, [[list(point) for point in points] for points in self.points]] if self.points else plain
 
@@ -154,10 +143,6 @@ class Grid:
     def from_json(values: Sequence[Any]) -> "Grid":
         name, axes, *points = values
         return Grid.at(name, points[0]) if points else Grid.of(name, dict(axes))
-
-
-def _weaken(value: float, strength: float, neutral: float) -> float:
-    return value if strength == 1 else neutral + strength * (value - neutral)
 
 
 def _numbers(method: str, knob: str, values: Any) -> tuple[float, ...]:
@@ -180,10 +165,9 @@ DATA_OPTIONS = tuple(TAKEN_BY)
 class Study:
     """Settings × seeds on one data set under one training. Made by :func:`study`, which takes plainer values.
 
-    `val_fraction` of the train split is held out unless the data set has a validation split of its own (0: none);
-    `test_fraction` likewise where it has no test split. `thin` makes classes rare in training: the part of their train
-    rows that is kept. `important_from` is the split on which "worst", "second" and "median" are found: "val", or "test"
-    as the paper did.
+    `val_fraction` and `test_fraction` are held out if the data set has no such split of its own (0: no validation
+    split). `thin` makes classes rare in training: the fraction of their train rows to keep. `important_from` is the
+    split on which "worst", "second" and "median" are found: "val", or "test" as the paper did.
     """
 
     name: str
@@ -214,36 +198,36 @@ class Study:
         need(len(set(names)) == len(names), "methods", "a method is named twice")
         for grid in self.methods:
             if grid.points and len(grid.points) != len(self.important):
-                raise InputError(
-                    f"{grid.method} has points for {len(grid.points)} columns, and the study has {len(self.important)}"
-                )
+                counts = f"{len(grid.points)} columns, and the study has {len(self.important)}"
+                raise InputError(f"{grid.method} has points for {counts}")
         for option, _ in self.data_options:
             if option not in DATA_OPTIONS:
                 raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
-        need(_is_part(self.val_fraction), "val_fraction", "give a part of the train split from 0 to below 1")
-        need(_is_part(self.test_fraction) and self.test_fraction > 0, "test_fraction", "give a part between 0 and 1")
+        need(_is_fraction(self.val_fraction), "val_fraction", "give a fraction of the train split from 0 to below 1")
+        is_some = _is_fraction(self.test_fraction) and self.test_fraction > 0
+        need(is_some, "test_fraction", "give a fraction between 0 and 1")
         need(type(self.split_seed) is int, "split_seed", "give a whole number")
-        parts = all(_is_part(part) and part > 0 for _, part in self.thin)
-        need(parts, "thin", "give a part between 0 and 1 for each class, for example {cat = 0.1}")
-        wanted = "give different whole numbers of at least 0 and below 2**63"  # more the store cannot hold
-        need(bool(self.seeds) and all(type(seed) is int and 0 <= seed < 2**63 for seed in self.seeds), "seeds", wanted)
-        need(len(set(self.seeds)) == len(self.seeds), "seeds", wanted)
+        parts = all(_is_fraction(part) and part > 0 for _, part in self.thin)
+        need(parts, "thin", "give a fraction between 0 and 1 for each class, for example {cat = 0.1}")
+        wanted = "give different whole numbers of at least 0 and below 2**63"  # SQLite holds no larger ones
+        need(all(type(seed) is int and 0 <= seed < 2**63 for seed in self.seeds), "seeds", wanted)
+        need(0 < len(self.seeds) == len(set(self.seeds)), "seeds", wanted)
         need(self.important_from in ("val", "test"), "important_from", "choices: val, test")
-        need(type(self.keep_logits) is bool, "keep_logits", "choices: true, false")
-        need(type(self.keep_weights) is bool, "keep_weights", "choices: true, false")
+        for field in ("keep_logits", "keep_weights"):
+            need(type(getattr(self, field)) is bool, field, "choices: true, false")
         if self.symbols and "ce" not in names:
+            sought = ", ".join(sorted(self.symbols))
             raise InputError(
-                f"important={', '.join(sorted(self.symbols))} is found from cross-entropy trials: add method ce",
-                argument="important",
+                f"important={sought} is found from cross-entropy trials: add method ce", argument="important"
             )
 
     @property
     def symbols(self) -> set[str]:
-        """Those of "worst", "second", "median" that are asked for."""
+        """Those of "worst", "second", "median" that the columns name."""
         return {str(name) for column in self.important for name in column.classes if name in SYMBOLS}
 
     def with_(self, **changes: Any) -> "Study":
-        """The same study with some fields changed, given as :func:`study` takes them."""
+        """The study with some fields changed; values as :func:`study` takes them."""
         known = [field.name for field in dataclasses.fields(self)]
         for name in changes:
             if name not in known:
@@ -258,18 +242,18 @@ class Study:
                     yield number, one
 
     def unique_settings(self, columns: Sequence[Resolved]) -> list[Setting]:
-        """What has to be trained, each once, in its simplest form; cross-entropy first."""
+        """The settings to train, each once in its simplest form; cross-entropy first."""
         found = {one.key: one.canonical() for _, one in self.settings(columns)}
         return sorted(found.values(), key=lambda one: one.method != "ce")
 
     def trials(self, columns: Sequence[Resolved]) -> list[Trial]:
-        """What has to be trained, in the order to do it: cross-entropy, then seed by seed over all settings."""
+        """The trials in their order: cross-entropy, then seed by seed over all settings."""
         settings = self.unique_settings(columns)
         baseline = [Trial(one, seed) for one in settings if one.method == "ce" for seed in self.seeds]
         return baseline + [Trial(one, seed) for seed in self.seeds for one in settings if one.method != "ce"]
 
     def placeholders(self) -> list[Resolved]:
-        """Columns with made-up indices, a different one for each class named: enough to count settings."""
+        """Columns with made-up indices, one for each class named: enough to count settings."""
         index: dict[str | int, int] = {}
         return [
             tuple((index.setdefault(name, len(index)), s) for name, s in zip(one.classes, one.strengths, strict=True))
@@ -278,7 +262,7 @@ class Study:
 
     def to_json(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        thin = values.pop("thin")  # left out where there is none: studies from before it was there keep their key
+        thin = values.pop("thin")  # left out if empty: older studies keep their key
         return values | {
             "important": [[list(pair) for pair in zip(c.classes, c.strengths, strict=True)] for c in self.important],
             "methods": [grid.to_json() for grid in self.methods],
@@ -318,9 +302,9 @@ def study(
 ) -> Study:
     """A checked study from plain values.
 
-    `important` is a class, or a list of columns; a column is a class, a list of classes that are important at once,
-    or {class: strength}. `methods` are names, or {name: {knob: values}} with margins in radians. `seeds` is how many,
-    or which. `thin` is {class: the part of its train rows to keep}.
+    `important` is a class, or a list of columns; a column is a class, a list of classes that are important jointly,
+    or {class: strength}. `methods` are names, or {name: {knob: values}} with margins in radians. `seeds` is a number of
+    seeds, from 0 on, or a list of them. `thin` is {class: fraction of its train rows to keep}.
 
     >>> study("mine", "digits", "8", ["ce", "camri"], seeds=3).seeds, study("mine", "digits", "8", ["ce"], [5]).seeds
     ((0, 1, 2), (5,))
@@ -331,10 +315,8 @@ def study(
     else:
         grids = tuple(one if isinstance(one, Grid) else Grid.of(one) for one in methods)
     if not isinstance(training, Training):
-        raise InputError(
-            f"study training={training!r} is not a Training; give camri.engine.FAST, PAPER or one of your own",
-            argument="training",
-        )
+        message = f"training={training!r} is not a Training; give camri.engine.FAST, PAPER or one of your own"
+        raise InputError(message, argument="training")
     for field in ("val_fraction", "test_fraction"):  # 0 and 0.0 are one study, so they have one hash
         if type(rest.get(field)) is int:
             rest[field] = float(rest[field])
@@ -346,29 +328,27 @@ def study(
         training=training,
         seeds=_seeds(seeds),
         data_options=tuple(sorted((option, frozen(value)) for option, value in dict(data_options).items())),
-        thin=_parts(thin),
+        thin=_fractions(thin),
         **rest,
     )
 
 
 def _seeds(seeds: Any) -> tuple[int, ...]:
-    """Which seeds: so many from 0 on, or those that are given."""
+    """The seeds given, or so many from 0 on."""
     if type(seeds) is int and seeds > 0:
         return tuple(range(seeds))
     if not isinstance(seeds, (list, tuple, range)):
-        raise InputError(
-            f"study seeds={seeds!r} is not allowed; give how many, at least 1, or a list of which", argument="seeds"
-        )
+        message = f"seeds={seeds!r} is not allowed; give a number of seeds, at least 1, or a list of seeds"
+        raise InputError(message, argument="seeds")
     return tuple(seeds)
 
 
-def _parts(thin: Any) -> tuple[tuple[str, float], ...]:
+def _fractions(thin: Any) -> tuple[tuple[str, float], ...]:
     if not isinstance(thin, (Mapping, list, tuple)):
-        raise InputError(
-            f"thin={thin!r} is not a table of classes and parts, for example {{cat = 0.1}}", argument="thin"
-        )
+        message = f"thin={thin!r} is not a table of classes and fractions, for example {{cat = 0.1}}"
+        raise InputError(message, argument="thin")
     return tuple(sorted((str(name), part) for name, part in dict(thin).items()))
 
 
-def _is_part(value: Any) -> bool:
+def _is_fraction(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < 1

@@ -1,19 +1,20 @@
-"""How a run stands: counts, time left, and the best setting of each method so far."""
+"""Status of a run: counts, time left, and the best setting of each method so far."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from camri.engine.spec import Training, identity
+from camri.engine import Progress, Training
+from camri.engine.spec import identity
 from camri.study import run_folder
 from camri.study.finalists import Finalist, Pool, rows_by_key
-from camri.study.run_folder import Report
 from camri.study.spec import Study
 from camri.study.store import Run, open_run
 
 
 @dataclass(frozen=True)
 class Status:
-    """A run at one moment. `pid` is the process that runs it; `split` the one `best` is read off."""
+    """A run at one moment. `pid` is the process that runs it; `split` the one that `best` is read from."""
 
     names: tuple[str, ...]
     total: int
@@ -22,23 +23,23 @@ class Status:
     pending: int
     retried: int
     pid: int | None
-    report: Report | None
-    left_s: float | None  # None: nothing has ended that it could be estimated from
-    errors: tuple[str, ...]  # of each failed trial: which it was, and what it said at last
+    progress: Progress | None
+    left_s: float | None  # None: no trial has ended yet to estimate it from
+    errors: tuple[str, ...]  # of each failed trial: its setting, seed and last line
     columns: tuple[str, ...]
     split: str
     best: tuple[Finalist, ...]
 
 
 def status(folder: str | Path, with_best: bool = True) -> Status:
-    """How the run in the folder stands; it may be under way."""
+    """The status of the run in a folder; it may be running."""
     with open_run(folder) as run:
         rows = run.rows(status=None)
         planned = planned_identities(run)
-        states = {row.identity: row.status for row in rows if row.identity in planned}
-        done, failed = list(states.values()).count("done"), list(states.values()).count("failed")
+        counts = Counter(row.status for row in rows if row.identity in planned)
+        done, failed = counts["done"], counts["failed"]
         pid = run_folder.holder(Path(folder))
-        report = run_folder.read_progress(Path(folder)) if pid is not None else None
+        progress = run_folder.read_progress(Path(folder)) if pid is not None else None
         ended = [row.device_s for row in rows if row.status == "done"]
         pending = len(planned) - done - failed
         estimate = pending * sum(ended) / len(ended) if ended else None
@@ -51,8 +52,8 @@ def status(folder: str | Path, with_best: bool = True) -> Status:
             pending=pending,
             retried=sum(row.attempts > 1 for row in rows),
             pid=pid,
-            report=report,
-            left_s=report.left_s if report is not None else estimate,
+            progress=progress,
+            left_s=progress.left_s if progress is not None else estimate,
             errors=tuple(row.complaint for row in rows if row.status == "failed"),
             columns=tuple(column.title for column in run.columns()),
             split=split,
@@ -61,7 +62,7 @@ def status(folder: str | Path, with_best: bool = True) -> Status:
 
 
 def planned_identities(run: Run) -> set[str]:
-    """The identities of all trials that the run's studies plan; made-up ones for classes that are not yet found."""
+    """The identities of all trials that the run's studies plan; made up for classes that are not yet found."""
     columns = [one.resolved for one in run.columns()]
     training = Training.from_json(run.training)
     studies = [Study.from_json(spec) for spec in run.studies]
@@ -73,7 +74,7 @@ def planned_identities(run: Run) -> set[str]:
 
 
 def best_so_far(run: Run, split: str) -> list[Finalist]:
-    """The best setting of each method in each column; nothing before a cross-entropy trial has ended."""
+    """The best setting of each method in each column; none before a cross-entropy trial has ended."""
     rows = rows_by_key(run)
     pools = [Pool(run, column, rows, split) for column in run.columns()]
     found = [pool.best(method) for pool in pools if pool.baseline is not None for method in pool.tried]

@@ -1,10 +1,8 @@
-"""The outcomes of a run: one SQLite file, one row an outcome, stored as the trial ends. Reading needs no torch.
+"""The outcomes of a run: one SQLite file, one row an outcome, written as the trial ends. Reading needs no torch.
 
 run = open_run("runs/x")
 for row in run.rows(method="camri"):
     print(row.title, row.seed, row.accuracy["test"], run.scores(row, "val", important=(3,)).recall())
-
-Writing a run's outcomes: done by the one process that holds the run's lock, each as its trial ends.
 """
 
 import contextlib
@@ -17,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from camri.engine.outcome import Outcome
 from camri.errors import InputError, closest
 from camri.metrics import Array, Scores, accuracy, recall
 from camri.study import schema
@@ -26,6 +23,7 @@ from camri.study.schema import (
     SPLITS,
     ColumnFacts,
     Planned,
+    Resolved,
     Row,
     RunFacts,
     check_same,
@@ -35,10 +33,10 @@ from camri.study.schema import (
     to_row,
     unpack,
 )
-from camri.study.spec import Resolved, Study
 
 if TYPE_CHECKING:
     from camri.engine.outcome import Outcome
+    from camri.study.spec import Study
 
 STORE_FILE = "outcomes.sqlite"
 ARRAY_FIELDS = ("confusion", "angle_mean", "angle_sd", "curves")  # an outcome's fields that are arrays by name
@@ -51,7 +49,7 @@ Opened = TypeVar("Opened", bound="Run")
 
 
 def open_run(folder: str | Path) -> "Run":
-    """The run in a folder, to read; it may be under way."""
+    """The run in a folder, to read; it may be running."""
     path = Path(folder)
     path = path / STORE_FILE if path.suffix != ".sqlite" else path
     return Run(path, schema.open_to_read(path))
@@ -83,7 +81,7 @@ class Run:
         return json.loads(found[0][0]) if found else None
 
     def note(self, name: str) -> Any:
-        """What `Store.write_note` left under that name; None where there is nothing."""
+        """The value that `Store.write_note` wrote under that name; None if there is none."""
         return self._meta(f"note.{name}")
 
     @property
@@ -107,7 +105,7 @@ class Run:
 
     @property
     def asked(self) -> list[Any]:
-        """The important classes as the first study named them, and the split they are found on."""
+        """The important classes as the first study named them, and the split on which they are found."""
         return self._meta("asked")
 
     @property
@@ -130,18 +128,18 @@ class Run:
         return self._labels[split]["labels"]
 
     def groups(self, split: str) -> Array | None:
-        """Which images of a split belong together: int64 (N,); None where they have no groups."""
+        """The groups of a split's rows: int64 (N,); None if they have none."""
         self.labels(split)
         return self._labels[split].get("groups")
 
     def facts(self) -> RunFacts:
-        """What all outcomes share."""
+        """The facts that all outcomes share."""
         labels = {split: self.labels(split) for split in self.splits}
         groups = {split: found for split in self.splits if (found := self.groups(split)) is not None}
         return RunFacts(self.fingerprint, self.classes, self.data, self.training, self.asked, labels, groups)
 
     def columns(self) -> list[ColumnFacts]:
-        """The columns of important classes; none while they are still to be found from cross-entropy trials."""
+        """The columns of important classes; none until they are found from the cross-entropy trials."""
         classes = self.classes
         return [
             ColumnFacts(
@@ -171,7 +169,7 @@ class Run:
         return dict(self._select("SELECT identity, status FROM outcomes"))
 
     def arrays(self, row: Row | str, names: Collection[str] | None = None) -> dict[str, Array]:
-        """Small arrays of an outcome by name, all unless told: confusion.val, scores.test.lead, curves.train_loss …"""
+        """Small arrays of an outcome by name, all by default: confusion.val, scores.test.lead, curves.train_loss …"""
         return self._unpack(self._blob("arrays", row), names)
 
     def confusion(self, row: Row | str, split: str = "test") -> Array:
@@ -180,7 +178,7 @@ class Run:
         return self.arrays(row, [name])[name]
 
     def val_hits(self, row: Row | str) -> Array | None:
-        """(E, C): validation images of each class that were found after each epoch; None where none were noted."""
+        """Correctly classified validation rows of each class after each epoch: (E, C); None without such rows."""
         try:
             return self.arrays(row, ["curves.val_hits"])["curves.val_hits"]
         except KeyError:
@@ -207,17 +205,17 @@ class Run:
         return Scores(labels=self.labels(split), important=tuple(important[split]), **parts)
 
     def logits(self, row: Row | str) -> dict[str, Array]:
-        """float16 (N, C) by split, where they were kept."""
+        """float16 (N, C) by split; empty if they were not kept."""
         blob = self._blob("logits", row)
         return {} if blob is None else self._unpack(blob)
 
     def weights(self, row: Row | str) -> dict[str, Array] | None:
-        """The trained model's state, where it was kept."""
+        """The trained model's state; None if it was not kept."""
         blob = self._blob("weights", row)
         return None if blob is None else self._unpack(blob)
 
     def outcome(self, row: Row | str) -> "Outcome":
-        """The outcome as the engine gave it, to the bit. Needs torch."""
+        """The outcome as the engine made it, to the bit. Needs torch."""
         from camri.engine.outcome import Outcome
         from camri.engine.spec import Training, Trial
         from camri.methods import Setting
@@ -225,25 +223,19 @@ class Run:
         if isinstance(row, str):
             row = to_row(self._select(f"SELECT {ROW_COLUMNS} FROM outcomes WHERE identity = ?", row)[0])
         arrays, important = self.arrays(row), self.important(row)
-        fields: dict[str, dict[str, Array]] = {name: {} for name in ARRAY_FIELDS}
-        for name, array in arrays.items():
-            field, part = name.split(".", 1)
-            if field in fields:
-                fields[field][part] = array
+        fields: dict[str, Any] = {
+            field: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(f"{field}.")}
+            for field in ARRAY_FIELDS
+        }
+        plain = ("status", "error", "epochs_done", "wall_s", "device_s", "environment")
         return Outcome(
             trial=Trial(Setting.from_json(row.setting), row.seed),
             training=Training.from_json(self.training),
             fingerprint=self.fingerprint,
-            status=row.status,
-            error=row.error,
-            epochs_done=row.epochs_done,
             scores={split: self._scores(important, arrays, split) for split in important},
             logits=self.logits(row),
-            wall_s=row.wall_s,
-            device_s=row.device_s,
-            environment=row.environment,
             weights=self.weights(row),
-            **fields,
+            **{name: getattr(row, name) for name in plain} | fields,
         )
 
     @staticmethod
@@ -269,7 +261,7 @@ class Store(Run):
 
     @staticmethod
     def open(folder: Path, facts: RunFacts) -> "Store":
-        """The store in the folder, made if there is none; refused where it belongs to other data or training."""
+        """The store in the folder, made if there is none; refused if it is of other data or another training."""
         path = folder / STORE_FILE
         connection, is_new = schema.open_to_write(path)
         store = Store(path, connection)
@@ -280,19 +272,13 @@ class Store(Run):
         return store
 
     def close(self) -> None:
-        """Nothing; the store is one plain file again, if no reader is looking."""
+        """Close the store; it is one plain file again, unless a reader has it open."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA journal_mode=DELETE")
         super().close()
 
     def _begin(self, facts: RunFacts) -> None:
-        meta = {
-            "fingerprint": facts.fingerprint,
-            "classes": facts.classes,
-            "data": facts.data,
-            "training": facts.training,
-            "asked": facts.asked,
-        }
+        meta = {name: getattr(facts, name) for name in ("fingerprint", "classes", "data", "training", "asked")}
         with schema.explained(self.path), schema.transaction(self._connection):
             schema.create_tables(self._connection)
             self._connection.executemany(
@@ -302,8 +288,8 @@ class Store(Run):
                 blob = pack({"labels": labels, **({"groups": facts.groups[split]} if split in facts.groups else {})})
                 self._connection.execute("INSERT INTO labels VALUES (?, ?, ?)", (split, len(labels), blob))
 
-    def add_study(self, study: Study, columns: Sequence[Resolved] | None) -> None:
-        """Nothing; the study is noted and, where its important classes are known, so are they and its plan."""
+    def add_study(self, study: "Study", columns: Sequence[Resolved] | None) -> None:
+        """Store the study and, if its important classes are known, its columns and plan."""
         spec = json.dumps(study.to_json())
         with schema.explained(self.path), schema.transaction(self._connection):
             self._connection.execute(
@@ -323,14 +309,14 @@ class Store(Run):
             )
 
     def write_note(self, name: str, value: Any) -> None:
-        """Nothing; a plain JSON value stands under the name, in place of what stood there."""
+        """Store a plain JSON value under the name, in place of an earlier one."""
         with schema.explained(self.path), schema.transaction(self._connection):
             self._connection.execute(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"note.{name}", json.dumps(value, allow_nan=False))
             )
 
-    def add(self, identity: str, outcome: Outcome) -> None:
-        """Nothing; the outcome is on the disk. A retried trial's new outcome takes the place of the old one."""
+    def add(self, identity: str, outcome: "Outcome") -> None:
+        """Write the outcome to disk; that of a retried trial replaces the old one."""
         setting = outcome.trial.setting
         for split, scores in outcome.scores.items():
             assert np.array_equal(scores.labels, self.labels(split)), "an outcome of other images"
@@ -338,18 +324,14 @@ class Store(Run):
         for split, scores in outcome.scores.items():
             for part in SCORE_PARTS:
                 arrays[f"scores.{split}.{part}"] = getattr(scores, part)
-        values = {
+        plain = ("status", "error", "epochs_done", "wall_s", "device_s")
+        values = {name: getattr(outcome, name) for name in plain} | {
             "identity": identity,
             "key": setting.key,
             "method": setting.method,
             "title": str(setting),
             "setting": json.dumps(setting.to_json()),
             "seed": outcome.trial.seed,
-            "status": outcome.status,
-            "error": outcome.error,
-            "epochs_done": outcome.epochs_done,
-            "wall_s": outcome.wall_s,
-            "device_s": outcome.device_s,
             "environment": json.dumps(outcome.environment),
             "created": _now(),
             "important": json.dumps({split: list(scores.important) for split, scores in outcome.scores.items()}),
@@ -364,7 +346,7 @@ class Store(Run):
         self._insert(values)
 
     def copy(self, identity: str, source: Run) -> None:
-        """Nothing; an outcome of another store is in this one too, as it stands there."""
+        """Copy an outcome of another store unchanged."""
         names = [name for _, name, *_ in self._select("PRAGMA table_info(outcomes)")]
         (values,) = source._select(f"SELECT {', '.join(names)} FROM outcomes WHERE identity = ?", identity)
         self._insert(dict(zip(names, values, strict=True)))

@@ -1,11 +1,10 @@
-"""Studies written by hand: a TOML file -> a study.
-
-A study narrowed by what people type: --methods ce,camri --grid m=4,8 --important cat+dog:0.5.
-"""
+"""Studies as people write them: TOML files, JSON files, and the options of `camri study`."""
 
 import contextlib
 import importlib
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,81 +12,98 @@ from typing import Any
 from camri import methods
 from camri.engine.spec import FAST, Training
 from camri.errors import InputError, closest
-from camri.methods import MARGIN_UNIT
 from camri.study.paper import find_schedule
-from camri.study.spec import ANGULAR, Grid, Study, study
+from camri.study.spec import Column, Grid, Study, study
 
-_TABLES = ("name", "important", "important_from", "seeds", "data", "split", "training", "methods", "keep")
+_TABLES = ("name", "columns", "strengths", "important_from", "seeds", "data", "split", "training", "methods", "keep")
 _SPLIT = {"val_fraction": "val_fraction", "test_fraction": "test_fraction", "seed": "split_seed", "thin": "thin"}
 _KEEP = {"logits": "keep_logits", "weights": "keep_weights"}
 
 
-def read_study(path: str | Path, schedule: str | Training | None = None, **changes: Any) -> Study:
-    """The study of a TOML file; docs/study.md describes it. `schedule` replaces the file's own."""
+def read_study(
+    path: str | Path, *, columns: Any = None, num_seeds: int | None = None, schedule: str | Training | None = None
+) -> Study:
+    """The study of a TOML file, as docs/study.md describes it; the arguments replace what the file says."""
     values = _read(Path(path))
+    if "important" in values:
+        example = 'columns = ["cat", "cat+dog"] and strengths = { dog = 0.5 }'
+        raise InputError(f"{path}: write 'columns' instead of 'important', for example {example}")
     for name in values:
         if name not in _TABLES:
             raise InputError(f"{path} has {name!r}, which a study does not have; {closest(name, _TABLES)}")
-    for name in ("data", "important", "methods"):
+    for name in ("data", "columns", "methods"):
         if name not in values:
-            raise InputError(f"{path} does not say {name!r}; a study needs data, important and methods")
+            raise InputError(f"{path} has no {name!r}; a study needs data, columns and methods")
     data = values["data"]
     options = {"source": data} if isinstance(data, str) else dict(_table(path, "data", data))
     if "source" not in options:
         raise InputError(f"{path}: [data] needs source, a data set's name or path")
-    if "trials" in changes:
-        changes["seeds"] = changes.pop("trials")
-    training = _training(path, values.get("training", {})) if schedule is None else find_schedule(schedule)
-    given = {
-        "name": values.get("name", Path(path).stem),
-        "data": options.pop("source"),
-        "data_options": options,
-        "important": values["important"],
-        "methods": {name: in_radians(name, grid) for name, grid in _table(path, "methods", values["methods"]).items()},
-        "training": training,
-        "seeds": values.get("seeds", 10),
+    if columns is None:
+        columns = parse_columns(values["columns"], _table(path, "strengths", values.get("strengths", {})))
+    return study(
+        name=values.get("name", Path(path).stem),
+        data=options.pop("source"),
+        data_options=options,
+        important=columns,
+        methods={name: in_radians(name, grid) for name, grid in _table(path, "methods", values["methods"]).items()},
+        training=_training(path, values.get("training", {})) if schedule is None else find_schedule(schedule),
+        seeds=num_seeds or values.get("seeds", 10),
+        important_from=values.get("important_from", "val"),
         **_renamed(path, "split", values, _SPLIT),
         **_renamed(path, "keep", values, _KEEP),
-    }
-    if "important_from" in values:
-        given["important_from"] = values["important_from"]
-    return study(**{**given, **changes})
+    )
 
 
 def in_radians(method: str, grid: Any) -> dict[str, Any]:
-    """A method's grid as people write it, margins of the angular methods in π/64, with margins in radians.
+    """A method's grid with numbers for texts such as "4pi/64"; margins of angular methods above π are refused.
 
-    >>> in_radians("wce", {"w": [4]}), in_radians("camri", {"m": [64]})
-    ({'w': [4]}, {'m': [3.141592653589793]})
+    >>> in_radians("wce", {"w": [4]}), in_radians("camri", {"m": ["pi/2"]})
+    ({'w': [4]}, {'m': [1.5707963267948966]})
     """
     if not isinstance(grid, Mapping):
         raise InputError(f"methods {method}={grid!r} is not a table of knobs and values, for example {{s = [8, 16]}}")
-    methods.method(method)
-    if method not in ANGULAR or "m" not in grid:
-        return dict(grid)
-    margins = grid["m"] if isinstance(grid["m"], (list, tuple)) else [grid["m"]]
-    for value in margins:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise InputError(f"{method} m={value!r} is not a number; margins are given in π/64")
-    return {**grid, "m": [value * MARGIN_UNIT for value in margins]}
+    knobs, parsed = methods.method(method).knobs, {}
+    for knob, values in grid.items():
+        several = values if isinstance(values, (list, tuple)) else [values]
+        parsed[knob] = [parse_angle(value) if isinstance(value, str) else value for value in several]
+        for value in parsed[knob]:
+            is_angle = knob in knobs and knobs[knob].is_angle
+            if is_angle and isinstance(value, (int, float)) and value > math.pi:
+                raise InputError(f'{method} {knob}={value:g} is above π; margins are radians: write "{value:g}pi/64"')
+    return parsed
+
+
+def parse_angle(text: str) -> float:
+    """Radians of "4pi/64", "π/16", "0.5pi" or "0.2".
+
+    >>> parse_angle("4pi/64") == 4 * math.pi / 64, parse_angle("π/2"), parse_angle("0.2")
+    (True, 1.5707963267948966, 0.2)
+    """
+    factor, pi, divisor = re.fullmatch(r"(.*?)(pi|π)?(?:/([\d.]+))?", text.strip()).groups()  # type: ignore[union-attr]
+    try:
+        number = float(factor) if factor or not pi else 1.0
+        return number * (math.pi if pi else 1.0) / float(divisor or 1)
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"{text!r} is not a number; give 8, 0.2, or an angle such as 4pi/64") from None
 
 
 def _training(path: str | Path, values: Any) -> Training:
     fields = dict(_table(path, "training", values))
     base = find_schedule(fields.pop("schedule", FAST))
     changed = {**base.to_json(), **fields}
-    for name in changed.keys() - base.to_json().keys():
+    for name in fields.keys() - base.to_json().keys():
         raise InputError(f"{path}: training has no field {name!r}; {closest(name, ['schedule', *base.to_json()])}")
     _table(path, "training.model_options", changed["model_options"])
     return Training.from_json(changed)
 
 
 def _renamed(path: str | Path, table: str, values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    found = _table(path, table, values.get(table, {}))
-    for name in found:
+    """The fields of a table under the names that a study has for them."""
+    fields = _table(path, table, values.get(table, {}))
+    for name in fields:
         if name not in names:
             raise InputError(f"{path}: [{table}] has no {name!r}; {closest(name, names)}")
-    return {names[name]: value for name, value in found.items()}
+    return {names[name]: value for name, value in fields.items()}
 
 
 def _table(path: str | Path, name: str, value: Any) -> Mapping[str, Any]:
@@ -103,14 +119,17 @@ def read_json(path: str | Path) -> Study:
     except InputError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(
-            f"{path} does not hold a study's JSON ({type(error).__name__}: {error}); "
-            "`camri study show … --json` prints one"
-        ) from None
+        why = f"({type(error).__name__}: {error}); `camri study show … --json` prints one"
+        raise InputError(f"{path} does not hold a study's JSON {why}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
-    toml = _parser(path)
+    toml: Any = None
+    for name in ("tomllib", "tomli"):  # Python 3.10 has no tomllib
+        with contextlib.suppress(ImportError):
+            toml = toml or importlib.import_module(name)
+    if toml is None:
+        raise InputError(f"{path} needs Python 3.11 to be read, or `pip install tomli`")
     try:
         return toml.loads(_text(path))
     except toml.TOMLDecodeError as error:
@@ -126,85 +145,94 @@ def _text(path: Path) -> str:
         raise InputError(f"{path} cannot be read ({error})") from None
 
 
-def _parser(path: Path) -> Any:
-    """tomllib, or tomli where Python is 3.10 and has none."""
-    for name in ("tomllib", "tomli"):
-        with contextlib.suppress(ImportError):
-            return importlib.import_module(name)
-    raise InputError(f"{path} needs Python 3.11 to be read, or `pip install tomli`")
-
-
 def override(study: Study, chosen: str | None = None, grid: Sequence[str] = ()) -> Study:
-    """The study with some of its methods ("ce,camri") and the values of some knobs replaced ("m=4,8", "wce.w=4").
+    """The study with some methods ("ce,camri") and the values of some knobs replaced ("m=4pi/64,0.4", "wce.w=4").
 
-    Margins of the angular methods are in π/64. A method that the study does not have comes with its whole grid.
+    A method that the study does not have comes with its whole grid.
     """
     grids = {one.method: one for one in study.methods}
     if chosen is not None:
         names = [name.strip() for name in chosen.split(",") if name.strip()]
         grids = {name: grids.get(name) or Grid.of(name) for name in names}
-    narrowed = parse_grid(grid)
+    replaced = parse_grid(grid)
     known = {knob for name in grids for knob in methods.method(name).knobs}
-    for method, knob in narrowed:
+    for method, knob in replaced:
         if method is not None and method not in grids:
-            raise InputError(f"--grid {method}.{knob}: {method!r} is not in the study; {closest(method, grids)}")
+            hint = closest(method, grids)
+            raise InputError(f"grid={method}.{knob}: {method!r} is not in the study; {hint}", argument="grid")
         if knob not in (known if method is None else methods.method(method).knobs):
             choices = closest(knob, sorted(known)) if known else "none of its methods has any"
-            raise InputError(f"--grid {knob}: no method of the study has that knob; {choices}")
-    return study.with_(methods=[_override(one, narrowed) for one in grids.values()])
+            raise InputError(f"grid={knob}: no method of the study has that knob; {choices}", argument="grid")
+    return study.with_(methods=[_override(one, replaced) for one in grids.values()])
 
 
-def _override(grid: Grid, narrowed: Mapping[tuple[str | None, str], list[float]]) -> Grid:
+def _override(grid: Grid, replaced: Mapping[tuple[str | None, str], list[float]]) -> Grid:
     knobs = methods.method(grid.method).knobs
-    given = {
-        knob: values for (method, knob), values in narrowed.items() if knob in knobs and method in (None, grid.method)
-    }
-    if not given:
+    own = {knob: values for (name, knob), values in replaced.items() if knob in knobs and name in (None, grid.method)}
+    if not own:
         return grid
     if grid.points:
-        raise InputError(
-            f"--grid {', '.join(given)}: {grid.method} has points of its own in each column of this study; leave it out"
-        )
-    return Grid.of(grid.method, {**dict(grid.axes), **in_radians(grid.method, given)})
+        message = f"grid={', '.join(own)}: {grid.method} has points of its own in each column; leave it out"
+        raise InputError(message, argument="grid")
+    return Grid.of(grid.method, {**dict(grid.axes), **in_radians(grid.method, own)})
 
 
 def parse_grid(words: Sequence[str]) -> dict[tuple[str | None, str], list[float]]:
     """(method or None, knob) -> values.
 
-    >>> parse_grid(["m=4,8", "wce.w=4"])
-    {(None, 'm'): [4.0, 8.0], ('wce', 'w'): [4.0]}
+    >>> parse_grid(["m=0.2,0.4", "wce.w=4"])
+    {(None, 'm'): [0.2, 0.4], ('wce', 'w'): [4.0]}
     """
-    found: dict[tuple[str | None, str], list[float]] = {}
+    grid: dict[tuple[str | None, str], list[float]] = {}
     for word in words:
         place, _, text = word.partition("=")
         method, _, knob = place.rpartition(".")
-        if (method or None, knob) in found:
-            raise InputError(f"--grid {place} is given twice; give its values at once, like {place}=4,8")
+        if (method or None, knob) in grid:
+            raise InputError(f"grid={place} is given twice; give its values at once, like {place}=4,8", argument="grid")
         try:
-            found[method or None, knob] = [float(value) for value in text.split(",")]
-        except ValueError:
-            raise InputError(f"--grid {word!r} is not knob=value,value; for example m=4,8 or wce.w=4") from None
-    return found
+            grid[method or None, knob] = [parse_angle(value) for value in text.split(",")]
+        except InputError:
+            message = f"grid={word!r} is not knob=value,value; for example m=4pi/64,8pi/64 or wce.w=4"
+            raise InputError(message, argument="grid") from None
+    return grid
 
 
-def parse_column(text: str) -> Any:
-    """A column of important classes as typed: "cat", "cat+dog", "cat+dog:0.5"; digits alone are a name first.
+def parse_columns(columns: Any, strengths: Mapping[str, Any]) -> list[Column]:
+    """Columns of important classes as people write them: a class, or several jointly as "cat+dog" or ["cat", "dog"].
 
-    >>> parse_column("cat"), parse_column("cat+dog:0.5")
-    ('cat', {'cat': 1.0, 'dog': 0.5})
+    `strengths` are of classes in joint columns; a class that is alone in its column has strength 1.
+
+    >>> parse_columns(["cat", "cat+dog"], {"dog": 0.5})[1]
+    Column(classes=('cat', 'dog'), strengths=(1.0, 0.5))
     """
-    if "+" not in text and ":" not in text:
-        return text
-    column: dict[str, float] = {}
-    for word in text.split("+"):
-        name, _, strength = word.partition(":")
-        if name.strip() in column:
-            raise InputError(f"--important {text!r} names {name.strip()!r} twice; give each class once")
-        try:
-            column[name.strip()] = float(strength) if strength else 1.0
-        except ValueError:
-            raise InputError(f"--important {word!r}: the strength {strength!r} is not a number") from None
-    return column
+    parsed, joint = [], set()
+    for column in columns if isinstance(columns, list) else [columns]:
+        if isinstance(column, Mapping):
+            new = f"{'+'.join(map(str, column))!r}, and strengths = {{ dog = 0.5 }}"
+            raise InputError(f"columns={dict(column)}: write a joint column as {new}", argument="important")
+        names = [name.strip() for name in column.split("+")] if isinstance(column, str) else column
+        names = names if isinstance(names, list) else [names]
+        joint |= set(map(str, names)) if len(names) > 1 else set()
+        own = [strengths.get(str(name), 1.0) if len(names) > 1 else 1.0 for name in names]
+        parsed.append(Column(tuple(names), tuple(float(s) if type(s) in (int, float) else s for s in own)))
+    for name in strengths:
+        if name not in joint:
+            message = f"strengths={name!r} is not a class of a joint column; write one as 'cat+dog'"
+            raise InputError(message, argument="strengths")
+    return parsed
+
+
+def parse_strengths(words: Sequence[str]) -> dict[str, float]:
+    """Strengths of classes as typed.
+
+    >>> parse_strengths(["dog=0.5"])
+    {'dog': 0.5}
+    """
+    try:
+        return {name: float(strength) for name, _, strength in (word.rpartition("=") for word in words)}
+    except ValueError:
+        message = f"strengths={' '.join(words)!r} is not class=number; for example dog=0.5"
+        raise InputError(message, argument="strengths") from None
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -217,11 +245,11 @@ def parse_seeds(text: str) -> list[int]:
     try:
         for word in text.split(","):
             first, _, last = word.partition("-")
-            if int(last or first) < int(first):
-                raise ValueError("a range that ends before it begins")
+            if not 0 <= int(last or first) - int(first) < 1_000_000:
+                raise ValueError("a range that ends before it begins, or has no end in sight")
             seeds += range(int(first), int(last or first) + 1)
     except ValueError:
-        raise InputError(f"--seeds {text!r} is not a list of seeds; for example 0-4 or 0,3,7") from None
+        raise InputError(f"seeds={text!r} is not a list of seeds; for example 0-4 or 0,3,7", argument="seeds") from None
     return seeds
 
 

@@ -9,7 +9,7 @@ import torch
 
 import camri.engine
 
-MODULES = ("flat", "branch", "graph", "cuda")  # those that import triton, from the lowest up
+MODULES = ("fused_optimizer", "cuda_replica", "cuda")  # those that import triton, in the order of their imports
 
 
 class Pointer:
@@ -105,7 +105,7 @@ def no_context(*_):
 
 
 def gpu_engine(patch):
-    """camri.engine's `flat, branch, graph, cuda` made to run on the CPU, while `patch` (a MonkeyPatch) holds."""
+    """The modules of the GPU engine made to run on the CPU, while `patch` (a MonkeyPatch) holds."""
     language = types.ModuleType("triton.language")
     vars(language).update({name: getattr(Language, name) for name in vars(Language) if not name.startswith("__")})
     triton = types.ModuleType("triton")
@@ -118,17 +118,17 @@ def gpu_engine(patch):
     with patch.context() as importing:
         importing.setitem(sys.modules, "triton", triton)
         importing.setitem(sys.modules, "triton.language", language)
-        flat, branch, graph, cuda = (importlib.import_module(f"camri.engine.{name}") for name in MODULES)
+        optimizer, replica, cuda = (importlib.import_module(f"camri.engine.{name}") for name in MODULES)
     for name, value in {"Stream": Stream, "Event": Event, "CUDAGraph": Graph, "graph": capture, "device": no_context,
                         "stream": no_context, "current_stream": Stream, "synchronize": do_nothing}.items():  # fmt: skip
         patch.setattr(torch.cuda, name, value)
-    advance = branch.Replica.advance
+    advance = replica.Replica.advance
 
-    def advance_or_note(replica, forward):
+    def advance_or_note(branch, forward):
         if Graph.capturing is None:
-            advance(replica, forward)
+            advance(branch, forward)
         else:
-            Graph.capturing.calls.append(lambda: advance(replica, forward))
+            Graph.capturing.calls.append(lambda: advance(branch, forward))
 
-    patch.setattr(branch.Replica, "advance", advance_or_note)
-    return types.SimpleNamespace(flat=flat, branch=branch, graph=graph, cuda=cuda)
+    patch.setattr(replica.Replica, "advance", advance_or_note)
+    return types.SimpleNamespace(optimizer=optimizer, replica=replica, cuda=cuda)

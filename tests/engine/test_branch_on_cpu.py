@@ -9,8 +9,8 @@ from torch import nn
 
 import camri.engine
 from camri.data import DataSet, Split
-from camri.engine import Training, Trial, train
-from camri.engine.replica import Job
+from camri.engine import Hooks, Job, Training, Trial, train
+from camri.engine.outcome import Tracker
 from camri.methods import setting
 from camri.models import MODELS, Trunk
 from tests.engine.conftest import same
@@ -25,8 +25,8 @@ NOISE = ("trunk.dense.bias", "trunk.norm.running_mean")
 @pytest.fixture
 def gpu(monkeypatch):
     engine = gpu_engine(monkeypatch)
-    monkeypatch.setattr(engine.branch, "LOW", torch.float32)
-    monkeypatch.setattr(engine.cuda, "compiled", lambda signature: engine.branch.run_trunk)
+    monkeypatch.setattr(engine.replica, "LOW", torch.float32)
+    monkeypatch.setattr(engine.cuda, "compiled", lambda signature: engine.replica.run_trunk)
     return engine
 
 
@@ -42,13 +42,22 @@ def test_the_stand_in_leaves_nothing_behind():
     assert found() == before
 
 
-def run(engine, trials, data, training, *, pack_size=None, should_stop=lambda: False, **options):
-    outcomes = {}
-    job = Job(training, data, **KEEP, **options)
-    engine.cuda.run(
-        trials, job, torch.device("cpu"), pack_size, True, should_stop, lambda *_: None, outcomes.__setitem__
-    )
-    return [outcomes[place] for place in sorted(outcomes)]
+def run_on(engine, trials, job, on_outcome=lambda outcome: None, should_stop=lambda: False):
+    """The outcomes by place, in the order in which they came."""
+    ended = {}
+
+    def keep(outcome):
+        ended[trials.index(outcome.trial)] = outcome
+        on_outcome(outcome)
+
+    tracker = Tracker(job, len(trials), Hooks(keep, should_stop=should_stop), 8, lambda: False)
+    engine.cuda.run(trials, job, torch.device("cpu"), tracker)
+    return ended
+
+
+def run(engine, trials, data, training, *, should_stop=lambda: False, **options):
+    ended = run_on(engine, trials, Job(training, data, **KEEP, deterministic=True, **options), should_stop=should_stop)
+    return [ended[place] for place in sorted(ended)]
 
 
 def assert_trained_alike(mine, plain, within):
@@ -73,7 +82,7 @@ def test_it_trains_what_the_plain_loop_trains(gpu, trials, data, training, optim
 
 def test_compiled_too_where_the_backward_pass_computes_some_of_the_forward_pass_anew(gpu, trials, data, training):
     def compiled(signature):  # torch.compile as it is, but for the C++
-        return torch.compile(gpu.branch.run_trunk, fullgraph=True, dynamic=False, backend="aot_eager_decomp_partition")
+        return torch.compile(gpu.replica.run_trunk, fullgraph=True, dynamic=False, backend="aot_eager_decomp_partition")
 
     gpu.cuda.compiled = compiled
     training = training.with_(optimizer="sgd", epochs=1)
@@ -85,7 +94,7 @@ def test_compiled_too_where_the_backward_pass_computes_some_of_the_forward_pass_
 def test_stopped_in_an_epoch_and_in_other_company_it_goes_on_to_the_same_bits(
     gpu, trials, data, training, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(gpu.graph, "RUN_AHEAD", 4)
+    monkeypatch.setattr(gpu.cuda, "RUN_AHEAD", 4)
     calls = iter(range(3))  # it is asked twice an epoch: after the fourth step, and at the end
     whole = run(gpu, trials, data, training)
     ended = run(gpu, trials, data, training, checkpoints=tmp_path, should_stop=lambda: next(calls, None) is None)
@@ -109,9 +118,9 @@ def test_a_pack_that_is_halved_after_a_divergence_goes_on_to_the_same_bits(
     """What had failed stays so; tried again it would start at another epoch than its neighbours."""
     broken = Trial(setting("wce", 1, w=1e38), 0)
     alone = run(gpu, trials[:2], data, training)
-    packs, ended = [], []
+    packs = []
 
-    class Pack(gpu.graph.Pack):
+    class Pack(gpu.cuda.Pack):
         def run(self, num_steps, should_stop):
             packs.append([replica.trial.setting.method for replica in self.replicas])
             if len(packs) == 2:
@@ -119,19 +128,18 @@ def test_a_pack_that_is_halved_after_a_divergence_goes_on_to_the_same_bits(
             return super().run(num_steps, should_stop)
 
     monkeypatch.setattr(gpu.cuda, "Pack", Pack)
-    job = Job(training, data, **KEEP, checkpoints=tmp_path, checkpoint_every_s=0.0)
+    job = Job(training, data, **KEEP, deterministic=True, checkpoints=tmp_path, checkpoint_every_s=0.0)
     with pytest.warns(UserWarning, match="3 models side by side do not fit"):
-        gpu.cuda.run([broken, *trials[:2]], job, torch.device("cpu"), None, True, lambda: False, lambda _: None,
-                     lambda place, outcome: ended.append((place, outcome)))  # fmt: skip
+        ended = run_on(gpu, [broken, *trials[:2]], job)
     assert packs == [["wce", "ce", "camri"], ["ce", "camri"], ["ce"], ["ce"], ["camri"], ["camri"]]
-    assert [(place, outcome.status) for place, outcome in ended] == [(0, "failed"), (1, "done"), (2, "done")]
-    for (_, mine), before in zip(ended[1:], alone, strict=True):
+    assert [(place, outcome.status) for place, outcome in ended.items()] == [(0, "failed"), (1, "done"), (2, "done")]
+    for mine, before in zip(list(ended.values())[1:], alone, strict=True):
         assert same(mine, before)
 
 
 def test_ready_made_features_are_not_rounded(gpu, monkeypatch):
     """In bfloat16 a year is a multiple of eight."""
-    monkeypatch.setattr(gpu.branch, "LOW", torch.bfloat16)
+    monkeypatch.setattr(gpu.replica, "LOW", torch.bfloat16)
     drawn = torch.Generator().manual_seed(0)
     labels = torch.arange(60) % 3
     years = 2000 + labels[:, None] + 0.1 * torch.randn(60, 2, generator=drawn)
@@ -166,7 +174,7 @@ class Tokens(Trunk):
 @pytest.mark.parametrize("low", [torch.float32, torch.bfloat16])
 def test_a_trunk_with_embeddings_and_layer_norms_trains_as_on_the_cpu(gpu, data, monkeypatch, low):
     monkeypatch.setitem(MODELS, "tokens", Tokens)
-    monkeypatch.setattr(gpu.branch, "LOW", low)
+    monkeypatch.setattr(gpu.replica, "LOW", low)
     trial = Trial(setting("ce"), 0)
     training = Training(model="tokens", epochs=1, batch_size=32, optimizer="sgd", learning_rate=0.01, weight_decay=1.0)
     (mine,), (plain,) = run(gpu, [trial], data, training), train([trial], data, "cpu", training=training, **KEEP)

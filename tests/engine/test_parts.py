@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from camri.data import DataSet, Split, batches
-from camri.engine import FAST, PAPER, Training, Trial, checkpoint, spec
-from camri.engine.cuda_replica import PaddedConv2d
+from camri.engine import FAST, PAPER, Hooks, Training, Trial, checkpoint, spec
 from camri.engine.loop import optimizer
 from camri.engine.outcome import Record, Tracker
 from camri.engine.replica import Job, angles, draw_epoch, evaluate, in_packs, judged, prepare
@@ -22,6 +21,7 @@ from camri.errors import InputError
 from camri.heads import CosineHead, LinearHead
 from camri.methods import setting
 from camri.models import MLP, Classifier
+from tests.engine.stand_in import gpu_engine
 
 
 def test_the_papers_rate_is_constant_and_the_fast_one_is_held_then_falls_to_nothing():
@@ -185,7 +185,7 @@ def test_a_job_refuses_what_it_cannot_train_on(data):
     with pytest.raises(InputError, match="few has 1 rows to train on; batch norm needs at least 2"):
         features(1)
     for augmented in ({"flip": True}, {"translate_px": 1}):
-        with pytest.raises(InputError, match="for images, but the data set holds ready-made features"):
+        with pytest.raises(InputError, match="for images, but the data set holds"):
             features(8, **{"flip": False, **augmented})
     with pytest.raises(InputError, match="made has no train split; its splits: val, test"):
         Job(FAST, dataclasses.replace(data, splits={name: data.splits[name] for name in ("val", "test")})).check()
@@ -255,7 +255,7 @@ class Clock:
         self.now, self.told = 100.0, []
         monkeypatch.setattr("camri.engine.outcome.time.perf_counter", lambda: self.now)
         self.job = Job(Training(epochs=10, batch_size=50), data)  # 200 rows an epoch
-        self.tracker = Tracker(self.job, total, side_by_side, self.told.append)
+        self.tracker = Tracker(self.job, total, Hooks(on_progress=self.told.append), side_by_side, lambda: False)
 
     def hear(self, second, **epochs):
         """(images/s, seconds left) told at that second, when trials `t0`, `t1` … had ended so many epochs."""
@@ -294,7 +294,7 @@ def test_what_was_trained_in_an_earlier_call_or_not_at_all_is_no_speed(monkeypat
     clock.tracker.end(0, dataclasses.replace(broken, epochs_done=8))
     clock.tracker.end(1, broken)
     assert clock.hear(9, t2=6) == (100.0, pytest.approx(14 * 2.0))
-    assert (clock.told[-1].done, clock.told[-1].part) == (2, (10 + 10 + 6) / 40)
+    assert (clock.told[-1].done, clock.told[-1].failed, clock.told[-1].part) == (0, 2, (10 + 10 + 6) / 40)
 
 
 def test_one_model_that_does_not_fit_is_an_error_and_a_stop_stops():
@@ -308,8 +308,13 @@ def test_one_model_that_does_not_fit_is_an_error_and_a_stop_stops():
     assert seen == [[0], [1]]
 
 
+@pytest.fixture
+def PaddedConv2d(monkeypatch):
+    return gpu_engine(monkeypatch).replica.PaddedConv2d
+
+
 @pytest.mark.parametrize(("channels", "kernel", "padding"), [(3, 3, 1), (1, 5, 0), (2, (3, 2), (0, 1)), (3, 3, "same")])
-def test_a_padded_convolution_is_the_convolution(channels, kernel, padding):
+def test_a_padded_convolution_is_the_convolution(PaddedConv2d, channels, kernel, padding):
     torch.manual_seed(0)
     layer = nn.Conv2d(channels, 7, kernel, padding=padding, dtype=torch.float64)
     x = torch.randn(4, channels, 9, 8, dtype=torch.float64)
@@ -333,7 +338,7 @@ def test_a_padded_convolution_is_the_convolution(channels, kernel, padding):
         nn.Conv2d(3, 8, 3, padding=1, padding_mode="reflect"),
     ],
 )
-def test_other_layers_are_left_as_they_are(layer):
+def test_other_layers_are_left_as_they_are(PaddedConv2d, layer):
     assert not PaddedConv2d.fits(layer)
 
 
@@ -380,7 +385,7 @@ def test_a_training_takes_what_makes_sense_and_refuses_the_rest_by_name(field, f
     for value in fit:
         assert getattr(Training(**{field: value}), field) == value
     for value in wrong:
-        with pytest.raises(InputError, match=re.escape(f"training {field}={value!r} is not allowed; give ")):
+        with pytest.raises(InputError, match=re.escape(f"{field}={value!r} is not allowed; give ")):
             Training(**{field: value})
 
 

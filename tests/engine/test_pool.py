@@ -49,7 +49,7 @@ def test_a_stop_is_over_when_the_next_call_begins(started, tmp_path, trials, dat
                   on_progress=heard.append, should_stop=lambda: bool(heard))  # fmt: skip
         assert list(tmp_path.glob("*.safetensors"))
         for worker in started:
-            cpu._tell(worker, "stop")  # as one that comes when its trial has ended
+            cpu._send(worker, "stop")  # as one that comes when its trial has ended
         outcomes = train(trials[:2], data, "cpu", training=training, workers=2, pool=pool)
         assert [one.status for one in outcomes] == ["done", "done"]
         assert len(started) == 2
@@ -70,7 +70,7 @@ def test_a_worker_that_dies_costs_the_trial_that_it_is_at_and_no_other(started, 
         outcomes = train(trials[:3], data, "cpu", training=longer, workers=2, pool=pool, on_progress=kill_one)
         assert sorted(one.status for one in outcomes) == ["done", "done", "failed"]
         (lost,) = [one.error for one in outcomes if one.status == "failed"]
-        assert lost == "its process ended with signal SIGKILL, perhaps for want of memory"
+        assert "SIGKILL" in lost
         outcomes = train(trials[:2], data, "cpu", training=training, workers=2, pool=pool)
         assert [one.status for one in outcomes] == ["done", "done"]
     assert len(started) == 4
@@ -100,6 +100,19 @@ def test_it_counts_the_time_of_its_trials_by_the_clock_and_of_a_core(trials, dat
         assert (before := pool.wall_s) > 0
         train(trials, data, "cpu", training=training, workers=1, pool=pool)
         assert pool.wall_s == before  # one at a time is trained here
+
+
+SPY = "open('executed', 'w').close()\n"
+
+
+@pytest.mark.parametrize("name", ["queue", "pickle", "torch"])
+def test_workers_execute_no_code_of_the_current_folder(monkeypatch, tmp_path, trials, data, training, name):
+    """A queue.py beside the data was once imported by workers instead of Python's own."""
+    (tmp_path / f"{name}.py").write_text(SPY)
+    monkeypatch.chdir(tmp_path)
+    outcomes = train(trials[:2], data, "cpu", training=training.with_(epochs=1), workers=2)
+    assert [one.status for one in outcomes] == ["done", "done"]
+    assert not (tmp_path / "executed").exists()
 
 
 SCRIPT = """
@@ -138,6 +151,6 @@ def test_a_parent_that_does_not_close_its_pool_leaves_no_process(tmp_path, end):
 def _is_worker(process):
     """Whether it runs; a zombie, which nobody has asked for its end, has no command line."""
     try:
-        return b"camri.engine.worker" in (process / "cmdline").read_bytes()
+        return b"camri.engine.cpu import work" in (process / "cmdline").read_bytes()
     except OSError:
         return False

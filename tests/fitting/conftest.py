@@ -1,7 +1,7 @@
 """One small fit of digits for all tests, and what makes fits quick."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -30,19 +30,20 @@ class Trained:
 @pytest.fixture
 def trained(monkeypatch):
     """Hears of every trial that goes to the engine, as (training, setting, seed)."""
-    heard, real = Trained(), executor.train
+    heard, real = Trained(), executor.train_job
 
-    def listen(trials, data, device, *, training, on_outcome, **rest):
+    def listen(trials, job, hooks, pool=None):
+        training = job.training
         heard.calls.append([(training.key, trial.setting.key, trial.seed) for trial in trials])
 
         def ended(outcome):
-            on_outcome(outcome)
+            hooks.on_outcome(outcome)
             heard.ended.append((training.key, outcome.trial.setting.key, outcome.trial.seed))
             heard.after.get(len(heard.ended), lambda: None)()
 
-        return real(trials, data, device, training=training, on_outcome=ended, **rest)
+        return real(trials, job, replace(hooks, on_outcome=ended), pool)
 
-    monkeypatch.setattr(executor, "train", listen)
+    monkeypatch.setattr(executor, "train_job", listen)
     return heard
 
 

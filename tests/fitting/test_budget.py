@@ -37,26 +37,26 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch, in_this_process, without_files):
-    clock, real = Clock(), executor.train
+    clock, real = Clock(), executor.train_job
     fake = SimpleNamespace(monotonic=clock.seconds, process_time=clock.seconds)
     for module in (plan, trainer, job):
         monkeypatch.setattr(module, "time", fake)
     monkeypatch.setattr(trainer, "num_cores", lambda: 1)
     monkeypatch.setattr(plan, "measure_epoch_s", lambda request, training: PLANNED_S / training.epochs)
 
-    def train(trials, data, device, *, training, on_outcome, **rest):
+    def train_job(trials, job, hooks, pool=None):
         clock.now += clock.start_s
 
         def ended(outcome):
             took = clock.trial_s(clock.now)
             clock.now += took
-            clock.ended.append((training.key, outcome.trial.setting.key, outcome.trial.seed))
-            on_outcome(replace(outcome, device_s=took))
+            clock.ended.append((job.training.key, outcome.trial.setting.key, outcome.trial.seed))
+            hooks.on_outcome(replace(outcome, device_s=took))
             clock.after.get(len(clock.ended), lambda: None)()
 
-        return real(trials, data, device, training=training, on_outcome=ended, **rest)
+        return real(trials, job, replace(hooks, on_outcome=ended), pool)
 
-    monkeypatch.setattr(executor, "train", train)
+    monkeypatch.setattr(executor, "train_job", train_job)
     return clock
 
 

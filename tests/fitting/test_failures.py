@@ -1,5 +1,7 @@
 """A fit whose trials fail says why, and what to do."""
 
+import dataclasses
+
 import pytest
 
 from camri.engine import Outcome
@@ -16,17 +18,17 @@ def breaking(monkeypatch):
     """Makes trials fail that a question is answered with yes for."""
 
     def break_where(is_broken):
-        real = executor.train
+        real = executor.train_job
 
-        def train(trials, data, device, *, on_outcome, training, **rest):
+        def train_job(trials, job, hooks, pool=None):
             def ended(outcome):
                 fails = is_broken(outcome)
                 told = Outcome(outcome.trial, outcome.training, outcome.fingerprint, "failed", error=TRACEBACK)
-                on_outcome(told if fails else outcome)
+                hooks.on_outcome(told if fails else outcome)
 
-            return real(trials, data, device, on_outcome=ended, training=training, **rest)
+            return real(trials, job, dataclasses.replace(hooks, on_outcome=ended), pool)
 
-        monkeypatch.setattr(executor, "train", train)
+        monkeypatch.setattr(executor, "train_job", train_job)
 
     return break_where
 

@@ -238,7 +238,7 @@ def test_an_audit_finds_the_same(scores, name, words):
 
 STUDY = """
 seeds = {seeds}
-important = {important}
+columns = {columns}
 data = "digits"
 [split]
 val_fraction = 0.3
@@ -272,11 +272,11 @@ def check_results(name, folder, found):
 def test_a_study_of_margins_has_the_same_verdict(same_machine, tmp_path):
     methods = """wce = { w = [4, 8] }
 l2softmax = { s = [8] }
-arcface = { m = [4], s = [8] }
-camri = { m = [4, 8], s = [8] }
+arcface = { m = ["4pi/64"], s = [8] }
+camri = { m = ["4pi/64", "8pi/64"], s = [8] }
 cosface = { m = [0.1], s = [8] }
 two_sided = { m = [0.1], s = [8] }"""
-    text = STUDY.format(seeds=3, important='"worst"', epochs=5, methods=methods)
+    text = STUDY.format(seeds=3, columns='"worst"', epochs=5, methods=methods)
     (tmp_path / "study.toml").write_text(text, encoding="utf-8")
     train(tmp_path, "study.toml", "run")
     run(tmp_path, "report", "run", "--results", "results")
@@ -291,9 +291,9 @@ focal = { gamma = [2.0], w = [1.0, 4.0] }
 one_vs_rest = { w = [1.0] }
 logit_adjusted = { d = [1.0, 3.0], tau = [0.0] }
 vector_scaling = { delta = [0.8], d = [0.0, 1.0] }
-camri = { m = [4, 8], s = [8] }"""
-    important = '["8", { "3" = 1.0, "9" = 0.5 }]'
-    text = STUDY.format(seeds=[100], important=important, epochs=3, methods=methods)
+camri = { m = ["4pi/64", "8pi/64"], s = [8] }"""
+    columns = '["8", "3+9"]\nstrengths = { 9 = 0.5 }'
+    text = STUDY.format(seeds=[100], columns=columns, epochs=3, methods=methods)
     (tmp_path / "screen.toml").write_text(text, encoding="utf-8")
     train(tmp_path, "screen.toml", "screen")
     run(tmp_path, "study", "finalists", "screen", "--out", "finals.json", "--seeds", "0-1", "--epochs", "5",

@@ -93,7 +93,7 @@ def greeted(monkeypatch):
 @needs_ray
 def test_two_nodes_end_with_the_table_of_a_local_run(cluster, data, longer, local, tmp_path, greeted):
     reports = []
-    result = runner.run(longer, tmp_path, find_executor("ray"), data=data, on_report=reports.append)
+    result = runner.run(longer, tmp_path, find_executor("ray"), data=data, on_progress=reports.append)
     assert (result.finished, result.done, result.failed, result.new) == (True, 6, 0, 6)
     assert_same_table(tmp_path, local)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["outcomes.sqlite", "run.lock"]
@@ -112,7 +112,7 @@ def test_the_same_with_the_only_worker_killed_in_the_middle(cluster, data, longe
             os.kill(greeted[0].pid, signal.SIGKILL)
 
     executor = RayExecutor(workers=1, checkpoint_every_s=0.1)  # a second would have ended the rest before a third came
-    result = runner.run(longer, tmp_path, executor, data=data, on_report=kill_one)
+    result = runner.run(longer, tmp_path, executor, data=data, on_progress=kill_one)
     assert killed
     assert (result.finished, result.done, result.failed) == (True, 6, 0)
     assert len(greeted) == 2
@@ -128,14 +128,14 @@ def test_a_signal_stops_the_workers_in_good_order(cluster, data, small, tmp_path
             os.kill(os.getpid(), signal.SIGTERM)
 
     endless = small.with_(training=TRAINING.with_(epochs=100_000))
-    result = runner.run(endless, tmp_path, find_executor("ray"), data=data, on_report=interrupt)
+    result = runner.run(endless, tmp_path, find_executor("ray"), data=data, on_progress=interrupt)
     assert (result.finished, result.done, result.pending) == (False, 0, 6)
     assert [path.suffix for path in (tmp_path / "checkpoints").iterdir()] == [".safetensors"] * 2
 
 
 @needs_ray
 def test_from_the_command_line(cluster, tmp_path):
-    words = f"run {EXAMPLE} --methods ce --trials 2 --out {tmp_path / 'run'} --on ray"
+    words = f"run {EXAMPLE} --methods ce --num-seeds 2 --out {tmp_path / 'run'} --on ray"
     said = camri(f"{words} --track tensorboard={tmp_path / 'board'}" if TENSORBOARD else words)
     assert "".join(said.split()).endswith("2done,2ofthemnow")  # wrapped anywhere
     assert not TENSORBOARD or sorted(path.name for path in (tmp_path / "board").iterdir()) == [

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from camri.engine import Hooks, Job
 from camri.engine.cpu import ship, unship
 from camri.errors import InputError
 from camri.study import ray_driver, ray_worker
-from camri.study.executor import Hooks, Work, cut
-from camri.study.ray_worker import Answer, Hello, Plan, Worker, code_digest
+from camri.study.ray_driver import cut
+from camri.study.ray_worker import Answer, Hello, Worker, code_digest
 from tests.study.conftest import TRAINING, first_trials, made_outcome
 
 
@@ -31,8 +32,8 @@ def fresh_digest():
 def make_worker(data, tmp_path):
     def make(token="mark"):
         (tmp_path / "mark").touch()
-        work = Work(TRAINING.with_(epochs=3), None, (1,), False, False, tmp_path)
-        return Worker(Plan("cpu", token, checkpoint_every_s=0.0), work, ship(data, lambda name, array: array))
+        job = Job(TRAINING.with_(epochs=3), None, (1,), checkpoints=tmp_path, checkpoint_every_s=0.0, device="cpu")
+        return Worker(job, ship(data, lambda name, array: array), token)
 
     return make
 
@@ -66,7 +67,7 @@ def test_a_worker_that_does_not_share_the_folder_writes_no_checkpoints(make_work
 
 def test_a_worker_stops_when_told_and_says_what_broke(make_worker, small, tmp_path, monkeypatch):
     worker = make_worker()
-    worker.work = dataclasses.replace(worker.work, training=TRAINING.with_(epochs=100_000))
+    worker.job = dataclasses.replace(worker.job, training=TRAINING.with_(epochs=100_000))
     assert not worker.hear(first_trials(small)[:1], 0, False).ended
     stopped = hear_until(worker, lambda a: a.ended, None, 0, True)
     assert (stopped.outcomes, stopped.error) == ((), None)
@@ -74,7 +75,7 @@ def test_a_worker_stops_when_told_and_says_what_broke(make_worker, small, tmp_pa
     def broken(*_, **__):
         raise RuntimeError("CUDA error: an illegal memory access")
 
-    monkeypatch.setattr(ray_worker, "train_work", broken)
+    monkeypatch.setattr(ray_worker, "train_job", broken)
     assert "RuntimeError: CUDA error" in hear_until(worker, lambda a: a.ended, first_trials(small)[:1], 0, False).error
 
 
@@ -93,19 +94,27 @@ def test_a_worker_says_who_it_is_and_why_it_cannot_train(make_worker, monkeypatc
 
 
 def test_a_worker_tells_the_progress_of_this_pack_alone(make_worker, small, monkeypatch):
-    def report(pack, work, hooks, device, **_):
+    def report(pack, job, hooks):
         if pack[0].seed == 0:
             hooks.on_progress("half")
 
-    monkeypatch.setattr(ray_worker, "train_work", report)
+    monkeypatch.setattr(ray_worker, "train_job", report)
     worker, (one, other) = make_worker(), first_trials(small)[:2]
     assert (one.seed, other.seed) == (0, 1)
     assert hear_until(worker, lambda a: a.ended, [one], 0, False).progress == "half"
     assert hear_until(worker, lambda a: a.ended, [other], 0, False).progress is None
 
 
-TRAINS = ("losses.py", "engine/loop.py", "study/remote.py", "study/executor.py")
-DOES_NOT_TRAIN = ("study/store.py", "report/page.py", "cli/study.py", "fitting/plan.py", "__main__.py", "losses.txt")
+TRAINS = ("losses.py", "engine/loop.py", "study/ray_worker.py")
+DOES_NOT_TRAIN = (
+    "study/store.py",
+    "study/executor.py",
+    "report/page.py",
+    "cli/study.py",
+    "fitting/plan.py",
+    "__main__.py",
+    "losses.txt",
+)
 
 
 def test_a_node_is_of_other_code_where_what_trains_differs(tmp_path, monkeypatch):
@@ -128,7 +137,7 @@ def test_a_node_is_of_other_code_where_what_trains_differs(tmp_path, monkeypatch
         seen.append(digest())
     (tmp_path / "losses.py").rename(tmp_path / "gains.py")
     seen.append(digest())
-    assert len(set(seen)) == 6
+    assert len(set(seen)) == 5
 
 
 # The driver's side alone, with workers that are made up.
@@ -212,8 +221,8 @@ def gather(data, small, *, size=8, slots=2, should_stop=lambda: False, **about):
         return actors[-1]
 
     hooks = Hooks(outcomes.append, lambda progress: None, should_stop)
-    work = Work(TRAINING, data, (1,), False, False, None)
-    ended = ray_driver.Crew(ray, hire, lambda: slots, trials, cut(len(trials), size, slots), work, hooks).run()
+    job = Job(TRAINING, data, (1,))
+    ended = ray_driver.Crew(ray, hire, lambda: slots, trials, cut(len(trials), size, slots), job, hooks).run()
     assert set(ray.killed) == set(actors)
     return ended, outcomes, actors
 
@@ -239,7 +248,8 @@ def test_a_trial_that_loses_its_workers_fails_alone(data, small, dies):
     (failed,) = [outcome for outcome in outcomes if outcome.status == "failed"]
     assert failed.trial == poison
     reason = "Its process got signal 9." if dies == "lost" else "RuntimeError: CUDA error"
-    assert failed.error == f"its worker was lost 3 times, at last by: {reason}"
+    assert "3 times" in failed.error
+    assert reason in failed.error
     assert failed.environment == {"torch": torch.__version__}
     assert len(outcomes) == 6
     tried = [pack for actor in actors for pack in actor.packs]

@@ -10,10 +10,10 @@ from camri.methods import MARGIN_UNIT
 from camri.study import study_file
 from camri.study.recipes import digits, find_study
 from camri.study.spec import Column
-from camri.study.study_file import override, parse_column, parse_duration, parse_grid, parse_seeds, read_study
+from camri.study.study_file import override, read_study
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "study.toml"
-LEAST = 'important = "8"\ndata = "digits"\n[methods]\nce = {}\n'
+LEAST = 'columns = "8"\ndata = "digits"\n[methods]\nce = {}\n'
 
 
 def write(tmp_path, text):
@@ -43,7 +43,8 @@ def test_everything_a_study_can_say(tmp_path):
         tmp_path,
         """
         name = "all"
-        important = [["a", "b"], "worst"]
+        columns = ["a+b", "worst"]
+        strengths = { b = 0.5 }
         important_from = "test"
         seeds = [3, 5]
         [data]
@@ -72,7 +73,8 @@ def test_everything_a_study_can_say(tmp_path):
     assert (made.val_fraction, made.test_fraction, made.split_seed) == (0.0, 0.2, 7)
     assert made.thin == (("cat", 0.25),)
     assert made.training == PAPER.with_(ramp=(0.0, 0.5), model="mlp", model_options=(("hidden", (32, 16)),))
-    assert dict(made.methods[1].axes)["m"] == (0.1,)  # not an angular method: no π/64
+    assert dict(made.methods[1].axes)["m"] == (0.1,)
+    assert made.important == (Column(("a", "b"), (1.0, 0.5)), Column(("worst",), (1.0,)))
     assert (made.keep_logits, made.important_from, made.seeds) == (True, "test", (3, 5))
     hash(made)
 
@@ -80,15 +82,18 @@ def test_everything_a_study_can_say(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("important = ", "is not TOML"),
-        ('data = "digits"', "does not say 'important'"),
+        ("columns = ", "is not TOML"),
+        ('data = "digits"', "has no 'columns'"),
         (
-            LEAST.replace("important", "imporant"),
-            "has 'imporant', which a study does not have; did you mean 'important'",
+            LEAST.replace("columns", "colums"),
+            "has 'colums', which a study does not have; did you mean 'columns'",
         ),
         (LEAST.replace("ce = {}", "cee = {}"), "method 'cee' is unknown; did you mean"),
         (LEAST.replace("ce = {}", "ce = 3"), "methods ce=3 is not a table"),
-        (LEAST + "camri = { m = ['x'] }", "camri m='x' is not a number; margins are given in π/64"),
+        (LEAST.replace("columns", "important"), "write 'columns' instead of 'important'"),
+        (LEAST.replace('"8"', "[{ 8 = 1.0, 3 = 0.5 }]"), r"write a joint column as '8\+3'"),
+        (LEAST + "camri = { m = ['x'] }", "'x' is not a number"),
+        (LEAST + "camri = { m = [4, 8] }", 'camri m=4 is above π; margins are radians: write "4pi/64"'),
         (LEAST + "[training]\nepoch = 3", "training has no field 'epoch'; did you mean 'epochs'"),
         (LEAST + "[training]\nmodel_options = 3", r"\.toml: training\.model_options=3 is not a table"),
         (LEAST.replace('data = "digits"', 'data = "digits"\nsplit = 3'), r"\.toml: split=3 is not a table"),
@@ -97,7 +102,7 @@ def test_everything_a_study_can_say(tmp_path):
         (LEAST + "[split]\nval = 0.1", r"\[split\] has no 'val'; choices: val_fraction, test_fraction, seed"),
         (LEAST.replace('data = "digits"', "data = {}"), r"\[data\] needs source"),
         (LEAST + "[data2]", "has 'data2'"),
-        (LEAST.replace('data = "digits"', 'data = "digits"\nseeds = "three"'), "study seeds='three' is not allowed"),
+        (LEAST.replace('data = "digits"', 'data = "digits"\nseeds = "three"'), "seeds='three' is not allowed"),
     ],
 )
 def test_bad_files_are_refused_with_a_sentence(tmp_path, text, said):
@@ -119,7 +124,7 @@ def test_missing_files_and_old_pythons(tmp_path, monkeypatch):
 
 
 def test_narrowing():
-    made = override(digits("8"), "camri,ce", ["m=2", "camri.s=4,16"])
+    made = override(digits("8"), "camri,ce", ["m=2pi/64", "camri.s=4,16"])
     assert [grid.method for grid in made.methods] == ["camri", "ce"]
     assert made.methods[0].axes == (("m", (2 * MARGIN_UNIT,)), ("s", (4.0, 16.0)))
     assert override(digits("8")) == digits("8")
@@ -133,7 +138,7 @@ def test_narrowing():
     ("chosen", "grid", "said"),
     [
         ("ce,cmari", [], "method 'cmari' is unknown; did you mean 'camri'"),
-        ("ce", ["m=4"], "no method of the study has that knob"),
+        ("ce", ["m=4pi/64"], "no method of the study has that knob"),
         (None, ["m=4,x"], "'m=4,x' is not knob=value,value"),
         (None, ["arcface.m=4"], "'arcface' is not in the study"),
         (None, ["wce.m=4"], "no method of the study has that knob"),
@@ -143,17 +148,3 @@ def test_narrowing():
 def test_bad_narrowing_is_refused(chosen, grid, said):
     with pytest.raises(InputError, match=said):
         override(digits("8"), chosen, grid)
-
-
-def test_words():
-    assert parse_grid(["s=1e1"]) == {(None, "s"): [10.0]}
-    assert parse_column("cat+dog") == {"cat": 1.0, "dog": 1.0}
-    assert parse_seeds("5-7,1") == [5, 6, 7, 1]
-    assert [parse_duration(text) for text in ("90", "90s", "1.5h")] == [90.0, 90.0, 5400.0]
-    for text in ("soon", "-5m", "nan", ""):
-        with pytest.raises(InputError, match="is not a duration"):
-            parse_duration(text)
-    with pytest.raises(InputError, match="is not a list of seeds"):
-        parse_seeds("a-b")
-    with pytest.raises(InputError, match="strength 'x' is not a number"):
-        parse_column("cat:x")

@@ -36,13 +36,13 @@ class Pretender:
         self.fails, self.stop_after = fails, stop_after
         self.calls = []
 
-    def train(self, trials, work, hooks):
-        self.calls.append((list(trials), work))
+    def train(self, trials, job, hooks):
+        self.calls.append((list(trials), job))
         for place, trial in enumerate(trials):
             if self.stop_after == place or hooks.should_stop():
                 return False
             status = "failed" if trial.seed in self.fails else "done"
-            hooks.on_outcome(made_outcome(work.data, trial, work.training, work.important, status))
+            hooks.on_outcome(made_outcome(job.data, trial, job.training, job.important, status))
         return True
 
     @property
@@ -236,8 +236,8 @@ def test_a_folder_that_cannot_be_made_is_refused(data, small, tmp_path, monkeypa
 
 def test_a_full_disk_under_the_checkpoints_is_a_sentence(data, small, tmp_path):
     class Full(Pretender):
-        def train(self, trials, work, hooks):
-            super().train(trials[:2], work, hooks)
+        def train(self, trials, job, hooks):
+            super().train(trials[:2], job, hooks)
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(InputError, match="the disk is full; what was stored is safe"):
@@ -269,11 +269,11 @@ def test_listeners_hear_of_what_is_stored(data, small, tmp_path):
     assert isinstance(next(iter(table(tmp_path).values())), Outcome)
 
 
-def test_reports_count_earlier_calls(data, small, tmp_path):
+def test_progress_counts_earlier_calls(data, small, tmp_path):
     runner.run(small, tmp_path, Pretender(stop_after=3), data=data)
     reports = []
     executor = LocalExecutor("cpu", workers=1)
-    runner.run(small, tmp_path, executor, data=data, on_report=reports.append)
+    runner.run(small, tmp_path, executor, data=data, on_progress=reports.append)
     assert {report.total for report in reports} == {6}
     assert reports[0].done >= 3
     assert reports[0].part >= 0.5
@@ -369,7 +369,7 @@ def test_an_interrupt_leaves_checkpoints_and_the_next_call_goes_on(data, small, 
         os.kill(os.getpid(), signal.SIGTERM)
 
     executor = LocalExecutor("cpu", workers=1)
-    result = runner.run(small, tmp_path, executor, data=data, on_report=interrupt)
+    result = runner.run(small, tmp_path, executor, data=data, on_progress=interrupt)
     assert (result.finished, result.new, result.pending) == (False, 0, 6)
     assert len(list(tmp_path.glob("checkpoints/*.safetensors"))) == 1
     assert runner.run(small, tmp_path, executor, data=data).new == 6
@@ -416,10 +416,10 @@ class Breaking(Pretender):
         super().__init__()
         self.methods = methods
 
-    def train(self, trials, work, hooks):
+    def train(self, trials, job, hooks):
         for trial in trials:
             is_broken = trial.setting.method in self.methods
-            made = made_outcome(work.data, trial, work.training, work.important, "failed" if is_broken else "done")
+            made = made_outcome(job.data, trial, job.training, job.important, "failed" if is_broken else "done")
             hooks.on_outcome(dataclasses.replace(made, error=TRACEBACK) if is_broken else made)
         return True
 
@@ -428,10 +428,8 @@ def test_why_the_worst_class_cannot_be_found(data, small, tmp_path):
     sought = small.with_(important=["worst"])
     with pytest.raises(runner.NoBaseline) as end:
         runner.run(sought, tmp_path, Breaking("ce"), data=data)
-    assert str(end.value) == (
-        f"{tmp_path}: every cross-entropy trial failed, so worst cannot be found; the first: RuntimeError: size=3 is "
-        "odd; mend that, and train them again with retry_failed=True (--retry-failed)"
-    )
+    for part in (str(tmp_path), "worst", "RuntimeError: size=3 is odd", "--retry-failed"):
+        assert part in str(end.value)
     assert runner.run(sought, tmp_path, Pretender(), data=data, retry_failed=True).failed == 0
 
 

@@ -42,7 +42,7 @@ def test_a_screening_has_every_methods_settings_around_the_finals_and_other_seed
     assert axes["camri"]["m"] == pytest.approx([2 * MARGIN_UNIT, 4 * MARGIN_UNIT, 8 * MARGIN_UNIT])
     assert set(axes) == {"ce", "l2softmax", "camri", "arcface", "cosface", "wce", "crwwce", "wasserstein", "ldam",
                          "logit_adjusted", "vector_scaling"}  # fmt: skip
-    pair = find_study("screen.cifar10", important=[["cat", "dog"]])
+    pair = find_study("screen.cifar10", columns=[["cat", "dog"]])
     assert [one.classes for one in pair.important] == [("cat", "dog")]
 
 
@@ -88,9 +88,9 @@ def test_classes_can_be_made_rare_in_training():
     ]
     assert data.class_counts("train").tolist() == counts
     for thin in ({"8": 1.0}, {"8": 0}, {"8": "much"}):
-        with pytest.raises(InputError, match="is not allowed; give a part between 0 and 1 for each class"):
+        with pytest.raises(InputError, match="is not allowed; give a fraction between 0 and 1 for each class"):
             made.with_(thin=thin)
-    with pytest.raises(InputError, match=r"thin=0.1 is not a table of classes and parts"):
+    with pytest.raises(InputError, match=r"thin=0.1 is not a table of classes and fractions"):
         made.with_(thin=0.1)
 
 
@@ -153,13 +153,13 @@ def test_several_important_classes_have_their_own_strength():
         ({"seeds": [2**63]}, r"seeds=\(9223372036854775808,\) is not allowed; give different .* below 2\*\*63"),
         ({"methods": {"camri": {"s": []}}}, "camri s has no values"),
         ({"methods": []}, r"methods=\(\) is not allowed"),
-        ({"seeds": 0}, "study seeds=0 is not allowed; give how many, at least 1, or a list of which"),
-        ({"seeds": "3"}, "study seeds='3' is not allowed"),
+        ({"seeds": 0}, "seeds=0 is not allowed"),
+        ({"seeds": "3"}, "seeds='3' is not allowed"),
         ({"seeds": []}, r"seeds=\(\) is not allowed; give different whole numbers of at least 0"),
         ({"seeds": [1, 1]}, "different whole numbers"),
         ({"important": []}, "important"),
         ({"important": {"8": 0}}, "strength 0"),
-        ({"important": "worst", "methods": ["camri"]}, "add ce to the methods"),
+        ({"important": "worst", "methods": ["camri"]}, "add method ce"),
         *(({"val_fraction": part}, f"val_fraction={part!r} is not allowed") for part in (1.0, -0.1, "0.1", True)),
         *(({"test_fraction": part}, f"test_fraction={part!r} is not allowed") for part in (1.0, 0.0, "0.1", True)),
         ({"data_options": {"sise": 8}}, "data has no option 'sise'; did you mean 'size'"),
@@ -209,7 +209,7 @@ def test_margin_units():
         ("paper.cifar", {}, "neither a recipe nor a TOML or JSON file; did you mean 'paper.cifar10'"),
         ("paper.cifar10", {"schedule": "slow"}, "schedule='slow' is unknown; choices: fast, paper"),
         ("paper.cifar10", {"rule": "nice"}, "rule='nice' is unknown"),
-        ("paper.cifar10.cat", {"important": "dog"}, "paper.cifar10.cat does not take important"),
+        ("paper.cifar10.cat", {"columns": "dog"}, "paper.cifar10.cat does not take columns"),
         ("digits", {"rule": "paper"}, "digits does not take rule"),
     ],
 )
@@ -232,12 +232,12 @@ def test_studies_need_little():
 
 
 def test_a_studys_json_file_is_the_study(tmp_path):
-    narrowed = find_study("digits", trials=3)
+    narrowed = find_study("digits", num_seeds=3)
     path = tmp_path / "study.json"
     path.write_text(json.dumps(narrowed.to_json()))
     assert find_study(str(path)) == narrowed
-    with pytest.raises(InputError, match="trials=5 cannot be given beside it"):
-        find_study(str(path), trials=5)
+    with pytest.raises(InputError, match="num_seeds=5 cannot be given beside it"):
+        find_study(str(path), num_seeds=5)
     path.write_text('{"name": "half"}')
     with pytest.raises(InputError, match="does not hold a study's JSON"):
         find_study(str(path))

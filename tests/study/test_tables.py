@@ -12,6 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from camri.decision import choose_shift
+from camri.engine import Progress
 from camri.errors import InputError
 from camri.methods import setting
 from camri.metrics import condense
@@ -20,7 +21,6 @@ from camri.study import executor, run_folder, runner
 from camri.study.combine import merge
 from camri.study.export import export, tidy
 from camri.study.paper import cifar10
-from camri.study.run_folder import Report
 from camri.study.status import status
 from camri.study.store import open_run
 from tests.study.conftest import TRAINING, made_outcome
@@ -42,7 +42,7 @@ def test_status_counts(run_into):
     folder = run_into("a", Pretender(fails=[1], stop_after=4))
     found = status(folder)
     assert (found.total, found.done, found.failed, found.pending) == (6, 3, 1, 2)
-    assert (found.names, found.columns, found.pid, found.report) == (("small",), ("column",), None, None)
+    assert (found.names, found.columns, found.pid, found.progress) == (("small",), ("column",), None, None)
     assert found.errors == ("ce seed 1: the loss became nan",)
     assert found.left_s == pytest.approx(2 / 3)  # two pending at a third of a second each
 
@@ -54,12 +54,12 @@ def test_status_before_the_important_class_is_found(run_into):
 
 def test_status_of_a_run_under_way(run_into):
     folder = run_into("a", Pretender(stop_after=4))
-    report = Report(4, 2, 6, 0.75, 100.0, 10.0, 0.9, 0.8, failed=0)
-    run_folder.write_progress(folder, report)
-    assert status(folder).report is None  # nobody holds the lock: it is a killed run's
+    progress = Progress(4, 2, 6, 0.75, 100.0, 10.0, 0.9, 0.8, failed=0)
+    run_folder.write_progress(folder, progress)
+    assert status(folder).progress is None  # nobody holds the lock: it is a killed run's
     with run_folder.hold(folder):
         found = status(folder)
-    assert (found.report, found.left_s) == (report, 15.0)
+    assert (found.progress, found.left_s) == (progress, 15.0)
     assert found.pid is not None
 
 
@@ -88,7 +88,7 @@ def test_best_is_recall_at_the_baselines_accuracy(run_into, data):
 
 def test_a_method_that_is_never_accurate_enough_has_no_best(run_into, data):
     class Poor(Pretender):
-        def train(self, trials, work, hooks):
+        def train(self, trials, job, hooks):
             def spoil(outcome):
                 if outcome.trial.setting.method != "camri":
                     return hooks.on_outcome(outcome)
@@ -98,7 +98,7 @@ def test_a_method_that_is_never_accurate_enough_has_no_best(run_into, data):
                     scores[split] = condense(-9 * np.eye(3)[labels], labels, (1,))
                 return hooks.on_outcome(dataclasses.replace(outcome, scores=scores))
 
-            return super().train(trials, work, dataclasses.replace(hooks, on_outcome=spoil))
+            return super().train(trials, job, dataclasses.replace(hooks, on_outcome=spoil))
 
     found = {best.method: best for best in status(run_into("a", Poor())).best}
     # CAMRI at m = 0 is L2-softmax, which is accurate; so CAMRI has a best setting, and it is that one.
@@ -113,7 +113,7 @@ def test_merging_parts_gives_the_whole(run_into, tmp_path):
     whole = run_into("whole", seeds=[0, 1, 2])
     merged = merge([run_into("a", seeds=[0, 1]), run_into("b", seeds=[1, 2])], tmp_path / "both")
     assert status(tmp_path / "both").names == ("small",)  # of two studies that differ in their seeds
-    assert (merged.total, merged.added, merged.agreed, merged.conflicts) == (9, 9, 3, ())
+    assert (merged.total, merged.added, merged.agreed, merged.conflicts) == (9, 9, 3, [])
     assert_same_table(tmp_path / "both", whole)
     with open_run(tmp_path / "both") as run, open_run(whole) as other:
         assert run.columns() == other.columns()
@@ -126,22 +126,22 @@ def test_merging_parts_gives_the_whole(run_into, tmp_path):
 
 def test_what_disagrees_is_reported_and_the_first_kept(run_into, data, small, tmp_path):
     class Other(Pretender):
-        def train(self, trials, work, hooks):
+        def train(self, trials, job, hooks):
             for trial in trials:
                 salt = 9 if trial.setting.method == "ce" and trial.seed == 1 else 0
-                hooks.on_outcome(made_outcome(data, trial, work.training, work.important, seed=salt))
+                hooks.on_outcome(made_outcome(data, trial, job.training, job.important, seed=salt))
             return True
 
     first, second = run_into("a"), run_into("b", Other())
     merged = merge([first, second], tmp_path / "both")
     assert merged.agreed == 5
-    assert merged.conflicts == (f"ce seed 1: {second / 'outcomes.sqlite'} has other val and test counts",)
+    assert merged.conflicts == [f"ce seed 1: {second / 'outcomes.sqlite'} has other val and test counts"]
     assert_same_table(tmp_path / "both", first)
 
 
 def test_done_takes_the_place_of_failed(run_into, tmp_path):
     merged = merge([run_into("a", Pretender(fails=[0])), run_into("b")], tmp_path / "both")
-    assert (merged.total, merged.added, merged.agreed, merged.conflicts) == (6, 9, 3, ())
+    assert (merged.total, merged.added, merged.agreed, merged.conflicts) == (6, 9, 3, [])
     with open_run(tmp_path / "both") as run:
         assert len(run.rows()) == 6
         assert sorted(row.attempts for row in run.rows()) == [1, 1, 1, 2, 2, 2]
@@ -151,19 +151,19 @@ def test_done_takes_the_place_of_failed(run_into, tmp_path):
 def test_failed_takes_no_place(run_into, tmp_path, also_fails):
     first = run_into("a", Pretender(fails=also_fails))
     merged = merge([first, run_into("b", Pretender(fails=[0]))], tmp_path / "both")
-    assert (merged.total, merged.added, merged.agreed, merged.conflicts) == (6, 6, 3, ())
+    assert (merged.total, merged.added, merged.agreed, merged.conflicts) == (6, 6, 3, [])
     assert_same_table(tmp_path / "both", first)
 
 
 def test_a_run_that_came_meanwhile_is_not_overwritten(run_into, tmp_path, monkeypatch):
-    one, other, real = run_into("a"), run_into("b", seeds=[7]), merging._unite
+    one, other, real = run_into("a"), run_into("b", seeds=[7]), merging._merge
 
     def slow(sources, folder):
         shutil.copytree(other, tmp_path / "both")
         return real(sources, folder)
 
-    monkeypatch.setattr(merging, "_unite", slow)
-    with pytest.raises(InputError, match=r"both was filled by another process meanwhile; merge once more, into it"):
+    monkeypatch.setattr(merging, "_merge", slow)
+    with pytest.raises(InputError, match=r"both was filled by another process"):
         merge([one], tmp_path / "both")
     assert_same_table(tmp_path / "both", other)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "both"]
@@ -209,7 +209,7 @@ def test_what_a_killed_merge_left_is_no_part_of_the_next(run_into, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "both"]
 
 
-def test_a_damaged_run_leaves_no_half_of_a_united_one(run_into, tmp_path):
+def test_a_damaged_run_leaves_no_half_of_a_merged_one(run_into, tmp_path):
     whole, damaged = run_into("a", seeds=[0, 1]), run_into("b", seeds=[2])
     with sqlite3.connect(damaged / "outcomes.sqlite") as connection:
         connection.execute("UPDATE outcomes SET setting = 'no JSON'")
@@ -232,7 +232,7 @@ def test_runs_that_found_different_classes_are_not_merged(run_into, tmp_path):
 
 def test_a_run_that_has_not_found_its_classes_is_not_merged_with_one_that_has(run_into, tmp_path):
     begun, found = run_into("a", Pretender(stop_after=1), important="worst"), run_into("b", important="worst")
-    with pytest.raises(InputError, match=r"found different important classes \(\w+; none yet\); they cannot be united"):
+    with pytest.raises(InputError, match=r"found different important classes \(\w+; none yet\); they cannot be merged"):
         merge([begun, found], tmp_path / "both")
 
 
@@ -298,7 +298,7 @@ def test_the_store_answers_plain_sql(run_into):
 
 def test_cost_is_images_by_throughput(monkeypatch):
     monkeypatch.setattr(executor, "measure", lambda *_: 1000.0)
-    study = cifar10("cat", trials=2).with_(methods=["ce"])
+    study = cifar10("cat", num_seeds=2).with_(methods=["ce"])
     device = executor.torch.device("cpu")
     found = executor.estimate(study, device, workers=4)
     images = 18 * (45_000 // 64) * 64

@@ -11,7 +11,7 @@ from camri.engine import Trial
 from camri.errors import InputError
 from camri.methods import setting
 from camri.study import runner
-from camri.study.export import MlflowTracker, TensorBoardTracker, describe_study, find_tracker, listen
+from camri.study.export import MlflowTracker, TensorBoardTracker, describe_outcome, find_tracker, listen
 from tests.study.conftest import made_outcome
 from tests.study.test_runner import Pretender
 
@@ -51,7 +51,7 @@ class Client:
 
 def test_an_outcome_in_words_and_figures(data):
     outcome = made_outcome(data, TRIAL)
-    entry = describe_study(outcome, data)
+    entry = describe_outcome(outcome, data)
     assert entry.name == f"{TRIAL.setting}, column, corner, seed 3"
     assert entry.params == {
         "method": "camri", "setting": str(TRIAL.setting), "important": "column, corner", "seed": 3, "data": "made",
@@ -86,7 +86,7 @@ def test_no_request_to_mlflow_is_too_large(data):
     client = Client()
     outcome = made_outcome(data, TRIAL)
     outcome.curves["train_loss"] = np.ones(2500, np.float32)
-    MlflowTracker("s", client, Metric, Param)(describe_study(outcome, data))
+    MlflowTracker("s", client, Metric, Param)(describe_outcome(outcome, data))
     (run,) = client.runs
     assert sum(run["batches"]) == 2500 + 3 + 10
     assert max(run["batches"]) <= 1000
@@ -158,9 +158,9 @@ def test_tensorboard_goes_where_it_is_told(data, tmp_path):
         def close(self):
             self.closed = True
 
-    TensorBoardTracker(tmp_path, Writer)(describe_study(made_outcome(data, TRIAL, status="failed"), data))
+    TensorBoardTracker(tmp_path, Writer)(describe_outcome(made_outcome(data, TRIAL, status="failed"), data))
     ((folder, writer),) = made
-    assert folder == str(tmp_path / describe_study(made_outcome(data, TRIAL), data).name.replace("/", "-"))
+    assert folder == str(tmp_path / describe_outcome(made_outcome(data, TRIAL), data).name.replace("/", "-"))
     assert writer.text == "the loss became nan"
     assert writer.closed
     assert writer.params["seed"] == 3
