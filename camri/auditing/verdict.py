@@ -214,7 +214,7 @@ def audit(
     >>> labels = drawn.integers(0, 3, 600)
     >>> scores = drawn.normal(size=(600, 3)) + 2 * np.eye(3)[labels] - [0, 1.5, 0]
     >>> found = audit(scores, labels, "stop", classes=["limit", "stop", "yield"])
-    >>> found.kind, round(found.shift, 2), round(found.recall.value, 2), round(found.accuracy.value, 2)
+    >>> found.kind, round(found.shift, 2), round(found.recall.value, 2), round(found.accuracy.change.value, 2)
     ('gain', 2.41, 0.43, 0.02)
     """
     if not 0 <= max_accuracy_drop < 1:
