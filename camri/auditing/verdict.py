@@ -362,10 +362,10 @@ def _guarantee(
         if num
     )
     decimals = num_decimals(checked.values)
-    why = "are too close to 0" if decimals is None else f"have {decimals} decimal{'s' * (decimals != 1)}"
+    why = "are too extreme" if decimals is None else f"have {decimals} decimal{'s' * (decimals != 1)}"
     return made, (
-        f"{stuck} have a probability of 0, which no factor can raise. The probabilities {why}: ask the model for "
-        "logits or more digits"
+        f"{stuck} have a probability of 0, or so near to it that no factor helps. The probabilities {why}: ask the "
+        "model for logits or more digits"
     )
 
 
