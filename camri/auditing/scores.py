@@ -70,30 +70,23 @@ def check(
     given = np.asarray(scores)
     if given.ndim != 2 or given.shape[1] < 2 or not len(given) or given.dtype.kind not in "fiub":
         raise InputError(
-            f"scores of shape {given.shape} and type {given.dtype} are not allowed; give numbers (N, C), a row for "
-            "each input and a column for each class",
-            argument="scores",
+            f"scores of shape {given.shape} and type {given.dtype} are not allowed; give numbers (N, C)", "scores"
         )
     num_classes = given.shape[1]
     names = tuple(map(str, range(num_classes) if classes is None else classes))
     if len(names) != num_classes or len(set(names)) < len(names):
-        raise InputError(
-            f"{len(names)} class names {names[:5]} for {num_classes} columns; give different ones, one each",
-            argument="classes",
-        )
-    for name in names:
-        if not name.isprintable():
-            raise InputError(f"class name {name!a} is not printable text; rename it", argument="classes")
+        wrong = f"{len(names)} class names {names[:5]} for {num_classes} columns"
+        raise InputError(f"{wrong}; give different ones, one each", argument="classes")
+    if unprintable := [name for name in names if not name.isprintable()]:
+        raise InputError(f"class name {unprintable[0]!a} is not printable text; rename it", argument="classes")
     codes = encode_labels(np.asarray(labels), names)
     if len(codes) != len(given):
         raise InputError(f"{len(given):,} rows of scores and {len(codes):,} labels do not fit; give one label a row")
     wanted = [important] if isinstance(important, (str, int)) else list(important)
     chosen = sorted({_class_index(name, names) for name in wanted})
     if not chosen or len(chosen) == num_classes:
-        raise InputError(
-            f"{len(chosen)} of {num_classes} classes are important; name at least one and not all",
-            argument="important",
-        )
+        wrong = f"{len(chosen)} of {num_classes} classes are important"
+        raise InputError(f"{wrong}; name at least one and not all", argument="important")
     values = given.astype(np.float64)
     _refuse(~(np.abs(values) <= LARGEST_SCORE), values, names, "Give finite scores, or remove the rows", "score")
     shares = _as_probabilities(values, kind, names)
@@ -233,13 +226,8 @@ def exact(logits: Array, labels: Array, important: tuple[int, ...]) -> Scores:
 
 def rows_of(scores: Scores, rows: Array) -> Scores:
     """The scores of some rows."""
-    return Scores(
-        labels=scores.labels[rows],
-        important=scores.important,
-        lead=scores.lead[rows],
-        rest_right=scores.rest_right[rows],
-        rest_spread=scores.rest_spread[rows],
-    )
+    names = ("labels", "lead", "rest_right", "rest_spread")
+    return replace(scores, **{name: getattr(scores, name)[rows] for name in names})
 
 
 SCORES = ("scores", "logits", "probabilities", "probs", "predictions")
@@ -287,9 +275,8 @@ def read_scores(
     table = tables.read_table(file, {label_column, split_column, group_column})
     label = tables.role(table, "label", label_column, str(file))
     if label is None:
-        raise InputError(
-            f"{file} has no label column among {listed(table.column_names)}; name it", argument="label_column"
-        )
+        columns = listed(table.column_names)
+        raise InputError(f"{file} has no label column among {columns}; name it", argument="label_column")
     labels = tables.to_numpy(table.column(label))
     part = tables.role(table, "split", split_column, str(file), tables.is_text_type)
     split = None if part is None else tuple(to_splits(table.column(part).to_pylist(), f"{file}, column {part!r}"))

@@ -73,15 +73,8 @@ class Calibration:
             pull = ridge * both / len(labels)
             return value + pull @ both / 2, np.array([by_slope, by_constant]) + pull
 
-        found = optimize.minimize(
-            loss,
-            [1.0, 0.0],
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(0.0, None), (None, None)],
-            options={"ftol": 1e-12, "gtol": 1e-8},
-        )
-        slope, constant = found.x.tolist()
+        how = {"bounds": [(0.0, None), (None, None)], "options": {"ftol": 1e-12, "gtol": 1e-8}}
+        slope, constant = optimize.minimize(loss, [1.0, 0.0], jac=True, method="L-BFGS-B", **how).x.tolist()
         return Calibration(slope / spread, constant)
 
     def gain(self, logits: Array, important: Sequence[int]) -> Array:
@@ -107,19 +100,14 @@ def tune_and_judge(checked: Checked, split: Sequence[str] | None) -> tuple[list[
     rows = np.arange(len(checked.labels))
     if split is not None:
         if len(split) != len(rows):
-            raise InputError(
-                f"{len(rows):,} rows and {len(split):,} split names do not fit; give one a row", argument="split"
-            )
+            raise InputError(f"{len(rows):,} rows and {len(split):,} split names do not fit; give one a row", "split")
         words = np.array(to_splits(split, "split"))
         _refuse_torn(checked, words)
         if {"val", "test"} <= set(words.tolist()):
             return [(rows[words == "val"], rows[words == "test"])], "the val rows, judged on the test rows"
         rows = rows[words != "train"]
         if not len(rows):
-            raise InputError(
-                "every row is of the train split, on which the model's scores are too good; give val or test rows",
-                argument="split",
-            )
+            raise InputError("every row is of the train split; give val or test rows", argument="split")
     fold = draw_folds(checked.labels[rows], checked.groups_of(rows), checked.important)
     pairs = [(rows[fold != number], rows[fold == number]) for number in np.unique(fold).tolist()]
     units = "rows" if checked.groups is None else "groups"
@@ -172,11 +160,8 @@ def _refuse_torn(checked: Checked, words: Array) -> None:
     first: dict[int, str] = {}
     for group, word in zip(checked.groups.tolist(), words.tolist(), strict=True):
         if first.setdefault(group, word) != word:
-            raise InputError(
-                f"group {checked.group_names[group]!r} has rows in {first[group]} and in {word}; split by group, or "
-                "remove its rows from one of them",
-                argument="split",
-            )
+            wrong = f"group {checked.group_names[group]!r} has rows in {first[group]} and in {word}"
+            raise InputError(f"{wrong}; split by group, or remove its rows from one of them", argument="split")
 
 
 TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 1.0)  # recalls whose cost is shown
@@ -218,10 +203,8 @@ def audit(
     ('gain', 2.41, 0.43, 0.02)
     """
     if not 0 <= max_accuracy_drop < 1:
-        raise InputError(
-            f"max_accuracy_drop={max_accuracy_drop!r} is not allowed; give 0 to 1, 0.01 for one percentage point",
-            argument="max_accuracy_drop",
-        )
+        wrong = f"max_accuracy_drop={max_accuracy_drop!r} is not allowed"
+        raise InputError(f"{wrong}; give 0 to 1, 0.01 for one percentage point", argument="max_accuracy_drop")
     checked = check(scores, labels, important, classes, kind, groups)
     _doubt_empty(checked)
     every = checked.condense()
