@@ -49,7 +49,7 @@ def check_arrays(estimator: Any, X: Any, **checks: Any) -> Any:
         return (images, checked[1]) if "y" in checks else images
     checked = validate_data(estimator, X, dtype=[np.float64, np.float32], **checks)
     rows = checked[0] if "y" in checks else checked
-    if max(rows.max(), -rows.min()) > np.finfo(np.float32).max:
+    if np.abs(rows).max() > np.finfo(np.float32).max:
         raise InputError("X has values that are too large for dtype('float32'); rescale its features")
     return checked
 
@@ -283,8 +283,9 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(f"{folder} holds no CamriClassifier; read it with camri.load({str(folder)!r})")
         try:
             fitted = notes.pop("estimator")
-            pairs = {name: dict(map(tuple, value)) for name, value in fitted["mappings"].items()}
-            estimator = cls(**fitted["params"], **pairs)
+            params = fitted["params"]
+            params |= {name: dict(map(tuple, pairs)) for name, pairs in fitted["mappings"].items()}
+            estimator = cls(**params)
             estimator.classes_ = np.array(fitted["labels"], dtype=np.dtype(fitted["label_dtype"]))
             estimator.loss_curve_ = np.array(fitted["loss_curve"], dtype=float)
             estimator.validation_ = fitted["validation"]

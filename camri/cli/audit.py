@@ -56,8 +56,8 @@ def audit(
       camri audit scores.csv --important melanoma --at-least 0.95
     """
     if context.args:
-        words = " ".join(f"--important {shlex.quote(name)}" for name in (*important, *context.args))
-        raise InputError(f"{context.args[0]!r} is one word too many; to name several classes write {words}")
+        several = " ".join(f"--important {shlex.quote(name)}" for name in (*important, *context.args))
+        raise InputError(f"{context.args[0]!r} is one word too many; to name several classes write {several}")
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {out} must end in .html")
     if out is not None:
