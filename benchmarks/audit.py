@@ -1,9 +1,9 @@
-"""What the audit's shift truly gives and how often its intervals hold that: made tables, a hundred thousand fresh rows.
+"""Measure what the audit's shift gives on fresh rows of made tables, and how often its intervals hold that.
 
 python benchmarks/audit.py                # tuned on nine tenths, as the audit does
 python benchmarks/audit.py --folds 2      # halves that tune for each other
 python benchmarks/audit.py --group-rows 8             # eight rows a group, half of their noise shared
-python benchmarks/audit.py --group-rows 8 --ungrouped # the same, and the audit is not told
+python benchmarks/audit.py --group-rows 8 --ungrouped # the same, without groups=…
 """
 
 import argparse
@@ -44,14 +44,14 @@ def held(found: Sequence[Audit], recall: Array, accuracy: Array) -> Array:
     marks = [
         mark
         for one, *true in zip(found, recall, accuracy, strict=True)
-        for told, truth in zip((one.recall, one.accuracy), true, strict=True)
-        for mark in (told.low <= truth <= told.high, truth < told.low)
+        for change, truth in zip((one.recall, one.accuracy.change), true, strict=True)
+        for mark in (change.low <= truth <= change.high, truth < change.low)
     ]
     return np.array(marks).reshape(-1, 4).mean(axis=0)
 
 
 def given(recall: Array, accuracy: Array) -> list[float]:
-    """Mean true changes in points, and how often accuracy falls by more than half a point; nan of no tables."""
+    """Mean true changes in points, and how often accuracy drops by more than half a point; nan of no tables."""
     if not len(recall):
         return [float("nan")] * 3
     return [100 * float(recall.mean()), 100 * float(accuracy.mean()), float((accuracy < -FALL).mean())]
@@ -63,12 +63,12 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=200)
     parser.add_argument("--rows", type=int, nargs="+", default=[300, 1000, 4000])
     parser.add_argument("--group-rows", type=int, default=1, help="rows that come together")
-    parser.add_argument("--ungrouped", action="store_true", help="do not tell the audit which rows come together")
+    parser.add_argument("--ungrouped", action="store_true", help="leave the groups out")
     asked = parser.parse_args()
     verdict.NUM_FOLDS = asked.folds
-    print("true changes in points, fall: of accuracy by more than half a point")
+    print("true changes in points; drop: of accuracy by more than half a point")
     print("             of every shift          of those called a gain                  intervals: within, below")
-    print("bias   rows  recall accuracy  fall   share recall accuracy  fall (told)      recall      accuracy")
+    print("bias   rows  recall accuracy  drop   share recall accuracy  drop (pred)      recall      accuracy")
     for bias in (-0.8, 0.0):
         fresh = exact(*made_rows(100_000, bias, np.random.default_rng(99)), (IMPORTANT,))
         for num_rows in asked.rows:
@@ -81,7 +81,7 @@ def main() -> None:
             recall = np.array([float((fresh.recall(one.shift) - fresh.recall())[0]) for one in found])
             accuracy = np.array([fresh.accuracy(one.shift) - fresh.accuracy() for one in found])
             gain = np.array([one.kind == "gain" for one in found])
-            chances = [one.accuracy.chance_of_fall(FALL) for one in found if one.kind == "gain"]
+            chances = [one.drop.cdf(-FALL) for one in found if one.kind == "gain"]
             print(
                 "{:4.1f} {:6,} {:7.2f} {:8.2f} {:5.3f} {:7.3f} {:6.2f} {:8.2f} {:5.3f} ({:.3f}) "
                 "{:7.3f} {:5.3f} {:7.3f} {:5.3f}".format(

@@ -1,4 +1,4 @@
-"""How often a promised recall is kept, beside what people do instead: the first shift that shows such a recall.
+"""How often a guaranteed recall is kept, compared with the first shift that shows such a recall.
 
 python benchmarks/guarantee.py                                # made tables, fresh rows for the truth
 python benchmarks/guarantee.py --group-rows 8                 # eight rows a group, half of their noise shared
@@ -49,16 +49,16 @@ def judge(shifts: list[float | None], truths: list[Scores], at_least: float) -> 
 def on_made_tables(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     fresh = exact(*made_rows(200_000, 0.0, np.random.default_rng(99)), (IMPORTANT,))
     for num_rows in asked.rows:
-        shifts: dict[str, list[float | None]] = {"promised": [], "promised, groups not told": [], "seen": []}
+        shifts: dict[str, list[float | None]] = {"promised": [], "promised, without groups": [], "seen": []}
         for seed in range(asked.tables):
             drawn = np.random.default_rng([seed, num_rows])
             scores = exact(*made_rows(num_rows, 0.0, drawn, asked.group_rows), (IMPORTANT,))
             groups = np.arange(num_rows) // asked.group_rows
             shifts["promised"].append(promised(scores, asked.at_least, asked.confidence, groups))
-            shifts["promised, groups not told"].append(promised(scores, asked.at_least, asked.confidence))
+            shifts["promised, without groups"].append(promised(scores, asked.at_least, asked.confidence))
             shifts["seen"].append(seen(scores, asked.at_least))
         if asked.group_rows == 1:
-            del shifts["promised, groups not told"]
+            del shifts["promised, without groups"]
         for name, found in shifts.items():
             yield {"rows": num_rows, "rule": name, **judge(found, [fresh] * len(found), asked.at_least)}
 

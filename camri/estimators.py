@@ -1,16 +1,11 @@
-"""What people give the estimator, checked: rows, images, important labels.
-
-A fitted estimator as a model's folder, and back: what JSON holds beside the trained model.
-
-The estimator: parameters in, fitted model out, in scikit-learn's interface.
-"""
+"""CamriClassifier: train a model with important classes, in scikit-learn's interface."""
 
 import dataclasses
 import math
 import warnings
 from collections.abc import Collection, ItemsView, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,9 +29,6 @@ from camri.engine.training import pick_device
 from camri.errors import InputError, closest, last_line
 from camri.export.model import Network
 
-if TYPE_CHECKING:
-    pass
-
 try:
     from sklearn.utils.validation import validate_data
 except ImportError:  # scikit-learn before 1.6
@@ -46,9 +38,9 @@ except ImportError:  # scikit-learn before 1.6
 
 
 def check_arrays(estimator: Any, X: Any, **checks: Any) -> Any:
-    """X as float rows (N, D) or uint8 images (N, H, W, C), and y behind it where that is among the checks.
+    """X as float rows (N, D) or uint8 images (N, H, W, C); with y among the checks, (X, y).
 
-    What scikit-learn checks and remembers (`n_features_in_`, `feature_names_in_`) is its own; images count as flat.
+    scikit-learn checks the rows and stores `n_features_in_` and `feature_names_in_`; it sees images as flat rows.
     """
     if getattr(X, "ndim", 2) > 2:
         images = _as_images(X)
@@ -57,14 +49,13 @@ def check_arrays(estimator: Any, X: Any, **checks: Any) -> Any:
         return (images, checked[1]) if "y" in checks else images
     checked = validate_data(estimator, X, dtype=[np.float64, np.float32], **checks)
     rows = checked[0] if "y" in checks else checked
-    if max(rows.max(), -rows.min()) > np.finfo(np.float32).max:
+    if np.abs(rows).max() > np.finfo(np.float32).max:
         raise InputError("X has values that are too large for dtype('float32'); rescale its features")
     return checked
 
 
 def _as_images(X: Any) -> np.ndarray:
-    images = np.asarray(X)
-    images = images[..., None] if images.ndim == 3 else images
+    images = np.asarray(X)[..., None] if np.ndim(X) == 3 else np.asarray(X)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
         raise InputError(
             f"X is {images.dtype} {np.shape(X)}; give features (N, D), or images as uint8 (N, H, W) or "
@@ -84,33 +75,28 @@ def find_important(important: Any, classes: np.ndarray) -> dict[int, float | Non
     if isinstance(important, Mapping):
         given = dict(important)
     else:
-        several = isinstance(important, (list, tuple, set, frozenset, np.ndarray))
-        given = dict.fromkeys(important if several else [important])
+        is_collection = isinstance(important, (list, tuple, set, frozenset, np.ndarray))
+        given = dict.fromkeys(important if is_collection else [important])
     known = classes.tolist()
     for label in given:
         if label not in known:
-            same = [one for one in known if str(one) == str(label)]
+            same = [name for name in known if str(name) == str(label)]
             hint = f"give {same[0]!r}, as y has it" if same else closest(label, known)
             if isinstance(label, str) and known == list(range(len(known))):
-                hint += (
-                    "; where your y has names, a tool has numbered them in sorted order before fitting, as "
-                    "cross_val_predict(method='predict_proba') and VotingClassifier do: give the number"
-                )
+                hint += "; a tool such as VotingClassifier may have numbered your labels in sorted order"
             raise InputError(f"important={label!r} is not a label of y; {hint}", argument="important")
+    wrong = ""
     if len({strength is None for strength in given.values()}) > 1:
-        raise InputError(
-            f"important={important!r} has a strength for some classes only; give one for each, or none",
-            argument="important",
-        )
-    if len(given) == len(known):
-        raise InputError(
-            f"important={important!r} names all {len(known)} classes; leave at least one out", argument="important"
-        )
+        wrong = "has a strength for some classes only; give one for each, or none"
+    elif len(given) == len(known):
+        wrong = f"names all {len(known)} classes; leave at least one out"
+    if wrong:
+        raise InputError(f"important={important!r} {wrong}", argument="important")
     return dict(sorted((known.index(label), strength) for label, strength in given.items()))
 
 
 def describe_fitted(estimator: "CamriClassifier") -> dict[str, Any]:
-    """What `restore` needs, as plain JSON."""
+    """Parameters and fitted attributes, as plain JSON."""
     params = estimator.get_params(deep=False)
     if not isinstance(params["random_state"], (int, np.integer)):
         params["random_state"] = None  # a generator cannot be written
@@ -128,18 +114,6 @@ def describe_fitted(estimator: "CamriClassifier") -> dict[str, Any]:
     }
 
 
-def restore_fitted(kind: type["CamriClassifier"], notes: Mapping[str, Any]) -> "CamriClassifier":
-    """The estimator with its parameters and what it learned beside the trained model."""
-    params = {**notes["params"], **{name: dict(map(tuple, pairs)) for name, pairs in notes["mappings"].items()}}
-    found = kind(**params)
-    found.classes_ = np.array(notes["labels"], dtype=np.dtype(notes["label_dtype"]))
-    found.loss_curve_ = np.array(notes["loss_curve"], dtype=float)
-    found.validation_ = notes["validation"]
-    if notes["feature_names"] is not None:
-        found.feature_names_in_ = np.array(notes["feature_names"], dtype=object)
-    return found
-
-
 def _plain_value(value: Any) -> Any:
     """The value as JSON has it: lists for collections, Python's numbers for numpy's."""
     if isinstance(value, (list, tuple, set, frozenset, np.ndarray, ItemsView)):
@@ -150,33 +124,31 @@ def _plain_value(value: Any) -> Any:
 def write_card(estimator: "CamriClassifier") -> str:
     """README.md of the saved model."""
     trained, chosen_on = estimator.trained_, estimator.validation_
-    important = ", ".join(map(str, estimator.important_.tolist()))
-    lines = [
-        "# A classifier trained with camri",
-        "",
-        f"- method: {trained.setting}",
-        f"- model: {trained.training.model}, {trained.training.epochs} epochs, {sum(trained.class_counts)} rows",
-        f"- input: {'image' if trained.is_image else 'features'} {trained.input_shape}",
-        f"- classes: {', '.join(trained.classes)}",
-    ]
-    if important:
-        lines.append(f"- important: {important}; added to their logits: {_numbers(trained.shift)}")
+
+    def numbers(values: Any) -> str:
+        return ", ".join(f"{value:.3f}" for value in values)
+
+    card = f"""# A classifier trained with camri
+
+- method: {trained.setting}
+- model: {trained.training.model}, {trained.training.epochs} epochs, {sum(trained.class_counts)} rows
+- input: {"image" if trained.is_image else "features"} {trained.input_shape}
+- classes: {", ".join(trained.classes)}
+"""
+    if trained.important:
+        names = ", ".join(trained.classes[index] for index in trained.important)
+        card += f"- important: {names}; added to their logits: {numbers(trained.shift)}\n"
     if chosen_on is not None:
-        lines.append(
-            f"- on the {chosen_on['num_rows']} rows the shift was chosen on, before and after it: recall "
-            f"{_numbers(chosen_on['recall_before'])} and {_numbers(chosen_on['recall'])}, accuracy "
-            f"{chosen_on['accuracy_before']:.3f} and {chosen_on['accuracy']:.3f}; measure on rows of your own"
+        card += (
+            f"- on the {chosen_on['num_rows']} rows the shift was chosen on, before → after: recall "
+            f"{numbers(chosen_on['recall_before'])} → {numbers(chosen_on['recall'])}, accuracy "
+            f"{chosen_on['accuracy_before']:.3f} → {chosen_on['accuracy']:.3f}; measure on rows of your own\n"
         )
-    lines += ["", "```python", 'model = camri.CamriClassifier.load("path/to/this/folder")', "model.predict(X)", "```"]
-    return "\n".join(lines) + "\n"
-
-
-def _numbers(values: Any) -> str:
-    return ", ".join(f"{value:.3f}" for value in values)
+    return f'{card}\n```python\nmodel = camri.CamriClassifier.load("path/to/this/folder")\nmodel.predict(X)\n```\n'
 
 
 BATCH_ROWS = 512  # predicted at once
-MIN_HELD_OUT = 5  # rows of an important class: with one, any shift that finds it may look free
+MIN_HELD_OUT = 5  # rows of an important class: with fewer a shift looks free by chance
 
 
 class CamriClassifier(ClassifierMixin, BaseEstimator):
@@ -184,23 +156,23 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
 
     `X` is a table of features (N, D), standardised inside, or uint8 images (N, H, W) or (N, H, W, 1 or 3).
 
-    important: a label, a list of labels, or {label: strength}; None: all classes alike, no margin and no shift.
+    important: a label, a list of labels, or {label: strength}; None: no important classes, no margin and no shift.
+        A strength is radians of margin, as in `CamriLoss`, where the method has a margin ("camri"); otherwise it is the
+        method's own value for the class, such as the weight of "wce".
     method: a name in `camri.methods.METHODS`: "camri", "ce", "l2softmax", "arcface", "wce", …
-    margin: radians at the important classes. {label: strength} replaces it; for methods without a margin the strength
-        is their own, for "wce" the weight.
+    margin: radians, for important classes without a strength.
     scale: what the cosines are multiplied by.
     knobs: further values a method needs, such as {"gamma": 2.0} for "focal".
     model: "auto" is an MLP for features and a small CNN for images; or a name in `camri.models.MODELS`.
     model_options: such as {"hidden": (256, 128), "dropout": 0.1} for the MLP.
     epochs, batch_size, learning_rate: of the training; training_options: other fields of `camri.engine.Training`.
-    shift: "auto" first trains on all but `validation_fraction` of the rows, finds on these what to add to the important
-        classes' logits for the best recall at no loss of accuracy, and then trains on all rows; None adds nothing.
+    shift: "auto" first trains without `validation_fraction` of the rows, finds on these what to add to the important
+        classes' logits for the best recall at no loss of accuracy, then trains on all rows; None adds nothing.
     random_state: with a number, the same data gives the same bits on the CPU.
-    device: "cpu", "cuda", or "auto" for a GPU where there is one.
+    device: "auto" is a GPU where there is one; or "cpu", "cuda".
 
-    After `fit`: `classes_`, `n_features_in_`, `feature_names_in_`, `important_` (labels), `shift_` (n_classes,),
-    `loss_curve_` (epochs,), `validation_` (recall, accuracy and the share of false alarms before and with the shift on
-    the rows it was chosen on, or None) and `trained_`, the model as `camri.export` takes it.
+    After `fit`: `classes_`, `important_` (labels), `shift_` (n_classes,), `loss_curve_` (epochs,), `validation_`
+    (recall, accuracy and false alarms before and with the shift on the rows it was chosen on, or None) and `trained_`.
 
     >>> from sklearn.datasets import load_wine
     >>> X, y = load_wine(return_X_y=True)
@@ -226,7 +198,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         shift: str | None = "auto",
         validation_fraction: float = 0.2,
         random_state: Any = None,
-        device: str = "cpu",
+        device: str = "auto",
     ):
         self.important = important
         self.method = method
@@ -250,7 +222,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def fit(self, X: Any, y: Any) -> "CamriClassifier":
-        """This estimator, trained."""
+        """Train on (X, y); returns the estimator itself."""
         rows, y = check_arrays(self, X, y=y, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -274,16 +246,15 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
                 "false_alarms_before": float(scores.false_alarms().mean()),
                 "false_alarms": float(scores.false_alarms(shift).mean()),
             }
-        # Anew, on all rows: without the held-out fifth, accuracy on unseen rows was 1.0 to 2.6 points lower, with a
-        # shift that held-out rows alone allow 0.1 to 0.5 (made-up tables of 200 to 1,500 rows, means of eight, two
-        # methods); by a prior 0.1 instead of 0.3 to 0.9 (300 and 1,000 rows, means of 16).
+        # Train again on all rows: without the held-out fifth, accuracy on unseen rows was 1.0 to 2.6 points lower
+        # (made tables of 200 to 1,500 rows, means of eight, two methods).
         outcome, trained = self._train(rows, codes, trial, tuple(strengths), np.zeros(len(rows), dtype=bool))
         self.loss_curve_ = outcome.curves["train_loss"].astype(float)
         self._take(dataclasses.replace(trained, shift=shift))
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Logits after the shift, (N, C); of two classes the second's over the first's, (N,)."""
+        """Logits after the shift, (N, C); with two classes the difference second − first, (N,)."""
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
 
@@ -297,7 +268,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[best]
 
     def save(self, folder: str | Path, *, onnx: bool = False) -> Path:
-        """The folder, for `CamriClassifier.load`, `camri.load` and `camri predict`; nothing in it is a pickle."""
+        """Write a folder for `CamriClassifier.load`, `camri.load` and `camri predict`; nothing in it is a pickle."""
         check_is_fitted(self)
         notes = {**self.trained_.preprocessing, "estimator": describe_fitted(self)}
         trained = dataclasses.replace(self.trained_, preprocessing=notes)
@@ -305,18 +276,26 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path) -> "CamriClassifier":
-        """The fitted estimator that `save` wrote."""
+        """Load the fitted estimator that `save` wrote."""
         trained = export.load(folder).trained
         notes = dict(trained.preprocessing)
         if "estimator" not in notes:
             raise InputError(f"{folder} holds no CamriClassifier; read it with camri.load({str(folder)!r})")
         try:
-            found = restore_fitted(cls, notes.pop("estimator"))
+            fitted = notes.pop("estimator")
+            params = fitted["params"]
+            params |= {name: dict(map(tuple, pairs)) for name, pairs in fitted["mappings"].items()}
+            estimator = cls(**params)
+            estimator.classes_ = np.array(fitted["labels"], dtype=np.dtype(fitted["label_dtype"]))
+            estimator.loss_curve_ = np.array(fitted["loss_curve"], dtype=float)
+            estimator.validation_ = fitted["validation"]
+            if fitted["feature_names"] is not None:
+                estimator.feature_names_in_ = np.array(fitted["feature_names"], dtype=object)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{folder} is damaged ({error}); copy the model's folder again") from None
-        found.n_features_in_ = math.prod(trained.input_shape)
-        found._take(dataclasses.replace(trained, preprocessing=notes))
-        return found
+        estimator.n_features_in_ = math.prod(trained.input_shape)
+        estimator._take(dataclasses.replace(trained, preprocessing=notes))
+        return estimator
 
     def _setting(self, strengths: Mapping[int, float | None]) -> methods.Setting:
         knobs = methods.method(self.method).knobs
@@ -340,35 +319,33 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         ).with_(**(self.training_options or {}))
 
     def _hold_out(self, codes: np.ndarray, important: Collection[int], seed: int) -> np.ndarray:
-        """Which rows the shift is chosen on, bool (N,): a part of every class; none where nothing is to be chosen."""
+        """The rows to choose the shift on, bool (N,): some of every class, or none where no shift is to be chosen."""
         if self.shift not in ("auto", None):
             raise InputError(f"shift={self.shift!r} is unknown; choices: 'auto', None", argument="shift")
         none = np.zeros(len(codes), dtype=bool)
         if self.shift is None or not important:
             return none
-        if not 0 < self.validation_fraction < 1:
-            raise InputError(
-                f"validation_fraction={self.validation_fraction!r} must lie between 0 and 1",
-                argument="validation_fraction",
-            )
-        num_rows = max(1, round(self.validation_fraction * len(codes)))
+        fraction = self.validation_fraction
+        if not 0 < fraction < 1:
+            message = f"validation_fraction={fraction!r} must lie between 0 and 1"
+            raise InputError(message, argument="validation_fraction")
+        num_rows = max(1, round(fraction * len(codes)))
         labels = Split(torch.empty(len(codes), 0), torch.from_numpy(codes))
         taken = choose_rows(labels, len(self.classes_), num_rows, salt=f"{seed}/val")
-        for index in important:
-            num = int((codes[taken] == index).sum())
-            if num < MIN_HELD_OUT:
-                warnings.warn(
-                    f"no shift is chosen: {num} rows of class {self.classes_[index]} would be held out, and fewer than "
-                    f"{MIN_HELD_OUT} tell nothing; give more rows, a larger validation_fraction, or shift=None",
-                    stacklevel=3,
-                )
-                return none
-        return taken
+        num, index = min((int((codes[taken] == index).sum()), index) for index in important)
+        if num >= MIN_HELD_OUT:
+            return taken
+        warnings.warn(
+            f"no shift is chosen: only {num} rows of class {self.classes_[index]} would be held out, less than "
+            f"{MIN_HELD_OUT}; give more rows, a larger validation_fraction, or shift=None",
+            stacklevel=3,
+        )
+        return none
 
     def _train(
         self, rows: np.ndarray, codes: np.ndarray, trial: Trial, important: tuple[int, ...], held_out: np.ndarray
     ) -> tuple[Outcome, export.Trained]:
-        """One model of the rows that are not held out, trained in this process."""
+        """Train one model on the rows that are not held out, in this process."""
         scaling, is_image = None, rows.dtype == np.uint8
         if not is_image:
             scaler = StandardScaler().fit(rows[~held_out])
@@ -380,20 +357,20 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
             if mask.any()
         }
         columns = getattr(self, "feature_names_in_", None)  # by which `camri predict` finds them in a table
-        told = {} if columns is None else {"feature_columns": columns.tolist()}
-        data = assemble("X", tuple(str(label) for label in self.classes_.tolist()), splits, told)
-        training = self._training(is_image)
+        source = {} if columns is None else {"feature_columns": columns.tolist()}
+        data = assemble("X", tuple(str(label) for label in self.classes_.tolist()), splits, source)
         how: dict[str, Any] = {"keep_weights": True, "workers": 1, "deterministic": True}
+        how |= {"training": self._training(is_image), "important": important}
         try:
-            (outcome,) = train([trial], data, self.device, training=training, important=important, **how)
-        except Stopped:  # the engine heard Ctrl-C
+            (outcome,) = train([trial], data, self.device, **how)
+        except Stopped:  # by Ctrl-C
             raise KeyboardInterrupt from None
         if outcome.status != "done":
             raise RuntimeError(f"training failed: {last_line(outcome.error)}")
         return outcome, export.Trained.of(outcome, data, important, standardise=scaling)
 
     def _take(self, trained: export.Trained) -> None:
-        """Sets what follows from the trained model."""
+        """Set the attributes that follow from the trained model."""
         self.trained_ = trained
         self.important_ = self.classes_[list(trained.important)]
         self.shift_ = np.zeros(len(self.classes_))
@@ -409,15 +386,14 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         device = pick_device(self.device)
         network = Network(trained).to(device)
         if not trained.is_image:
-            # In float64 a row's score does not depend on the rows beside it; in float32 it does, by some 1e-6,
-            # since a batch of another size is summed in another order.
+            # In float32 a row's score depends on its batch by some 1e-6, as the order of summation does.
             network.double()
             assert trained.standardise is not None
             mean, sd = map(np.array, trained.standardise)
-        found = []
+        logits = []
         for start in range(0, len(rows), BATCH_ROWS):
             batch = rows[start : start + BATCH_ROWS]
             batch = batch if trained.is_image else (batch - mean) / sd
             outputs = network.classifier(to_float(torch.from_numpy(batch).to(device)))
-            found.append(network.criterion.logits(outputs).double().cpu().numpy())
-        return np.concatenate(found) + self.shift_
+            logits.append(network.criterion.logits(outputs).double().cpu().numpy())
+        return np.concatenate(logits) + self.shift_

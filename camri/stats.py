@@ -18,6 +18,8 @@ from camri.errors import InputError
 Array = np.ndarray
 Z = float(special.ndtri(0.975))
 FALL = 0.005  # of accuracy: people are told how likely they lose more than half a point
+FEWEST_ROWS = 20  # of an important class: with fewer the 95 % interval of its recall is wider than 0.4
+FEWEST_GROUPS = 10  # of rows with an important class: fewer say little about how other groups vary
 
 
 class Summary(NamedTuple):

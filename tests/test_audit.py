@@ -1,4 +1,4 @@
-"""The audit: counts anybody can repeat, a shift judged where it was not tuned, tables in every usual form."""
+"""The audit: counts that argmax repeats, a shift judged on rows it was not tuned on, guarantees that hold literally."""
 
 import csv
 import html
@@ -6,30 +6,27 @@ import json
 import math
 import re
 import shutil
-import statistics
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
 from typer.testing import CliRunner
 
 from camri.auditing import audit, read_scores
 from camri.auditing import verdict as auditing
-from camri.auditing.answer import answer, class_table, how_to_use, note, price_table
+from camri.auditing.answer import answer, class_table, note, price_table
 from camri.auditing.page import curve_records, facts, render, write_page
-from camri.auditing.page import words as page_words
-from camri.auditing.result import Rate, compare_rows
+from camri.auditing.result import change_of, expect, share_of
 from camri.auditing.scores import encode_labels, exact
-from camri.auditing.verdict import MOST_ROWS, Calibration, draw_folds
+from camri.auditing.verdict import MOST_ROWS, Calibration, advised, draw_folds
 from camri.cli import app
 from camri.decision import assure, choose_shift
 from camri.errors import InputError
-from camri.report.page import WORDS
 from camri.stats import design_effect, wilson
 
 CLASSES = ("limit", "stop", "yield", "entry")
@@ -55,88 +52,221 @@ def found():
     return audit(*made(), "stop", classes=CLASSES)
 
 
-def test_a_recall_is_promised_and_the_told_number_keeps_it_in_anybody_s_code():
-    logits, labels = made()
-    for scores, word in ((logits, "add"), (softmax(logits), "by")):
-        found = audit(scores, labels, "stop", classes=CLASSES, at_least=0.9)
-        made_of = assure(exact(logits, labels, (1,)), 0.9)
-        assert found.promise.guarantee.hits == made_of.hits
-        assert found.promise.guarantee.shift == pytest.approx(made_of.shift)
-        told = answer(found)
-        line, use = told.sentence, told.details[0]  # what was asked for comes first, how to use it next
-        assert line.startswith("Promised: a recall of 0.9 or more of “stop” on new rows like these, 95 % sure, with a ")
-        assert told.kind == "gain"
-        assert re.match(r"A shift of \+[\d.]+ finds more of “stop”: recall \+", told.details[1])
-        assert [one.split(":")[0] for one in told.details if one.startswith("To use")] == [
-            "To use it",
-            f"To use the shift of {found.shift:+.3g} instead",
+def follow(text, scores, classes=CLASSES):
+    """Predictions by the sentence that the audit prints, in plain Python."""
+    words = re.search(r"(add|multiply) .*?(?:by )?([\d.e+-]+)(?: to|,)", text)
+    number, names = float(words[2]), re.findall("“(.*?)”", text.split(". ")[0])
+    predicted = []
+    for row in scores.tolist():
+        moved = [
+            (value * number if words[1] == "multiply" else value + number) if name in names else value
+            for name, value in zip(classes, row, strict=True)
         ]
-        assert f"{found.accuracy_after.value:.3f} [" in told.details[3]
-        assert told.details[3].endswith(" with that shift.")
-        assert f"Shifted by {found.shift:+.3g}, not by what the promise takes." in class_table(found).notes
-        told = float(re.search(rf"{word} ([\d.]+)", use)[1])
-        better = scores * np.where(np.eye(4)[1], told, 1) if word == "by" else scores + np.eye(4)[1] * told
-        right = better.argmax(axis=1) == labels
-        assert right[labels == 1].sum() >= made_of.hits[0] > 0.9 * made_of.num[0]
-        assert found.promise.accuracy.value == pytest.approx(right.mean(), abs=0.002)
-        assert f"accuracy {found.promise.accuracy.value:.3f} [" in line
-        assert ("recall to promise", "0.9, 95 % sure") in facts(found, "scores.csv", [])
+        predicted.append(moved.index(max(moved)))
+    return np.array(predicted)
 
 
-def test_a_promise_is_made_of_the_val_rows_and_shown_on_the_test_rows():
+def instruction(found):
+    (line,) = [line for line in answer(found).details if line.startswith("Change the decision: ")]
+    return line
+
+
+@pytest.mark.parametrize("important", [("stop",), ("stop", "entry")])
+def test_all_figures_are_of_the_instruction_that_guarantees_the_recall(important):
+    logits, labels = made()
+    own = [CLASSES.index(name) for name in important]
+    for scores in (logits, softmax(logits)):
+        found = audit(scores, labels, list(important), classes=CLASSES, at_least=0.7)
+        expected = assure(exact(logits, labels, tuple(own)), 0.7)
+        assert found.guarantee.hits == expected.hits
+        assert found.shift == found.guarantee.shift == pytest.approx(expected.shift)
+        assert found.kind == answer(found).kind == "gain"
+        assert "at least 70 %" in answer(found).details[1]
+        predicted = follow(instruction(found), scores)
+        right, before = predicted == labels, logits.argmax(axis=1) == labels
+        assert (found.accuracy.before.hits, found.accuracy.after.hits) == (before.sum(), right.sum())
+        for index, one in enumerate(found.by_class):
+            assert one.recall.after.hits == right[labels == index].sum()
+        alarm = np.isin(predicted, own) & ~np.isin(labels, own)
+        assert found.false_alarms.after.hits == alarm.sum()
+        for index, one in zip(own, found.precision, strict=True):
+            said = predicted == index
+            assert (one.after.hits, one.after.num) == ((right & said).sum(), said.sum())
+        assert found.recall.value == pytest.approx(
+            np.mean([right[labels == index].mean() - before[labels == index].mean() for index in own])
+        )
+        assert ("recall to guarantee", "0.7, 95 % confidence") in facts(found, "scores.csv", [])
+        told = answer(found).sentence
+        assert all(f"{100 * value:.1f} %" in told for value in (before.mean(), right.mean(), alarm.mean()))
+        rows = {cells[0].text: cells for cells in class_table(found).groups[0]}
+        for index, name in enumerate(CLASSES):
+            assert rows[name][4].text == f"{right[labels == index].mean():.3f}"
+        assert [one["shift"] for one in curve_records(found)[1]] == [0.0, round(found.shift, 5)]
+
+
+def test_a_guarantee_is_calibrated_on_the_val_rows_and_shown_on_the_test_rows():
     logits, labels = made()
     split = np.array(["val", "test"] * 400)
-    found = audit(logits, labels, 1, split=split, at_least=0.8, confidence=0.9).promise
+    found = audit(logits, labels, 1, split=split, at_least=0.8, confidence=0.9)
     val, test = (exact(logits[split == word], labels[split == word], (1,)) for word in ("val", "test"))
     assert found.guarantee == assure(val, 0.8, 0.9)
-    assert [(one.hits, one.num) for one in found.recall] == [(test.hits(found.guarantee.shift)[0], test.num[0])]
-    assert found.accuracy.value == test.accuracy(found.guarantee.shift)
-    assert found.precision == test.precision(found.guarantee.shift)[0]
-    alarms = (test.predict(found.guarantee.shift) == 1) & (labels[split == "test"] != 1)
-    assert (found.false_alarms.hits, found.false_alarms.num) == (alarms.sum(), 400)
-    assert found.to_json()["false_alarms"]["hits"] == alarms.sum()
+    shift = advised(found.shift, "logits")
+    assert (found.by_class[1].recall.after.hits, found.accuracy.after.hits) == (
+        test.hits(shift)[0],
+        test.correct(shift).sum(),
+    )
+    assert found.accuracy.after.num == 400
+    assert "val" in found.tuned_on
 
 
-def promised(**options):
-    """What the audit says of a promise, in words, and as JSON."""
+def test_what_cannot_be_guaranteed_says_why_and_advises_what_is_free(found):
     logits, labels = made()
-    found = audit(logits, labels, **{"important": "stop", "classes": CLASSES, **options})
-    told = answer(found)
-    assert told.kind == ("none" if found.promise.guarantee.shift is None else "gain")
-    return told.sentence, found.to_json()["promise"]
-
-
-def test_what_cannot_be_promised_says_why():
-    line, found = promised(at_least=0.99)
-    assert "That takes 299 rows of a class at least; “stop” has 112." in line
-    assert (found["shift"], found["fewest"], found["num_units"]) == (None, 299, (112,))
-    logits, labels = made()
-    assert found["accuracy"]["hits"] == (logits.argmax(axis=1) == labels).sum()
-    line, _ = promised(at_least=0.9, groups=np.arange(800) // 8)
-    assert "on new groups like these" in line
-    line, found = promised(at_least=0.9, important=["stop", "entry", "yield"])
+    refused = audit(logits, labels, "stop", classes=CLASSES, at_least=0.99)
+    assert "299 rows" in refused.refusal
+    assert "“stop” has 112" in refused.refusal
+    assert refused.guarantee.shift is None
+    assert answer(refused).kind == "none"
+    assert refused.refusal in answer(refused).sentence
+    assert answer(refused).details == (answer(found).sentence, *answer(found).details)
+    assert {**refused.to_json(), "guarantee": None} == found.to_json()
+    assert refused.to_json()["guarantee"]["fewest"] == 299
+    grouped = audit(logits, labels, 1, at_least=0.97, groups=np.arange(800) // 8)
+    assert "groups" in grouped.refusal
+    three = audit(logits, labels, ["stop", "entry", "yield"], classes=CLASSES, at_least=0.9)
     widest = np.where([False, True, True, True], logits, -np.inf).argmax(axis=1)  # class 0 is never chosen any more
     most = ", ".join(f"{(widest[labels == i] == i).sum()}/{(labels == i).sum()}" for i in (1, 2, 3))
-    assert f"Even the largest shift finds only {most}: the rest are taken for another important class." in line
-    assert found["shift"] is None
+    assert f"only {most}" in three.refusal
 
 
 def test_what_the_model_keeps_as_it_is_needs_no_shift():
-    line, found = promised(at_least=0.2)
-    assert "as the model is, without a shift: recall 70/112, accuracy 0.884 [0.860, 0.904] (707/800), precision" in line
-    assert found["shift"] == 0.0
-    logits, labels = made()
-    assert not [one for one in answer(audit(logits, labels, 1, at_least=0.2)).details if one.startswith("To use it")]
+    found = audit(*made(), "stop", classes=CLASSES, at_least=0.2)
+    assert (found.guarantee.shift, found.shift, found.accuracy.change.hits) == (0.0, 0.0, 0)
+    assert not [line for line in answer(found).details if line.startswith("Change the decision")]
+    assert class_table(found).header == ("class", "rows", "recall", "95 %")
+
+
+# ---- the printed instruction, followed literally
+
+
+BAYES = GaussianNB()
+BAYES.fit(*(lambda drawn, labels: (drawn.normal(size=(400, 4)) + 1.8 * np.eye(4)[labels], labels))(
+    np.random.default_rng(5), np.random.default_rng(6).integers(0, 4, 400)
+))  # fmt: skip
+BAYES.var_ /= 300  # as if every feature stood in the table 300 times
+
+
+def naive_bayes(num_rows, seed):
+    """Probabilities of an overconfident model, many of them exactly 0 or 1, and labels."""
+    drawn = np.random.default_rng(seed)
+    labels = drawn.choice(4, p=[0.3, 0.3, 0.2, 0.2], size=num_rows)
+    return BAYES.predict_proba(drawn.normal(size=(num_rows, 4)) + 1.8 * np.eye(4)[labels]), labels
+
+
+def sharp(num_rows, seed):
+    """Probabilities of a confident model that holds class 1 back, and labels."""
+    logits, labels = made(num_rows, seed)
+    return softmax(3 * logits), labels
+
+
+def rounded(num_digits):
+    return lambda num_rows, seed: (lambda pair: (pair[0].round(num_digits), pair[1]))(sharp(num_rows, seed))
+
+
+def half(num_rows, seed):
+    scores, labels = sharp(num_rows, seed)
+    return scores.astype(np.float16), labels
+
+
+def underflowed(num_rows, seed):
+    logits, labels = made(num_rows, seed)
+    logits = (40 * logits).astype(np.float32)
+    with np.errstate(under="ignore"):
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return odds / odds.sum(axis=1, keepdims=True), labels
+
+
+TABLES = {
+    **{f"{num} digits": rounded(num) for num in (1, 2, 3, 6)},
+    "float16": half,
+    "float32 underflow": underflowed,
+    "naive Bayes": naive_bayes,
+}
+
+
+def keep_rate(table, at_least, num_tables, num_rows=500):
+    """How many guarantees are given, and how many of these hold on fresh rows when the instruction is followed."""
+    fresh, labels = table(20_000, 10**6)
+    own = labels == 1
+    given = kept = 0
+    for seed in range(num_tables):
+        found = audit(*table(num_rows, seed), 1, classes=CLASSES, at_least=at_least)
+        assert math.isfinite(found.shift)
+        if found.is_guaranteed:
+            given += 1
+            text = instruction(found) if found.shift else "multiply “” by 1,"
+            kept += (follow(text, fresh[own]) == 1).mean() >= at_least
+    return given, kept
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_guarantee_holds_when_the_instruction_is_followed_literally(name):
+    given, kept = keep_rate(TABLES[name], 0.75, 100)
+    assert given >= 50, "too few guarantees to judge"
+    assert kept >= 0.94 * given, f"{kept} of {given}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_least", [0.6, 0.75, 0.85, 0.9, 0.95])
+@pytest.mark.parametrize("name", TABLES)
+def test_guarantees_hold_on_a_thousand_tables(name, at_least):
+    given, kept = keep_rate(TABLES[name], at_least, 1000)
+    assert given - kept <= 0.06 * 1000, f"{kept} of {given}"  # at most 5 % of all tables may give a false one
+    assert kept >= 0.94 * given or given < 900, f"{kept} of {given}"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("1 digits", "1 decimal:"), ("2 digits", "2 decimals"), ("naive Bayes", "0")]
+)
+def test_a_recall_that_multiplication_cannot_reach_is_refused_with_the_reason(name, reason):
+    scores, labels = TABLES[name](2000, 3)
+    stuck = ((scores[:, 1] < 1e-300) & (labels == 1)).sum()
+    assert stuck > 0.02 * (labels == 1).sum()
+    found = audit(scores, labels, "stop", classes=CLASSES, at_least=0.98)
+    assert found.guarantee.shift is None
+    assert f"{stuck:,} of {(labels == 1).sum():,} rows of “stop”" in found.refusal
+    assert reason in found.refusal
+    assert "logits" in found.refusal
+
+
+def test_rows_that_no_factor_moves_are_in_no_figure_of_the_curve():
+    scores, labels = TABLES["2 digits"](1500, 0)
+    found = audit(scores, labels, 1)
+    most = ((scores * [0, 1, 0, 0]).argmax(axis=1) == 1) & (labels == 1)  # the largest factor there is
+    assert found.curve.mean_recall[-1] == most.sum() / (labels == 1).sum() < 1
+    assert found.curve.shift[-1] < 10
+    for price in found.prices:
+        moved = scores * np.array([1, math.exp(price.shift), 1, 1])
+        assert price.recall == ((moved.argmax(axis=1) == 1) & (labels == 1)).sum() / (labels == 1).sum()
+
+
+def test_scores_that_are_subnormal_do_not_break_the_audit():
+    scores, labels = made(400)
+    scores = softmax(scores)
+    scores[:, 1] = np.where(np.arange(400) % 7, scores[:, 1], 5e-324)
+    scores /= scores.sum(axis=1, keepdims=True)
+    found = audit(scores, labels, 1, at_least=0.8)
+    assert math.isfinite(found.shift)
+    assert json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_what_it_is_now_is_what_argmax_says(found):
     logits, labels = made()
     right = logits.argmax(axis=1) == labels
-    assert (found.accuracy_before.hits, found.accuracy_before.num) == (right.sum(), 800)
+    assert (found.accuracy.before.hits, found.accuracy.before.num) == (right.sum(), 800)
     for index, one in enumerate(found.by_class):
         own = labels == index
-        assert (one.before.hits, one.before.num) == (right[own].sum(), own.sum())
-        assert one.before.interval == wilson(int(right[own].sum()), int(own.sum()))
+        assert (one.recall.before.hits, one.recall.before.num) == (right[own].sum(), own.sum())
+        assert (one.recall.before.low, one.recall.before.high) == wilson(int(right[own].sum()), int(own.sum()))
         wrong = logits.argmax(axis=1)[own & ~right]
         assert dict(one.mistaken_for) == {CLASSES[k]: n for k, n in enumerate(np.bincount(wrong, minlength=4)) if n}
     assert [one.name for one in found.by_class if one.important] == ["stop"]
@@ -147,7 +277,7 @@ def chances(logits, calibration, important):
     return softmax(calibration.slope * logits + calibration.constant * np.isin(np.arange(logits.shape[1]), important))
 
 
-def shift_to_expect(logits, labels, important, tolerance=0.0):
+def shift_to_expect(logits, labels, important, max_accuracy_drop=0.0):
     """The audit's shift the slow way: every shift between two neighbours, every row predicted anew by argmax."""
     mask, rows = np.isin(np.arange(logits.shape[1]), important), np.arange(len(labels))
     chance = chances(logits, Calibration.of(logits, labels, important), important)
@@ -160,19 +290,21 @@ def shift_to_expect(logits, labels, important, tolerance=0.0):
         seen = (then == labels).mean() - (now == labels).mean()
         thought = (chance[rows, then] - chance[rows, now]).mean()
         recall = np.mean([(then == labels)[labels == index].mean() for index in important])
-        if trust * seen + (1 - trust) * thought >= -tolerance - 1e-12 and recall > best[0] + 1e-12:
+        if trust * seen + (1 - trust) * thought >= -max_accuracy_drop - 1e-12 and recall > best[0] + 1e-12:
             best = (recall, shift)
     return best[1]
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("important", "tolerance"), [((1,), 0.0), ((1,), 0.02), ((1, 3), 0.0)])
-def test_the_shift_has_the_best_recall_at_the_accuracy_to_expect(important, tolerance, seed):
+@pytest.mark.parametrize(("important", "max_accuracy_drop"), [((1,), 0.0), ((1,), 0.02), ((1, 3), 0.0)])
+def test_the_shift_has_the_best_recall_at_the_accuracy_to_expect(important, max_accuracy_drop, seed):
     logits, labels = made(150, seed)
-    expected = shift_to_expect(logits, labels, important, tolerance)
-    found = audit(logits, labels, list(important), tolerance=tolerance)
+    expected = shift_to_expect(logits, labels, important, max_accuracy_drop)
+    found = audit(logits, labels, list(important), max_accuracy_drop=max_accuracy_drop)
     assert found.shift == pytest.approx(expected, abs=1e-9)
-    told = audit(softmax(3 * logits) if seed % 2 else 3 * logits, labels, list(important), tolerance=tolerance)
+    told = audit(
+        softmax(3 * logits) if seed % 2 else 3 * logits, labels, list(important), max_accuracy_drop=max_accuracy_drop
+    )
     assert told.shift == pytest.approx(3 * found.shift, abs=1e-3), "the unit of the scores matters"
 
 
@@ -284,18 +416,18 @@ def test_scores_that_leave_nothing_to_tune_have_a_finite_answer(scores):
         assert found.kind != "gain" or found.recall.low > 0
 
 
-def test_the_chance_of_a_fall_weighs_what_to_expect():
+def test_the_chance_of_a_drop_weighs_what_to_expect():
     before, after = np.arange(40) < 20, (np.arange(40) < 30) & (np.arange(40) >= 3)
-    rows = compare_rows(before, after)
-    told = rows.expecting(-0.05, 120)
-    assert (told.low, told.high, told.estimate, told.sd) == (rows.low, rows.high, rows.estimate, rows.sd)
-    assert told.centre == pytest.approx((7 / 42 - 3 * 0.05) / 4)
-    assert told.chance_of_fall() > rows.chance_of_fall()
+    rows = change_of(before, after)
+    shrunk = expect(rows, -0.05, 120)
+    assert shrunk.stdev == rows.normal.stdev
+    assert shrunk.mean == pytest.approx((7 / 42 - 3 * 0.05) / 4)
+    assert shrunk.cdf(0.0) > rows.normal.cdf(0.0)
     groups = np.arange(40) // 4
     worth = 40 / design_effect(after.astype(int) - before, groups, level=0.95)
-    grouped = compare_rows(before, after, groups=groups)
+    grouped = change_of(before, after, groups=groups)
     assert worth < 40
-    assert grouped.expecting(0.1, 40).centre == pytest.approx((worth * grouped.centre + 4.0) / (worth + 40))
+    assert expect(grouped, 0.1, 40).mean == pytest.approx((worth * grouped.normal.mean + 4.0) / (worth + 40))
 
 
 def test_what_to_expect_is_of_the_judged_rows_and_the_tuning_rows_calibration():
@@ -306,14 +438,14 @@ def test_what_to_expect_is_of_the_judged_rows_and_the_tuning_rows_calibration():
     now, then = ((logits[test] + np.eye(4)[1] * s).argmax(axis=1) for s in (0, found.shift))
     rows = np.arange(350)
     expected = (chance[rows, then] - chance[rows, now]).mean()
-    seen = compare_rows(now == labels[test], then == labels[test])
-    assert found.accuracy.centre == pytest.approx((350 * seen.centre + 500 * expected) / 850)
+    seen = change_of(now == labels[test], then == labels[test])
+    assert found.drop.mean == pytest.approx((350 * seen.normal.mean + 500 * expected) / 850)
     assert expected != 0
 
 
 def test_prices_are_of_more_recall_than_there_is():
     found = audit(*made(bias=0.5), 1)
-    now = found.by_class[1].before.value
+    now = found.by_class[1].recall.before.value
     assert now > 0.9
     assert found.prices
     assert all(price.recall > now and price.shift > 0 for price in found.prices)
@@ -345,17 +477,15 @@ def test_false_alarms_and_precision_are_counts_before_and_after():
     here, own = logits[split == "test"], labels[split == "test"]
     now, then = here.argmax(axis=1), (here + found.shift * np.array([0, 1, 0, 1])).argmax(axis=1)
     before, after = (np.isin(said, (1, 3)) & ~np.isin(own, (1, 3)) for said in (now, then))
-    assert (found.alarms.before, found.alarms.after) == (Rate(before.sum(), 400), Rate(after.sum(), 400))
+    assert found.false_alarms.before == share_of(before)
+    assert found.false_alarms.after == share_of(after)
     assert before.sum() < after.sum()
-    assert found.alarms.change == compare_rows(before, after)
+    assert found.false_alarms.change == change_of(before, after)
     precision = [[((said == i) & (own == i)).sum() / (said == i).sum() for said in (now, then)] for i in (1, 3)]
-    assert [[one.value for one in pair] for pair in found.alarms.precision] == precision
-    line = next(line for line in answer(found).details if line.startswith("False alarms: "))
-    assert line.startswith(f"False alarms: {before.sum() / 4:.2f} [")
-    assert f" in a hundred ({before.sum()}/400) as it is, {after.sum() / 4:.2f} [" in line
-    (first, second), (third, _) = precision
-    assert re.search(rf"precision of “stop” {first:.3f} \(\d+/\d+\) → {second:.3f} \(", line)
-    assert f", of “entry” {third:.3f} (" in line
+    assert [[one.before.value, one.after.value] for one in found.precision] == precision
+    lines = " ".join(answer(found).details)
+    for value in (before.mean(), after.mean(), *precision[0], *precision[1]):
+        assert f"{100 * value:.1f} %" in lines
     told = found.to_json()
     assert [one["name"] for one in told["precision"]] == ["stop", "entry"]
     assert told["false_alarms"]["after"]["hits"] == after.sum()
@@ -365,20 +495,19 @@ def test_false_alarms_and_precision_are_counts_before_and_after():
 def test_groups_widen_the_intervals_of_false_alarms_and_precision():
     logits, labels = made()
     groups = np.arange(800) // 8
-    found = audit(logits, labels, 1, groups=groups).alarms
+    found = audit(logits, labels, 1, groups=groups)
     alarm, called = (logits.argmax(axis=1) == 1) & (labels != 1), logits.argmax(axis=1) == 1
-    assert found.before == Rate.of(alarm, groups)
-    assert found.precision[0][0] == Rate.of(labels[called] == 1, groups[called])
-    assert found.before.effect > 1
+    assert found.false_alarms.before == share_of(alarm, groups)
+    assert found.precision[0].before == share_of(labels[called] == 1, groups[called])
+    assert found.false_alarms.before.num_independent < 800
 
 
 def test_a_class_that_is_never_predicted_has_no_precision_and_no_nan():
     logits, labels = made()
     logits[:, 3] -= 100.0
     found = audit(logits, labels, [1, 3], classes=CLASSES)
-    assert [one.num for one in found.alarms.precision[1]] == [0, 0]
-    line = next(line for line in answer(found).details if line.startswith("False alarms: "))
-    assert line.endswith(", of “entry” none (never predicted) → none (never predicted).")
+    assert [one.num for one in (found.precision[1].before, found.precision[1].after)] == [0, 0]
+    assert "never predicted" in next(line for line in answer(found).details if line.startswith("“entry”"))
     assert found.prices
     assert found.prices[0].precision is None
     assert price_table(found).rows[0][-1].text == "–"
@@ -386,8 +515,7 @@ def test_a_class_that_is_never_predicted_has_no_precision_and_no_nan():
     assert told["precision"][1]["before"]["value"] is None
     few = answer(audit(logits[:60], labels[:60], [1, 3], classes=CLASSES))
     assert few.kind == "unknown"
-    assert few.details[-1].startswith("False alarms as it is: ")
-    assert few.details[-1].endswith(", of “entry” none (never predicted).")
+    assert [line for line in few.details if line.startswith("“entry”") and "never predicted" in line]
 
 
 def test_a_class_is_mistaken_for_the_five_it_is_taken_for_most():
@@ -402,8 +530,13 @@ def test_a_class_is_mistaken_for_the_five_it_is_taken_for_most():
 def test_a_class_without_rows_has_no_change():
     logits, labels = made()
     *known, empty = audit(np.column_stack([logits, np.full(800, -9.0)]), labels, 1).by_class
-    assert (empty.before.num, empty.after.num, empty.change, empty.mistaken_for) == (0, 0, None, ())
-    assert all(one.change is not None for one in known)
+    assert (empty.recall.before.num, empty.recall.after.num, empty.recall.change, empty.mistaken_for) == (
+        0,
+        0,
+        None,
+        (),
+    )
+    assert all(one.recall.change is not None for one in known)
 
 
 def test_the_smallest_of_several_important_classes_says_whether_there_are_enough_rows():
@@ -418,8 +551,8 @@ def test_every_row_is_judged_with_a_shift_it_had_no_part_in(monkeypatch):
     seen = []
     tune = auditing._tune
 
-    def spy(scores, logits, tolerance):
-        tuned = tune(scores, logits, tolerance)
+    def spy(scores, logits, max_accuracy_drop):
+        tuned = tune(scores, logits, max_accuracy_drop)
         assert np.array_equal(exact(logits, scores.labels, (1,)).lead, scores.lead), "calibrated on other rows"
         seen.append((scores, tuned[0]))
         return tuned
@@ -441,9 +574,9 @@ def test_every_row_is_judged_with_a_shift_it_had_no_part_in(monkeypatch):
         # Every class is in every tenth, as far as it has rows.
         assert np.bincount(labels[left_out], minlength=4).min() >= np.bincount(labels).min() // 10
     assert (times == 1).all()
-    assert found.accuracy_after.hits == after.sum()
-    assert found.by_class[1].after.hits == after[labels == 1].sum()
-    assert found.recall.gained == (after & ~every.correct())[labels == 1].sum()
+    assert found.accuracy.after.hits == after.sum()
+    assert found.by_class[1].recall.after.hits == after[labels == 1].sum()
+    assert found.recall.hits == (after & ~every.correct())[labels == 1].sum()
 
 
 def test_with_val_and_test_the_one_tunes_for_the_other():
@@ -452,12 +585,12 @@ def test_with_val_and_test_the_one_tunes_for_the_other():
     found = audit(logits, labels, "stop", classes=CLASSES, split=split)
     alone = audit(logits[:250], labels[:250], "stop", classes=CLASSES)
     assert found.shift == alone.shift, "it was not tuned on the val rows, or not on them alone"
-    assert found.accuracy_before.num == 350
+    assert found.accuracy.before.num == 350
     predicted = (logits[250:] + np.eye(4)[1] * found.shift).argmax(axis=1)
-    assert found.accuracy_after.hits == (predicted == labels[250:]).sum()
+    assert found.accuracy.after.hits == (predicted == labels[250:]).sum()
     assert "val" in found.tuned_on
     train_too = np.where(np.arange(600) < 100, "train", "test")
-    assert audit(logits, labels, 1, split=train_too).accuracy_before.num == 500, "training rows say nothing true"
+    assert audit(logits, labels, 1, split=train_too).accuracy.before.num == 500, "training rows say nothing true"
     with pytest.raises(InputError, match="every row is of the train split"):
         audit(logits, labels, 1, split=["train"] * 600)
     with pytest.raises(InputError, match="'tset' is no split; did you mean 'test'"):
@@ -472,16 +605,14 @@ def test_probabilities_and_logits_tell_the_same(found):
     assert same.scores_are == "probabilities"
     assert found.scores_are == "logits"
     assert same.shift == pytest.approx(found.shift)
-    assert same.accuracy_after == found.accuracy_after
-    told = how_to_use(same, same.shift), how_to_use(found, found.shift)
-    assert told[0].startswith("To use it: multiply the probability of “stop” by ")
-    assert told[1].startswith("To use it: add ")
-    factor, added = (float(re.search(r"(by|add) ([\d.]+)", line)[2]) for line in told)
-    assert 0 <= factor - math.exp(found.shift) <= 1e-3 * factor  # rounded up: less may break a promise
+    assert same.accuracy.after == found.accuracy.after
+    factor, added = advised(same.shift, "probabilities"), advised(found.shift, "logits")
+    assert 0 <= factor - math.exp(found.shift) <= 1e-3 * factor  # rounded up: less may break a guarantee
     assert 0 <= added - found.shift <= 1e-3 * added
+    assert (follow(instruction(same), softmax(logits)) == (logits + added * np.eye(4)[1]).argmax(axis=1)).mean() > 0.99
     for unrounded in (100 * softmax(logits), np.round(100 * softmax(logits), 8)):
         percent = audit(unrounded, labels, "stop", classes=CLASSES)
-        assert (percent.scores_are, percent.accuracy_after) == ("probabilities", found.accuracy_after)
+        assert (percent.scores_are, percent.accuracy.after) == ("probabilities", found.accuracy.after)
         assert percent.shift == pytest.approx(found.shift)
     assert audit(np.round(softmax(logits), 2), labels, 1).scores_are == "probabilities"
     assert audit(100 * softmax(logits), labels, 1, kind="logits").shift > 10
@@ -489,8 +620,41 @@ def test_probabilities_and_logits_tell_the_same(found):
     assert rounded.scores_are == "probabilities"
     assert np.isfinite(rounded.shift)
     assert audit(softmax(logits), labels, 1, kind="logits").scores_are == "logits"
-    with pytest.raises(InputError, match="probabilities lie between 0 and 1, and these between"):
+    with pytest.raises(InputError, match=r"row 0: p\(0\) = .*give kind=logits"):
         audit(logits, labels, 1, kind="probabilities")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ([0.3, -0.02, 0.5, 0.22], r"row 214: p\(stop\) = -0.02\. Probabilities lie between 0 and 1"),
+        ([0.3, float("nan"), 0.5, 0.2], r"row 214: score\(stop\) = nan\."),
+        ([0.3, float("inf"), 0.5, 0.2], r"row 214: score\(stop\) = inf\."),
+        ([0.3, 1e308, 0.5, 0.2], r"row 214: score\(stop\) = 1e\+308\."),
+        ([0.1, 0.1, 0.5, 0.1], r"row 214: the probabilities sum to 0\.8\."),
+        ([2.5, 0.1, -3.0, 0.1], r"row 214: p\(limit\) = 2\.5\."),
+    ],
+)
+@pytest.mark.parametrize("unit", [1, 100])
+def test_a_row_that_holds_no_probabilities_is_named(wrong, said, unit):
+    scores, labels = made()
+    scores = unit * softmax(scores)
+    scores[214] = np.array(wrong) * (1 if wrong[1] == 1e308 else unit)
+    if unit == 1:
+        with pytest.raises(InputError, match=said):
+            audit(scores, labels, 1, classes=CLASSES)
+    else:
+        with pytest.raises(InputError, match="row 214: "):
+            audit(scores, labels, 1, classes=CLASSES)
+    if np.abs(wrong).max() < 100:
+        assert audit(scores, labels, 1, kind="logits").scores_are == "logits", "unless it is asked for"
+
+
+@pytest.mark.parametrize("num_digits", [1, 2, 3])
+def test_rounded_probabilities_are_still_probabilities(num_digits):
+    logits, labels = made()
+    assert audit(softmax(logits).round(num_digits), labels, 1).scores_are == "probabilities"
+    assert audit(logits.round(num_digits), labels, 1).scores_are == "logits"
 
 
 def test_no_gain_is_claimed_from_nothing():
@@ -509,7 +673,8 @@ def test_the_interval_holds_the_truth():
         one = audit(*made(500, seed), 1)
         recall = float(fresh.recall(one.shift)[0] - fresh.recall()[0])
         accuracy = fresh.accuracy(one.shift) - fresh.accuracy()
-        inside += (one.recall.low <= recall <= one.recall.high) + (one.accuracy.low <= accuracy <= one.accuracy.high)
+        change = one.accuracy.change
+        inside += (one.recall.low <= recall <= one.recall.high) + (change.low <= accuracy <= change.high)
     assert inside >= 68, f"{inside} of 80 intervals"
 
 
@@ -519,14 +684,13 @@ def test_too_few_rows_say_so():
     few = audit(logits[kept], labels[kept], "stop", classes=CLASSES)
     assert few.kind == "unknown"
     told = answer(few)
-    assert told.sentence.startswith("Too few rows to say anything about a shift")
-    assert f"({few.by_class[1].before.hits}/19)" in told.sentence
+    assert f"({few.by_class[1].recall.before.hits}/19)" in told.sentence
+    assert not [line for line in told.details if "→" in line or "Change" in line]
     enough = np.flatnonzero((labels != 1) | (np.cumsum(labels == 1) <= 20))
     assert audit(logits[enough], labels[enough], 1).kind != "unknown"
-    assert "with the shift" not in " ".join(told.details)
     assert class_table(few).header == ("class", "rows", "recall", "95 %")
     assert price_table(few) is None
-    with pytest.raises(InputError, match=r"class 'stop' has 0 rows in all and none to judge; give at least 20$"):
+    with pytest.raises(InputError, match=r"important='stop' has 0 rows in all and none to judge; give at least 20$"):
         audit(logits[labels != 1], labels[labels != 1], "stop", classes=CLASSES)
 
 
@@ -534,7 +698,7 @@ def test_a_column_that_wins_and_no_label_has_is_doubted():
     logits, labels = made()
     ages = np.column_stack([logits, np.full(800, 40.5)])
     with pytest.warns(UserWarning, match=r"'age' is predicted for 800 of 800 rows, and no row has that label; if its"):
-        assert audit(ages, labels, "stop", classes=[*CLASSES, "age"]).accuracy_before.hits == 0
+        assert audit(ages, labels, "stop", classes=[*CLASSES, "age"]).accuracy.before.hits == 0
 
 
 def test_several_important_classes_share_the_shift():
@@ -543,19 +707,19 @@ def test_several_important_classes_share_the_shift():
     assert found.important == ("stop", "entry")
     after = (logits + np.isin(np.arange(4), (1, 3)) * found.shift).argmax(axis=1) == labels
     assert after.mean() >= (logits.argmax(axis=1) == labels).mean()
-    changes = [one.change for one in found.by_class if one.important]
-    assert found.recall.estimate == pytest.approx(np.mean([one.estimate for one in changes]))
-    assert found.recall.sd == pytest.approx(np.hypot(*[one.sd for one in changes]) / 2)
+    changes = [one.recall.change for one in found.by_class if one.important]
+    assert found.recall.value == pytest.approx(np.mean([one.value for one in changes]))
+    assert found.recall.normal.stdev == pytest.approx(np.hypot(*[one.normal.stdev for one in changes]) / 2)
     assert all(0.8 <= price.recall < 1 for price in found.prices), "classes taken for each other are never all found"
 
 
 def test_more_accuracy_may_be_given_up():
     logits, labels = made()
-    free, paid = audit(logits, labels, 1), audit(logits, labels, 1, tolerance=0.03)
+    free, paid = audit(logits, labels, 1), audit(logits, labels, 1, max_accuracy_drop=0.03)
     assert paid.shift > free.shift
-    assert paid.accuracy_after.hits < free.accuracy_after.hits
-    with pytest.raises(InputError, match=r"--keep-accuracy. is not allowed"):
-        audit(logits, labels, 1, tolerance=-0.1)
+    assert paid.accuracy.after.hits < free.accuracy.after.hits
+    with pytest.raises(InputError, match=r"max_accuracy_drop=-0\.1 is not allowed"):
+        audit(logits, labels, 1, max_accuracy_drop=-0.1)
 
 
 def test_a_gain_needs_a_shift_of_its_own_and_an_accuracy_that_may_be_kept(monkeypatch):
@@ -563,7 +727,7 @@ def test_a_gain_needs_a_shift_of_its_own_and_an_accuracy_that_may_be_kept(monkey
     assert audit(*made(4000, bias=-0.7), 1).kind == "gain", "a small shift is a shift"
 
     def kind(shift, whole=None, **how):
-        def tune(scores, logits, tolerance):
+        def tune(scores, logits, max_accuracy_drop):
             return whole if len(scores) == 800 and whole is not None else shift, Calibration()
 
         monkeypatch.setattr(auditing, "_tune", tune)
@@ -573,9 +737,9 @@ def test_a_gain_needs_a_shift_of_its_own_and_an_accuracy_that_may_be_kept(monkey
     assert kind(1.5, whole=0.0) == "none"
     # At 2.5 accuracy falls by 4.1 to 9.8 points.
     assert kind(2.5) == "none"
-    assert kind(2.5, tolerance=0.03) == "none"
-    assert kind(2.5, tolerance=0.05) == "none", "it may be less, but most likely is not"
-    assert kind(2.5, tolerance=0.08) == "gain"
+    assert kind(2.5, max_accuracy_drop=0.03) == "none"
+    assert kind(2.5, max_accuracy_drop=0.05) == "none", "it may be less, but most likely is not"
+    assert kind(2.5, max_accuracy_drop=0.08) == "gain"
 
 
 @pytest.mark.parametrize("fewer", ["val", "test"])
@@ -592,10 +756,10 @@ def test_too_few_rows_on_either_side_are_too_few(fewer):
         assert audit(logits, labels, important, split=split).kind != "unknown"
 
 
-@pytest.mark.parametrize("tolerance", [1.0, 1.5, float("nan")])
-def test_a_tolerance_of_everything_is_refused(tolerance):
+@pytest.mark.parametrize("max_accuracy_drop", [1.0, 1.5, float("nan")])
+def test_a_max_accuracy_drop_of_everything_is_refused(max_accuracy_drop):
     with pytest.raises(InputError, match="is not allowed; give 0 to 1"):
-        audit(*made(100), 1, tolerance=tolerance)
+        audit(*made(100), 1, max_accuracy_drop=max_accuracy_drop)
 
 
 def test_ties_are_broken_as_argmax_does():
@@ -603,33 +767,31 @@ def test_ties_are_broken_as_argmax_does():
     labels = np.array([0, 1, 1, 0] * 25)
     for important in (0, 1):
         found = audit(logits, labels, important)
-        assert found.accuracy_before.hits == 75
-        assert found.by_class[1].before.hits == 25
+        assert found.accuracy.before.hits == 75
+        assert found.by_class[1].recall.before.hits == 25
 
 
 def test_changes_have_an_interval_even_where_no_row_changed():
     same = np.ones(50, dtype=bool)
-    change = compare_rows(same, same)
-    assert change.estimate == 0
+    change = change_of(same, same)
+    assert change.value == 0
     assert change.low == -change.high < 0
-    assert change.chance_of_fall() == pytest.approx(0.5)
     # Agresti and Min (2005), by hand: 10 gained, 3 lost, 40 rows.
     before, after = np.arange(40) < 20, (np.arange(40) < 30) & (np.arange(40) >= 3)
-    change = compare_rows(before, after)
-    assert (change.gained, change.lost) == (10, 3)
+    change = change_of(before, after)
+    assert (change.hits, change.lost) == (10, 3)
     centre, sd = 7 / 42, math.sqrt(14 - 49 / 42) / 42
     assert (change.low, change.high) == pytest.approx((centre - 1.959964 * sd, centre + 1.959964 * sd), abs=1e-6)
-    assert change.estimate == pytest.approx(7 / 40)
-    for epsilon in (0.0, 0.1):
-        assert change.chance_of_fall(epsilon) == pytest.approx(statistics.NormalDist(centre, sd).cdf(-epsilon))
+    assert change.value == pytest.approx(7 / 40)
+    assert (change.normal.mean, change.normal.stdev) == pytest.approx((centre, sd))
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"important": "stopp"}, "important class 'stopp' is not a class; did you mean 'stop'"),
+        ({"important": "stopp"}, "important='stopp' is not a class; did you mean 'stop'"),
         ({"important": "stop+limit"}, "several are given one by one: --important stop --important limit"),
-        ({"important": 7}, "important class 7 is not a class"),
+        ({"important": 7}, "important=7 is not a class"),
         ({"important": []}, "0 of 4 classes are important"),
         ({"important": list(CLASSES)}, "4 of 4 classes are important; name at least one and not all"),
         ({"labels": ["stop"] * 3}, "800 rows of scores and 3 labels do not fit"),
@@ -641,7 +803,7 @@ def test_changes_have_an_interval_even_where_no_row_changed():
         ({"kind": "odds"}, "kind='odds' is unknown"),
         ({"scores": np.zeros(5)}, r"scores of shape \(5,\)"),
         ({"labels": np.zeros((4, 2))}, r"labels of shape \(4, 2\) are not allowed; give one class a row"),
-        ({"scores": np.full((800, 4), np.nan)}, "the score in row 0, column 0 is nan; 800 of 800 rows"),
+        ({"scores": np.full((800, 4), np.nan)}, r"row 0: score\(limit\) = nan \(800 of 800 rows"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(change, said):
@@ -678,12 +840,11 @@ def test_groups_of_one_row_change_no_number(found):
     assert same.num_groups == 800
     assert found.num_groups is None
     assert same.shift == found.shift
-    assert (same.recall, same.accuracy) == (found.recall, found.accuracy)
+    assert (same.recall, same.accuracy.change) == (found.recall, found.accuracy.change)
     for one, other in zip(same.by_class, found.by_class, strict=True):
-        assert one.change == other.change
-        assert one.before.interval == other.before.interval
-        assert one.after.hits == other.after.hits
-        assert one.before.num_groups == one.before.num
+        assert one.recall.change == other.recall.change
+        assert (one.recall.before.low, one.recall.after.hits) == (other.recall.before.low, other.recall.after.hits)
+        assert one.recall.before.num_groups == one.recall.before.num
 
 
 def _ends(change):
@@ -698,24 +859,28 @@ def test_intervals_of_groups_are_those_of_what_their_rows_are_worth():
     effect = design_effect(before, groups[own])
     one = found.by_class[1]
     assert effect > 2
-    assert one.before.interval == wilson(before.sum() / effect, own.sum() / effect)
-    assert (one.before.hits, one.before.num, one.before.num_groups) == (before.sum(), own.sum(), own.sum() // 6)
-    assert found.accuracy_before.num_groups == 120
-    assert found.recall == one.change
+    assert (one.recall.before.low, one.recall.before.high) == wilson(before.sum() / effect, own.sum() / effect)
+    assert (one.recall.before.hits, one.recall.before.num, one.recall.before.num_groups) == (
+        before.sum(),
+        own.sum(),
+        own.sum() // 6,
+    )
+    assert found.accuracy.before.num_groups == 120
+    assert found.recall == one.recall.change
     both = audit(logits, labels, [1, 3], groups=groups)
     assert both.recall.high - both.recall.low > 1.2 * np.diff(_ends(audit(logits, labels, [1, 3]).recall))
-    assert found.accuracy.high - found.accuracy.low > 1.2 * (alone.accuracy.high - alone.accuracy.low)
+    assert np.diff(_ends(found.accuracy.change)) > 1.2 * np.diff(_ends(alone.accuracy.change))
     # Agresti and Min's of rows divided: 10 gained, 3 lost, 40 rows in 20 pairs.
     first, then = np.arange(40) < 20, (np.arange(40) < 30) & (np.arange(40) >= 3)
     pairs = np.arange(40) // 2
     by = design_effect(then.astype(int) - first, pairs)
-    change = compare_rows(first, then, groups=pairs)
+    change = change_of(first, then, groups=pairs)
     assert by > 1.5
     up, down, num = 10 / by + 0.5, 3 / by + 0.5, 40 / by + 2
     centre, sd = (up - down) / num, math.sqrt(up + down - (up - down) ** 2 / num) / num
     assert (change.low, change.high) == pytest.approx((centre - 1.959964 * sd, centre + 1.959964 * sd), abs=1e-6)
-    assert change.estimate == pytest.approx(7 / 40)
-    assert (change.gained, change.lost, change.num) == (10, 3, 40)
+    assert change.value == pytest.approx(7 / 40)
+    assert (change.hits, change.lost, change.num) == (10, 3, 40)
 
 
 def test_intervals_hold_the_truth_for_groups_and_not_where_they_are_ignored():
@@ -728,8 +893,8 @@ def test_intervals_hold_the_truth_for_groups_and_not_where_they_are_ignored():
         logits, labels, groups = made_groups(100, 8, seed)
         for told in inside:
             found = audit(logits, labels, 1, groups=groups if told else None)
-            for true, rate in zip(truth, (found.by_class[1].before, found.accuracy_before), strict=True):
-                inside[told] += rate.interval[0] <= true <= rate.interval[1]
+            for true, rate in zip(truth, (found.by_class[1].recall.before, found.accuracy.before), strict=True):
+                inside[told] += rate.low <= true <= rate.high
     assert inside[True] >= 112, f"{inside[True]} of 120 intervals"
     assert inside[False] <= 100, f"{inside[False]} of 120 intervals"
 
@@ -750,7 +915,7 @@ def test_a_group_is_tuned_on_or_judged_and_never_both(monkeypatch):
         assert not set(groups[tuning]) & set(groups[~tuning])
         assert 60 <= (~tuning).sum() <= 90
         assert (labels[~tuning] == 1).any()
-    assert "groups outside of a tenth" in found.tuned_on
+    assert "groups" in found.tuned_on
 
 
 def test_folds_are_even_in_rows_of_the_important_class_however_large_groups_are():
@@ -770,14 +935,14 @@ def test_few_groups_are_warned_of(found):
     logits, labels, groups = made_groups(150, 8)
     kept = np.isin(groups, [*np.unique(groups[labels == 1])[:9], *np.unique(groups[labels != 1])])
     few = audit(logits[kept], labels[kept], "stop", classes=CLASSES, groups=groups[kept])
-    said = answer(few).details[0]
-    assert said.startswith("Only 9 groups with “stop” to judge: with fewer than 10 no interval is to be trusted")
+    assert few.few_groups == ("stop",)
     assert few.to_json()["few_groups"] == ["stop"]
+    assert [line for line in answer(few).details if "Fewer than 10 groups have “stop”" in line]
     assert "/72 in 9 groups)" in " ".join(answer(few).details)
     kept = np.isin(groups, [*np.unique(groups[labels == 1])[:10], *np.unique(groups[labels != 1])])
     enough = audit(logits[kept], labels[kept], "stop", classes=CLASSES, groups=groups[kept])
     assert not enough.few_groups
-    assert "Only" not in " ".join(answer(enough).details)
+    assert "Fewer than" not in " ".join(answer(enough).details)
     assert not found.few_groups
     only = np.isin(groups, [np.unique(groups[labels == 1])[0], *np.unique(groups[labels != 1])])
     with pytest.raises(InputError, match=r"'stop' has 8 rows in all, in 1 groups, and none to tune on; .* in several"):
@@ -787,9 +952,9 @@ def test_few_groups_are_warned_of(found):
 def test_a_class_of_one_group_says_next_to_nothing():
     logits, labels, groups = made_groups(60, 8)
     groups[labels == 3] = 1000
-    low, high = audit(logits, labels, 1, groups=groups).by_class[3].before.interval
-    assert low < 0.01
-    assert high > 0.99
+    recall = audit(logits, labels, 1, groups=groups).by_class[3].recall.before
+    assert recall.low < 0.01
+    assert recall.high > 0.99
 
 
 @pytest.mark.parametrize(
@@ -809,26 +974,26 @@ def test_groups_that_are_missing_are_refused(groups, said):
 def test_a_group_in_two_splits_is_refused():
     logits, labels, groups = made_groups(60, 5)
     split = np.where(groups % 2, "val", "test").astype(object)
-    assert audit(logits, labels, 1, split=split, groups=groups).accuracy_before.num == 150
+    assert audit(logits, labels, 1, split=split, groups=groups).accuracy.before.num == 150
     names = np.array([f"patient {group}" for group in groups])
     split[groups == 7] = ["val", "val", "train", "val", "val"]
     with pytest.raises(InputError, match="group 'patient 7' has rows in val and in train"):
         audit(logits, labels, 1, split=split, groups=names)
 
 
-def test_a_rate_of_no_rows_is_not_known():
-    for none in (Rate(0, 0), Rate.of(np.zeros(0, bool), np.zeros(0, int))):
+def test_a_share_of_no_rows_is_not_known():
+    for none in (share_of(np.zeros(0, bool)), share_of(np.zeros(0, bool), np.zeros(0, int))):
         assert math.isnan(none.value)
-        assert none.interval == (0.0, 1.0)
+        assert (none.low, none.high) == (0.0, 1.0)
         assert none.to_json()["value"] is None
 
 
-def test_a_rate_tells_its_groups_where_it_has_some():
+def test_a_share_has_its_groups():
     hit = np.array([True, True, False, False, True, False])
-    alone, together = Rate.of(hit, None), Rate.of(hit, np.array([0, 0, 1, 1, 2, 3]))
+    alone, together = share_of(hit), share_of(hit, np.array([0, 0, 1, 1, 2, 3]))
     assert "groups" not in alone.to_json()
     assert (together.to_json()["groups"], together.value) == (4, 0.5)
-    assert together.interval[0] < alone.interval[0] < 0.5 < alone.interval[1] < together.interval[1]
+    assert together.low < alone.low < 0.5 < alone.high < together.high
 
 
 # ---- tables
@@ -849,7 +1014,7 @@ def same_as(scored, logits, labels):
     return True
 
 
-@pytest.mark.parametrize("prefix", ["", "p:", "logit_", "score."])
+@pytest.mark.parametrize("prefix", ["", "p:", "p_", "prob_", "proba_", "logit_", "score."])
 @pytest.mark.parametrize("as_names", [True, False])
 def test_csv_with_names_or_numbers_as_labels(tmp_path, prefix, as_names):
     logits, labels = made(300)
@@ -921,7 +1086,7 @@ def test_parquet_columns_lists_and_npz(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a,b\n1,2\n", "has no label column among a, b; name it with label_column="),
+        ("a,b\n1,2\n", "has no label column among a, b; name it"),
         ("label,a\nx,1\n", "has 1 columns of numbers beside its labels; give one .*; of two classes both, .* 1 − p"),
         ('label;a;b\na;"0,5";"0,5"\n', r"has 0 columns of numbers beside its labels \('a' holds string, first 0,5\)"),
         ("label,p_a,p_b\nc,1,2\n", r"label 'c' is no column; choices: a, b; call"),
@@ -1033,10 +1198,11 @@ def test_the_terminal_says_the_answer_first(table, found):
     done = run(table, "--important", "stop")
     assert done.exit_code == 0, done.output
     text = " ".join(done.output.split())
-    assert text.startswith(f"A shift of {found.shift:+.3g} finds more of “stop”: recall ")
-    one = found.by_class[1]
-    assert f"({one.before.hits}/{one.before.num}) as it is" in text
-    assert f"({one.after.hits}/{one.after.num}) with the shift" in text
+    one = found.by_class[1].recall
+    assert text.startswith(f"“stop”: recall {100 * one.before.value:.1f} % → {100 * one.after.value:.1f} %;")
+    assert f"({one.before.hits}/{one.before.num}) → " in text
+    assert f"({one.after.hits}/{one.after.num})" in text
+    assert instruction(found) in text
     assert max(map(len, done.output.splitlines())) <= 80
     first = next(line for line in done.output.splitlines() if line.startswith("│"))
     assert first.split()[1] == "stop", "the important class comes first"
@@ -1046,27 +1212,33 @@ def test_json_has_every_number_and_no_nan(table, found):
     done = run(table, "--important", "stop", "--json")
     told = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(name))
     assert told["shift"] == pytest.approx(found.shift)
-    assert told["classes"][1]["before"]["hits"] == found.by_class[1].before.hits
-    assert told["accuracy"]["change"]["gained"] == found.accuracy.gained
-    assert 0 < told["accuracy"]["chance_of_fall"] < 1
+    assert told["classes"][1]["before"]["hits"] == found.by_class[1].recall.before.hits
+    assert told["accuracy"]["change"]["gained"] == found.accuracy.change.hits
+    assert 0 < told["accuracy"]["chance_of_drop"] < 1
 
 
-def test_a_promise_can_be_asked_for_by_command(table, tmp_path):
+def test_a_guarantee_can_be_asked_for_by_command(table, tmp_path):
     page = tmp_path / "a.html"
     done = run(table, "--important", "stop", "--at-least", "0.9", "--confidence", "0.99", "--out", page, "--json")
-    told = json.loads(done.stdout)["promise"]
-    made_of = audit(*made(), 1, at_least=0.9, confidence=0.99).promise.guarantee
-    assert (told["shift"], told["hits"]) == (pytest.approx(made_of.shift), list(made_of.hits))
-    assert "99 % sure, with a shift of" in html.unescape(page.read_text(encoding="utf-8"))
+    told = json.loads(done.stdout)
+    made_of = audit(*made(), 1, at_least=0.9, confidence=0.99).guarantee
+    assert told["shift"] == told["guarantee"]["shift"] == pytest.approx(made_of.shift)
+    assert told["guarantee"]["hits"] == list(made_of.hits)
+    assert "99 % confidence" in html.unescape(page.read_text(encoding="utf-8"))
     found = audit(*made(), 1, at_least=0.97, confidence=0.9)
-    lines, (*_, dot) = curve_records(found)
-    assert dot["point"] == "with the promised recall"
-    assert dot["recall"] == pytest.approx(found.promise.recall[0].value, abs=1e-5)
-    assert dot["accuracy"] == pytest.approx(found.promise.accuracy.value, abs=1e-5)
-    assert lines[-1]["recall"] >= dot["recall"], "the line goes on to the dot"
+    lines, (_, dot) = curve_records(found)
+    assert dot["recall"] == pytest.approx(found.by_class[1].recall.after.value, abs=1e-5)
+    assert dot["accuracy"] == pytest.approx(found.accuracy.after.value, abs=1e-5)
+    assert lines[-1]["recall"] >= dot["recall"], "the line reaches the dot"
     done = run(table, "--important", "stop", "--at-least", "95")
     assert isinstance(done.exception, InputError)
-    assert str(done.exception).startswith("--at-least 95 is not allowed; give a recall above 0 and below 1")
+    assert "--at-least 95" in str(done.exception)
+
+
+def test_two_words_after_one_option_get_a_hint(table):
+    done = run(table, "--important", "stop", "no entry")
+    assert isinstance(done.exception, InputError)
+    assert "--important stop --important 'no entry'" in str(done.exception)
 
 
 def test_the_terminal_and_the_page_say_the_groups(tmp_path, monkeypatch):
@@ -1079,38 +1251,43 @@ def test_the_terminal_and_the_page_say_the_groups(tmp_path, monkeypatch):
     found = audit(logits, labels, "stop", classes=CLASSES, groups=groups)
     one = found.by_class[1]
     text = " ".join(done.output.split())
-    low, high = one.before.interval
-    assert f"[{low:.3f}, {high:.3f}] ({one.before.hits}/{one.before.num} in {one.before.num_groups} groups) as" in text
-    assert f"/720 in {found.num_groups} groups) as it is" in text
+    before = one.recall.before
+    assert (
+        f"[{100 * before.low:.1f}, {100 * before.high:.1f}] ({before.hits}/{before.num} in {before.num_groups} groups)"
+        in text
+    )
+    assert f"/720 in {found.num_groups} groups)" in text
     assert max(map(len, done.output.splitlines())) <= 80
     assert [len(class_table(found, most).groups[0]) for most in (None, 4, 2)] == [4, 4, 2]
     told = [
         "of 4 classes that lose most are shown" in " ".join(class_table(found, most).notes) for most in (None, 4, 2)
     ]
     assert told == [False, False, True]
-    assert class_table(found).header == ("class", "rows", "groups", "recall", "95 %", "shifted", "change (points)")
+    assert class_table(found).header == ("class", "rows", "groups", "recall", "95 %", "after", "change (points)")
     assert [cell.text for cell in class_table(found).groups[0][0]][:3] == [
         "stop",
-        f"{one.before.num}",
-        f"{one.before.num_groups}",
+        f"{one.recall.before.num}",
+        f"{one.recall.before.num_groups}",
     ]
     page = html.unescape((tmp_path / "a.html").read_text(encoding="utf-8"))
     assert note(found) in page
-    assert "groups count as independent" in note(found)
+    assert "groups" in note(found)
     assert dict(facts(found, "s.csv", []))["groups"] == "120"
-    assert f"in {one.before.num_groups} groups)" in page
+    assert f"in {one.recall.before.num_groups} groups)" in page
     told = json.loads(run(file, "--important", "stop", "--group", "patient", "--json").stdout)
     assert (told["groups"], told["few_groups"]) == (120, [])
-    assert told["classes"][1]["before"]["groups"] == one.before.num_groups
+    assert told["classes"][1]["before"]["groups"] == one.recall.before.num_groups
     done = run(file, "--important", "stop", "--group", "patent")
-    assert "has no column 'patent' (--group); did you mean 'patient'" in str(done.exception)
+    assert "--group" in str(done.exception)
+    assert "did you mean 'patient'" in str(done.exception)
 
 
 def test_bad_options_are_refused(table):
     for words, said in (
         (["--important", "stop", "--out", "a.txt"], "must end in .html"),
-        (["--important", "stop", "--scores-are", "odds"], "--scores-are odds is unknown"),
-        (["--important", "stop", "--label-column", "lable"], "'lable' (--label-column); did you mean 'label'"),
+        (["--important", "stop", "--scores-are", "odds"], "--scores-are 'odds' is unknown"),
+        (["--important", "stop", "--label-column", "lable"], "did you mean 'label'"),
+        (["--important", "stop", "--max-accuracy-drop", "2"], "--max-accuracy-drop 2.0 is not allowed"),
         (["--important", "stop", "--out", "no/such/a.html"], "cannot be written"),
     ):
         done = run(table, *words)
@@ -1132,10 +1309,10 @@ def test_it_runs_without_torch(table):
 def test_the_curve_s_dots_are_what_was_judged(found):
     lines, dots = curve_records(found)
     assert [one["recall"] for one in lines] == sorted({one["recall"] for one in lines})
-    assert dots[0]["recall"] == round(found.by_class[1].before.value, 5)
-    assert dots[0]["accuracy"] == round(found.accuracy_before.value, 5)
-    assert dots[1]["recall"] == round(found.by_class[1].after.value, 5)
-    assert dots[1]["accuracy"] == round(found.accuracy_after.value, 5)
+    assert dots[0]["recall"] == round(found.by_class[1].recall.before.value, 5)
+    assert dots[0]["accuracy"] == round(found.accuracy.before.value, 5)
+    assert dots[1]["recall"] == round(found.by_class[1].recall.after.value, 5)
+    assert dots[1]["accuracy"] == round(found.accuracy.after.value, 5)
     assert len(lines) <= 400
     curve = found.curve
     for one in lines:
@@ -1144,39 +1321,25 @@ def test_the_curve_s_dots_are_what_was_judged(found):
     no_gain = audit(np.eye(4)[np.arange(80) % 4] * 9, np.arange(80) % 4, 1)
     assert no_gain.kind == "none"
     assert len(curve_records(no_gain)[1]) == 1
-    for at_least in (0.2, 0.99):  # kept as it is; not to be promised
-        dots = curve_records(audit(*made(), 1, at_least=at_least))[1]
-        assert [one["point"] for one in dots] == ["as it is", "with the shift"]
-    for shift in (no_gain.shift, 0.5):  # one that moves no row is none
-        told = answer(replace(no_gain, shift=shift)).sentence
-        assert told.startswith(
-            "No shift is shown to be free: on rows that it was not tuned on, none raised the recall of “1” "
-            "and kept the accuracy"
-        ), shift
+    for at_least, num_dots in ((0.2, 1), (0.99, 2)):  # kept as it is; not to be guaranteed
+        assert len(curve_records(audit(*made(), 1, at_least=at_least))[1]) == num_dots
+
+
+def test_nothing_to_gain_is_said():
+    scores = np.eye(4)[np.arange(80) % 4] * 9
+    found = audit(scores, np.arange(80) % 4, 1)
+    assert found.kind == "none"
+    assert "Nothing to gain for “1”" in answer(found).sentence
 
 
 def test_the_page_explains_its_words(found):
-    page = render(found, "scores.csv")
-    assert '<a href="#words">Words</a>' in page
-    section = page.split('<section id="words"')[1].split("</section>")[0]
-    told = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", section)
-    assert [name for name, _ in told] == [
-        "recall", "accuracy", "hits / n", "false alarm", "precision", "point", "shift", "score", "tuned, judged",
-        "[low, high], 95 %",
-    ]  # fmt: skip
-    meant = dict(told)
-    assert meant["false alarm"] == "one of the rows of no important class that is taken for one"
-    assert meant["shift"] == dict(WORDS)["shift"]
-    assert meant["recall"] == "of a class’s rows, the share that is found: called by that class"
-
-
-def test_only_words_that_the_page_has_are_explained():
     logits, labels = made(300)
     grouped = audit(logits, labels, [1, 2], groups=np.arange(300) // 2)
-    told = dict(page_words(grouped))
-    assert "group" not in dict(page_words(audit(logits, labels, 1)))
-    assert told["group"].startswith("rows that belong together")
-    assert told["recall"].endswith("called by that class; of several important classes the mean")
+    for one, has_groups in ((found, False), (grouped, True)):
+        section = render(one, "scores.csv").split('<section id="words"')[1].split("</section>")[0]
+        words = re.findall(r"<dt>(.*?)</dt><dd>.+?</dd>", section)
+        assert {"recall", "false alarm", "shift"} <= set(words)
+        assert ("group" in words) is has_groups
 
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "שלט", "a" * 150)

@@ -52,7 +52,7 @@ def test_promises_are_counted_on_fresh_rows_and_on_the_test_images_of_a_run(tmp_
 
 def test_audits_are_judged_by_what_their_shift_truly_gives(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["audit", "--tables", "6", "--rows", "1000"])
-    monkeypatch.setattr(auditing.parts, "NUM_FOLDS", 10)
+    monkeypatch.setattr(auditing.verdict, "NUM_FOLDS", 10)
     auditing.main()
     shown = [float(word.strip("()").replace(",", "")) for word in capsys.readouterr().out.splitlines()[3].split()]
 
@@ -65,9 +65,10 @@ def test_audits_are_judged_by_what_their_shift_truly_gives(capsys, monkeypatch):
         recall, accuracy = after[own].mean() - hit[own].mean(), after.mean() - hit.mean()
         true.append([100 * recall, 100 * accuracy, accuracy < -0.005])
         held.append([one.recall.low <= recall <= one.recall.high, recall < one.recall.low,
-                     one.accuracy.low <= accuracy <= one.accuracy.high, accuracy < one.accuracy.low])  # fmt: skip
+                     one.accuracy.change.low <= accuracy <= one.accuracy.change.high,
+                     accuracy < one.accuracy.change.low])  # fmt: skip
         called.append(one.kind == "gain")
-        told.append(one.accuracy.chance_of_fall(0.005))
+        told.append(one.drop.cdf(-0.005))
     assert 0 < sum(called) < 6, "the tables are to be of both kinds"
     gains = np.array(true)[called].mean(axis=0)
     chance = np.array(told)[called].mean()

@@ -1,7 +1,4 @@
-"""A model trained elsewhere, judged from a table of its scores: what its important classes could gain for free.
-
-No training, and no torch. Names are imported when they are first asked for.
-"""
+"""Judge a trained model from a table of its scores: no training, no torch."""
 
 from typing import TYPE_CHECKING
 

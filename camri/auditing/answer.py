@@ -1,278 +1,192 @@
-"""An audit in words and tables: what the terminal and the page show."""
+"""An audit in sentences and tables, for the terminal and the page."""
 
-import math
-
-from camri.auditing.result import FEWEST_GROUPS, Audit, Change, ClassResult, Promise, Rate
-from camri.auditing.verdict import FEWEST_ROWS
+from camri.auditing.result import Audit, ClassResult, Comparison, Estimate
+from camri.auditing.verdict import advised
 from camri.decision import PRIOR_ROWS
 from camri.report.answer import Answer
 from camri.report.table import BLANK, Cell, Table, cells, percent, points, span
-from camri.stats import FALL
+from camri.stats import FALL, FEWEST_GROUPS, FEWEST_ROWS
 from camri.text import quoted
 
 CLASSES_SHOWN = 60
 
 
 def answer(found: Audit) -> Answer:
-    """The audit in one sentence, with its details. Where a recall is asked for, whether it can be promised is first."""
-    if found.promise is None:
-        return Answer(found.kind, _sentence(found), (*_warnings(found), *_details(found)))
-    sentence, *use = _promised(found, found.promise)
-    kind = "none" if found.promise.guarantee.shift is None else "gain"
-    return Answer(kind, sentence, (*use, *_warnings(found), _sentence(found), *_details(found, "that shift")))
+    """The result in one sentence, then what to do and the evidence; all of the one rule that is advised."""
+    sentence, details = _sentence(found), list(_details(found))
+    if found.guarantee is None or found.is_guaranteed:
+        return Answer(found.kind, sentence, tuple(details))
+    refused = f"Cannot guarantee {_goal(found)}: {found.refusal}."
+    return Answer("none", refused, (sentence, *details))
+
+
+def _sentence(found: Audit) -> str:
+    own = [one for one in found.by_class if one.important]
+    names = _names(found)
+    if found.kind == "unknown":
+        now = "; ".join(f"recall of {quoted(one.name)} now: {share(one.recall.before)}" for one in own)
+        return f"Cannot tell: an important class has fewer than {FEWEST_ROWS} rows to tune on or to judge; {now}."
+    if found.kind == "gain":
+        recalls = ", ".join(f"{quoted(one.name)}: recall {_arrow(one.recall)}" for one in own)
+        return f"{recalls}; accuracy {_arrow(found.accuracy)}; false alarms {_arrow(found.false_alarms)}."
+    change = found.accuracy.change
+    assert change is not None
+    cost = f"recall {points(found.recall.value)}, accuracy {points(change.value)} percentage points"
+    if found.shift and found.recall.low > 0:
+        return f"No free gain for {names}: the best change of the decision costs accuracy ({cost})."
+    return f"Nothing to gain for {names}: no change of the decision raised recall without losing accuracy ({cost})."
+
+
+def _details(found: Audit) -> list[str]:
+    own = [one for one in found.by_class if one.important]
+    lines = []
+    if found.shift and (found.is_guaranteed or found.recall.low > 0):
+        lines.append(f"Change the decision: {how_to_use(found)}. No retraining needed.")
+    if found.guarantee is not None and found.is_guaranteed:
+        num = ", ".join(f"{num:,}" for num in found.guarantee.num)
+        kept = "" if found.shift else " The model has it without a change."
+        lines.append(f"Guaranteed: {_goal(found)}, calibrated on {num} rows.{kept}")
+    for name in found.few_groups:
+        lines.append(f"Fewer than {FEWEST_GROUPS} groups have {quoted(name)}: do not trust the intervals.")
+    if found.kind != "unknown" and (found.shift or not found.is_guaranteed):
+        comparisons = {
+            "recall": found.recall,
+            "accuracy": found.accuracy.change,
+            "false alarms": found.false_alarms.change,
+        }
+        changes = ", ".join(f"{name} {_span(change)}" for name, change in comparisons.items() if change is not None)
+        lines.append(f"Changes in percentage points: {changes}. Tuned on {found.tuned_on}.")
+    if found.kind == "gain" and not found.is_guaranteed:
+        drop, far = found.drop.cdf(0.0), found.drop.cdf(-FALL)
+        smaller = "factor" if found.scores_are == "probabilities" else "constant"
+        lines.append(
+            f"Accuracy drops with a probability of {100 * drop:.0f} %, by more than half a point with "
+            f"{100 * far:.0f} %. A smaller {smaller} is safer."
+        )
+    lines += [_class_line(one, precision, found) for one, precision in zip(own, found.precision, strict=True)]
+    lost = [one for one in found.by_class if one.recall.change is not None and one.recall.change.high < 0]
+    if lost and found.kind != "unknown":
+        names = ", ".join(f"{quoted(one.name)} {_span(one.recall.change)}" for one in lost if one.recall.change)
+        lines.append(f"Classes that lost recall (points): {names}.")
+    shown = found.kind != "unknown" and bool(found.shift)
+    for name, one in (("Accuracy", found.accuracy), ("False alarms, of all rows", found.false_alarms)):
+        lines.append(f"{name}: {share(one.before)}{f' → {share(one.after)}' if shown else ''}.")
+    return lines
+
+
+def _class_line(one: ClassResult, precision: Comparison, found: Audit) -> str:
+    before, after = one.recall.before, one.recall.after
+    is_changed = found.kind != "unknown" and bool(found.shift)
+    recall = f"{share(before)} → {share(after)}" if is_changed else share(before)
+    values = [one.value for one in (precision.before, *([precision.after] if is_changed else [])) if one.num]
+    shown = " → ".join(f"{100 * value:.1f} %" for value in values) or "none (never predicted)"
+    mistakes = ", ".join(f"{quoted(name)} ({count}×)" for name, count in one.mistaken_for)
+    missed = f"; misclassified before as {mistakes}" if mistakes else ""
+    return f"{quoted(one.name)}: recall {recall}; precision {shown}{missed}."
+
+
+def how_to_use(found: Audit) -> str:
+    """What to do in one's own code to decide as advised."""
+    number = f"{advised(found.shift, found.scores_are):.4g}"
+    if found.scores_are == "probabilities":
+        return f"multiply the probability of {_names(found)} by {number}, then predict the class with the largest"
+    return f"add {number} to the score of {_names(found)}, then predict the class with the largest"
 
 
 def note(found: Audit) -> str:
     """What the figures hold for."""
-    chance = f" The chance of a fall also counts what calibrated scores lead to expect, for {PRIOR_ROWS} rows."
-    chance = chance if found.kind == "gain" else ""
-    if found.num_groups is None:
-        return (
-            "The shift is tuned on rows other than those it is judged on. Rows count as independent: frames of one "
-            "film, or copies, are fewer than they look (then say which belong together, with --group). Intervals hold "
-            f"for rows like these.{chance}"
-        )
+    units = "rows" if found.num_groups is None else "groups"
+    alone = "" if units == "groups" else " If several rows show one patient, film or object, name them with --group."
+    prior = f" The chance of a drop also weighs what calibrated scores predict, as much as {PRIOR_ROWS} rows."
+    judged = "The figures are of rows that the shift was not tuned on."
+    if found.is_guaranteed:
+        judged, prior = "The figures are those of the advised shift on the judged rows.", ""
     return (
-        "The shift is tuned on groups other than those it is judged on. Rows of one group count for as many as they "
-        "are worth, by how alike they turned out; groups count as independent. Intervals hold for groups like these."
-        + chance
+        f"{judged} Intervals are 95 % and hold for new {units} like these, which count as independent.{alone}"
+        f"{prior if found.kind == 'gain' else ''}"
     )
 
 
-def _warnings(found: Audit) -> list[str]:
-    return [
-        f"Only {_groups(one.before)} with {quoted(one.name)} to judge: with fewer than {FEWEST_GROUPS} no interval is "
-        "to be trusted, wide as it may be."
-        for one in found.few_groups
-    ]
+def share(found: Estimate) -> str:
+    """A share in % with its interval and counts.
 
-
-def _sentence(found: Audit) -> str:
-    names = " and ".join(quoted(name) for name in found.important)
-    gains = f"recall {change(found.recall)} points, accuracy {change(found.accuracy)} points"
-    if found.kind == "unknown":
-        now = "; ".join(f"{quoted(one.name)} {rate(one.before)}" for one in found.by_class if one.important)
-        return (
-            f"Too few rows to say anything about a shift: an important class has fewer than {FEWEST_ROWS} to tune on "
-            f"or to judge. Recall as it is: {now}."
-        )
-    shift = f"{found.shift:+.3g}"
-    if found.kind == "gain":
-        falls, far = found.accuracy.chance_of_fall(), found.accuracy.chance_of_fall(FALL)
-        return (
-            f"A shift of {shift} finds more of {names}: {gains}; the chance that accuracy falls is {falls:.0%}, by "
-            f"more than half a point {far:.0%}."
-        )
-    if found.shift == 0 or (found.recall.gained == found.recall.lost == 0):
-        return (
-            f"No shift is shown to be free: on rows that it was not tuned on, none raised the recall of {names} and "
-            f"kept the accuracy ({gains})."
-        )
-    if found.recall.low > 0:
-        return f"No shift is free: the best, {shift}, finds more of {names} but costs accuracy: {gains}."
-    return f"No free gain is shown for {names}: with the best shift, {shift}, {gains}."
-
-
-def _promised(found: Audit, promise: Promise) -> list[str]:
-    """Whether the recall can be promised, and how to use the shift that it takes."""
-    made, units = promise.guarantee, "rows" if found.num_groups is None else "groups"
-    names = " and ".join(quoted(name) for name in found.important)
-    asked = (
-        f"a recall of {made.at_least:g} or more of {names} on new {units} like these, {100 * made.confidence:g} % sure"
-    )
-    if made.shift is not None:
-        recall = ", ".join(f"{one.hits}/{one.num}" for one in promise.recall)
-        reached = f"recall {recall}, accuracy {rate(promise.accuracy)}"
-        precision = "" if promise.precision is None else f", precision {promise.precision:.3f}"
-        given = f"{precision}, false alarms {alarms(promise.false_alarms)}"
-        if not made.shift:
-            return [f"Promised: {asked}, as the model is, without a shift: {reached}{given}."]
-        cost = points(promise.accuracy.value - found.accuracy_before.value)
-        return [
-            f"Promised: {asked}, with a shift of {made.shift:+.3g}: {reached}, {cost} points{given}.",
-            how_to_use(found, made.shift),
-        ]
-    few = [
-        f"{quoted(name)} has {num:,}"
-        for name, num in zip(found.important, made.num_units, strict=True)
-        if num < made.fewest
-    ]
-    if few:
-        return [
-            f"Cannot be promised: {asked}. That takes {made.fewest:,} {units} of a class at least; {', '.join(few)}."
-        ]
-    most = ", ".join(f"{hits}/{num}" for hits, num in zip(made.hits, made.num, strict=True))
-    return [
-        f"Cannot be promised: {asked}. Even the largest shift finds only {most}: the rest are taken for another "
-        "important class."
-    ]
-
-
-def _details(found: Audit, shift: str = "the shift") -> list[str]:
-    own = [one for one in found.by_class if one.important]
-    if found.kind == "unknown":
-        return [
-            *(f"{quoted(one.name)}{_missed(one, ': missed')}." for one in own if one.mistaken_for),
-            f"Accuracy as it is: {rate(found.accuracy_before)}.",
-            f"False alarms as it is: {alarms(found.alarms.before)}; precision {_precisions(found, after=False)}.",
-        ]
-    lines = [
-        f"{quoted(one.name)}: recall {rate(one.before)} as it is, {rate(one.after)} with {shift}"
-        f"{_missed(one, '; missed')}."
-        for one in own
-    ]
-    lines.append(f"Accuracy: {rate(found.accuracy_before)} as it is, {rate(found.accuracy_after)} with {shift}.")
-    more = found.alarms.change
-    lines.append(
-        f"False alarms: {alarms(found.alarms.before)} as it is, {alarms(found.alarms.after)} with {shift}, "
-        f"{span(more.estimate, more.low, more.high, decimals=2)}; precision {_precisions(found)}."
-    )
-    if found.shift and found.recall.low > 0:
-        what = "it" if found.promise is None else f"the shift of {found.shift:+.3g} instead"
-        lines.append(f"{how_to_use(found, found.shift, what)} A smaller shift is safer.")
-    lines.append(f"Tuned on {found.tuned_on}.")
-    return lines
-
-
-def how_to_use(found: Audit, shift: float, what: str = "it") -> str:
-    """What to do with a shift in one's own code. Figures are rounded up: a smaller shift may break a promise."""
-    names = " and ".join(quoted(name) for name in found.important)
-    if found.scores_are == "probabilities":
-        odds = _round_up(math.exp(shift))
-        return f"To use {what}: multiply the probability of {names} by {odds}, then take the largest."
-    return f"To use {what}: add {_round_up(shift)} to the score of {names}, then take the largest."
-
-
-def _round_up(value: float) -> str:
-    """Four digits, never less than the value, which is above 0.
-
-    >>> _round_up(2.29341), _round_up(0.0012), _round_up(1234567.0)
-    ('2.294', '0.0012', '1.235e+06')
-    """
-    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-    steps = round(value / unit)
-    return f"{(steps if steps * unit >= value else steps + 1) * unit:.4g}"
-
-
-def _missed(one: ClassResult, how: str) -> str:
-    if not one.mistaken_for:
-        return ""
-    told = ", ".join(f"{quoted(name)} {count}" for name, count in one.mistaken_for)
-    return f"{how}, it is called {told}"
-
-
-def rate(found: Rate) -> str:
-    """A share with its interval and counts.
-
-    >>> rate(Rate(8, 10)), rate(Rate(8, 10, num_groups=4, effect=2.0))
-    ('0.800 [0.490, 0.943] (8/10)', '0.800 [0.376, 0.964] (8/10 in 4 groups)')
+    >>> from camri.auditing.result import share_of
+    >>> import numpy as np
+    >>> share(share_of(np.arange(10) < 8)), share(share_of(np.zeros(0, dtype=bool)))
+    ('80.0 % [49.0, 94.3] (8/10)', '– (0/0)')
     """
     if not found.num:
         return f"{BLANK} (0/0)"
-    low, high = found.interval
-    groups = "" if found.num_groups is None else f" in {_groups(found)}"
-    return f"{found.value:.3f} [{low:.3f}, {high:.3f}] ({found.hits}/{found.num}{groups})"
+    groups = "" if found.num_groups is None else f" in {found.num_groups:,} group{'s' * (found.num_groups != 1)}"
+    ends = f"[{100 * found.low:.1f}, {100 * found.high:.1f}]"
+    return f"{100 * found.value:.1f} % {ends} ({found.hits}/{found.num}{groups})"
 
 
-def alarms(found: Rate) -> str:
-    """False alarms in a hundred of all rows, with their interval and counts.
-
-    >>> alarms(Rate(8, 1000)), alarms(Rate(8, 1000, num_groups=100, effect=2.0))
-    ('0.80 [0.41, 1.57] in a hundred (8/1000)', '0.80 [0.31, 2.04] in a hundred (8/1000 in 100 groups)')
-    """
-    low, high = found.interval
-    groups = "" if found.num_groups is None else f" in {_groups(found)}"
-    share, ends = percent(found.value), f"[{percent(low)}, {percent(high)}]"
-    return f"{share} {ends} in a hundred ({found.hits}/{found.num}{groups})"
+def _goal(found: Audit) -> str:
+    assert found.guarantee is not None
+    units = "rows" if found.num_groups is None else "groups"
+    recall, sure = (f"{100 * value:g} %" for value in (found.guarantee.at_least, found.guarantee.confidence))
+    return f"a recall of at least {recall} of {_names(found)} on new {units} like these, with {sure} confidence"
 
 
-def _precisions(found: Audit, after: bool = True) -> str:
-    """Of each important class as it is, and with the shift."""
-
-    def told(one: Rate) -> str:
-        return f"{one.value:.3f} ({one.hits}/{one.num})" if one.num else "none (never predicted)"
-
-    return ", ".join(
-        f"of {quoted(name)} " + " → ".join(map(told, pair if after else pair[:1]))
-        for name, pair in zip(found.important, found.alarms.precision, strict=True)
-    )
+def _names(found: Audit) -> str:
+    return " and ".join(quoted(name) for name in found.important)
 
 
-def _groups(found: Rate) -> str:
-    return "1 group" if found.num_groups == 1 else f"{found.num_groups:,} groups"
+def _arrow(one: Comparison) -> str:
+    return f"{100 * one.before.value:.1f} % → {100 * one.after.value:.1f} %"
 
 
-def change(found: Change) -> str:
-    """A change in points with its 95 % interval."""
-    return span(found.estimate, found.low, found.high)
+def _span(change: Estimate) -> str:
+    return span(change.value, change.low, change.high)
 
 
 def class_table(found: Audit, most: int | None = None) -> Table:
-    """Every class's recall as it is and with the shift: the important ones first, then those that lose most."""
-    order = sorted(found.by_class, key=lambda one: (not one.important, one.change.estimate if one.change else 1.0))
-    header = ["class", "rows", "recall", "95 %"]
-    notes = ["95 %: Wilson’s interval."]
-    if found.kind != "unknown":  # nothing is said about a shift of too few rows
-        header += ["shifted", "change (points)"]
-        notes = ["95 %: Wilson’s interval. The change is on the same rows, so its interval is narrower."]
+    """Every class's recall before and after: the important ones first, then those that lose most."""
+    changes = {one.name: one.recall.change for one in found.by_class}
+    order = sorted(found.by_class, key=lambda one: (not one.important, getattr(changes[one.name], "value", 1.0)))
+    header, notes = ["class", "rows", "recall", "95 %"], ["95 %: Wilson interval."]
+    if found.kind != "unknown" and found.shift:
+        header += ["after", "change (points)"]
+        notes = ["95 %: Wilson interval. The change is on the same rows, so its interval is narrower."]
     if found.num_groups is not None:
         header.insert(2, "groups")
-        notes.append("Rows in groups count for as many as they are worth.")
-    rows = [_row(one)[: len(header)] for one in order[:most]]
-    if found.promise is not None and found.kind != "unknown":
-        notes.append(f"Shifted by {found.shift:+.3g}, not by what the promise takes.")
-    if len(rows) < len(order):
+    if most is not None and most < len(order):
         notes.append(f"The {most} of {len(order)} classes that lose most are shown.")
-    return Table(
-        caption="Recall of every class",
-        header=tuple(header),
-        groups=(tuple(rows),),
-        records=tuple(found.to_json()["classes"]),
-        notes=tuple(notes),
-    )
+    rows = [_row(one)[: len(header)] for one in order[:most]]
+    records = tuple(found.to_json()["classes"])
+    return Table("Recall of every class", tuple(header), (tuple(rows),), records, tuple(notes))
 
 
 def _row(one: ClassResult) -> tuple[Cell, ...]:
-    groups = () if one.before.num_groups is None else (f"{one.before.num_groups:,}",)
-    if one.change is None:
+    before, after, change = one.recall.before, one.recall.after, one.recall.change
+    groups = () if before.num_groups is None else (f"{before.num_groups:,}",)
+    if change is None:
         return cells(one.name, "0", *groups, BLANK, BLANK, BLANK, BLANK)
-    low, high = one.before.interval
-    texts = (
-        one.name,
-        f"{one.before.num:,}",
-        *groups,
-        f"{one.before.value:.3f}",
-        f"{low:.3f}–{high:.3f}",
-        f"{one.after.value:.3f}",
-        change(one.change),
-    )
-    return tuple(Cell(text, bold=one.important) for text in texts)
+    shares = f"{before.value:.3f}", f"{before.low:.3f}–{before.high:.3f}", f"{after.value:.3f}", _span(change)
+    return tuple(Cell(text, bold=one.important) for text in (one.name, f"{before.num:,}", *groups, *shares))
 
 
 def price_table(found: Audit) -> Table | None:
     """What more recall costs; None where there is no more, or too few rows to say."""
     if not found.prices or found.kind == "unknown":
         return None
-    now = found.accuracy_before.value
+    now = found.accuracy.before.value
+    rows = tuple(
+        cells(
+            f"{one.recall:.3f}",
+            f"{one.shift:+.3g}",
+            f"{one.accuracy:.3f}",
+            points(one.accuracy - now),
+            percent(one.false_alarms),
+            BLANK if one.precision is None else f"{one.precision:.3f}",
+        )
+        for one in found.prices
+    )
     return Table(
-        caption="What more recall costs",
-        header=("recall", "shift", "accuracy", "its change (points)", "false alarms", "precision"),
-        groups=(
-            tuple(
-                cells(
-                    f"{one.recall:.3f}",
-                    f"{one.shift:+.3g}",
-                    f"{one.accuracy:.3f}",
-                    points(one.accuracy - now),
-                    percent(one.false_alarms),
-                    BLANK if one.precision is None else f"{one.precision:.3f}",
-                )
-                for one in found.prices
-            ),
-        ),
-        records=tuple(vars(one) for one in found.prices),
-        notes=(
-            "Points of the curve, that of the highest accuracy first, picked on the rows they are shown for: on new "
-            "rows they cost a little more. False alarms: in a hundred of all rows.",
-        ),
+        "What more recall costs",
+        ("recall", "shift", "accuracy", "its change (points)", "false alarms (%)", "precision"),
+        (rows,),
+        tuple(vars(one) for one in found.prices),
+        ("The most accurate point of the curve, then one for each recall; on new rows they cost a little more.",),
     )

@@ -1,7 +1,4 @@
-"""Scores as people have them -> checked logits, and all that a shift can change, in full precision.
-
-A file of scores and labels -> arrays: CSV, TSV, parquet or npz, with the columns as people call them.
-"""
+"""Read and check a table of scores: CSV, TSV, parquet or npz, with the usual names of columns."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -19,28 +16,44 @@ from camri.metrics import Array, Scores, condense
 from camri.text import listed, name_rows
 
 KINDS = ("logits", "probabilities")
-SUM_SLACK = 0.05  # probabilities of a row add up to 1, as far as tables are rounded: ten to two digits miss it so far
+SUM_SLACK = 0.05  # the sum of probabilities may miss 1 by this, or by what their decimals explain
+LARGEST_SCORE = 1e100  # squares and differences of scores must stay finite
 
 
 @dataclass(frozen=True, eq=False)
 class Checked:
-    """Scores that can be audited: logits float64 (N, C), labels int64 (N,), class names, important class indices.
+    """Scores that can be audited: values and logits float64 (N, C), labels int64 (N,), important class indices.
 
-    kind: what the scores were; percentages are probabilities. Of probabilities the logits are the logarithms.
-    groups: int64 (N,), places in group_names, where rows come in groups.
+    kind: "logits" or "probabilities"; percentages are probabilities. values: the scores, percentages divided by 100.
+    logits: of probabilities the logarithms. largest_factor: the most a probability can be multiplied by in its own
+    precision. groups: int64 (N,), indices into group_names; None where rows are independent.
     """
 
+    values: Array
     logits: Array
     labels: Array
     classes: tuple[str, ...]
     important: tuple[int, ...]
     kind: str
+    largest_factor: float
     groups: Array | None = None
     group_names: tuple[str, ...] = ()
 
     def groups_of(self, rows: Array) -> Array | None:
-        """The groups of some rows; None where rows come in none."""
+        """The groups of some rows; None where rows are independent."""
         return None if self.groups is None else self.groups[rows]
+
+    def condense(self) -> Scores:
+        """The scores as the audit sweeps them.
+
+        No factor lifts a probability of 0, or one that would need a factor beyond `largest_factor`: its lead is −inf.
+        """
+        scores = exact(self.logits, self.labels, self.important)
+        if self.kind == "logits":
+            return scores
+        own = self.values[:, list(self.important)]
+        is_stuck = (own == 0) | (scores.lead < -np.log(self.largest_factor))
+        return replace(scores, lead=np.where(is_stuck, -np.inf, scores.lead))
 
 
 def check(
@@ -51,49 +64,107 @@ def check(
     kind: str | None,
     groups: ArrayLike | None = None,
 ) -> Checked:
-    """The scores with what belongs to them; wrong shapes, values and names are refused."""
-    values = _numbers(scores)
-    names = tuple(map(str, range(values.shape[1]))) if classes is None else tuple(str(name) for name in classes)
-    if len(names) != values.shape[1] or len(set(names)) < len(names):
-        raise InputError(
-            f"{len(names)} class names {names[:5]} for {values.shape[1]} columns; give different ones, one each"
-        )
-    for name in names:
-        if not name.isprintable():
-            raise InputError(f"class name {name!a} is not printable text; rename it")
-    codes = encode_labels(np.asarray(labels), names)
-    if codes.shape != values.shape[:1]:
-        raise InputError(f"{len(values):,} rows of scores and {len(codes):,} labels do not fit; give one label a row")
-    wanted = [important] if isinstance(important, (str, int)) else list(important)
-    chosen = sorted({_class_index(one, names) for one in wanted})
-    if not chosen or len(chosen) == len(names):
-        raise InputError(f"{len(chosen)} of {len(names)} classes are important; name at least one and not all")
+    """Check scores, labels and names against each other; wrong shapes, values and names are refused."""
     if kind is not None and kind not in KINDS:
         raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}", argument="kind")
-    if kind != "logits" and _are_probabilities(values / 100):
-        values = values / 100
-    found = kind or ("probabilities" if _are_probabilities(values) else "logits")
-    logits = _logarithms(values) if found == "probabilities" else values
-    if groups is None:
-        return Checked(logits, codes, names, tuple(chosen), found)
-    group_names, places = encode_groups(np.asarray(groups), len(values))
-    return Checked(logits, codes, names, tuple(chosen), found, places, group_names)
+    given = np.asarray(scores)
+    if given.ndim != 2 or given.shape[1] < 2 or not len(given) or given.dtype.kind not in "fiub":
+        raise InputError(
+            f"scores of shape {given.shape} and type {given.dtype} are not allowed; give numbers (N, C)", "scores"
+        )
+    num_classes = given.shape[1]
+    names = tuple(map(str, range(num_classes) if classes is None else classes))
+    if len(names) != num_classes or len(set(names)) < len(names):
+        wrong = f"{len(names)} class names {names[:5]} for {num_classes} columns"
+        raise InputError(f"{wrong}; give different ones, one each", argument="classes")
+    if unprintable := [name for name in names if not name.isprintable()]:
+        raise InputError(f"class name {unprintable[0]!a} is not printable text; rename it", argument="classes")
+    codes = encode_labels(np.asarray(labels), names)
+    if len(codes) != len(given):
+        raise InputError(f"{len(given):,} rows of scores and {len(codes):,} labels do not fit; give one label a row")
+    wanted = [important] if isinstance(important, (str, int)) else list(important)
+    chosen = sorted({_class_index(name, names) for name in wanted})
+    if not chosen or len(chosen) == num_classes:
+        wrong = f"{len(chosen)} of {num_classes} classes are important"
+        raise InputError(f"{wrong}; name at least one and not all", argument="important")
+    values = given.astype(np.float64)
+    _refuse(~(np.abs(values) <= LARGEST_SCORE), values, names, "Give finite scores, or remove the rows", "score")
+    shares = _as_probabilities(values, kind, names)
+    group_names, places = ((), None) if groups is None else encode_groups(np.asarray(groups), len(given))
+    return Checked(
+        values=values if shares is None else shares,
+        logits=values if shares is None else _logarithms(shares),
+        labels=codes,
+        classes=names,
+        important=tuple(chosen),
+        kind="logits" if shares is None else "probabilities",
+        largest_factor=1e300 if given.dtype.itemsize > 4 or given.dtype.kind != "f" else 1e38,
+        groups=places,
+        group_names=group_names,
+    )
+
+
+def _as_probabilities(values: Array, kind: str | None, names: Sequence[str]) -> Array | None:
+    """The scores as probabilities; None where they are logits.
+
+    They are probabilities or percentages where most rows are; a row that is not is then refused, not read as logits.
+    """
+    if kind == "logits":
+        return None
+    remedy = "Probabilities lie between 0 and 1 and sum to 1; for raw scores give kind=logits"
+    for shares in (values, values / 100):
+        is_outside = (shares < 0) | (shares > 1)
+        total, decimals = shares.sum(axis=1), num_decimals(shares)
+        slack = max(SUM_SLACK, 0.501 * shares.shape[1] * 10.0**-decimals if decimals else 0.0)
+        fits = ~is_outside.any(axis=1) & (np.abs(total - 1) < slack)
+        if fits.all():
+            return shares
+        if fits.mean() > 0.5:
+            _refuse(is_outside, values, names, remedy)
+            if kind is None:
+                row = int(np.flatnonzero(~fits)[0])
+                raise InputError(f"row {row}: the probabilities sum to {total[row]:g}. {remedy}", argument="kind")
+    if kind is None:
+        return None
+    _refuse((values < 0) | (values > 1), values, names, remedy)
+    return values
+
+
+def num_decimals(values: Array) -> int | None:
+    """How many decimals the values are rounded to; None where there are more than eight.
+
+    >>> num_decimals(np.array([0.25, 0.5])), num_decimals(np.array([1 / 3]))
+    (2, None)
+    """
+    some = values[:10_000]
+    return next((num for num in range(9) if np.allclose(some, some.round(num), rtol=0, atol=1e-12)), None)
+
+
+def _refuse(is_wrong: Array, values: Array, names: Sequence[str], remedy: str, what: str = "p") -> None:
+    """Refuse the table if any score (N, C) is wrong; name the first."""
+    if is_wrong.any():
+        row, column = np.argwhere(is_wrong)[0].tolist()
+        num_rows = int(is_wrong.any(axis=1).sum())
+        many = "" if num_rows == 1 else f" ({num_rows:,} of {len(values):,} rows are like this)"
+        shown = f"{what}({names[column]}) = {values[row, column]:g}"
+        raise InputError(f"row {row}: {shown}{many}. {remedy}", argument="scores" if what == "score" else "kind")
+
+
+def _logarithms(shares: Array) -> Array:
+    """log p; a probability of 0 counts as half the smallest one in the table, for calibration and the best other."""
+    least = max(shares[shares > 0].min() / 2, np.finfo(np.float64).smallest_subnormal)
+    return np.log(np.maximum(shares, least))
 
 
 def encode_groups(groups: Array, num: int) -> tuple[tuple[str, ...], Array]:
-    """The groups' names as they first appear, and int64 (N,) places in them; a row without one is refused.
+    """The groups' names as they first appear, and int64 (N,) indices into them; a row without one is refused.
 
     >>> encode_groups(np.array(["eve", "adam", "eve"]), 3)
     (('eve', 'adam'), array([0, 1, 0]))
     """
     if groups.shape != (num,):
         raise InputError(f"{num:,} rows and groups of shape {groups.shape} do not fit; give one group a row")
-    texts = [_text(group) for group in groups.tolist()]
-    if missing := [row for row, text in enumerate(texts) if not text]:
-        raise InputError(
-            f"the group of {name_rows(missing, num)} is missing; fill it in, with a name of its own where the row "
-            "stands alone, or remove the row"
-        )
+    texts = _texts(groups, "group", "fill it in, with a name of its own where the row stands alone, or remove the row")
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     return tuple(places), np.array([places[text] for text in texts], dtype=np.int64)
 
@@ -105,27 +176,34 @@ def encode_labels(labels: Array, classes: Sequence[str]) -> Array:
     ([1, 0], [1, 0])
     """
     if labels.ndim != 1:
-        raise InputError(f"labels of shape {labels.shape} are not allowed; give one class a row")
-    texts = [_text(label) for label in labels.tolist()]
-    if missing := [row for row, text in enumerate(texts) if not text]:
-        raise InputError(f"the label of {name_rows(missing, len(texts))} is missing; fill it in or remove the row")
-    index = {name: place for place, name in enumerate(classes)}
-    if all(text in index for text in texts):
-        return np.array([index[text] for text in texts], dtype=np.int64)
+        raise InputError(f"labels of shape {labels.shape} are not allowed; give one class a row", argument="labels")
+    texts = _texts(labels, "label", "fill it in or remove the row")
+    if (codes := _codes(texts, classes)) is None:
+        unknown = next(text for text in texts if text not in classes)
+        raise InputError(f"label {unknown!r} is not a class; {closest(unknown, classes)}, or numbers from 0")
+    return codes
+
+
+def _codes(texts: Sequence[str], classes: Sequence[str]) -> Array | None:
+    """Class indices of labels that are all names or all indices; None where some are neither."""
+    names = {name: place for place, name in enumerate(classes)}
     numbers = {text: place for place in range(len(classes)) for text in (str(place), f"{place}.0")}
-    if all(text in numbers for text in texts):
-        return np.array([numbers[text] for text in texts], dtype=np.int64)
-    unknown = next(text for text in texts if text not in index)
-    raise InputError(f"label {unknown!r} is not a class; {closest(unknown, classes)}, or numbers from 0")
+    for index in (names, numbers):
+        if all(text in index for text in texts):
+            return np.array([index[text] for text in texts], dtype=np.int64)
+    return None
 
 
-def _text(label: object) -> str:
-    """A label's text; a whole number that came as a float ("3.0") is the whole number."""
-    if label is None or label != label:
-        return ""
-    if isinstance(label, float) and label.is_integer():
-        return str(int(label))
-    return str(label).strip()
+def _texts(values: Array, what: str, remedy: str) -> list[str]:
+    """Labels or groups as text; a whole number that came as a float ("3.0") is the whole number."""
+    texts = []
+    for value in values.tolist():
+        is_missing = value is None or value != value
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        texts.append("" if is_missing else str(whole).strip())
+    if missing := [row for row, text in enumerate(texts) if not text]:
+        raise InputError(f"the {what} of {name_rows(missing, len(texts))} is missing; {remedy}")
+    return texts
 
 
 def _class_index(wanted: str | int, classes: tuple[str, ...]) -> int:
@@ -135,41 +213,6 @@ def _class_index(wanted: str | int, classes: tuple[str, ...]) -> int:
         return int(wanted)
     hint = one_by_one(wanted, classes) or closest(wanted, classes)
     raise InputError(f"important={wanted!r} is not a class; {hint}", argument="important")
-
-
-def _numbers(scores: ArrayLike) -> Array:
-    values = np.asarray(scores)
-    if values.ndim != 2 or values.shape[1] < 2 or not len(values) or values.dtype.kind not in "fiub":
-        raise InputError(
-            f"scores of shape {values.shape} and type {values.dtype} are not allowed; give numbers (N, C), a row for "
-            "each input and a column for each class"
-        )
-    values = values.astype(np.float64)
-    wrong = np.argwhere(~np.isfinite(values))
-    if len(wrong):
-        row, column = wrong[0].tolist()
-        num_rows = len(np.unique(wrong[:, 0]))
-        raise InputError(
-            f"the score in row {row}, column {column} is {values[row, column]}; {num_rows:,} of {len(values):,} rows "
-            "have such scores: fill them in or remove the rows"
-        )
-    return values
-
-
-def _are_probabilities(values: Array) -> bool:
-    return bool(values.min() >= 0 and values.max() <= 1 and (np.abs(values.sum(axis=1) - 1) < SUM_SLACK).all())
-
-
-def _logarithms(values: Array) -> Array:
-    if values.min() < 0 or values.max() > 1:
-        raise InputError(
-            f"probabilities lie between 0 and 1, and these between {values.min():g} and {values.max():g}; "
-            "say kind='logits' (--scores-are logits)",
-            argument="kind",
-        )
-    # A probability that was rounded to 0 is less than the smallest one that is shown.
-    least = values[values > 0].min() / 2
-    return np.log(np.maximum(values, least))
 
 
 def exact(logits: Array, labels: Array, important: tuple[int, ...]) -> Scores:
@@ -183,13 +226,8 @@ def exact(logits: Array, labels: Array, important: tuple[int, ...]) -> Scores:
 
 def rows_of(scores: Scores, rows: Array) -> Scores:
     """The scores of some rows."""
-    return Scores(
-        labels=scores.labels[rows],
-        important=scores.important,
-        lead=scores.lead[rows],
-        rest_right=scores.rest_right[rows],
-        rest_spread=scores.rest_spread[rows],
-    )
+    names = ("labels", "lead", "rest_right", "rest_spread")
+    return replace(scores, **{name: getattr(scores, name)[rows] for name in names})
 
 
 SCORES = ("scores", "logits", "probabilities", "probs", "predictions")
@@ -197,15 +235,15 @@ LABELS = ("labels", "label", "y", "y_true", "target", "targets")
 NAMES = ("classes", "class_names", "names")
 SPLITS = ("split", "splits", "part")
 GROUPS = ("groups", "group", "track")
-# What may stand before a class's name in the name of its column: p:stop (camri predict), logit_stop, score.stop …
+# What may stand before a class's name in the name of its column: p:stop (camri predict), proba_stop, score.stop …
 PREFIXES = tuple(
-    f"{word}{sign}" for word in ("p", "prob", "probability", "logit", "logits", "score") for sign in ":_.-"
+    f"{word}{sign}" for word in ("p", "prob", "proba", "probability", "logit", "logits", "score") for sign in ":_.-"
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Scores float (N, C), labels (N,) as they stand in the file, class names, the split and the group of each row."""
+    """A table as read: scores float (N, C), labels (N,), class names, the split and the group of each row."""
 
     scores: Array
     labels: Array
@@ -220,12 +258,12 @@ def read_scores(
     split_column: str | None = None,
     group_column: str | None = None,
 ) -> Scored:
-    """The scores in a table: a column of labels, one of numbers for each class, perhaps ones with val and test, groups.
+    """Read a table of scores: a column of labels and one of numbers for each class.
 
-    A class's column has its name, alone or behind p:, prob_, logit_, score_ and the like. Other columns may stand in
-    the table where these have such a beginning; otherwise every column of numbers is a class's. In an .npz the arrays
-    are called scores (or logits, probabilities), labels, and where they are there classes, split and groups. A column
-    of whole numbers or text called group, groups or track has the groups, unless group_column says another.
+    A class's column has its name, alone or after p:, prob_, proba_, logit_, score_ and the like. If columns have such a
+    prefix, other columns are ignored; otherwise every column of numbers is a class's. In an .npz the arrays are called
+    scores (or logits, probabilities) and labels, and may be joined by classes, split and groups. A column of whole
+    numbers or text called group, groups or track has the groups, unless group_column names another.
     """
     file = Path(path)
     if not file.is_file():
@@ -237,10 +275,8 @@ def read_scores(
     table = tables.read_table(file, {label_column, split_column, group_column})
     label = tables.role(table, "label", label_column, str(file))
     if label is None:
-        raise InputError(
-            f"{file} has no label column among {listed(table.column_names)}; name it with label_column= "
-            "(--label-column)"
-        )
+        columns = listed(table.column_names)
+        raise InputError(f"{file} has no label column among {columns}; name it", argument="label_column")
     labels = tables.to_numpy(table.column(label))
     part = tables.role(table, "split", split_column, str(file), tables.is_text_type)
     split = None if part is None else tuple(to_splits(table.column(part).to_pylist(), f"{file}, column {part!r}"))
@@ -278,11 +314,12 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
             f"{where} has {len(numbers)} columns of numbers beside its labels{''.join(others[:1])}; give one for each "
             "class, named after it; of two classes both, where one has the probability p, 1 − p for the other"
         )
+    texts = _texts(labels, "label", "fill it in or remove the row")
     known = {str(label).strip() for label in labels.tolist()}
     used = _called(numbers, known)
     classes = tuple(used.values())
-    if not _fit(labels, classes):
-        unknown = next(str(label) for label in labels.tolist() if str(label).strip() not in classes)
+    if _codes(texts, classes) is None:
+        unknown = next(text for text in texts if text not in classes)
         raise InputError(
             f"{where}: label {unknown!r} is no column; {closest(unknown, classes)}; call each class's column by its "
             "name, alone or as p:NAME, or give labels as numbers from 0"
@@ -290,7 +327,7 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
     if strays := _strays(table, used, known):
         raise InputError(
             f"{where}: column {strays[0]!r} holds whole numbers, and no label is called that, so these are no class's "
-            "scores; drop it, or, where it says what rows belong together, name it with group_column= (--group)"
+            "scores; drop it, or, if it says which rows belong together, name it with group_column= (--group)"
         )
     return list(used), classes
 
@@ -319,16 +356,6 @@ def _strays(table: Any, used: Mapping[str, str], known: Set[str]) -> list[str]:
     return [name for name, found in ranges.items() if (found["min"] or 0) < 0 or (found["max"] or 0) > 1]
 
 
-def _fit(labels: Array, classes: Sequence[str]) -> bool:
-    try:
-        encode_labels(labels, classes)
-    except InputError as error:
-        if "is missing" in str(error):
-            raise
-        return False
-    return True
-
-
 def _from_lists(column: Any, where: str) -> Array:
     if not tables.is_number_type(column.type.value_type):
         raise InputError(f"{where} holds lists of {column.type.value_type}; scores are lists of numbers")
@@ -337,16 +364,16 @@ def _from_lists(column: Any, where: str) -> Array:
     return scores.astype(np.float64)
 
 
-def _from_arrays(file: Path, *told: str | None) -> Scored:
-    """The scores in an .npz; the arrays of labels, splits and groups may be told by name."""
+def _from_arrays(file: Path, *given: str | None) -> Scored:
+    """The scores in an .npz; `given` are the names of the arrays of labels, splits and groups, None where usual."""
     arrays = read_npz(file)
-    for name in told:
+    for name in given:
         if name is not None and name not in arrays:
             raise InputError(f"{file} has no array {name!r}; {closest(name, arrays)}")
     scores, names = (_first(arrays, words) for words in (SCORES, NAMES))
     labels, split, groups = (
         _first(arrays, words) if name is None else arrays[name]
-        for name, words in zip(told, (LABELS, SPLITS, GROUPS), strict=True)
+        for name, words in zip(given, (LABELS, SPLITS, GROUPS), strict=True)
     )
     if scores is None or labels is None or scores.ndim != 2:
         shown = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "nothing"

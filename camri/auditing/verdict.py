@@ -1,31 +1,32 @@
-"""Logits -> probabilities that rows bear out: a slope for all logits and a constant for the important classes.
+"""Audit a trained model from its scores: what a shift of its important classes would gain, and how sure that is.
 
-Which rows tune a shift and which judge it: whole groups on one side, every class on both.
-
-Scores and labels -> what the important classes' recall is, what a shift would add for free, and how sure that is.
+A shift is tuned on some rows and judged on others: whole groups on one side, every class on both. What it will do to
+accuracy is predicted from calibrated scores as well as counted.
 """
 
 import heapq
+import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
-from camri.auditing.result import Alarms, Audit, ClassResult, Price, Promise, Rate, compare_rows
-from camri.auditing.scores import Checked, check, exact, rows_of
+from camri.auditing.result import Audit, ClassResult, Comparison, Price, change_of, expect, share_of
+from camri.auditing.scores import Checked, check, num_decimals, rows_of
 from camri.data.listing import to_splits
-from camri.decision import PRIOR_ROWS, Curve, Prior, assure, choose_shift, trace
+from camri.decision import PRIOR_ROWS, SLACK, Curve, Guarantee, Prior, assure, trace
 from camri.errors import InputError
-from camri.metrics import Array, Scores
-from camri.stats import FALL
+from camri.metrics import REST, Array, Scores
+from camri.stats import FALL, FEWEST_ROWS
+from camri.text import quoted
 
 SLOPE_SD = 10.0  # of the logits' own spread: it binds only where classes are separable
-CONSTANT_SD = 0.5  # a constant that is free would be as lucky as the few rows it is fitted to (docs/log.md)
-FEWEST_CALIBRATION_ROWS = 10  # of an important class, and of the others: fewer leave the probabilities as they are
-MOST_ROWS = 20_000  # two numbers are known well of so many, and a prior says next to nothing beside more
+CONSTANT_SD = 0.5  # without a ridge the constant overfits few rows (docs/log.md)
+FEWEST_CALIBRATION_ROWS = 10  # of an important class, and of the others: with fewer nothing is calibrated
+MOST_ROWS = 20_000  # enough to fit two numbers; beside more rows the prior hardly counts
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,8 @@ class Calibration:
             pull = ridge * both / len(labels)
             return value + pull @ both / 2, np.array([by_slope, by_constant]) + pull
 
-        found = optimize.minimize(
-            loss,
-            [1.0, 0.0],
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(0.0, None), (None, None)],
-            options={"ftol": 1e-12, "gtol": 1e-8},
-        )
-        slope, constant = found.x.tolist()
+        how = {"bounds": [(0.0, None), (None, None)], "options": {"ftol": 1e-12, "gtol": 1e-8}}
+        slope, constant = optimize.minimize(loss, [1.0, 0.0], jac=True, method="L-BFGS-B", **how).x.tolist()
         return Calibration(slope / spread, constant)
 
     def gain(self, logits: Array, important: Sequence[int]) -> Array:
@@ -102,33 +96,29 @@ SPLIT_SEED = 0
 
 
 def tune_and_judge(checked: Checked, split: Sequence[str] | None) -> tuple[list[tuple[Array, Array]], str]:
-    """Pairs of rows to tune on and rows to judge, and how they came about."""
+    """Pairs of rows to tune on and rows to judge, and a description of them."""
     rows = np.arange(len(checked.labels))
     if split is not None:
         if len(split) != len(rows):
-            raise InputError(f"{len(rows):,} rows and {len(split):,} split names do not fit; give one a row")
+            raise InputError(f"{len(rows):,} rows and {len(split):,} split names do not fit; give one a row", "split")
         words = np.array(to_splits(split, "split"))
         _refuse_torn(checked, words)
         if {"val", "test"} <= set(words.tolist()):
-            return [(rows[words == "val"], rows[words == "test"])], "the val rows; judged on the test rows"
+            return [(rows[words == "val"], rows[words == "test"])], "the val rows, judged on the test rows"
         rows = rows[words != "train"]
         if not len(rows):
-            raise InputError(
-                "every row is of the train split, on which a model says nothing true; give val or test rows"
-            )
+            raise InputError("every row is of the train split; give val or test rows", argument="split")
     fold = draw_folds(checked.labels[rows], checked.groups_of(rows), checked.important)
     pairs = [(rows[fold != number], rows[fold == number]) for number in np.unique(fold).tolist()]
-    if checked.groups is None:
-        return pairs, f"nine tenths of the rows, judged on the tenth left out, {NUM_FOLDS} times"
-    part = "a tenth" if len(pairs) == NUM_FOLDS else f"one of {len(pairs)} parts"
-    return pairs, f"the groups outside of {part}, judged on those inside, {len(pairs)} times"
+    units = "rows" if checked.groups is None else "groups"
+    return pairs, f"the {units} of all folds but one, judged on that one ({len(pairs)}-fold cross-validation)"
 
 
 def draw_folds(labels: Array, groups: Array | None, important: Sequence[int] = ()) -> Array:
-    """A fold for every row, the same on every machine; each class is spread over all of them, groups stay whole.
+    """A fold for every row, the same on every machine; every class is in every fold, groups stay whole.
 
-    A group counts for the important class it has most rows of, or else for the class it has most rows of; the largest
-    come first, each into the fold with the fewest rows of that class. Rows without groups are dealt out in turn.
+    A group belongs to the important class it has most rows of, or else to the class it has most rows of. The largest
+    groups come first, each into the fold with the fewest rows of that class. Without groups every row is one.
 
     >>> draw_folds(np.array([0, 0, 1, 1, 1]), np.array([7, 7, 8, 9, 9])).tolist()
     [0, 0, 2, 1, 1]
@@ -153,7 +143,7 @@ def draw_folds(labels: Array, groups: Array | None, important: Sequence[int] = (
 
 
 def _describe(units: Array, labels: Array, important: Sequence[int]) -> tuple[Array, Array, Array]:
-    """For every unit: the class that it counts for, how many rows of that class it has, and how many in all."""
+    """For every unit: the class that it belongs to, how many rows of that class it has, and how many in all."""
     pairs, counts = np.unique(units * (labels.max() + 1) + labels, return_counts=True)
     unit, label = np.divmod(pairs, labels.max() + 1)
     best_last = np.lexsort((-label, counts, np.isin(label, important), unit))
@@ -164,20 +154,17 @@ def _describe(units: Array, labels: Array, important: Sequence[int]) -> tuple[Ar
 
 
 def _refuse_torn(checked: Checked, words: Array) -> None:
-    """Refuse a group in two splits: it would judge what it tuned, or what the model learned by heart."""
+    """Refuse a group in two splits: it would be judged by what it tuned or what the model was trained on."""
     if checked.groups is None:
         return
     first: dict[int, str] = {}
     for group, word in zip(checked.groups.tolist(), words.tolist(), strict=True):
         if first.setdefault(group, word) != word:
-            raise InputError(
-                f"group {checked.group_names[group]!r} has rows in {first[group]} and in {word}, so these are not "
-                "apart; split by group, or remove its rows from one of them"
-            )
+            wrong = f"group {checked.group_names[group]!r} has rows in {first[group]} and in {word}"
+            raise InputError(f"{wrong}; split by group, or remove its rows from one of them", argument="split")
 
 
-FEWEST_ROWS = 20  # of an important class: with fewer an interval of its recall is wider than .4
-TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 1.0)  # recalls whose price is told
+TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 1.0)  # recalls whose cost is shown
 
 
 def audit(
@@ -189,164 +176,223 @@ def audit(
     split: Sequence[str] | None = None,
     groups: ArrayLike | None = None,
     kind: str | None = None,
-    tolerance: float = 0.0,
+    max_accuracy_drop: float = 0.0,
     at_least: float | None = None,
     confidence: float = 0.95,
 ) -> Audit:
-    """What a trained model's important classes could gain from a shift, judged on rows it was not tuned on.
+    """Find what a trained model's important classes would gain from a shift, judged on rows it was not tuned on.
 
-    scores: (N, C), logits or probabilities (told apart unless `kind` says which); labels: names or indices (N,).
-    split: "val" or "test" for each row: the shift is then tuned on val and judged on test. Without it each tenth of
-    the rows is judged with the shift that the other nine tenths tuned; what is recommended is tuned on all of them.
-    groups: the patient, film or track of each row (N,), names or numbers. Groups are then tuned on or judged whole, and
-    intervals count rows for as many as they are worth. Without it rows count as independent.
-    tolerance: accuracy that may be given up, 0.01 for a point.
-    at_least: a recall to promise of new rows, with such a confidence (`camri.decision.assure`): the smallest shift for
-    it and what it costs. It is made of all rows, with a split of those of val.
+    scores: (N, C), logits or probabilities (recognised unless `kind` says which); labels: names or indices (N,).
+    important: one or several classes that share the shift.
+    split: "val" or "test" for each row: the shift is tuned on val and judged on test. By default ten folds take turns
+    as the judged one, and the shift that is recommended is tuned on all rows.
+    groups: the patient, film or track of each row (N,). A group is tuned on or judged, never both, and its rows count
+    for as many independent rows as they are worth. By default rows count as independent.
+    max_accuracy_drop: accuracy that may be lost, 0.01 for one percentage point.
+    at_least: a recall to guarantee on new rows, with `confidence`: the audit then recommends the smallest shift that
+    guarantees it (`camri.decision.assure`), calibrated on all rows, or with a split on those of val.
 
-    Of 200 made tables each (300 to 4,000 rows, a tenth of them important, with and without something to gain) the
-    recommended shift's true change lay within the 95 % intervals for .86 to 1.0 and below them for up to .045. Halves
-    that tune for each other: .76 to 1.0 and up to .095, for a half chooses another shift than the whole. With eight
-    rows a group, half of their noise shared: .925 to 1.0 and up to .02 told the groups, .83 to .99 and up to .08 not
-    told (benchmarks/audit.py).
+    On 200 made tables each (300 to 4,000 rows, a tenth of them important) the 95 % intervals held the recommended
+    shift's true change for .86 to 1.0 of the tables; it was below them for up to .045 (benchmarks/audit.py).
 
     >>> drawn = np.random.default_rng(0)
     >>> labels = drawn.integers(0, 3, 600)
     >>> scores = drawn.normal(size=(600, 3)) + 2 * np.eye(3)[labels] - [0, 1.5, 0]
     >>> found = audit(scores, labels, "stop", classes=["limit", "stop", "yield"])
-    >>> found.kind, round(found.shift, 2), round(found.recall.estimate, 2), round(found.accuracy.estimate, 2)
+    >>> found.kind, round(found.shift, 2), round(found.recall.value, 2), round(found.accuracy.change.value, 2)
     ('gain', 2.41, 0.43, 0.02)
     """
-    if not 0 <= tolerance < 1:
-        raise InputError(
-            f"tolerance={tolerance!r} is not allowed; give 0 to 1, 0.01 for a point",
-            argument="tolerance",
-        )
+    if not 0 <= max_accuracy_drop < 1:
+        wrong = f"max_accuracy_drop={max_accuracy_drop!r} is not allowed"
+        raise InputError(f"{wrong}; give 0 to 1, 0.01 for one percentage point", argument="max_accuracy_drop")
     checked = check(scores, labels, important, classes, kind, groups)
     _doubt_empty(checked)
-    every = exact(checked.logits, checked.labels, checked.important)
+    every = checked.condense()
     parts, tuned_on = tune_and_judge(checked, split)
     judged = np.sort(np.concatenate([rows for _, rows in parts]))
-    _refuse_empty(checked, every, judged, parts)
-    predicted, tuned = every.predict(), np.zeros(len(every), dtype=bool)
-    expected = np.zeros(len(every))
+    whole = np.unique(np.concatenate([tuning for tuning, _ in parts]))
+    _refuse_empty(checked, judged, parts)
+    made, refusal = None, None
+    if at_least is not None:
+        made, refusal = _guarantee(checked, rows_of(every, whole), whole, at_least, confidence)
+    now, predicted, expected = every.predict(), every.predict(), np.zeros(len(every))
+    if made is not None and made.shift is not None:
+        parts, tuned_on = [(whole, judged)], tuned_on if len(parts) == 1 else "the rows that the figures are of"
+        predicted = follow(checked, made.shift)
     for tuning, rows in parts:
-        tuned[tuning] = True
-        part_shift, calibration = _tune(rows_of(every, tuning), checked.logits[tuning], tolerance)
-        part = rows_of(every, rows)
-        predicted[rows] = part.predict(part_shift)
-        moved = predicted[rows] != part.predict()
-        expected[rows[moved]] = calibration.gain(checked.logits[rows[moved]], every.important)
-    whole = np.flatnonzero(tuned)
-    here = rows_of(every, judged)
-    before, after = here.correct(), here.is_right(predicted[judged])
+        shift, calibration = _tune(rows_of(every, tuning), checked.logits[tuning], max_accuracy_drop)
+        if refusal is not None or made is None:
+            predicted[rows] = rows_of(every, rows).predict(shift)
+        moved = rows[predicted[rows] != now[rows]]
+        expected[moved] = calibration.gain(checked.logits[moved], every.important)
+    shift, _ = _tune(rows_of(every, whole), checked.logits[whole], max_accuracy_drop)
+    here, said, marks = rows_of(every, judged), predicted[judged], checked.groups_of(judged)
+    before, after = here.correct(), here.is_right(said)
     own = np.isin(here.labels, every.important)
-    marks = checked.groups_of(judged)
-    recall = compare_rows(before[own], after[own], here.labels[own], checked.groups_of(judged[own]))
-    accuracy = compare_rows(before, after, groups=marks).expecting(float(expected[judged].mean()), PRIOR_ROWS)
+    recall = change_of(before[own], after[own], here.labels[own], checked.groups_of(judged[own]))
+    accuracy = Comparison.of(before, after, marks)
+    assert accuracy.change is not None
+    drop = expect(accuracy.change, float(expected[judged].mean()), PRIOR_ROWS)
     enough = min(int(here.num.min()), int(rows_of(every, whole).num.min())) >= FEWEST_ROWS
-    shift, _ = _tune(rows_of(every, whole), checked.logits[whole], tolerance)
-    is_free = accuracy.high >= -tolerance and accuracy.chance_of_fall(tolerance + FALL) < 0.5
-    curve = trace(here)
+    is_free = accuracy.change.high >= -max_accuracy_drop and drop.cdf(-max_accuracy_drop - FALL) < 0.5
+    is_gain = enough and shift > 0 and recall.low > 0 and is_free
+    if made is not None and made.shift is not None:
+        shift, is_gain = made.shift, True
+
+    def precision(index: int) -> Comparison:
+        called = [np.flatnonzero(one[judged] == index) for one in (now, predicted)]
+        return Comparison(*(share_of(here.labels[rows] == index, checked.groups_of(judged[rows])) for rows in called))
+
+    curve = _trace(here)
     return Audit(
         classes=checked.classes,
         important=tuple(checked.classes[index] for index in checked.important),
         scores_are=checked.kind,
         num_rows=len(every),
         tuned_on=tuned_on,
-        tolerance=tolerance,
-        kind="unknown" if not enough else "gain" if shift > 0 and recall.low > 0 and is_free else "none",
+        max_accuracy_drop=max_accuracy_drop,
+        kind="gain" if is_gain else "none" if enough else "unknown",
         shift=shift,
         recall=recall,
         accuracy=accuracy,
-        accuracy_before=Rate.of(before, marks),
-        accuracy_after=Rate.of(after, marks),
-        alarms=_alarms(here, predicted[judged], marks),
+        drop=drop,
+        false_alarms=Comparison.of(here.false_alarms(), here.is_false_alarm(said), marks),
+        precision=tuple(map(precision, every.important)),
         by_class=tuple(_by_class(checked, judged, before, after)),
         prices=tuple(_prices(curve, here)),
         curve=curve,
         num_groups=None if checked.groups is None else len(checked.group_names),
-        promise=None if at_least is None else _promise(checked, every, whole, judged, at_least, confidence),
+        guarantee=made,
+        refusal=refusal,
     )
 
 
-def _promise(
-    checked: Checked, every: Scores, tuning: Array, judged: Array, at_least: float, confidence: float
-) -> Promise:
-    found = assure(rows_of(every, tuning), at_least, confidence, checked.groups_of(tuning))
-    here, marks, shift = rows_of(every, judged), checked.groups_of(judged), found.shift or 0.0
-    right = here.correct(shift)
-    own = [np.flatnonzero(here.labels == index) for index in every.important]
-    return Promise(
-        guarantee=found,
-        recall=tuple(Rate.of(right[rows], checked.groups_of(judged[rows])) for rows in own),
-        accuracy=Rate.of(right, marks),
-        precision=_mean(here.precision(shift)),
-        false_alarms=Rate.of(here.false_alarms(shift), marks),
+def advised(shift: float, scores_are: str) -> float:
+    """The number to use in one's own code: the factor of a probability, or what is added to a logit.
+
+    Four digits, rounded up: a smaller shift might break a guarantee.
+
+    >>> advised(2.29341, "logits"), advised(0.0012, "logits"), advised(0.83, "probabilities"), advised(0.0, "logits")
+    (2.294, 0.0012, 2.294, 0.0)
+    """
+    value = math.exp(shift) if scores_are == "probabilities" else shift
+    if value <= 0:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    steps = round(value / unit)
+    return float(f"{(steps if steps * unit >= value else steps + 1) * unit:.4g}")
+
+
+def follow(checked: Checked, shift: float) -> Array:
+    """Predictions by the printed instruction, −1 for the classes that are not important: int (N,)."""
+    number, mask = advised(shift, checked.kind), np.isin(np.arange(len(checked.classes)), checked.important)
+    moved = (
+        checked.values * np.where(mask, number, 1.0)
+        if checked.kind == "probabilities"
+        else checked.values + mask * number
+    )
+    winner = moved.argmax(axis=1)
+    return np.where(mask[winner], winner, REST)
+
+
+def bounded(scores: Scores) -> tuple[Scores, float]:
+    """The scores with finite leads, and the largest shift that moves only rows which a factor can move.
+
+    Rows that no factor moves (lead −inf) come last in a sweep, behind that shift.
+    """
+    is_stuck = np.isneginf(scores.lead)
+    if not is_stuck.any():
+        return scores, math.inf
+    needed = -scores.lead.max(axis=1)
+    last = max(0.0, float(needed[np.isfinite(needed)].max(initial=0.0)))
+    return replace(scores, lead=np.where(is_stuck, -(last + 2.0), scores.lead)), last + 1.5
+
+
+def _trace(scores: Scores) -> Curve:
+    """The recall–accuracy curve, as far as a factor can move rows."""
+    swept, largest = bounded(scores)
+    curve = trace(swept)
+    kept = int(np.searchsorted(curve.shift, largest, side="right"))
+    states = {name: getattr(curve, name)[:kept] for name in ("shift", "hits", "predicted", "correct")}
+    return replace(curve, **states)
+
+
+def _guarantee(
+    checked: Checked, scores: Scores, rows: Array, at_least: float, confidence: float
+) -> tuple[Guarantee, str | None]:
+    """The guarantee calibrated on these rows, and why it cannot be given; None where it can."""
+    swept, largest = bounded(scores)
+    made = assure(swept, at_least, confidence, checked.groups_of(rows))
+    if made.shift is not None and made.shift <= largest:
+        return made, None
+    hits = made.hits if math.isinf(largest) else tuple(scores.hits(largest).tolist())
+    made = replace(made, shift=None, hits=hits)
+    names = [quoted(checked.classes[index]) for index in checked.important]
+    few = [f"{name} has {num:,}" for name, num in zip(names, made.num_units, strict=True) if num < made.fewest]
+    if few:
+        units = "rows" if checked.groups is None else "groups"
+        return made, f"it takes at least {made.fewest:,} {units} of a class, and {', '.join(few)}"
+    own = scores.labels[:, None] == np.array(checked.important)
+    if not (own & np.isneginf(scores.lead)).any():
+        most = ", ".join(f"{hit}/{num}" for hit, num in zip(made.hits, made.num, strict=True))
+        return (
+            made,
+            f"even the largest shift finds only {most}, since the rest are predicted as another important class",
+        )
+    stuck = ", ".join(
+        f"{num:,} of {whole:,} rows of {name}"
+        for name, num, whole in zip(names, (own & np.isneginf(scores.lead)).sum(axis=0), own.sum(axis=0), strict=True)
+        if num
+    )
+    decimals = num_decimals(checked.values)
+    why = "are too extreme" if decimals is None else f"have {decimals} decimal{'s' * (decimals != 1)}"
+    return made, (
+        f"{stuck} have a probability of 0, or so near to it that no factor helps. The probabilities {why}: ask the "
+        "model for logits or more digits"
     )
 
 
-def _mean(shares: Array) -> float | None:
-    """The mean of the shares; None where one is nan, a share of nothing."""
-    return None if np.isnan(shares).any() else float(shares.mean())
+def _tune(scores: Scores, logits: Array, max_accuracy_drop: float) -> tuple[float, Calibration]:
+    """The shift, at least 0, with the best recall at the expected accuracy that is allowed; and the calibration.
 
-
-def _alarms(scores: Scores, predicted: Array, groups: Array | None) -> Alarms:
-    """What the scores take for an important class, and what such predictions with a shift do."""
-
-    def precision(said: Array, index: int) -> Rate:
-        own = said == index
-        return Rate.of(scores.is_right(said)[own], None if groups is None else groups[own])
-
-    now = scores.predict()
-    before, after = scores.is_false_alarm(now), scores.is_false_alarm(predicted)
-    return Alarms(
-        Rate.of(before, groups),
-        Rate.of(after, groups),
-        compare_rows(before, after, groups=groups),
-        tuple((precision(now, index), precision(predicted, index)) for index in scores.important),
-    )
-
-
-def _tune(scores: Scores, logits: Array, tolerance: float) -> tuple[float, Calibration]:
-    """The shift, at least 0, with the best recall at an expected accuracy no lower than allowed; and the calibration.
-
-    What to expect is what the rows show, and what their calibrated probabilities say as if those were 500 rows more.
+    The expected accuracy is what the rows show, combined with what calibrated probabilities predict; these count as
+    much as 500 rows.
     """
     calibration = Calibration.of(logits, scores.labels, scores.important)
-    found = choose_shift(
-        scores,
-        accuracy_floor=scores.accuracy() - tolerance,
-        prior=Prior.of(scores),
-        gain=calibration.gain(logits, scores.important),
-    )
-    assert found is not None, "no shift at all keeps the accuracy as it is"
-    return found.shift[0], calibration
+    swept, largest = bounded(scores)
+    prior, curve = Prior.of(swept), trace(swept)
+    accuracy = prior.weigh(swept, curve, len(swept), calibration.gain(logits, scores.important))
+    is_allowed = accuracy >= swept.accuracy() - max_accuracy_drop - SLACK
+    is_allowed &= (curve.shift >= 0) & (curve.shift <= largest)
+    recall = np.where(is_allowed, curve.mean_recall, -1.0)
+    best = np.flatnonzero(recall == recall.max())
+    nearest = np.abs(curve.shift[best] - curve.shift[prior.start(curve)]).argmin()
+    return float(curve.shift[best[nearest]]), calibration
 
 
 def _doubt_empty(checked: Checked) -> None:
-    """Warns where no row has the class that is predicted most: its column may hold ages, or the highest score."""
+    """Warn where no row has the class that is predicted most: its column may hold ages, or the highest score."""
     counts = np.bincount(checked.logits.argmax(axis=1))
     most = int(counts.argmax())
     if not (checked.labels == most).any():
         warnings.warn(
             f"{checked.classes[most]!r} is predicted for {counts[most]:,} of {len(checked.labels):,} rows, and no row "
-            "has that label; if its column holds no scores of a class, drop it",
+            "has that label; if its column does not hold the scores of a class, drop it",
             stacklevel=3,
         )
 
 
-def _refuse_empty(checked: Checked, every: Scores, judged: Array, parts: Sequence[tuple[Array, Array]]) -> None:
+def _refuse_empty(checked: Checked, judged: Array, parts: Sequence[tuple[Array, Array]]) -> None:
+    """Refuse important classes without rows to tune on or to judge."""
     for index in checked.important:
-        for where, rows in (("judge", judged), *(("tune on", tuning) for tuning, _ in parts)):
-            num = int((every.labels[rows] == index).sum())
-            if num == 0:
-                name = checked.classes[index]
-                own = every.labels == index
-                apart = "" if checked.groups is None else f", in {len(np.unique(checked.groups[own]))} groups,"
+        own = checked.labels == index
+        for purpose, rows in (("judge", judged), *(("tune on", tuning) for tuning, _ in parts)):
+            if not own[rows].any():
+                where = "" if checked.groups is None else f", in {len(np.unique(checked.groups[own]))} groups,"
                 raise InputError(
-                    f"important class {name!r} has {own.sum()} rows in all{apart} and none to {where}; give at least "
-                    f"{FEWEST_ROWS}{' in several groups' if apart else ''}"
+                    f"important={checked.classes[index]!r} has {own.sum()} rows in all{where} and none to {purpose}; "
+                    f"give at least {FEWEST_ROWS}{' in several groups' if where else ''}",
+                    argument="important",
                 )
 
 
@@ -354,27 +400,21 @@ def _by_class(checked: Checked, judged: Array, before: Array, after: Array) -> I
     labels, predicted = checked.labels[judged], checked.logits[judged].argmax(axis=1)
     for index, name in enumerate(checked.classes):
         own = labels == index
-        marks = checked.groups_of(judged[own])
         wrong = np.bincount(predicted[own & ~before], minlength=len(checked.classes))
         order = [place for place in np.argsort(-wrong, kind="stable").tolist() if wrong[place]]
-        yield ClassResult(
-            name,
-            index in checked.important,
-            Rate.of(before[own], marks),
-            Rate.of(after[own], marks),
-            compare_rows(before[own], after[own], groups=marks) if own.any() else None,
-            tuple((checked.classes[place], int(wrong[place])) for place in order[:5]),
-        )
+        mistakes = tuple((checked.classes[place], int(wrong[place])) for place in order[:5])
+        recall = Comparison.of(before[own], after[own], checked.groups_of(judged[own]))
+        yield ClassResult(name, index in checked.important, recall, mistakes)
 
 
 def _prices(curve: Curve, scores: Scores) -> Iterator[Price]:
-    """What more recall costs than the model has now: at the highest accuracy, then recall by recall."""
+    """Points of the curve with more recall than now: the most accurate one, then one for each target."""
     start = int(np.flatnonzero(curve.shift == 0.0)[0])
     now = float(curve.mean_recall[start])
     states = [start + int(curve.accuracy[start:].argmax()), *(int(curve.reach(target)) for target in TARGETS)]
     last = start
     for state in states:
-        # Important classes taken for each other stay so: their mean recall ends below 1.
+        # Important classes that are confused with each other stay so: their mean recall ends below 1.
         if last < state < len(curve.shift) and curve.mean_recall[state] > now:
             last = state
             yield Price(
@@ -382,5 +422,5 @@ def _prices(curve: Curve, scores: Scores) -> Iterator[Price]:
                 float(curve.shift[state]),
                 float(curve.accuracy[state]),
                 float(scores.false_alarms(curve.shift[state]).mean()),
-                _mean(curve.precision[state]),
+                None if np.isnan(curve.precision[state]).any() else float(curve.precision[state].mean()),
             )

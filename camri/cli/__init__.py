@@ -31,7 +31,7 @@ app.add_typer(data.app)
 app.add_typer(study.app)
 app.command()(models.predict)
 app.command()(models.export)
-app.command()(audit.audit)
+app.command(context_settings={"allow_extra_args": True})(audit.audit)  # "--important cat dog" gets a hint
 app.command()(report.report)
 
 

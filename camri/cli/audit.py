@@ -1,6 +1,7 @@
-"""`camri audit`: what a model trained elsewhere could gain from a shift. Works without torch."""
+"""`camri audit`: what a trained model would gain from another decision rule. Works without torch."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
 
 
 def audit(
+    context: typer.Context,
     scores: Annotated[
         Path,
         typer.Argument(metavar="SCORES", help="A table of labels and scores, one column a class: CSV, parquet, npz."),
     ],
-    important: Annotated[list[str], typer.Option(help="A class that must not be missed; may be given several times.")],
+    important: Annotated[list[str], typer.Option(help="A class that must not be missed. Repeat it for several.")],
     label_column: Annotated[str | None, typer.Option(help="Column with the labels, names or numbers from 0.")] = None,
     split_column: Annotated[
         str | None, typer.Option(help="Column with val and test: tune on one, judge on the other.")
@@ -28,34 +30,34 @@ def audit(
         typer.Option("--group", "--group-column", help="Column with what rows belong together: patient, film, track."),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--scores-are", help="logits or probabilities; found out unless told.")
+        str | None, typer.Option("--scores-are", help="logits or probabilities; recognised by default.")
     ] = None,
-    tolerance: Annotated[
-        float, typer.Option("--keep-accuracy", help="Accuracy that may be given up: 0.01 for a point.")
-    ] = 0.0,
+    max_accuracy_drop: Annotated[float, typer.Option(help="Accuracy that may be lost: 0.01 for one point.")] = 0.0,
     at_least: Annotated[
-        float | None, typer.Option(help="A recall to promise of new rows: the shift for it and what it costs.")
+        float | None, typer.Option(help="A recall to guarantee on new rows: the change it takes and what it costs.")
     ] = None,
-    confidence: Annotated[float, typer.Option(help="How sure the promise is to be.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="The confidence of that guarantee.")] = 0.95,
     out: Annotated[Path | None, typer.Option(help="Write a page with the curve and the tables (.html) here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """What the important classes' recall is, what a shift of their scores would add, and how sure that is.
+    """Find the decision rule that raises the recall of the important classes, and what it costs. No training.
 
-    Nothing is trained: the scores of any model on rows it was not trained on are enough. The shift is tuned on part of
-    the rows and judged on the others. Without --split-column (or a column called split) the parts take turns. With
-    --group (or a column called group) rows of one patient, film or track stay together, and intervals count them for
-    what they are worth. With --at-least it says which shift promises such a recall of new rows, or how many rows that
-    takes.
+    It takes the scores of any model on rows it was not trained on. The rule is tuned on part of the rows and judged on
+    the others: ten folds in turn, or val and test if there is a split column. With --group, rows of one patient, film
+    or track stay together, and intervals allow for how alike they are. With --at-least it finds the change that
+    guarantees such a recall on new rows, or says how many rows that takes.
 
     [bold]Examples[/bold]
 
       camri audit scores.csv --important stop
       camri audit scores.csv --important stop --important yield --out audit.html
       camri audit scores.csv --important melanoma --group patient
-      camri audit scores.npz --important melanoma --keep-accuracy 0.005
+      camri audit scores.npz --important melanoma --max-accuracy-drop 0.005
       camri audit scores.csv --important melanoma --at-least 0.95
     """
+    if context.args:
+        several = " ".join(f"--important {shlex.quote(name)}" for name in (*important, *context.args))
+        raise InputError(f"{context.args[0]!r} is one word too many; to name several classes write {several}")
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {out} must end in .html")
     if out is not None:
@@ -63,7 +65,7 @@ def audit(
             from camri.auditing.page import write_page
         except ImportError as error:
             raise InputError(
-                f"the page needs {error.name}, which is not installed: pip install 'camri[report]', or leave --out away"
+                f"the page needs {error.name}, which is not installed: pip install 'camri[report]', or omit --out"
             ) from None
 
     from camri.auditing import audit as judge
@@ -78,7 +80,7 @@ def audit(
         split=table.split,
         groups=table.groups,
         kind=kind,
-        tolerance=tolerance,
+        max_accuracy_drop=max_accuracy_drop,
         at_least=at_least,
         confidence=confidence,
     )
@@ -102,11 +104,11 @@ def _print(found: "Audit") -> None:
     from camri.auditing.answer import CLASSES_SHOWN, answer, class_table, price_table
     from camri.report.table import to_terminal
 
-    told = answer(found)
+    result = answer(found)
     console = Console()
-    console.print(f"[bold]{escape(told.sentence)}[/bold]", highlight=False)
+    console.print(f"[bold]{escape(result.sentence)}[/bold]", highlight=False)
     lines = Table.grid(padding=(0, 1))
-    for line in told.details:
+    for line in result.details:
         lines.add_row("-", escape(line))
     console.print(lines, highlight=False)
     for table in (class_table(found, CLASSES_SHOWN), price_table(found)):

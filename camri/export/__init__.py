@@ -1,7 +1,4 @@
-"""A trained model as files that anybody can use: save, load, predict, ONNX, torch.export.
-
-Names are imported when they are first asked for, so importing this package does not import torch.
-"""
+"""Save, load and export trained models. Names are imported on first use, so that importing this needs no torch."""
 
 from typing import TYPE_CHECKING
 

@@ -1,23 +1,22 @@
-"""`config.json` of a saved model: what is in it, and what is refused.
-
-A model's folder: written whole or not at all, read without unpickling anything.
-"""
+"""A model's folder: written whole or not at all, read without unpickling anything."""
 
 import contextlib
 import hashlib
 import json
+import math
 import os
+import re
+import secrets
 import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pydantic
 import torch
-from safetensors import SafetensorError
 from safetensors import numpy as tensors_file
 
 import camri
@@ -26,11 +25,21 @@ from camri.errors import InputError
 from camri.export.model import COUNTER, Model, Trained, check_weights, make_classifier
 from camri.files import cannot_write
 from camri.methods import Setting
-from camri.models import MODELS, Classifier
+from camri.models import MODELS
 
 FORMAT = "camri-model"
 CONFIG_VERSION = 1
-MAX_BYTES = 32 * 2**20  # a hundred thousand classes fit; what is larger is not ours
+MAX_BYTES = 32 * 2**20  # of a config or a header: enough for a hundred thousand classes
+WEIGHTS, CONFIG, CARD, ONNX = "model.safetensors", "config.json", "README.md", "model.onnx"
+CROPPED = """
+## Cropped images
+
+The training images were cropped to the box of the object, so give the model crops. `camri predict` takes files whole
+and says so; it crops the rows of a table with the columns roi_x1, roi_y1, roi_x2, roi_y2, width and height.
+"""
+CLUTTER = ("thumbs.db", "desktop.ini")
+REMEDY = "choose a folder that camri fit or camri.export.save wrote"
+AGAIN = "copy the model's folder again"
 
 
 class _Strict(pydantic.BaseModel):
@@ -69,7 +78,6 @@ class Config(_Strict):
     seed: int
     class_counts: list[int]
     weights_sha256: str
-    sha256: str = ""  # of all the other fields
 
 
 def write_config(trained: Trained, weights_sha256: str) -> str:
@@ -92,16 +100,12 @@ def write_config(trained: Trained, weights_sha256: str) -> str:
     )
     try:
         values = config.model_dump()
-        fields = (f' "{name}": {_json(value)}' for name, value in {**values, "sha256": config_digest(values)}.items())
+        fields = (
+            f' "{name}": {json.dumps(value, ensure_ascii=False, allow_nan=False)}' for name, value in values.items()
+        )
         return "{\n" + ",\n".join(fields) + "\n}\n"
     except (TypeError, ValueError) as error:
         raise InputError(f"the model cannot be written as JSON ({error}); preprocessing holds plain values") from None
-
-
-def config_digest(values: Mapping[str, Any]) -> str:
-    """The sha256 of a config's fields but itself: a shift or a class name changed by hand is noticed."""
-    told = {name: value for name, value in values.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def _portable(training: dict[str, Any]) -> dict[str, Any]:
@@ -110,43 +114,30 @@ def _portable(training: dict[str, Any]) -> dict[str, Any]:
     return {**training, "model_options": options}
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
 def read_config(text: bytes, where: str) -> Config:
-    """The checked config; what is foreign, damaged or newer is refused by name."""
-    if len(text) > MAX_BYTES:
-        raise InputError(f"{where} has {len(text):,} bytes and cannot be a camri model's; choose the model's folder")
+    """Parse and check config.json; what is foreign, damaged or newer is refused by name."""
     try:
         values = json.loads(text.decode("utf-8"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise InputError(f"{where} is damaged ({error}); copy the model's folder again") from None
+        raise InputError(f"{where} is damaged ({error}); {AGAIN}") from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise InputError(f"{where} is not a camri model's; choose a folder that camri fit or camri.export.save wrote")
+        raise InputError(f"{where} is not a camri model's; {REMEDY}")
     if values.get("version") != CONFIG_VERSION:
         raise InputError(
             f"{where} has format version {values.get('version')!r}, and camri {camri.__version__} reads version "
             f"{CONFIG_VERSION}; install the camri that wrote it ({values.get('camri')!r})"
         )
     try:
-        found = Config.model_validate(values)
+        return Config.model_validate(values)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise InputError(
-            f"{where} is damaged: {place} is {_short(first.get('input'))} ({first['msg']}); copy the folder again"
-        ) from None
-    if found.sha256 != config_digest(values):
-        raise InputError(
-            f"{where} is not the file that was saved: its sha256 does not fit what it holds; copy the model's folder "
-            "again from where you trust it"
-        )
-    return found
+        place, value = ".".join(map(str, first["loc"])), repr(first.get("input"))
+        shown = value if len(value) <= 60 else f"{value[:57]}…"
+        raise InputError(f"{where} is damaged: {place} is {shown} ({first['msg']}); {AGAIN}") from None
 
 
-def to_trained(config: Config, weights: Any, where: str) -> Trained:
-    """The trained model; values that no model could have are refused."""
+def to_trained(config: Config, weights: Mapping[str, np.ndarray], where: str) -> Trained:
+    """The trained model of a config; values that no model could have are refused."""
     try:
         index = {name: place for place, name in enumerate(config.classes)}
         scaling = config.standardise
@@ -167,32 +158,14 @@ def to_trained(config: Config, weights: Any, where: str) -> Trained:
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{where} is damaged ({type(error).__name__}: {error}); copy the folder again") from None
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-WEIGHTS, CONFIG, CARD, ONNX = "model.safetensors", "config.json", "README.md", "model.onnx"
-FILES = (WEIGHTS, CONFIG, CARD, ONNX)
-CROPPED = """
-## Cropped images
-
-The training images were cropped to the box of the object, so give the model crops. `camri predict` takes files whole
-and says so; it crops the rows of a table with the columns roi_x1, roi_y1, roi_x2, roi_y2, width and height.
-"""
-CLUTTER = ("thumbs.db", "desktop.ini")
-REMEDY = "choose a folder that camri fit or camri.export.save wrote"
+        raise InputError(f"{where} is damaged ({type(error).__name__}: {error}); {AGAIN}") from None
 
 
 def save(trained: Trained, folder: str | Path, *, card: str, onnx: bool = True) -> Path:
-    """The folder with model.safetensors, config.json, README.md (the card) and, with the onnx extra, model.onnx.
+    """Write model.safetensors, config.json, README.md (the card) and, with the onnx extra, model.onnx.
 
-    The card of a model that was trained on cropped images is ended by a word on that.
-
-    It is written whole or not at all. A model that stands there is replaced; anything else is left and refused.
+    The folder is written whole or not at all. A model that is there is replaced; anything else is kept and refused.
+    HTML in the card is escaped, as class names may hold some.
     """
     path = Path(folder)
     _refuse_foreign(path)
@@ -204,7 +177,7 @@ def save(trained: Trained, folder: str | Path, *, card: str, onnx: bool = True) 
             (part / WEIGHTS).write_bytes(weights)
             text = write_config(trained, hashlib.sha256(weights).hexdigest())
             (part / CONFIG).write_text(text, encoding="utf-8")
-            (part / CARD).write_text(card + CROPPED if trained.is_cropped else card, encoding="utf-8")
+            (part / CARD).write_text(_escape(card + CROPPED * trained.is_cropped), encoding="utf-8")
             if onnx:
                 _add_onnx(model, part / ONNX)
             _move(part, path)
@@ -214,44 +187,73 @@ def save(trained: Trained, folder: str | Path, *, card: str, onnx: bool = True) 
 
 
 def load(folder: str | Path) -> Model:
-    """The model in a folder that `save` or `camri fit` wrote; damaged, tampered or foreign ones are refused by name.
+    """Load the model in a folder that `save` or `camri fit` wrote; damaged or foreign ones are refused by name.
 
-    Nothing is unpickled: weights are safetensors, everything else is JSON.
+    Nothing is unpickled: weights are safetensors, everything else is JSON. Sizes are checked before memory is taken.
     """
     path = Path(folder)
     if not path.is_dir():
         missing = "is a file" if path.exists() else "does not exist"
         raise InputError(f"{path} {missing}; give a model's folder, with {CONFIG} and {WEIGHTS} in it")
-    text = _read(path / CONFIG)
-    found = read_config(text, str(path / CONFIG))
-    if extra := _extras(path):
-        raise InputError(f"{path} holds {extra[0]!r}, which is no part of a model; move it away")
-    data = _read(path / WEIGHTS)
-    if hashlib.sha256(data).hexdigest() != found.weights_sha256:
-        raise InputError(
-            f"{path / WEIGHTS} is not the file that was saved: its sha256 differs from the one in {CONFIG}; copy the "
-            "model's folder again from where you trust it"
-        )
-    try:
-        weights = tensors_file.load(data)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise InputError(f"{path / WEIGHTS} is damaged ({error}); copy the model's folder again") from None
-    trained = to_trained(found, weights, str(path / CONFIG))
-    for name, value in weights.items():
-        if value.dtype != np.float32:
-            raise InputError(f"{path / WEIGHTS}: tensor {name!r} is {value.dtype}, and weights are float32")
+    file, where = path / WEIGHTS, str(path / CONFIG)
+    config = read_config(_read(path / CONFIG, MAX_BYTES), where)
+    trained = to_trained(config, {}, where)
+    shapes = _shapes(file)
     if trained.training.model in MODELS:  # timm's cannot be built without memory
-        with torch.device("meta"):  # no memory yet: a config may ask for a model of any size
-            check_weights(weights, _unfilled(trained, str(path / CONFIG)), str(path / WEIGHTS))
-    return Model.of(trained)
+        _check_model(trained, shapes, where, str(file))
+    data = _read(file)
+    if hashlib.sha256(data).hexdigest() != config.weights_sha256:
+        raise InputError(
+            f"{file} is not the file that was saved: its sha256 differs from the one in {CONFIG}; {AGAIN} from where "
+            "you trust it"
+        )
+    weights = tensors_file.load(data)
+    if broken := [name for name, value in weights.items() if not np.isfinite(value).all()]:
+        raise InputError(f"{file}: tensor {broken[0]!r} holds values that are not finite; train the model again")
+    return Model.of(replace(trained, weights=weights))
 
 
-def _unfilled(trained: Trained, where: str) -> Classifier:
-    """The classifier that a config asks for; model options of a kind that it cannot have are refused."""
+def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor from the header of a safetensors file; all must be float32 and fill the file."""
+    with _opened(file) as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        size = os.fstat(stream.fileno()).st_size - 8 - length
+        header = stream.read(length) if size >= 0 and length <= MAX_BYTES else b""
     try:
-        return make_classifier(trained)
-    except TypeError as error:
-        raise InputError(f"{where} is damaged ({error}); copy the model's folder again") from None
+        tensors = {name: one for name, one in json.loads(header).items() if name != "__metadata__"}
+        shapes = {name: tuple(map(int, one["shape"])) for name, one in tensors.items()}
+        dtypes = {name: one["dtype"] for name, one in tensors.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InputError(f"{file} is damaged ({error}); {AGAIN}") from None
+    for name, dtype in dtypes.items():
+        if dtype != "F32":
+            raise InputError(f"{file}: tensor {name!r} is {dtype}, and weights are F32")
+    if min(map(min, filter(None, shapes.values())), default=0) < 0 or size != sum(map(math.prod, shapes.values())) * 4:
+        raise InputError(f"{file} is damaged (its tensors do not fill it: {size:,} bytes); {AGAIN}")
+    return shapes
+
+
+def _check_model(trained: Trained, shapes: Mapping[str, tuple[int, ...]], where: str, file: str) -> None:
+    """Refuse a config that asks for another model than the weights are of, without memory for it."""
+    for name, value in trained.training.model_options:
+        if isinstance(value, tuple) and len(value) > len(shapes):
+            raise InputError(f"{where}: {name} has {len(value):,} layers, and there are {len(shapes):,} tensors")
+    try:
+        with torch.device("meta"):
+            weights = {name: torch.empty(shape) for name, shape in shapes.items()}
+            check_weights(weights, make_classifier(trained), file)
+    except (TypeError, RuntimeError) as error:
+        raise InputError(f"{where} is damaged ({error}); {AGAIN}") from None
+
+
+def _escape(card: str) -> str:
+    """Markdown without HTML: a class called <script> is shown, not run. Blocks of code stay as they are.
+
+    >>> _escape("- <b>")
+    '- &lt;b>'
+    """
+    parts = re.split(r"(^```.*?^```)", card, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if place % 2 else part.replace("<", "&lt;") for place, part in enumerate(parts))
 
 
 def _plain(trained: Trained) -> dict[str, np.ndarray]:
@@ -264,7 +266,7 @@ def _plain(trained: Trained) -> dict[str, np.ndarray]:
 
 
 def _add_onnx(model: Model, file: Path) -> None:
-    """Writes model.onnx; a model is not lost where that cannot be done, and a warning says why."""
+    """Write model.onnx; if that fails the model is saved without it, with a warning."""
     from camri.export.onnx_file import is_installed, write_onnx
 
     if not is_installed():
@@ -277,9 +279,14 @@ def _add_onnx(model: Model, file: Path) -> None:
         warnings.warn(f"{ONNX} was not written: {reason[0]}", stacklevel=3)
 
 
-def _read(file: Path) -> bytes:
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """A file of a model to read from; pipes and devices are refused, which may never end."""
     try:
-        return file.read_bytes()
+        if file.exists() and not file.is_file():
+            raise InputError(f"{file} is not a regular file; {REMEDY}")
+        with open(file, "rb") as stream:
+            yield stream
     except FileNotFoundError:
         inner = file.parent / "model"
         remedy = f"give {inner}" if (inner / CONFIG).is_file() else REMEDY  # the folder of a whole fit
@@ -288,56 +295,56 @@ def _read(file: Path) -> bytes:
         raise InputError(f"{file} cannot be read ({error.strerror}); {REMEDY}") from None
 
 
-def _extras(path: Path) -> list[str]:
-    """Names in a folder that are no part of a model; hidden ones and the clutter of file managers do not count."""
-    names = sorted(entry.name for entry in path.iterdir())
-    return [name for name in names if name not in FILES and not name.startswith(".") and name.lower() not in CLUTTER]
+def _read(file: Path, most: float = math.inf) -> bytes:
+    with _opened(file) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > most:
+            raise InputError(f"{file} has {size:,} bytes and cannot be a camri model's; {REMEDY}")
+        data: bytes = stream.read()
+        return data
 
 
 def _refuse_foreign(path: Path) -> None:
+    """Refuse to replace what is not a model: its files would be lost."""
     if not path.exists():
         return
     if not path.is_dir():
         raise InputError(f"{path} is a file; choose a new folder for the model")
-    if extra := _extras(path):
+    names = sorted(entry.name for entry in path.iterdir())
+    known = (WEIGHTS, CONFIG, CARD, ONNX)
+    if extra := [name for name in names if not (name in known or name[0] == "." or name.lower() in CLUTTER)]:
         raise InputError(f"{path} holds {extra[0]!r}, which is no part of a model; choose a new folder")
-    if (path / CONFIG).exists():
-        read_config(_read(path / CONFIG), str(path / CONFIG))
-    elif any(path.iterdir()):
+    if CONFIG in names:
+        read_config(_read(path / CONFIG, MAX_BYTES), str(path / CONFIG))
+    elif names:
         raise InputError(f"{path} is not empty and has no {CONFIG}; choose a new folder for the model")
 
 
 @contextlib.contextmanager
 def _building(path: Path) -> Iterator[Path]:
-    """A folder beside the path that is gone afterwards, unless it was moved."""
-    part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+    """A folder beside the path that is removed at the end, unless it was moved."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    part.mkdir()
     try:
-        part.chmod(0o777 & ~_umask())
         yield part
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def _move(part: Path, path: Path) -> None:
-    """The new folder in the place of the old one, which stands until the new one can take its place."""
+    """Put the new folder in the place of the old one, which stays until then."""
     for file in part.iterdir():
         with open(file, "rb+") as stream:
             os.fsync(stream.fileno())
     if not path.exists():
         os.rename(part, path)
         return
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-    os.rename(path, aside / "model")
+    aside = path.with_name(f"{part.name}.old")
+    os.rename(path, aside)
     try:
         os.rename(part, path)
     except OSError:
-        os.rename(aside / "model", path)
+        os.rename(aside, path)
         raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)

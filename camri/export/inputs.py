@@ -1,13 +1,10 @@
-"""Groups of inputs, read a chunk at a time: image files, arrays, and what is wrong with the rest.
+"""Inputs for `camri predict`: files, folders, patterns and tables, read a chunk at a time in a fixed order.
 
-Files, folders, patterns and tables -> groups of inputs, in a fixed order.
-
-What cannot be read becomes a problem with a name and a reason; it never stops the rest.
-
-A model and inputs -> one prediction each, problems among them, in the order of the inputs.
+An input that cannot be read becomes a problem with a name and a reason; it does not stop the rest.
 """
 
 import glob
+import math
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,12 +22,17 @@ from camri.data.folder import files_below
 from camri.data.parallel import for_each, shared_array
 from camri.data.published import to_boxes
 from camri.errors import InputError
-from camri.export.model import Model, Trained
+from camri.export.model import Model, Trained, arrange
 from camri.text import listed
 
 LARGEST = float(np.finfo(np.float32).max)  # beyond it a number is infinite to the model
-CHUNK_ROWS = 1024
-Told = Callable[[int], None]  # hears how many inputs of a group have been read
+CHUNK_ROWS, CHUNK_VALUES = 1024, 2**28
+OnProgress = Callable[[int], None]  # called with how many inputs have been read
+
+
+def starts(num: int, trained: Trained) -> range:
+    """Where the chunks of so many rows begin; few large inputs fill one."""
+    return range(0, num, max(1, min(CHUNK_ROWS, CHUNK_VALUES // math.prod(trained.input_shape))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +60,10 @@ class Images:
     def __len__(self) -> int:
         return len(self.sources)
 
-    def chunks(self, trained: Trained, told: Told) -> Iterator[Chunk]:
+    def chunks(self, trained: Trained, on_progress: OnProgress) -> Iterator[Chunk]:
         height, width, channels = trained.input_shape
-        for start in range(0, len(self), CHUNK_ROWS):
-            part = slice(start, start + CHUNK_ROWS)
+        for start in (places := starts(len(self), trained)):
+            part = slice(start, start + places.step)
             sources, boxes = self.sources[part], None if self.boxes is None else self.boxes[part]
             out = shared_array((len(sources), height, width, channels), np.uint8)
 
@@ -77,29 +79,31 @@ class Images:
                 out[row] = decode_image(sources[row], (height, width, channels), box)
 
             def tell(done: int, total: int, start: int = start) -> None:
-                told(start + done)
+                on_progress(start + done)
 
             yield Chunk(self.files[part], self.rows[part], out, for_each(len(sources), read, tell))
 
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """An array of inputs: uint8 images, or numbers; `problems` are of rows that are known to have none.
+    """An array of inputs: uint8 images, or numbers.
 
-    names: of the features' columns, where they have some.
+    problems: reasons of rows without an input. names: of the features' columns. part: the array's name, if the file
+    has inputs in several arrays.
     """
 
     file: str
     array: np.ndarray
     problems: Mapping[int, str] = field(default_factory=dict)
     names: Sequence[str] = ()
+    part: str = ""
 
     def __len__(self) -> int:
         return len(self.array)
 
-    def chunks(self, trained: Trained, told: Told) -> Iterator[Chunk]:
-        for start in range(0, len(self), CHUNK_ROWS):
-            inputs = np.array(self.array[start : start + CHUNK_ROWS])
+    def chunks(self, trained: Trained, on_progress: OnProgress) -> Iterator[Chunk]:
+        for start in (places := starts(len(self), trained)):
+            inputs = np.array(self.array[start : start + places.step])
             rows = range(start, start + len(inputs))
             problems = {}
             if not trained.is_image:
@@ -112,13 +116,14 @@ class Ready:
                     infinite = f"feature {name} is {value}; it must be a number within ±{LARGEST:.2g}"
                     problems[row] = self.problems.get(rows[row], infinite)
                     inputs[row] = 0
-            told(start + len(inputs))
-            yield Chunk([self.file] * len(inputs), rows, inputs, problems)
+            on_progress(start + len(inputs))
+            name = f"{self.file}:{self.part}" if self.part else self.file
+            yield Chunk([name] * len(inputs), rows, inputs, problems)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A word of the command line that leads to no input."""
+    """A command line argument that leads to no input."""
 
     file: str
     why: str
@@ -126,9 +131,9 @@ class Problem:
     def __len__(self) -> int:
         return 1
 
-    def chunks(self, trained: Trained, told: Told) -> Iterator[Chunk]:
+    def chunks(self, trained: Trained, on_progress: OnProgress) -> Iterator[Chunk]:
         nothing = np.zeros((1, *trained.input_shape), np.uint8 if trained.is_image else np.float32)
-        told(1)
+        on_progress(1)
         yield Chunk([self.file], [None], nothing, {0: self.why})
 
 
@@ -141,10 +146,10 @@ BOX = ("roi_x1", "roi_y1", "roi_x2", "roi_y2", "width", "height")  # or Roi.X1 �
 
 
 def find_inputs(words: Sequence[str], trained: Trained) -> tuple[list[Group], list[str]]:
-    """The inputs that files, folders and patterns lead to, in their order, each once; and the files left out.
+    """The inputs of files, folders and patterns, in their order, each once; and the files left out.
 
-    Left out are files in a folder that neither are called like images nor begin like one (for a model of features:
-    that are not called like tables). Training takes images by any name, so predicting does too.
+    Left out are files of a folder that are neither named nor begin like images (for a model of features: that are not
+    named like tables).
     """
     groups: list[Group] = []
     images: list[str] = []
@@ -161,7 +166,7 @@ def find_inputs(words: Sequence[str], trained: Trained) -> tuple[list[Group], li
                 if trained.is_image and Path(one).suffix.lower() not in TABLES:
                     images.append(one)
                     continue
-            groups += [*_gathered(images), one if isinstance(one, Problem) else _table(Path(one), trained)]
+            groups += [*_gathered(images), *([one] if isinstance(one, Problem) else _tables(Path(one), trained))]
             images = []
     return [*groups, *_gathered(images)], left_out
 
@@ -171,7 +176,7 @@ def _gathered(images: list[str]) -> list[Group]:
 
 
 def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]:
-    """The files that a word means, and those in its folders that were left out."""
+    """The files of a command line argument, and those of its folders that were left out."""
     path = os.path.expanduser(word)
     if not os.path.lexists(path) and glob.has_magic(path):
         matching = sorted(glob.glob(path, recursive=True))
@@ -205,50 +210,51 @@ def _endings(trained: Trained) -> frozenset[str]:
     return frozenset(Image.registered_extensions())
 
 
-def _table(path: Path, trained: Trained) -> Group:
+def _tables(path: Path, trained: Trained) -> list[Group]:
     """The rows of a table or array file; a problem where it cannot be read or does not fit."""
     if not path.exists():
-        return Problem(str(path), "there is no such file")
+        return [Problem(str(path), "there is no such file")]
     try:
         if path.suffix.lower() in ARRAYS:
-            return _checked(Ready(str(path), _array(path)), trained)
+            return [_checked(ready, trained) for ready in _arrays(path)]
         if not tables.is_table(path):
-            return Problem(str(path), f"this model takes features, from a table: {', '.join(TABLES)}")
+            return [Problem(str(path), f"this model takes features, from a table: {', '.join(TABLES)}")]
         table = tables.read_table(path, {trained.preprocessing.get("path_column")})
         if trained.is_image:
-            return _image_rows(path, table, trained)
+            return [_image_rows(path, table, trained)]
         used = _feature_columns(table, path, trained)
         if len(used) == 1 and tables.is_list_type(table.schema.field(used[0]).type):
-            return _checked(_list_rows(path, table.column(used[0]), used[0], trained.input_shape[0]), trained)
-        return _checked(Ready(str(path), _matrix(table, used), names=used), trained)
+            return [_checked(_list_rows(path, table.column(used[0]), used[0], trained.input_shape[0]), trained)]
+        return [_checked(Ready(str(path), _matrix(table, used), names=used), trained)]
     except (InputError, OSError) as error:
-        return Problem(str(path), str(error).removeprefix(f"{path}").lstrip(": "))
+        return [Problem(str(path), str(error).removeprefix(f"{path}").lstrip(": "))]
 
 
-def _checked(found: Ready, trained: Trained) -> Group:
+def _checked(ready: Ready, trained: Trained) -> Group:
     """The rows, where they are of the model's kind and shape."""
-    array, shape = found.array, trained.input_shape
-    if trained.is_image and array.ndim == 3 and shape[-1] == 1:
-        array = array[..., None]
+    array, shape = arrange(ready.array, trained.input_shape), trained.input_shape
     fits = array.dtype == np.uint8 if trained.is_image else array.dtype.kind in "fiub"
     if not fits or array.shape[1:] != shape:
         wanted = "uint8 images" if trained.is_image else "numbers"
         return Problem(
-            found.file,
+            ready.file,
             f"it holds {array.dtype} {array.shape}, and the model takes {wanted} (N, {', '.join(map(str, shape))})",
         )
-    return replace(found, array=array)
+    return replace(ready, array=array)
 
 
-def _array(path: Path) -> np.ndarray:
+def _arrays(path: Path) -> list[Ready]:
+    """The arrays of inputs in a file: inputs, x_train, test_images …, or the only one."""
     try:
         if path.suffix.lower() == ".npy":
-            return np.load(path, allow_pickle=False, mmap_mode="r")
+            return [Ready(str(path), np.load(path, allow_pickle=False, mmap_mode="r"))]
         with np.load(path, allow_pickle=False) as stored:
-            names = [name for word in INPUTS for name in stored.files if name.lower() == word]
+            names = [name for word in INPUTS for name in stored.files if name.lower() == word][:1]
+            names = names or [name for name in stored.files if set(name.lower().split("_")) & set(INPUTS)]
             if not names and len(stored.files) != 1:
                 raise InputError(f"it holds {', '.join(stored.files) or 'nothing'}; call the array of inputs 'inputs'")
-            return stored[names[0] if names else stored.files[0]]
+            names = names or stored.files
+            return [Ready(str(path), stored[name], part=name if len(names) > 1 else "") for name in names]
     except InputError:
         raise
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
@@ -294,8 +300,8 @@ def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
         if missing := [name for name in known if name not in there]:
             raise InputError(f"it has no column {missing[0]!r}, which the model was trained on")
         return known
-    told = trained.preprocessing.get("label_column")
-    roles = {tables.role(table, name, None, str(path)) for name in ("label", "group", "split", "path")} | {told}
+    label = trained.preprocessing.get("label_column")
+    roles = {tables.role(table, name, None, str(path)) for name in ("label", "group", "split", "path")} | {label}
     rest = [name for name in table.column_names if name not in roles]
     kinds = [table.schema.field(name).type for name in rest]
     of_lists = [name for name, kind in zip(rest, kinds, strict=True) if tables.is_list_type(kind)]
@@ -332,8 +338,8 @@ def _to_floats(values: np.ndarray, name: str) -> np.ndarray:
         return values.astype(np.float64)
     except (TypeError, ValueError):
         wrong = [value for value in values.ravel().tolist() if not _is_number(value)]
-        told = next(filter(str, wrong), wrong[0])  # beside a word, what is empty is not the trouble
-        raise InputError(f"column {name!r} holds {told!r}, and features are numbers") from None
+        shown = next(filter(str, wrong), wrong[0])  # rather a word than an empty cell
+        raise InputError(f"column {name!r} holds {shown!r}, and features are numbers") from None
 
 
 def _is_number(value: Any) -> bool:
@@ -346,7 +352,7 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What the model says of one input: probabilities (C,) after the shift, or what is wrong with the input.
+    """Probabilities (C,) of one input after the shift, or what is wrong with it.
 
     row: its number in a table, from 0; None for a file of its own.
     """
@@ -367,9 +373,9 @@ def predict(
     batch_size: int = 256,
     on_progress: Callable[[int], None] = lambda num_read: None,
 ) -> Iterator[Prediction]:
-    """A prediction for every input, in order; a bad one has a problem instead of probabilities.
+    """Predict every input, in order; a bad one has a problem instead of probabilities.
 
-    `on_progress` hears how many inputs have been read; reading images takes the time, not the model.
+    `on_progress` is called with how many inputs have been read: reading takes longer than the model.
     """
     before = 0
     for group in groups:

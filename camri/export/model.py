@@ -1,9 +1,7 @@
-"""A trained model with everything that is needed to use it, as one plain value.
+"""A trained model: as one plain value, and as a network from raw inputs to shifted logits and class names."""
 
-A trained model at work: raw inputs in, shifted logits, probabilities and class names out.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +17,8 @@ from camri.heads import HEADS
 from camri.methods import Setting
 from camri.models import Classifier, build
 
-LONGEST_SHOWN = 200  # characters of a value that is refused: a mean has a number for each of thousands of features
+LONGEST_SHOWN = 200  # characters of a value that is refused
+MOST_VALUES = 2**28  # of one input
 Standardise = tuple[tuple[float, ...], tuple[float, ...]]
 
 
@@ -28,8 +27,8 @@ class Trained:
     """A trained model with everything that is needed to use it.
 
     input_shape: (H, W, C) of uint8 images, (D,) of float32 features.
-    class_counts: rows of the train split (some losses need them).
-    important: class indices; shift: one number for each, added to its logit; 0.0 where there is none.
+    class_counts: rows of the train split; some losses need them.
+    important: class indices. shift: one number for each, added to its logit.
     weights: the state of a `camri.models.Classifier`; batch norm's counters may be missing.
     preprocessing: plain JSON that says how a file becomes an input.
     standardise: features only, (mean, sd), one number a feature: the model sees (x − mean) / sd, in float32.
@@ -59,7 +58,8 @@ class Trained:
         need(num >= 2 and len(set(self.classes)) == num, "classes", "give two names or more, all different")
         need(all(name.isprintable() for name in self.classes), "classes", "give printable names")
         fits = len(self.input_shape) == (3 if self.is_image else 1) and all(size >= 1 for size in self.input_shape)
-        need(fits, "input_shape", "give (H, W, C) of images or (D,) of features")
+        fits = fits and math.prod(self.input_shape) <= MOST_VALUES
+        need(fits, "input_shape", f"give (H, W, C) of images or (D,) of features, at most {MOST_VALUES:,} values")
         need(len(self.class_counts) == num, "class_counts", f"give {num} numbers, one a class")
         indices = all(0 <= index < num for index in self.important) and len(set(self.important)) == len(self.important)
         need(indices and len(self.important) < num, "important", f"give different classes of 0 … {num - 1}, not all")
@@ -75,7 +75,7 @@ class Trained:
 
     @property
     def is_cropped(self) -> bool:
-        """True where the training images were cropped to the object's box, so that whole ones are strange to it."""
+        """Whether the training images were cropped to the object's box, so that whole ones differ from them."""
         return bool(self.preprocessing.get("roi"))
 
     @staticmethod
@@ -110,28 +110,28 @@ class Trained:
 
 
 def _as_float32(values: Sequence[float]) -> np.ndarray:
-    """The numbers as the model has them: what is too large for it is infinite, what is too small is 0."""
+    """The numbers in float32: too large ones are infinite, too small ones 0."""
     with np.errstate(over="ignore"):
         return np.array(values, dtype=np.float32)
 
 
 def preprocessing_of(data: DataSet) -> dict[str, Any]:
     """How a file becomes an input of this data set, as plain JSON: the size and mode of images, a table's columns."""
-    told = data.provenance
+    source = data.provenance
     if not data.is_image:
         names = ("feature_columns", "num_feature_columns", "label_column")
-        return {name: told[name] for name in names if name in told}
+        return {name: source[name] for name in names if name in source}
     height, width, channels = data.input_shape
-    found: dict[str, Any] = {"size": [height, width], "mode": "L" if channels == 1 else "RGB", "resize": "lanczos"}
-    if "path_column" in told:
-        found["path_column"] = told["path_column"]
-    if told.get("roi"):  # of the source, not of the options: only GTSRB has boxes to crop to
-        found["roi"] = True
-    return found
+    steps: dict[str, Any] = {"size": [height, width], "mode": "L" if channels == 1 else "RGB", "resize": "lanczos"}
+    if "path_column" in source:
+        steps["path_column"] = source["path_column"]
+    if source.get("roi"):  # of the source, not of the options: only GTSRB has boxes to crop to
+        steps["roi"] = True
+    return steps
 
 
-INITIAL = ("initial", "initial_sha256")  # where training started: a file that the trained model does not need
-COUNTER = "num_batches_tracked"  # batch norm's; nothing reads it after training, and a GPU's outcome has none
+INITIAL = ("initial", "initial_sha256")  # the file that training started from, which a trained model does not need
+COUNTER = "num_batches_tracked"  # batch norm's; nothing reads it after training
 
 
 class Network(nn.Module):
@@ -177,7 +177,7 @@ def make_classifier(trained: Trained, generator: torch.Generator | None = None) 
 
 
 def check_weights(weights: Mapping[str, Any], classifier: nn.Module, where: str) -> None:
-    """Refuses weights that are not this classifier's: missing, unknown, of another shape."""
+    """Refuse weights that are not this classifier's: missing, unknown, of another shape."""
     wanted = {name: tuple(tensor.shape) for name, tensor in _floats(classifier.state_dict()).items()}
     given = {name: tuple(value.shape) for name, value in _floats(weights).items()}
     if missing := [name for name in wanted if name not in given]:
@@ -198,10 +198,10 @@ def _more(names: Sequence[str]) -> str:
 
 
 class Model:
-    """A trained model to predict with; `camri.load(folder)` gives one.
+    """A trained model to predict with; `camri.load(folder)` returns one.
 
-    `module` takes raw inputs, uint8 (B, H, W, C) images or float32 (B, D) features, to shifted logits (B, C); move it
-    to a GPU with `model.module.to("cuda")` and everything else follows.
+    `module` maps raw inputs, uint8 (B, H, W, C) images or float32 (B, D) features, to shifted logits (B, C). Move it
+    to a GPU with `model.module.to("cuda")`; everything else follows.
     """
 
     def __init__(self, trained: Trained) -> None:
@@ -248,13 +248,22 @@ class Model:
             )
         rows = check_inputs(inputs, self.trained)
         device = self.module.get_buffer("shift").device
-        found = [then(self.module(batch.to(device))).cpu().numpy() for batch in _cut(rows, batch_size)]
-        return np.concatenate(found) if found else np.zeros((0, len(self.classes)), np.float32)
+        batches = (rows[start : start + batch_size] for start in range(0, len(rows), batch_size))
+        outputs = [then(self.module(batch.to(device))).cpu().numpy() for batch in batches]
+        return np.concatenate(outputs) if outputs else np.zeros((0, len(self.classes)), np.float32)
 
 
-def _cut(rows: Tensor, batch_size: int) -> Iterator[Tensor]:
-    for start in range(0, len(rows), batch_size):
-        yield rows[start : start + batch_size]
+def arrange(rows: Any, shape: Sequence[int]) -> Any:
+    """Images (N, H, W) of one channel, or with channels first, as (N, H, W, C); other arrays and tensors as they are.
+
+    >>> arrange(np.zeros((5, 28, 28)), (28, 28, 1)).shape, arrange(np.zeros((5, 3, 8, 9)), (8, 9, 3)).shape
+    ((5, 28, 28, 1), (5, 8, 9, 3))
+    """
+    if len(shape) == 3 and shape[2] == 1 and rows.ndim == 3:
+        rows = rows[..., None]
+    if len(shape) == 3 and tuple(rows.shape[1:]) == (shape[2], *shape[:2]) != tuple(shape):
+        rows = rows.swapaxes(1, 2).swapaxes(2, 3)
+    return rows
 
 
 def check_inputs(inputs: np.ndarray | Tensor, trained: Trained) -> Tensor:
@@ -264,9 +273,10 @@ def check_inputs(inputs: np.ndarray | Tensor, trained: Trained) -> Tensor:
     wanted = f"uint8 images (N, {', '.join(map(str, shape))})" if trained.is_image else f"numbers (N, {shape[0]})"
     if rows is None or rows.is_complex() or (trained.is_image and rows.dtype != torch.uint8):
         found = getattr(inputs, "dtype", type(inputs).__name__)
-        raise InputError(f"inputs of dtype {found} do not fit this model; give {wanted}")
+        raise InputError(f"inputs of dtype {found} do not fit this model; give {wanted}", argument="inputs")
+    rows = arrange(rows, shape)
     if rows.dim() != 1 + len(shape) or tuple(rows.shape[1:]) != shape:
-        raise InputError(f"inputs of shape {tuple(rows.shape)} do not fit this model; give {wanted}")
+        raise InputError(f"inputs of shape {np.shape(inputs)} do not fit this model; give {wanted}", argument="inputs")
     if trained.is_image:
         return rows
     rows = rows.to(torch.float32)

@@ -1,7 +1,4 @@
-"""model.onnx: preprocessing, model, scale and shift in one file that any ONNX runtime runs.
-
-model.pt2: the whole network as a torch.export program, for ExecuTorch, AOTInductor and C++.
-"""
+"""Models for other runtimes, preprocessing and shift inside: model.onnx, and a torch.export program (.pt2)."""
 
 import contextlib
 import importlib.util
@@ -11,7 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,14 +16,8 @@ from torch import Tensor, nn
 
 import camri
 from camri.errors import InputError
-from camri.export.model import Trained
+from camri.export.model import Model, Trained
 from camri.files import replacing
-
-if TYPE_CHECKING:
-    from camri.export.model import Model
-
-if TYPE_CHECKING:
-    from camri.export.model import Model
 
 OPSET = 18  # what torch's exporter writes without converting; onnxruntime reads it since 1.14
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
@@ -60,10 +51,10 @@ def example(trained: Trained, num_rows: int, seed: int = 0) -> np.ndarray:
     return (drawn.normal(size=(num_rows, *trained.input_shape)) * sd + mean).astype(np.float32)
 
 
-def write_onnx(model: "Model", file: str | Path) -> Path:
-    """The file, with the input "inputs" of any batch size and the outputs "logits" and "probabilities".
+def write_onnx(model: Model, file: str | Path) -> Path:
+    """Write an ONNX file with the input "inputs" of any batch size and the outputs "logits" and "probabilities".
 
-    Class names and the important ones are in its metadata. It has been run by onnxruntime and agrees with PyTorch.
+    Its metadata has the class names and the important ones. It is compared with PyTorch before it is written.
     """
     for name in NEEDED:
         if importlib.util.find_spec(name) is None:
@@ -80,7 +71,7 @@ def write_onnx(model: "Model", file: str | Path) -> Path:
     return path
 
 
-def _export(model: "Model") -> bytes:
+def _export(model: Model) -> bytes:
     trained = model.trained
     wrapped = WithProbabilities(model.module.cpu()).eval()
     rows = torch.from_numpy(example(trained, 2))
@@ -117,8 +108,8 @@ def _export(model: "Model") -> bytes:
     return proto.SerializeToString(deterministic=True)
 
 
-def _check(data: bytes, model: "Model") -> None:
-    """Refuses a file that does not say what the model says."""
+def _check(data: bytes, model: Model) -> None:
+    """Refuse a file whose logits differ from the model's."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -134,11 +125,8 @@ def _check(data: bytes, model: "Model") -> None:
         )
 
 
-def logit_size(model: "Model", logits: np.ndarray) -> float:
-    """What rounding errors of the logits are measured against: the largest of them or the head's scale.
-
-    A cosine is rounded to about 1e-7 whatever its value, and the scale multiplies that.
-    """
+def logit_size(model: Model, logits: np.ndarray) -> float:
+    """What rounding errors are measured against: the largest logit or the head's scale, which multiplies them."""
     scale = dict(model.trained.setting.knobs).get("s", 1.0)
     assert isinstance(scale, float)
     return max(scale, float(np.abs(logits).max()))
@@ -146,7 +134,7 @@ def logit_size(model: "Model", logits: np.ndarray) -> float:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter's progress and advice go nowhere; its errors are raised."""
+    """Silence the exporter's progress and advice; its errors are raised."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -158,9 +146,8 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def write_program(model: "Model", file: str | Path) -> Path:
-    """The .pt2 file: raw inputs of any batch size -> (logits, probabilities)."""
-
+def write_program(model: Model, file: str | Path) -> Path:
+    """Write a .pt2 file: raw inputs of any batch size -> (logits, probabilities)."""
     path = Path(file)
     device = model.module.get_buffer("shift").device
     rows = torch.from_numpy(example(model.trained, 2))

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from camri.auditing.result import FEWEST_GROUPS
-from camri.auditing.verdict import FEWEST_ROWS
 from camri.data import DataSet
 from camri.engine import Training, Trial
 from camri.export import Model, Trained, load, save
@@ -25,6 +23,7 @@ from camri.metrics import condense
 from camri.report.answer import NOTE as ANSWER
 from camri.report.tables import NOTE as STEPS
 from camri.selection import Rule
+from camri.stats import FEWEST_GROUPS, FEWEST_ROWS
 from camri.study import run_folder
 from camri.study.run_folder import facts_of
 from camri.study.spec import Study

@@ -83,6 +83,19 @@ def test_predicting_leaves_the_model_the_inputs_and_the_random_numbers_alone(tra
     np.testing.assert_array_equal(model.logits(read_only), first)
 
 
+@pytest.mark.parametrize("shape", [(9, 8, 1), (8, 9, 3)])
+def test_images_are_taken_in_the_layouts_that_fit_takes(shape):
+    model = Model.of(made_trained("small", setting("ce"), shape, options={"width": 2}))
+    images = np.random.default_rng(0).integers(0, 256, (5, *shape), dtype=np.uint8)
+    expected = model.logits(images)
+    layouts = [images.transpose(0, 3, 1, 2), torch.from_numpy(images).permute(0, 3, 1, 2)]
+    if shape[2] == 1:
+        layouts += [images[..., 0], torch.from_numpy(images[..., 0])]
+    for layout in layouts:
+        np.testing.assert_array_equal(model.logits(layout), expected)
+    assert model.predict(layouts[0]) == model.predict(images)
+
+
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
@@ -91,6 +104,7 @@ def test_predicting_leaves_the_model_the_inputs_and_the_random_numbers_alone(tra
             r"\(2, 8, 8, 3\) do not fit this model; give uint8 images \(N, 8, 8, 1",
         ),
         (np.zeros((8, 8, 1), np.uint8), r"shape \(8, 8, 1\) do not fit"),
+        (np.zeros((8, 1), np.uint8), r"shape \(8, 1\) do not fit"),
         (np.zeros((2, 8, 8, 1), np.float32), "dtype float32 do not fit this model; give uint8"),
         (np.array([["a"]]), "dtype <U1 do not fit"),
         (torch.zeros(2, 8, 8, 1), "dtype torch.float32 do not fit"),

@@ -418,3 +418,18 @@ def test_export_writes_what_is_asked(saved, tmp_path):
     assert (tmp_path / "m.pt2").stat().st_size > 1000
     done = run("export", saved)
     assert "nothing to write; give --onnx FILE, --torch-export FILE or both" in str(done.exception)
+
+
+def test_the_npz_that_a_model_was_trained_on_can_be_predicted(model, saved, data, tmp_path):
+    parts = {part: split.inputs.numpy()[:7, ..., 0] for part, split in data.splits.items()}
+    labels = {f"y_{part}": split.labels.numpy()[:7] for part, split in data.splits.items()}
+    file = tmp_path / "x.npz"
+    np.savez(file, **{f"x_{part}": images for part, images in parts.items()}, **labels)
+    groups, _ = find_inputs([str(file)], model.trained)
+    found = list(predict(model, groups))
+    assert [(one.file, one.row) for one in found] == [(f"{file}:x_{part}", row) for part in parts for row in range(7)]
+    expected = np.concatenate([model.predict_proba(images) for images in parts.values()])
+    np.testing.assert_array_equal([one.probabilities for one in found], expected)
+    done = CliRunner().invoke(app, ["predict", str(saved), str(file), "--csv", str(tmp_path / "p.csv")])
+    assert done.exit_code == 0, done.output
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 1 + 7 * len(parts)

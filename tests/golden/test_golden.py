@@ -223,7 +223,7 @@ def scores(tmp_path_factory):
     ("name", "words"),
     [
         ("audit-stop", "--important stop"),
-        ("audit-pair", "--important stop --important yield --keep-accuracy 0.01"),
+        ("audit-pair", "--important stop --important yield --max-accuracy-drop 0.01"),
         ("audit-films", "--important yield --group film"),
         ("audit-promise", "--important stop --at-least 0.9 --confidence 0.9"),
         ("audit-promise-films", "--important yield --at-least 0.8 --group film"),
