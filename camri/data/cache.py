@@ -103,8 +103,8 @@ def md5(file: str) -> str:
     return _hash_file(file, "md5")
 
 
-def write_cache(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bool:
-    """Write the file and return True; on a full or read-only disk warn, leave nothing behind and return False."""
+def write_cache(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write the file; on a full or read-only disk warn and leave nothing behind."""
 
     def write(stream: BinaryIO) -> None:
         places, end = {}, 0
@@ -127,8 +127,6 @@ def write_cache(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, np.nd
             "time; set CAMRI_CACHE to a folder with space",
             stacklevel=2,
         )
-        return False
-    return True
 
 
 def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:

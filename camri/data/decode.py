@@ -34,13 +34,13 @@ def decode_parts(
     images = [part.inputs for part in parts.values() if isinstance(part.inputs, EncodedImages)]
     sources = [source for group in images for source in group.sources]
     names = [name for group in images for name in group.names]
-    boxes = [box for group in images for box in (group.boxes if group.boxes is not None else [None] * len(group))]
+    boxes = [box for group in images for box in ([None] * len(group.names) if group.boxes is None else group.boxes)]
     probed = shared_array((len(sources), 4), np.int32)
 
-    def look(row: int) -> None:
+    def probe(row: int) -> None:
         probed[row] = _probe(sources[row])
 
-    bad = for_each(len(sources), look, progress)
+    bad = for_each(len(sources), probe, progress)
     good = np.setdiff1d(np.arange(len(sources)), list(bad))
     if not len(good):
         _refuse_bad(bad, names, skip_bad)

@@ -31,6 +31,8 @@ TIMEOUT_S = 30
 ATTEMPTS = 5  # in a row without a new byte, before an address is given up
 PAUSE_S = 1.0  # before the second attempt; doubled before each further one
 
+DAMAGE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, RuntimeError)
+
 Report = Callable[[str, int, int | None], None]  # (file name, bytes so far, bytes in all if known)
 
 
@@ -60,21 +62,10 @@ def unpack(archive: Path, folder: Path) -> None:
                 opened.extractall(folder)
     except InputError:
         raise
-    except OSError as error:
-        if error.errno is None:  # gzip's own
-            raise InputError(f"{archive} cannot be unpacked ({error}); download it again") from None
-        remedy = "; free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise InputError(f"{archive} cannot be unpacked into {folder} ({error.strerror}){remedy}") from None
-    except (
-        zipfile.BadZipFile,
-        tarfile.TarError,
-        EOFError,
-        zlib.error,
-        lzma.LZMAError,
-        ValueError,
-        RuntimeError,
-    ) as error:
-        raise InputError(f"{archive} cannot be unpacked ({error}); download it again") from None
+    except (*DAMAGE, OSError) as error:
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = f"free some space in {folder}" if is_full else "download it again"
+        raise InputError(f"{archive} cannot be unpacked ({error}); {remedy}") from None
 
 
 def _check_members(archive: Path, names: Iterable[str], is_link: Iterable[bool], unpacked_bytes: int) -> None:

@@ -45,9 +45,6 @@ class EncodedImages:
     names: Sequence[str]  # for messages
     boxes: np.ndarray | None = None
 
-    def __len__(self) -> int:
-        return len(self.sources)
-
 
 @dataclass(frozen=True)
 class Part:
@@ -86,19 +83,13 @@ TAKEN_BY = {
     "skip_bad": "image files",
     "roi": "GTSRB",
     "verify": OFFICIAL_FILES,
-    "path_column": TABLES,
-    "label_column": TABLES,
-    "group_column": TABLES,
-    "split_column": TABLES,
+    **dict.fromkeys(("path_column", "label_column", "group_column", "split_column"), TABLES),
 }
 # The first word of a layout -> what it takes beside the options for images.
 LAYOUTS = {
-    "table": TABLES,
-    "parquet": TABLES,
+    **dict.fromkeys(("table", "parquet"), TABLES),
+    **dict.fromkeys(("cifar10", "mnist", "idx"), OFFICIAL_FILES),
     "gtsrb": "GTSRB",
-    "cifar10": OFFICIAL_FILES,
-    "mnist": OFFICIAL_FILES,
-    "idx": OFFICIAL_FILES,
 }
 
 
@@ -114,11 +105,9 @@ def refuse_untaken(where: str, layout: str, listing: Listing, options: Options) 
         if value != option.default and TAKEN_BY[option.name] not in taken:
             if isinstance(value, tuple) and value[0] == value[1]:
                 value = value[0]  # a size as the user gave it
-            raise InputError(
-                f"{option.name}={value!r} is for {TAKEN_BY[option.name]}, but {where} holds "
-                f"{'images' if is_image else 'features'} ({layout}); leave it out",
-                argument=option.name,
-            )
+            held = f"{where} holds {'images' if is_image else 'features'} ({layout})"
+            message = f"{option.name}={value!r} is for {TAKEN_BY[option.name]}, but {held}; leave it out"
+            raise InputError(message, argument=option.name)
 
 
 SPLIT_ALIASES = {
@@ -223,7 +212,7 @@ def _check_labels(column: np.ndarray, where: str) -> np.ndarray:
         texts = [_as_text(value, row, where) for row, value in enumerate(column.tolist())]
         _refuse_missing(np.array([text in MISSING for text in texts], dtype=bool), where)
         return np.array(texts, dtype=object)
-    raise InputError(f"{where}: labels are of type {column.dtype}; give class names or whole numbers")
+    raise InputError(f"{where}: labels are {column.dtype}; give class names or whole numbers")
 
 
 def _as_text(value: object, row: int, where: str) -> str:
@@ -311,10 +300,7 @@ def giveaways(features: np.ndarray, labels: np.ndarray, names: Sequence[str]) ->
         return []
     name = repr(names[columns[0]]) if len(names) == features.shape[1] else columns[0]
     more = f" (and {len(columns) - 1:,} more)" if len(columns) > 1 else ""
-    return [
-        f"feature {name}{more} has one value for each class; if it is the label under another name, drop it: new rows "
-        "will not have it"
-    ]
+    return [f"feature {name}{more} has one value for each class; drop it if it is the label under another name"]
 
 
 def check_classes(source: str, classes: Sequence[str], labels: Mapping[str, np.ndarray]) -> None:

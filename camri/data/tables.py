@@ -370,15 +370,13 @@ def _inputs(
     """Images or features per split, and the columns they come from; never one of `roles`."""
     first = next(iter(tables.values()))
     image = role(first, "image", None, where, is_image_type) if not path_column else None
+    path = role(first, "path", path_column, where, is_text_type) if not image else None
     if image:
-        return {part: EncodedImages(*image_sources(table.column(image), folder)) for part, table in tables.items()}, {
-            "image_column": image
-        }
-    path = role(first, "path", path_column, where, is_text_type)
+        columns = {part: table.column(image) for part, table in tables.items()}
+        return {p: EncodedImages(*image_sources(c, folder)) for p, c in columns.items()}, {"image_column": image}
     if path:
-        return {part: _paths(table.column(path), folder, where) for part, table in tables.items()}, {
-            "path_column": path
-        }
+        columns = {part: table.column(path) for part, table in tables.items()}
+        return {p: _paths(c, folder, where) for p, c in columns.items()}, {"path_column": path}
     used = _feature_columns(first, roles, where)
     features = {part: _matrix(table, used, f"{where}, {part} part") for part, table in tables.items()}
     return dict(features), {"feature_columns": used, "num_feature_columns": len(used)}
@@ -408,11 +406,8 @@ def _feature_columns(table: Any, roles: Container[str | None], where: str) -> li
         if name.lower() in ROLES["label"]:
             why = "is named like a label, and a model could read the answer off it"
             raise InputError(f"{where}: column {name!r} {why}; drop it, or rename it if it is a feature")
-        if (
-            name.lower() in ROW_NUMBERS
-            and pa.types.is_integer(kind)
-            and 1 < len(column) == pc.count_distinct(column).as_py()
-        ):
+        may_number = name.lower() in ROW_NUMBERS and pa.types.is_integer(kind) and len(column) > 1
+        if may_number and pc.count_distinct(column).as_py() == len(column):
             raise InputError(f"{where}: column {name!r} numbers the rows: a model could learn their order; drop it")
         if not is_number_type(kind):
             texts = (str(value) for value in column.to_pylist() if value is not None)
