@@ -1,9 +1,9 @@
-"""Prints, as JSON, what loading and feeding a data set costs, beside what a user would write instead.
+"""Measure what loading a data set and feeding an epoch cost, beside an ordinary loop; print JSON.
 
     CAMRI_DATA=… python benchmarks/data.py            # CIFAR-10 from parquet
-    python benchmarks/data.py                         # 5,000 made-up images of the same size
+    python benchmarks/data.py                         # 5,000 random images of the same size
 
-Everything is measured in one run on one machine; the figures to quote are the ratios.
+All times are from one run on one machine: quote the ratios.
 """
 
 import io
@@ -28,8 +28,8 @@ from camri.data.splits import hold_out
 BATCH_ROWS = 64
 
 
-def made_up(folder: Path) -> Path:
-    """A parquet folder of 5,000 random 32x32 images, stored like CIFAR-10's."""
+def write_random_images(folder: Path) -> Path:
+    """Write a parquet folder of 5,000 random 32x32 images, stored like CIFAR-10's."""
     rng = np.random.default_rng(0)
     images = []
     for pixels in rng.integers(0, 256, (5000, 32, 32, 3), dtype=np.uint8):
@@ -41,13 +41,14 @@ def made_up(folder: Path) -> Path:
 
 
 def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds that the work takes by this clock."""
     start = clock()
     work()
     return clock() - start
 
 
 def plain_epoch(table: pa.Table) -> None:
-    """An epoch as one would write it: each image decoded when its batch comes, then stacked and scaled."""
+    """Run an epoch of an ordinary loop: decode each image when its batch comes, then stack and scale."""
     order = torch.randperm(table.num_rows)
     images, labels = table.column("image"), table.column("label")
     for start in range(0, table.num_rows, BATCH_ROWS):
@@ -58,12 +59,13 @@ def plain_epoch(table: pa.Table) -> None:
 
 
 def camri_epoch(dataset: DataSet, augment: bool) -> None:
-    """The same epoch from the resident tensor, with flips and translations where asked."""
+    """Run the same epoch from the resident tensor, with or without flips and translations."""
     train, generator = dataset.splits["train"], torch.Generator().manual_seed(0)
     for rows in batches.epoch_order(len(train), generator, "cpu").split(BATCH_ROWS):
         images = batches.to_float(train.inputs[rows])
         if augment:
-            images = batches.random_translate(batches.random_flip(images, generator), 4, generator)
+            images = batches.flip(images, batches.draw_flips(len(rows), generator, "cpu"))
+            images = batches.translate(images, *batches.draw_shifts(len(rows), 4, generator, "cpu"))
         _ = train.labels[rows]
 
 
@@ -71,13 +73,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         real = Path(os.environ.get("CAMRI_DATA", "")) / "cifar10"
-        source = real if os.environ.get("CAMRI_DATA") and real.is_dir() else made_up(folder)
+        source = real if os.environ.get("CAMRI_DATA") and real.is_dir() else write_random_images(folder)
         first_s = seconds(lambda: load(source, cache=folder / "cache"))
         second_s = seconds(lambda: load(source, cache=folder / "cache"))
         dataset = load(source, cache=folder / "cache")
         table = pa.concat_tables([pq.read_table(file) for file in sorted(source.glob("train*.parquet"))])
         camri_epoch(dataset, augment=True)  # touches every page once
-        # Processor time, the best of three interleaved rounds: what else runs on the machine hardly changes it.
+        # CPU time, the best of three interleaved rounds: other programs on the machine hardly change it.
         rounds = [
             (
                 seconds(lambda: plain_epoch(table), time.process_time),
@@ -89,7 +91,7 @@ def main() -> None:
         plain_s, epoch_s, augmented_s = (min(times) for times in zip(*rounds, strict=True))
         split_s = seconds(lambda: hold_out(dataset))
     report = {
-        "source": "cifar10 parquet" if source == real else "5,000 made-up images",
+        "source": "cifar10 parquet" if source == real else "5,000 random images",
         "rows": {part: len(split) for part, split in dataset.splits.items()},
         "cores": num_cores(),
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""`camri data`: fetch data sets and see what was recognised."""
+"""`camri data`: fetch data sets and show what they hold."""
 
 import contextlib
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="data",
-    help="Fetch the paper's data sets, and see what a data set holds.",
+    help="Fetch the paper's data sets, and show what a data set holds.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -31,7 +31,7 @@ CLASSES_SHOWN = 60
     epilog=examples(
         "camri data get cifar10",
         "camri data get gtsrb --to ~/datasets",
-        "Broken off? The same command goes on where it stopped.",
+        "If the download breaks, run the same command again to resume.",
     )
 )
 def get(
@@ -39,10 +39,10 @@ def get(
         str, typer.Argument(metavar="NAME", help="cifar10, gtsrb, awa2 (13 GB) or mnist.", show_default=False)
     ],
     to: Annotated[
-        Path | None, typer.Option(help="Folder to put it into; without it $CAMRI_DATA or the user's data folder.")
+        Path | None, typer.Option(help="Folder to put it into; default: $CAMRI_DATA or the user's data folder.")
     ] = None,
 ) -> None:
-    """Fetch a data set from its official address; it is there when all of it has arrived and was checked."""
+    """Download a data set from its official address and check it."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -51,19 +51,12 @@ def get(
     from camri.data.download import fetch_official as fetch
 
     bars: dict[str, Any] = {}
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    progress = Progress(*columns, console=console)
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    progress = Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True))
     with contextlib.ExitStack() as stack:
 
         def report(file: str, done: int, total: int | None) -> None:
-            if not bars:  # not before there is something to show: a name that is refused has no bar
+            if not bars:  # only now: a name that is refused shows no bar
                 stack.enter_context(progress)
             if file not in bars:
                 bars[file] = progress.add_task(file, total=total)
@@ -72,7 +65,7 @@ def get(
         folder, was_there = fetch(name, (to or data_folder()).expanduser(), report)
     about = f" ({OFFICIAL[name].about})" if not was_there else ""
     typer.echo(f"{name} is {'already ' if was_there else ''}in {folder}{about}")
-    typer.echo(f"See it with: camri data show {folder}")
+    typer.echo(f"Show it with: camri data show {folder}")
 
 
 @app.command(
@@ -90,9 +83,7 @@ def show(
     sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG) here.")] = None,
     size: Size = None,
     roi: Roi = False,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out unreadable images, count and list them.")
-    ] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip unreadable images; count and list them.")] = False,
     verify: Verify = True,
     path_column: PathColumn = None,
     label_column: LabelColumn = None,
@@ -100,7 +91,7 @@ def show(
     split_column: SplitColumn = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """What was recognised: counts per class and split, sizes, groups, duplicates across splits."""
+    """Show what was recognised: rows per class and split, sizes, groups, duplicates across splits."""
     import json
     import warnings
 
@@ -112,9 +103,9 @@ def show(
     from camri.data.listing import DataWarning
 
     if sheet and sheet.suffix.lower() != ".png":
-        raise InputError(f"--sheet {sheet} must end in .png")
+        raise InputError(f"sheet={str(sheet)!r} must end in .png", argument="sheet")
     with warnings.catch_warnings(), reading_progress() as progress:
-        warnings.simplefilter("ignore", DataWarning)  # the summary has them
+        warnings.simplefilter("ignore", DataWarning)  # the summary lists them
         dataset = load(
             source,
             size=size,
@@ -127,68 +118,71 @@ def show(
             split_column=split_column,
             progress=progress,
         )
-    told = describe(dataset)
+    summary = describe(dataset)
     if as_json:
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(summary, indent=2))
     else:
-        _print(told, Console())
+        _print(summary, Console())
     if sheet:
+        image, legend = contact_sheet(dataset)
         try:
-            contact_sheet(dataset).save(sheet)
+            image.save(sheet)
         except OSError as error:
             raise cannot_write(sheet, error, "; choose another file", argument="sheet") from None
         typer.echo(f"contact sheet: {sheet}", err=as_json)
+        for number, name in legend.items():
+            typer.echo(f"  {number}: {name}", err=as_json)
 
 
-def _print(told: dict[str, Any], console: "Console") -> None:
+def _print(summary: dict[str, Any], console: "Console") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    shape = " x ".join(map(str, told["shape"]))
-    rows = ", ".join(f"{count:,} {part}" for part, count in told["rows"].items())
-    console.print(f"[bold]{escape(told['name'])}[/bold]  {told['layout']}; {told['num_classes']:,} classes; {rows}")
-    console.print(f"{told['kind']} of {shape}{' (height x width x channels)' if told['kind'] == 'images' else ''}")
-    for line in _remarks(told):
+    shape = " x ".join(map(str, summary["shape"]))
+    rows = ", ".join(f"{count:,} {part}" for part, count in summary["rows"].items())
+    kinds = f"{summary['layout']}; {summary['num_classes']:,} classes; {rows}"
+    console.print(f"[bold]{escape(summary['name'])}[/bold]  {kinds}")
+    axes = " (height x width x channels)" if summary["kind"] == "images" else ""
+    console.print(f"{summary['kind']} of {shape}{axes}")
+    for line in _lines(summary):
         console.print(escape(line))
-    table = Table("class", *told["rows"], box=None, pad_edge=False)
+    table = Table("class", *summary["rows"], box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, counts in list(told["classes"].items())[:CLASSES_SHOWN]:
+    for name, counts in list(summary["classes"].items())[:CLASSES_SHOWN]:
         table.add_row(escape(name), *(f"{count:,}" for count in counts))
     console.print(table)
-    if told["num_classes"] > CLASSES_SHOWN:
-        console.print(f"… and {told['num_classes'] - CLASSES_SHOWN:,} more classes (--json lists all)")
+    if summary["num_classes"] > CLASSES_SHOWN:
+        console.print(f"… and {summary['num_classes'] - CLASSES_SHOWN:,} more classes (--json lists all)")
 
 
-def _remarks(told: dict[str, Any]) -> list[str]:
-    """What else is to be told, a line each."""
+def _lines(summary: dict[str, Any]) -> list[str]:
+    """The lines between the heading and the table of classes."""
     lines = []
-    if sizes := told["original_sizes"]:
+    if sizes := summary["original_sizes"]:
         (low_height, low_width), (high_height, high_width) = sizes["smallest"], sizes["largest"]
-        if (low_height, low_width) != (high_height, high_width) or told["shape"][:2] != [low_height, low_width]:
+        if (low_height, low_width) != (high_height, high_width) or summary["shape"][:2] != [low_height, low_width]:
             lines.append(f"files are {low_height} x {low_width} to {high_height} x {high_width} pixels")
-    if columns := told["columns"]:
+    if columns := summary["columns"]:
         unused = columns.pop("unused_columns", [])
         lines.append(", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in columns.items()))
         if unused:
-            lines.append(f"columns that are not used: {listed(unused)}")
-    if told["verified"] is not None:
-        lines.append(f"official content verified: {'yes' if told['verified'] else 'no'}")
-    for part, count in told["groups"].items():
+            lines.append(f"unused columns: {listed(unused)}")
+    if summary["verified"] is not None:
+        lines.append(f"official content verified: {'yes' if summary['verified'] else 'no'}")
+    for part, count in summary["groups"].items():
         lines.append(f"{count:,} groups in {part}; splits keep a group together")
-    for step in told["splits"]:
+    for step in summary["splits"]:
         lines.append(f"{step['part']}: {step['rows']:,} rows held out of train by {step['by']}, seed {step['seed']}")
-    for found in told["duplicates"] if told["kind"] == "features" else ():  # of images the notes tell
-        one, other = found["splits"]
-        lines.append(f"duplicates: {found['count']:,} rows of {other} are also in {one} (exactly)")
-    if told["copies_in_train"]:
-        lines.append(
-            f"copies: {told['copies_in_train']:,} rows of train are the same as another; splits keep them together"
-        )
-    lines += [f"note: {note}" for note in told["notes"]]
-    if told["skipped"]:
-        lines.append(f"left out as unreadable: {len(told['skipped'])}")
-        lines += [f"  {entry['file']}: {entry['why']}" for entry in told["skipped"][:SKIPPED_SHOWN]]
-        if len(told["skipped"]) > SKIPPED_SHOWN:
-            lines.append(f"  … and {len(told['skipped']) - SKIPPED_SHOWN:,} more (--json lists all)")
+    for pair in summary["duplicates"] if summary["kind"] == "features" else ():  # for images there is a note
+        first, second = pair["splits"]
+        lines.append(f"duplicates: {pair['count']:,} rows of {second} are also in {first}")
+    if summary["copies_in_train"]:
+        lines.append(f"copies: {summary['copies_in_train']:,} rows of train equal another; splits keep them together")
+    lines += [f"note: {note}" for note in summary["notes"]]
+    if summary["skipped"]:
+        lines.append(f"skipped as unreadable: {len(summary['skipped'])}")
+        lines += [f"  {entry['file']}: {entry['why']}" for entry in summary["skipped"][:SKIPPED_SHOWN]]
+        if len(summary["skipped"]) > SKIPPED_SHOWN:
+            lines.append(f"  … and {len(summary['skipped']) - SKIPPED_SHOWN:,} more (--json lists all)")
     return lines

@@ -1,6 +1,7 @@
-"""NumPy archives (.npz): images or features with labels, in the usual spellings."""
+"""NumPy archives (.npz): images or features with labels, under the usual names."""
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from camri.errors import InputError
 
 INPUTS = ("inputs", "images", "features", "x", "data")
 LABELS = ("labels", "label", "y", "target", "targets")
-NAMES = ("classes", "class_names", "names")
+CLASS_NAMES = ("classes", "class_names", "names")
 GROUPS = ("groups", "group")
 
 
@@ -24,48 +25,45 @@ def find_arrays(path: Path) -> Source | None:
 
 def _read(path: Path) -> Listing:
     arrays = {name.lower(): array for name, array in read_npz(path).items()}
-    inputs, labels, groups = (_by_part(arrays, spellings) for spellings in (INPUTS, LABELS, GROUPS))
+    inputs, labels, groups = (_by_part(arrays, words) for words in (INPUTS, LABELS, GROUPS))
     if not inputs or inputs.keys() != labels.keys():
-        raise InputError(
-            f"{path} holds {', '.join(arrays) or 'nothing'}; name the arrays inputs and labels, or x_train, y_train, "
-            "x_test, y_test"
-        )
-    names = next((arrays[name].astype(str).tolist() for name in NAMES if name in arrays), None)
+        raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}; name the arrays x_train, y_train and so on")
+    names = next((arrays[name].astype(str).tolist() for name in CLASS_NAMES if name in arrays), None)
     classes, codes = encode(labels, str(path), names)
     parts = {}
     for part, values in inputs.items():
         where = f"{path}, {part} part"
         values = _as_inputs(values, where)
         if len(values) != len(codes[part]):
-            raise InputError(f"{where}: {len(values)} inputs and {len(codes[part])} labels; they must be as many")
+            raise InputError(f"{where}: {len(values)} inputs but {len(codes[part])} labels; give one label per input")
         group = groups.get(part)
         if group is not None and (group.dtype.kind not in "iu" or group.shape != codes[part].shape):
-            raise InputError(f"{where}: groups are {group.dtype} {group.shape}; give one whole number a row")
+            raise InputError(f"{where}: groups are {group.dtype} {group.shape}; give one integer per row")
         parts[part] = Part(values, codes[part], None if group is None else group.astype(np.int64))
     return Listing(classes, parts)
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name; refused where they are no plain arrays."""
+    """The arrays of an .npz file by name; pickled objects are refused."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path} cannot be read as plain arrays: {error}; save it with numpy.savez, text as str, not object"
-        ) from None
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        remedy = "save it with numpy.savez, text as str, not object"
+        raise InputError(f"{path} cannot be read as plain arrays: {error}; {remedy}") from None
 
 
-def _by_part(arrays: dict[str, np.ndarray], spellings: tuple[str, ...]) -> dict[str, np.ndarray]:
+def _by_part(arrays: dict[str, np.ndarray], words: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The arrays of one kind by split: x_train, train_images, or images alone (train)."""
-    found = {}
-    for spelling, part in SPLIT_ALIASES.items():
-        for word in spellings:
-            for name in (f"{word}_{spelling}", f"{spelling}_{word}"):
-                if name in arrays:
-                    found[part] = arrays[name]
-    alone = next((arrays[word] for word in spellings if word in arrays), None)
-    return found or ({} if alone is None else {"train": alone})
+    by_part = {
+        part: arrays[name]
+        for spelling, part in SPLIT_ALIASES.items()
+        for word in words
+        for name in (f"{word}_{spelling}", f"{spelling}_{word}")
+        if name in arrays
+    }
+    alone = next((arrays[word] for word in words if word in arrays), None)
+    return by_part or ({} if alone is None else {"train": alone})
 
 
 def _as_inputs(values: np.ndarray, where: str) -> np.ndarray:
@@ -79,7 +77,5 @@ def _as_inputs(values: np.ndarray, where: str) -> np.ndarray:
             values = np.ascontiguousarray(values.transpose(0, 2, 3, 1))
         if values.shape[3] in (1, 3):
             return values
-    raise InputError(
-        f"{where}: inputs are {values.dtype} {values.shape}; give images as uint8 (N, H, W, 1 or 3), values 0 to 255, "
-        "or features as numbers (N, D)"
-    )
+    wanted = "images as uint8 (N, H, W, 1 or 3) or features as numbers (N, D)"
+    raise InputError(f"{where}: inputs are {values.dtype} {values.shape}; give {wanted}")

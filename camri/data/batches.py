@@ -1,7 +1,7 @@
-"""Batches on the training device: pure tensor functions without host traffic or hidden randomness.
+"""Batches on the training device: pure tensor functions that take their random draws as arguments.
 
-Each augmentation comes twice: `random_flip(images, generator)` draws and applies, `flip(images, mask)` applies
-draws that were made before, so that it can stand in a captured CUDA graph. Images here are (B, C, H, W).
+Drawing and applying are separate (`draw_flips`, then `flip`), so that the second can be part of a captured CUDA
+graph. Images are (B, C, H, W).
 """
 
 import torch
@@ -13,7 +13,7 @@ def epoch_order(num_rows: int, generator: torch.Generator, device: torch.device 
 
 
 def to_float(inputs: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """uint8 (B, H, W, C) -> float (B, C, H, W) in [0, 1]; float features come back as they are.
+    """uint8 (B, H, W, C) -> float (B, C, H, W) in [0, 1]; float features are returned unchanged.
 
     The axes are permuted as a view, so the result is in channels_last memory format.
 
@@ -26,12 +26,12 @@ def to_float(inputs: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.
 
 
 def draw_flips(num_images: int, generator: torch.Generator, device: torch.device | str) -> torch.Tensor:
-    """Which images to mirror, each with probability one half: bool (B,)."""
+    """Which images to mirror, each with probability 0.5: bool (B,)."""
     return torch.rand(num_images, generator=generator, device=device) < 0.5
 
 
 def flip(images: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The images, left and right swapped where the mask (B,) is set.
+    """Mirror the images left to right where the mask (B,) is set.
 
     >>> flip(torch.tensor([[[[1, 2]]], [[[3, 4]]]]), torch.tensor([True, False])).flatten()
     tensor([2, 1, 3, 4])
@@ -39,30 +39,20 @@ def flip(images: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.where(mask[:, None, None, None], images.flip(-1), images)
 
 
-def random_flip(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """The images, each mirrored with probability one half."""
-    return flip(images, draw_flips(len(images), generator, images.device))
-
-
 def draw_shifts(
     num_images: int, max_shift_px: int, generator: torch.Generator, device: torch.device | str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(dx, dy), whole pixels from -max_shift_px to +max_shift_px, all equally likely: two int64 (B,)."""
+    """(dx, dy) in whole pixels, uniform from -max_shift_px to +max_shift_px: two int64 (B,)."""
     shifts = torch.randint(-max_shift_px, max_shift_px + 1, (2, num_images), generator=generator, device=device)
     return shifts[0], shifts[1]
 
 
-def translate(images: torch.Tensor, dx: torch.Tensor, dy: torch.Tensor, *, pad: str = "zero") -> torch.Tensor:
-    """The images moved right by dx and down by dy pixels (B,); what is uncovered is 0, or the nearest edge pixel.
+def translate(images: torch.Tensor, dx: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """Move each image right by dx and down by dy pixels (B,); uncovered pixels become 0.
 
-    >>> row = torch.tensor([[[[1, 2, 3]]]])
-    >>> translate(row, torch.tensor([1]), torch.tensor([0])).flatten()
+    >>> translate(torch.tensor([[[[1, 2, 3]]]]), torch.tensor([1]), torch.tensor([0])).flatten()
     tensor([0, 1, 2])
-    >>> translate(row, torch.tensor([-1]), torch.tensor([0]), pad="edge").flatten()
-    tensor([2, 3, 3])
     """
-    if pad not in ("zero", "edge"):
-        raise ValueError(f"pad={pad!r} is not known; choices: zero, edge")
     num_images, _, height, width = images.shape
     rows = torch.arange(height, device=images.device) - dy[:, None]
     columns = torch.arange(width, device=images.device) - dx[:, None]
@@ -71,19 +61,6 @@ def translate(images: torch.Tensor, dx: torch.Tensor, dy: torch.Tensor, *, pad: 
     moved = images.permute(0, 2, 3, 1)[
         image, rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None, :]
     ].permute(0, 3, 1, 2)
-    if pad == "edge":
-        return moved
-    inside = _inside(rows, height)[:, None, :, None] & _inside(columns, width)[:, None, None, :]
-    return moved.masked_fill_(~inside, 0)  # in place: out of place it loses channels_last
-
-
-def random_translate(
-    images: torch.Tensor, max_shift_px: int, generator: torch.Generator, *, pad: str = "zero"
-) -> torch.Tensor:
-    """The images, each moved by its own random shift of up to max_shift_px in both directions."""
-    dx, dy = draw_shifts(len(images), max_shift_px, generator, images.device)
-    return translate(images, dx, dy, pad=pad)
-
-
-def _inside(index: torch.Tensor, length: int) -> torch.Tensor:
-    return (index >= 0) & (index < length)
+    inside_rows = ((rows >= 0) & (rows < height))[:, None, :, None]
+    inside_columns = ((columns >= 0) & (columns < width))[:, None, None, :]
+    return moved.masked_fill_(~(inside_rows & inside_columns), 0)  # in place: out of place it loses channels_last

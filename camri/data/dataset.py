@@ -1,4 +1,4 @@
-"""What a data set is to the rest of the project: uint8 images or float features, labels, names, splits."""
+"""A data set: uint8 images or float features, labels, class names, splits."""
 
 import hashlib
 import json
@@ -32,23 +32,23 @@ class Split:
         return len(self.labels)
 
     def rows(self, indices: np.ndarray) -> "Split":
-        """The rows at the indices, copied, in that order."""
+        """A copy of the rows at the indices, in that order."""
         index = torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64))
         groups = None if self.groups is None else self.groups[index]
         return Split(self.inputs[index], self.labels[index], groups)
 
     def digests(self) -> dict[str, str]:
         """sha256 of the bytes of each array."""
-        arrays = {"inputs": self.inputs, "labels": self.labels, "groups": self.groups}
-        return {name: digest(array) for name, array in arrays.items() if array is not None}
+        arrays = {name: array.contiguous().numpy() for name, array in vars(self).items() if array is not None}
+        return {name: hashlib.sha256(array.data).hexdigest() for name, array in arrays.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A named data set with its splits ("train", and "val" and "test" where they exist).
+    """A named data set with its splits: "train", and "val" and "test" if there are any.
 
-    `fingerprint` is a sha256 that changes with any pixel, label, class name or split; `provenance` says in
-    plain JSON where the data came from, with which options, and how each split was drawn.
+    `fingerprint` is a sha256 that changes with any pixel, label, class name or split. `provenance` is plain JSON:
+    where the data came from, the options it was read with, and how each split was drawn.
 
     >>> from camri.data import load
     >>> digits = load("digits")
@@ -70,12 +70,12 @@ class DataSet:
 
     @property
     def is_image(self) -> bool:
-        """True for uint8 images, False for ready-made features."""
+        """True for uint8 images, False for features."""
         return self.splits["train"].inputs.dtype == torch.uint8
 
     @property
     def noun(self) -> Noun:
-        """What its inputs are called."""
+        """The word for its inputs: image or row."""
         return noun_of(self.input_shape)
 
     @property
@@ -105,18 +105,13 @@ class DataSet:
 def assemble(
     name: str, classes: tuple[str, ...], splits: Mapping[str, Split], provenance: Mapping[str, Any]
 ) -> DataSet:
-    """A DataSet whose fingerprint and recorded digests come from its content."""
+    """Build a DataSet and compute its fingerprint and digests from its content."""
     ordered = {part: splits[part] for part in SPLIT_NAMES if part in splits}
     digests = {part: split.digests() for part, split in ordered.items()}
     shapes = {part: list(split.inputs.shape) for part, split in ordered.items()}
     return DataSet(name, classes, ordered, hash_json([classes, shapes, digests]), {**provenance, "sha256": digests})
 
 
-def digest(array: torch.Tensor) -> str:
-    """sha256 of a tensor's bytes, row-major."""
-    return hashlib.sha256(array.contiguous().numpy().data).hexdigest()
-
-
 def hash_json(value: object) -> str:
-    """sha256 of a JSON-able value, whatever the order of its keys."""
+    """sha256 of a JSON value, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What `camri data show` tells about a data set, and its contact sheet."""
+"""What `camri data show` reports about a data set, and its contact sheet."""
 
 from typing import Any
 
@@ -19,81 +19,83 @@ INK, FAINT, PAPER = "#1a1a1a", "#6b6b6b", "#ffffff"
 
 
 def describe(dataset: DataSet) -> dict[str, Any]:
-    """A JSON-able summary: layout, shape, rows per class and split, groups, duplicates, what was left out."""
-    told = dataset.provenance
+    """A summary as plain JSON: layout, shape, rows per class and split, groups, duplicates, skipped files."""
+    facts = dataset.provenance
+    counts = [dataset.class_counts(part).tolist() for part in dataset.splits]
     return {
         "name": dataset.name,
-        "layout": told.get("layout"),
+        "layout": facts.get("layout"),
         "kind": "images" if dataset.is_image else "features",
         "shape": list(dataset.input_shape),
-        "original_sizes": told.get("original_sizes"),
-        "notes": [note for note in notes(told) if note != told.get("skipped_note")],
-        "columns": {key: told[key] for key in COLUMNS if told.get(key)},
-        "verified": told.get("verified"),
+        "original_sizes": facts.get("original_sizes"),
+        "notes": [note for note in notes(facts) if note != facts.get("skipped_note")],
+        "columns": {key: facts[key] for key in COLUMNS if facts.get(key)},
+        "verified": facts.get("verified"),
         "fingerprint": dataset.fingerprint,
         "num_classes": dataset.num_classes,
         "rows": {part: len(split) for part, split in dataset.splits.items()},
-        "classes": {
-            name: counts
-            for name, *counts in zip(
-                dataset.classes, *(dataset.class_counts(part).tolist() for part in dataset.splits), strict=True
-            )
-        },
+        "classes": {name: per_split for name, *per_split in zip(dataset.classes, *counts, strict=True)},
         "groups": {
             part: len(split.groups.unique()) for part, split in dataset.splits.items() if split.groups is not None
         },
-        "splits": told.get("splits", []),
+        "splits": facts.get("splits", []),
         "duplicates": [
-            {"splits": found["splits"], "count": len(found["rows"]), "rows": found["rows"][:20]}
-            for found in told.get("duplicates", [])
+            {"splits": pair["splits"], "count": len(pair["rows"]), "rows": pair["rows"][:20]}
+            for pair in facts.get("duplicates", [])
         ],
-        "copies_in_train": told.get("copies_in_train", 0),
-        "skipped": told.get("skipped", []),
+        "copies_in_train": facts.get("copies_in_train", 0),
+        "skipped": facts.get("skipped", []),
     }
 
 
-def contact_sheet(dataset: DataSet) -> Image.Image:
-    """One row of training images per class, with its name and counts; the first 50 classes."""
+def contact_sheet(dataset: DataSet) -> tuple[Image.Image, dict[str, str]]:
+    """(sheet, legend): a row of training images per class with its name and counts; the first 50 classes.
+
+    The legend gives the name of each class that is drawn as a number, because the font lacks its letters.
+    """
     if not dataset.is_image:
-        raise InputError(f"{dataset.name} holds features, not images; there is no contact sheet to draw")
+        raise InputError(f"{dataset.name} holds features, not images: no contact sheet can be drawn", argument="sheet")
     train = dataset.splits["train"]
-    shown = dataset.classes[:SHEET_CLASSES]
+    num_shown, num_more = min(SHEET_CLASSES, dataset.num_classes), max(0, dataset.num_classes - SHEET_CLASSES)
     counts = {part: dataset.class_counts(part).tolist() for part in dataset.splits}
     tile_height, tile_width = _tile_shape(dataset.input_shape[0], dataset.input_shape[1])
     row_px = tile_height + GAP_PX
     width = LABEL_PX + SHEET_COLUMNS * (tile_width + GAP_PX) + GAP_PX
-    head, foot = 60, 26 if len(shown) < dataset.num_classes else 8
-    sheet = Image.new("RGB", (width, head + len(shown) * row_px + foot), PAPER)
+    head, foot = 60, 26 if num_more else 8
+    sheet = Image.new("RGB", (width, head + num_shown * row_px + foot), PAPER)
     draw = ImageDraw.Draw(sheet)
     large, normal, small = (ImageFont.load_default(size) for size in (20, 15, 13))
-    draw.text((12, 8), dataset.name, INK, font=large)
+    draw.text((12, 8), dataset.name if _has_glyphs(large, dataset.name) else "data set", INK, font=large)
     rows = " · ".join(f"{part} {len(split):,}" for part, split in dataset.splits.items())
     shape = "x".join(map(str, dataset.input_shape[:2]))
-    draw.text(
-        (12, 34),
-        f"{dataset.num_classes:,} classes · {rows} · {shape} pixels · training images shown",
-        FAINT,
-        font=small,
-    )
-    for position, name in enumerate(shown):
+    heading = f"{dataset.num_classes:,} classes · {rows} · {shape} pixels · training images shown"
+    draw.text((12, 34), heading, FAINT, font=small)
+    legend = {}
+    for position, name in enumerate(dataset.classes[:num_shown]):
         top = head + position * row_px
         if position % 2:
             draw.rectangle((0, top - GAP_PX // 2, width, top + row_px - GAP_PX // 2 - 1), "#f4f4f4")
+        if not _has_glyphs(normal, name):
+            legend[f"class {position}"] = name
+            name = f"class {position}"
         draw.text((12, top + tile_height / 2 - 19), _fitted(draw, name, normal), INK, font=normal)
         numbers = " · ".join(f"{part} {counts[part][position]:,}" for part in counts)
         draw.text((12, top + tile_height / 2 + 2), _fitted(draw, numbers, small), FAINT, font=small)
         for column, row in enumerate(_sample(train.labels, position)):
             left = LABEL_PX + column * (tile_width + GAP_PX)
             sheet.paste(_tile(train.inputs[row], tile_height, tile_width), (left, top))
-    if len(shown) < dataset.num_classes:
-        draw.text(
-            (12, sheet.height - 20), f"… and {dataset.num_classes - len(shown):,} more classes", FAINT, font=small
-        )
-    return sheet
+    if num_more:
+        draw.text((12, sheet.height - 20), f"… and {num_more:,} more classes", FAINT, font=small)
+    return sheet, legend
+
+
+def _has_glyphs(font: Any, text: str) -> bool:
+    missing = bytes(font.getmask("\U0010ffff"))  # no font has this one: the box that stands for it
+    return all(letter == " " or bytes(font.getmask(letter)) != missing for letter in text)
 
 
 def _sample(labels: torch.Tensor, klass: int) -> list[int]:
-    """Rows of the class, evenly over the data, so that a run of look-alikes does not fill the row."""
+    """Rows of the class, evenly spaced over the data: neighbours often look alike."""
     rows = torch.nonzero(labels == klass).flatten()
     steps = torch.linspace(0, len(rows) - 1, min(SHEET_COLUMNS, len(rows))).round().long()
     return rows[steps].tolist()
@@ -102,7 +104,7 @@ def _sample(labels: torch.Tensor, klass: int) -> list[int]:
 def _tile_shape(height: int, width: int) -> tuple[int, int]:
     scale = TILE_PX / max(height, width)
     if scale >= 1:
-        scale = round(scale)  # whole pixels stay square and alike
+        scale = round(scale)  # a whole number keeps enlarged pixels square
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 

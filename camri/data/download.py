@@ -1,11 +1,11 @@
-"""Zip and tar archives, unpacked only where every member stays inside the folder.
+"""The paper's data sets from their official addresses: download, check, unpack.
 
-Files from the web: resumed where they broke off, checked, and named only when whole.
-
-The data sets that can be fetched: their official addresses, and what must be there afterwards.
+A broken download is resumed, also by a later call. A file or folder gets its name only when it is complete and checked.
 """
 
+import errno
 import http.client
+import lzma
 import os
 import shutil
 import tarfile
@@ -14,10 +14,9 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 from camri.data import published
 from camri.data.cache import md5
@@ -28,98 +27,62 @@ from camri.files import alone_in
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 MAX_RATIO = 1000  # deflate's own limit is 1032 for a file of zeros; photographs are near 1
 SMALL_BYTES = 1 << 30  # below this a high ratio does no harm
-
-
-def is_archive(path: Path) -> bool:
-    """True for a file that is called like an archive."""
-    return path.is_file() and path.name.lower().endswith(SUFFIXES)
-
-
-def unpack(archive: Path, folder: Path) -> None:
-    """Writes the archive's files under the folder; refuses links, devices and names that lead outside."""
-    try:
-        if archive.name.lower().endswith(".zip"):
-            with zipfile.ZipFile(archive) as opened:
-                _write(folder, _zip_members(archive, opened))
-        else:
-            with tarfile.open(archive) as opened_tar:
-                _write(folder, _tar_members(archive, opened_tar))
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise InputError(f"{archive} cannot be unpacked ({error}); get it again") from None
-    except OSError as error:
-        raise InputError(
-            f"{archive} cannot be unpacked into {folder} ({error.strerror or error}); free some space there"
-        ) from None
-
-
-Member = tuple[str, IO[bytes] | None]  # name, content; no content: a folder
-
-
-def _zip_members(archive: Path, opened: zipfile.ZipFile) -> Iterator[Member]:
-    for member in opened.infolist():
-        _refuse_outside(archive, member.filename)
-        if (member.external_attr >> 16) & 0o170000 == 0o120000:
-            raise InputError(f"{archive}: {member.filename} is a link, which may lead outside; nothing is unpacked")
-    _refuse_bomb(archive, sum(member.file_size for member in opened.infolist()))
-    for member in opened.infolist():
-        if member.is_dir():
-            yield member.filename, None
-        else:
-            with opened.open(member) as content:
-                yield member.filename, content
-
-
-def _tar_members(archive: Path, opened: tarfile.TarFile) -> Iterator[Member]:
-    members = opened.getmembers()
-    while opened.fileobj and opened.fileobj.read(1 << 20):
-        pass  # to the end of the stream: only there gzip checks that nothing is missing
-    for member in members:
-        _refuse_outside(archive, member.name)
-        if not (member.isfile() or member.isdir()):
-            raise InputError(
-                f"{archive}: {member.name} is a link or device, which may lead outside; nothing is unpacked"
-            )
-    _refuse_bomb(archive, sum(member.size for member in members))
-    for member in members:
-        yield member.name, opened.extractfile(member) if member.isfile() else None
-
-
-def _refuse_outside(archive: Path, name: str) -> None:
-    pieces = PurePosixPath(name.replace("\\", "/"))
-    if pieces.is_absolute() or ".." in pieces.parts or (pieces.parts and ":" in pieces.parts[0]):
-        raise InputError(f"{archive}: {name!r} would be written outside the folder; nothing is unpacked")
-
-
-def _refuse_bomb(archive: Path, unpacked_bytes: int) -> None:
-    packed_bytes = max(1, os.path.getsize(archive))
-    if unpacked_bytes > SMALL_BYTES and unpacked_bytes / packed_bytes > MAX_RATIO:
-        raise InputError(
-            f"{archive} would grow from {packed_bytes:,} to {unpacked_bytes:,} bytes (a decompression bomb?); "
-            "if you trust it, unpack it and give the folder"
-        )
-
-
-def _write(folder: Path, members: Iterator[Member]) -> None:
-    for name, content in members:
-        target = folder / name
-        if content is None:
-            target.mkdir(parents=True, exist_ok=True)
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as out:
-            shutil.copyfileobj(content, out, 1 << 20)
-
-
-Report = Callable[[str, int, int | None], None]  # (file name, bytes so far, bytes in all where known)
-
 TIMEOUT_S = 30
 ATTEMPTS = 5  # in a row without a new byte, before an address is given up
 PAUSE_S = 1.0  # before the second attempt; doubled before each further one
 
+DAMAGE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, RuntimeError)
+
+Report = Callable[[str, int, int | None], None]  # (file name, bytes so far, bytes in all if known)
+
+
+def is_archive(path: Path) -> bool:
+    """True for a file named like an archive."""
+    return path.is_file() and path.name.lower().endswith(SUFFIXES)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack into the folder; links, devices and names that lead outside are refused before anything is written."""
+    try:
+        if archive.name.lower().endswith(".zip"):
+            with zipfile.ZipFile(archive) as opened_zip:
+                infos = opened_zip.infolist()
+                is_link = [(info.external_attr >> 16) & 0o170000 == 0o120000 for info in infos]
+                _check_members(archive, [info.filename for info in infos], is_link, sum(i.file_size for i in infos))
+                opened_zip.extractall(folder)
+        else:
+            with tarfile.open(archive) as opened:
+                members = opened.getmembers()
+                while opened.fileobj and opened.fileobj.read(1 << 20):
+                    pass  # only at the end of the stream does gzip check that nothing is missing
+                is_link = [not (member.isfile() or member.isdir()) for member in members]
+                _check_members(archive, [member.name for member in members], is_link, sum(m.size for m in members))
+                if hasattr(tarfile, "data_filter"):  # Python 3.10.12, 3.11.4 and later
+                    opened.extraction_filter = tarfile.data_filter
+                opened.extractall(folder)
+    except InputError:
+        raise
+    except (*DAMAGE, OSError) as error:
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = f"free some space in {folder}" if is_full else "download it again"
+        raise InputError(f"{archive} cannot be unpacked ({error}); {remedy}") from None
+
+
+def _check_members(archive: Path, names: Iterable[str], is_link: Iterable[bool], unpacked_bytes: int) -> None:
+    for name, link in zip(names, is_link, strict=True):
+        place = PurePosixPath(name.replace("\\", "/"))
+        if link or place.is_absolute() or ".." in place.parts or (place.parts and ":" in place.parts[0]):
+            what = "is a link or device" if link else "would be written outside the folder"
+            raise InputError(f"{archive}: {name!r} {what}; nothing is unpacked")
+    packed_bytes = max(1, os.path.getsize(archive))
+    if unpacked_bytes > SMALL_BYTES and unpacked_bytes / packed_bytes > MAX_RATIO:
+        growth = f"grow from {packed_bytes:,} to {unpacked_bytes:,} bytes (a decompression bomb?)"
+        raise InputError(f"{archive} would {growth}; if you trust it, unpack it and give the folder")
+
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file and the addresses that have it, the official one first. Without an md5 it must at least be a zip."""
+    """A file and its addresses, the official one first. Without an md5 it must at least be a zip archive."""
 
     addresses: tuple[str, ...]
     md5: str | None = None
@@ -130,97 +93,90 @@ class RemoteFile:
 
 
 def fetch(file: RemoteFile, folder: Path, report: Report) -> Path:
-    """The downloaded and checked file; what a broken download has left is continued, also by a later call."""
+    """Download and check the file; resume if a part of it is there."""
     target, part = folder / file.name, folder / f"{file.name}.part"
     if target.is_file():
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    complaints = []
+    errors = []
     for address in file.addresses:
         try:
             _download(address, part, lambda done, total: report(file.name, done, total))
-            _check(file, part, address)
+            if file.md5 is None:
+                is_right, wanted = zipfile.is_zipfile(part), "a zip archive"
+            else:
+                is_right, wanted = md5(str(part)) == file.md5, f"the official file (md5 {file.md5})"
+            if not is_right:
+                part.unlink()
+                _version_of(part).unlink(missing_ok=True)
+                raise InputError(f"the file from {address} is not {wanted}, and was deleted; try again later")
         except InputError as error:
-            complaints.append(str(error))
+            errors.append(str(error))
         else:
             os.replace(part, target)
-            _validator(part).unlink(missing_ok=True)
+            _version_of(part).unlink(missing_ok=True)
             return target
-    raise InputError("; and ".join(complaints))
+    raise InputError("; and ".join(errors))
 
 
-def _check(file: RemoteFile, part: Path, address: str) -> None:
-    if file.md5 is None:
-        whole, wanted = zipfile.is_zipfile(part), "a zip archive"
-    else:
-        whole, wanted = md5(str(part)) == file.md5, f"the official file (md5 {file.md5})"
-    if not whole:
-        part.unlink()
-        _validator(part).unlink(missing_ok=True)
-        raise InputError(f"what {address} sent is not {wanted}; it was thrown away: try again later")
-
-
-def _validator(part: Path) -> Path:
-    """Where the server's mark of the partly loaded version is kept, so that two versions are never joined."""
+def _version_of(part: Path) -> Path:
+    """The file that keeps the server's ETag of a partial download, so that two versions are never joined."""
     return part.with_name(part.name + ".version")
-
-
-def _download(address: str, part: Path, report: Callable[[int, int | None], None]) -> None:
-    """Fills the part file to its end, however often the connection breaks, as long as it gets further."""
-    failures = 0
-    while True:
-        before = _size(part)
-        try:
-            total = _continue(address, part, report)
-            if total is None or _size(part) == total:
-                return
-            reason = "the connection closed early"
-        except urllib.error.HTTPError as error:
-            if error.code == 416 and before:  # the part is as long as the file, or longer than it
-                if error.headers.get("Content-Range", "") == f"bytes */{before}":
-                    return
-                part.unlink()
-                continue
-            if error.code < 500:
-                raise InputError(
-                    f"{address} answered {error.code} {error.reason}; the file may have moved: look for it on the "
-                    "publisher's page and put it into the data folder by hand"
-                ) from None
-            reason = f"it answered {error.code} {error.reason}"
-        except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, OSError) and error.errno in (28, 30, 13):  # disk full, read-only, forbidden
-                raise InputError(f"{part} cannot be written ({error.strerror}); free some space or use --to") from None
-            reason = str(getattr(error, "reason", error)) or type(error).__name__
-        failures = 0 if _size(part) > before else failures + 1
-        if failures >= ATTEMPTS:
-            raise InputError(
-                f"{address} could not be read to its end ({reason}); {_size(part):,} bytes are kept: run the same "
-                "command again to go on from there"
-            )
-        time.sleep(PAUSE_S * 2**failures / 2)
 
 
 def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def _continue(address: str, part: Path, report: Callable[[int, int | None], None]) -> int | None:
-    """One request for what is still missing; the length of the whole file where the server told it."""
-    have, validator = _size(part), _validator(part)
+def _download(address: str, part: Path, report: Callable[[int, int | None], None]) -> None:
+    """Download to the part file, retrying broken connections as long as new bytes arrive."""
+    failures = 0
+    while True:
+        before = _size(part)
+        try:
+            total = _request_rest(address, part, report)
+            if total is None or _size(part) == total:
+                return
+            reason = "the connection closed early"
+        except urllib.error.HTTPError as error:
+            if error.code == 416 and before:  # the part is as long as the file, or longer
+                if error.headers.get("Content-Range", "") == f"bytes */{before}":
+                    return
+                part.unlink()
+                continue
+            if error.code < 500:
+                raise InputError(f"{address} answered {error.code} {error.reason}; the file may have moved") from None
+            reason = f"it answered {error.code} {error.reason}"
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EROFS, errno.EACCES):
+                raise InputError(f"{part} cannot be written ({error.strerror}); free some space or use --to") from None
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
+        failures = 0 if _size(part) > before else failures + 1
+        if failures >= ATTEMPTS:
+            kept = f"{_size(part):,} bytes are kept: run the same command again to resume"
+            raise InputError(f"{address} could not be downloaded completely ({reason}); {kept}")
+        time.sleep(PAUSE_S * 2**failures / 2)
+
+
+def _request_rest(address: str, part: Path, report: Callable[[int, int | None], None]) -> int | None:
+    """Make one request for the missing bytes; return the length of the whole file if the server tells it."""
+    have, version = _size(part), _version_of(part)
     request = urllib.request.Request(address, headers={"User-Agent": "camri", "Accept-Encoding": "identity"})
     if have:
         request.add_header("Range", f"bytes={have}-")
-        if validator.exists():
-            request.add_header("If-Range", validator.read_text())
+        if version.exists():
+            request.add_header("If-Range", version.read_text())
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
         resumes = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         if not resumes:
-            have = 0  # the server begins anew: another version, or it cannot resume
+            have = 0  # the server starts over: another version, or it cannot resume
         length = response.headers.get("Content-Length")
         total = None if length is None else have + int(length)
-        _refuse_full_disk(part, 0 if total is None else total - have)
+        free, missing = shutil.disk_usage(part.parent).free, 0 if total is None else total - have
+        if free < missing:
+            raise InputError(f"{part.parent} has {free:,} bytes free, {missing:,} are needed; use another --to")
         if etag := response.headers.get("ETag"):
-            validator.write_text(etag)
+            version.write_text(etag)
         with part.open("ab" if resumes else "wb") as out:
             while chunk := response.read(1 << 18):
                 out.write(chunk)
@@ -231,12 +187,13 @@ def _continue(address: str, part: Path, report: Callable[[int, int | None], None
     return total
 
 
-def _refuse_full_disk(part: Path, missing_bytes: int) -> None:
-    free = shutil.disk_usage(part.parent).free
-    if free < missing_bytes:
-        raise InputError(
-            f"{part.parent} has {free:,} bytes free, {missing_bytes:,} are needed; free some space or use --to"
-        )
+@dataclass(frozen=True)
+class Official:
+    """A data set's files; if they are to be unpacked, the rows per split that must be in them."""
+
+    files: tuple[RemoteFile, ...]
+    unpacked_rows: dict[str, int] | None = None
+    about: str = ""
 
 
 _ERDA = "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370"
@@ -245,33 +202,19 @@ _MNIST = (
     "https://ossci-datasets.s3.amazonaws.com/mnist",
     "https://storage.googleapis.com/cvdf-datasets/mnist",
 )
-
-
-@dataclass(frozen=True)
-class Official:
-    """Files, whether they are unpacked, and the rows per split that prove an unpacked set whole."""
-
-    files: tuple[RemoteFile, ...]
-    unpacked_rows: dict[str, int] | None = None
-    about: str = ""
-
-
-def _mnist_file(name: str, md5: str) -> RemoteFile:
-    return RemoteFile(tuple(f"{place}/{name}.gz" for place in _MNIST), md5)
-
-
+_MNIST_MD5 = {
+    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+}
 OFFICIAL = {
     "cifar10": Official(
         (RemoteFile(("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",), "c58f30108f718f92721af3b95e74349a"),),
         about="163 MB, checked by md5",
     ),
     "mnist": Official(
-        (
-            _mnist_file("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-            _mnist_file("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
-            _mnist_file("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3"),
-            _mnist_file("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c"),
-        ),
+        tuple(RemoteFile(tuple(f"{place}/{name}" for place in _MNIST), md5) for name, md5 in _MNIST_MD5.items()),
         about="11 MB, checked by md5",
     ),
     "gtsrb": Official(
@@ -293,12 +236,12 @@ OFFICIAL = {
 
 
 def fetch_official(name: str, to: Path, report: Report) -> tuple[Path, bool]:
-    """(the folder with the data set, whether it was there already). The folder appears when all of it is checked.
+    """Download a data set into to/name; return that folder and whether it was there already.
 
-    Downloads are kept in a hidden folder beside it until then, and continued by the next call.
+    Until all files are checked they stay in a hidden folder beside it, where the next call resumes.
     """
     if name not in OFFICIAL:
-        raise InputError(f"{name!r} cannot be fetched; {closest(name, OFFICIAL)}")
+        raise InputError(f"{name!r} cannot be fetched; {closest(name, OFFICIAL)}", argument="name")
     official, target, staging = OFFICIAL[name], to / name, to / f".{name}.download"
     if target.exists():
         _check_rows(name, target, official)
@@ -307,43 +250,37 @@ def fetch_official(name: str, to: Path, report: Report) -> tuple[Path, bool]:
         staging.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{to} cannot be written ({error.strerror}); choose another folder with --to") from None
-    with alone_in(staging) as is_alone:  # a second one would write into the same file, checked or not
+    with alone_in(staging) as is_alone:  # two processes would write into the same file
         if is_alone is False:
-            raise InputError(f"another process is fetching into {staging}; wait until it has ended")
-        _fill(name, official, staging, target, report)
+            raise InputError(f"another process is downloading into {staging}; wait until it has finished")
+        files = [fetch(file, staging, report) for file in official.files]
+        if official.unpacked_rows is None:
+            os.rename(staging, target)
+            return target, False
+        unpacked = staging / "unpacked"
+        shutil.rmtree(unpacked, ignore_errors=True)
+        try:
+            for file in files:
+                unpack(file, unpacked)
+            _check_rows(name, unpacked, official)
+        except InputError:
+            shutil.rmtree(unpacked, ignore_errors=True)
+            for file, remote in zip(files, official.files, strict=True):
+                if remote.md5 is None:  # the file that may be wrong
+                    file.unlink(missing_ok=True)
+            raise
+        os.rename(unpacked, target)
+        shutil.rmtree(staging, ignore_errors=True)
     return target, False
 
 
-def _fill(name: str, official: Official, staging: Path, target: Path, report: Report) -> None:
-    files = [fetch(file, staging, report) for file in official.files]
-    if official.unpacked_rows is None:
-        os.rename(staging, target)
-        return
-    unpacked = staging / "unpacked"
-    shutil.rmtree(unpacked, ignore_errors=True)
-    try:
-        for file in files:
-            unpack(file, unpacked)
-        _check_rows(name, unpacked, official)
-    except InputError:
-        shutil.rmtree(unpacked, ignore_errors=True)
-        for file, remote in zip(files, official.files, strict=True):
-            if remote.md5 is None:  # the one that may be wrong
-                file.unlink(missing_ok=True)
-        raise
-    os.rename(unpacked, target)
-    shutil.rmtree(staging, ignore_errors=True)
-
-
 def _check_rows(name: str, folder: Path, official: Official) -> None:
-    """Refuses a folder that is not this data set, or not all of it."""
-    from camri.data.catalog import recognise  # which imports this module
+    """Refuse a folder that is not this data set, or not all of it."""
+    from camri.data.catalog import recognise  # catalog imports this module
 
-    found = recognise(folder, Options())
+    source = recognise(folder, Options())
     if official.unpacked_rows is None:
         return  # its files are checked by md5 whenever they are read
-    rows = {part: len(listed.labels) for part, listed in found.read("").parts.items()}
+    rows = {part: len(listed.labels) for part, listed in source.read("").parts.items()}
     if rows != official.unpacked_rows:
-        raise InputError(
-            f"{folder} has {rows} images, {name} has {official.unpacked_rows}; move it away and get it again"
-        )
+        raise InputError(f"{folder} has {rows} images, but {name} has {official.unpacked_rows}; get it again")

@@ -1,4 +1,4 @@
-"""The user's own image folder: a folder per class, with or without train/val/test above."""
+"""Image folders: a folder per class, with or without train, val and test folders above."""
 
 import os
 import sys
@@ -10,55 +10,50 @@ import numpy as np
 from camri.data.listing import SPLIT_ALIASES, EncodedImages, Listing, Part, Source, clean_name, natural_order
 from camri.errors import InputError
 
-CLUTTER = ("thumbs.db", "desktop.ini")
-CLUTTER_FOLDERS = ("__macosx", "@eadir", "__pycache__")  # of macOS's zips, Synology's previews, Python
+# Besides hidden files: what Windows, macOS's zip, Synology's previews and Python leave behind.
+CLUTTER = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "__pycache__")
 
 
 def find_folder(path: Path) -> Source | None:
-    """The image folder at path; None where it has no folders in it."""
+    """The image folder at path; None if it has no subfolders."""
     top = subfolders(path)
     if not top:
         return None
     split_folders = {SPLIT_ALIASES[name.lower()]: name for name in top if name.lower() in SPLIT_ALIASES}
     if len(split_folders) == len(top) or "train" in split_folders:
         if stray := [name for name in top if name.lower() not in SPLIT_ALIASES]:
-            raise InputError(
-                f"{path} has {split_folders['train']}/ and beside it {stray[0]}/, which is neither train, val nor "
-                "test; move it away, or, where these are classes, put all of them into one folder called train"
-            )
+            remedy = "move it away, or, if these are classes, put all of them into one folder named train"
+            raise InputError(f"{path} has train/ and also {stray[0]}/, which is not train, val or test; {remedy}")
         if len(split_folders) < len(top):
             raise InputError(f"{path} has two folders for one split: {', '.join(top)}; keep one of each")
         roots = {part: path / name for part, name in split_folders.items()}
     else:
         if len(top) == 1 and (inner := subfolders(path / top[0])):
-            raise InputError(
-                f"{path} has one class only ({top[0]!r}); if {', '.join(inner[:3])} in it are the classes, give "
-                f"{path / top[0]}"
-            )
+            remedy = f"if {', '.join(inner[:3])} are the classes, give the folder {top[0]} (unpack an archive first)"
+            raise InputError(f"{path} has only one class ({top[0]!r}); {remedy}")
         roots = {"train": path}
     tree = {part: _class_files(root) for part, root in roots.items()}
-    _refuse_loose_images(roots)
-    files = [file for classes in tree.values() for found in classes.values() for file in found]
+    files = [file for classes in tree.values() for class_files in classes.values() for file in class_files]
     also = [f"{part}/{name}" for part, classes in tree.items() for name in classes]
     return Source("image folder", files, lambda scratch: _list(path, tree), also)
 
 
 def _class_files(root: Path) -> dict[str, list[str]]:
-    """The files of each class, by its name."""
+    """The files of each class, by class name."""
     folders: dict[str, str] = {}
     for name in subfolders(root):
         _refuse_undecoded(name, root)
         other = folders.setdefault(clean_name(name), name)
         if other != name:
             raise InputError(
-                f"{root} has two folders for class {clean_name(name)!r}, {other!a} and {name!a}; unite them or rename "
-                "one"
+                f"{root} has two folders for class {clean_name(name)!r}, {other!a} and {name!a}; merge them"
             )
-    return {clean_name(name): list(files_below(root / folder)) for name, folder in folders.items()}
+    _refuse_loose_images(root)
+    return {name: list(files_below(root / folder)) for name, folder in folders.items()}
 
 
 def _refuse_undecoded(name: str, root: Path) -> None:
-    """Refuse a class folder whose name Python could not read: bad bytes, or an encoding that is not the names' own."""
+    """Refuse a class folder whose name Python could not decode: bad bytes, or a locale other than UTF-8."""
     try:
         name.encode()
         return
@@ -67,9 +62,19 @@ def _refuse_undecoded(name: str, root: Path) -> None:
     try:
         known = raw.decode()
     except UnicodeDecodeError:
-        raise InputError(f"{root}: the class folder {raw!r} is not named in UTF-8; rename it") from None
+        raise InputError(f"{root}: the name of class folder {raw!r} is not UTF-8; rename it") from None
     encoding = sys.getfilesystemencoding()
-    raise InputError(f"{root}: the class folder {known!a} cannot be read in this {encoding} locale; set PYTHONUTF8=1")
+    raise InputError(f"{root}: class folder {known!a} cannot be read in this {encoding} locale; set PYTHONUTF8=1")
+
+
+def _refuse_loose_images(root: Path) -> None:
+    from camri.data.decode import image_suffixes
+
+    suffixes = image_suffixes()
+    with os.scandir(root) as entries:
+        loose = [e.name for e in entries if os.path.splitext(e.name)[1].lower() in suffixes and e.is_file()]
+    if loose:
+        raise InputError(f"{root} has images beside its class folders ({min(loose)}); put each into its class's folder")
 
 
 def _list(path: Path, tree: dict[str, dict[str, list[str]]]) -> Listing:
@@ -78,55 +83,51 @@ def _list(path: Path, tree: dict[str, dict[str, list[str]]]) -> Listing:
     parts = {}
     for part, classes in tree.items():
         files = [file for name in classes for file in classes[name]]
-        labels = [index[name] for name, found in classes.items() for _ in found]
+        labels = [index[name] for name, class_files in classes.items() for _ in class_files]
         parts[part] = Part(EncodedImages(files, [shown(f, path) for f in files]), np.array(labels, dtype=np.int64))
     return Listing(tuple(names), parts)
 
 
 def shown(file: str, root: Path) -> str:
-    """A file's name for messages: relative to the root, whatever bytes it is made of."""
+    """A file's name for messages: relative to the root, undecodable bytes escaped."""
     return os.fsencode(os.path.relpath(file, root)).decode("utf-8", "backslashreplace")
 
 
 def subfolders(path: Path) -> list[str]:
-    """Names of the visible folders in a folder, sorted; a link that leads nowhere is refused: it may be a class."""
+    """Names of the visible folders in a folder, sorted. A broken link is refused: it may be a class."""
     with os.scandir(path) as entries:
         ours = [entry for entry in entries if not is_clutter(entry.name)]
     for entry in ours:
         if entry.is_symlink() and not _is_folder(entry) and not os.path.exists(entry.path):
-            raise InputError(f"{entry.path} is a link that leads nowhere; repair or remove it")
+            raise InputError(f"{entry.path} is a broken link; repair or remove it")
     return sorted(entry.name for entry in ours if _is_folder(entry))
 
 
 def visible(path: Path) -> list[str]:
-    """Names of what a folder holds, less the clutter of operating systems, sorted."""
+    """Names in a folder without hidden files and clutter, sorted."""
     return sorted(name for name in os.listdir(path) if not is_clutter(name))
 
 
-def files_below(folder: Path) -> Iterator[str]:
-    """Visible files under a folder, sorted, links followed; a link back to a folder above is refused."""
-    yield from _walk(str(folder), ())
-
-
-def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    stat = os.stat(folder)
-    here = (stat.st_dev, stat.st_ino)
+def files_below(folder: Path | str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
+    """Visible files under a folder, sorted, links followed. A link to a folder above is refused."""
+    status = os.stat(folder)
+    here = (status.st_dev, status.st_ino)
     if here in above:
-        raise InputError(f"{folder} is a link to a folder above itself (a loop); remove the link")
+        raise InputError(f"{folder} links to a folder above itself (a loop); remove the link")
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
     for entry in ordered:
         if is_clutter(entry.name):
             continue
         if _is_folder(entry):
-            yield from _walk(entry.path, (*above, here))
+            yield from files_below(entry.path, (*above, here))
         else:
             yield entry.path
 
 
 def is_clutter(name: str) -> bool:
-    """True for the hidden files and folders, and what operating systems leave beside the user's own."""
-    return name.startswith(".") or name.lower() in (*CLUTTER, *CLUTTER_FOLDERS)
+    """True for hidden files and what operating systems leave in folders."""
+    return name.startswith(".") or name.lower() in CLUTTER
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -134,17 +135,3 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError as error:  # a link to itself
         raise InputError(f"{entry.path} cannot be followed ({error.strerror}); remove the link") from None
-
-
-def _refuse_loose_images(roots: dict[str, Path]) -> None:
-    from PIL import Image
-
-    known = Image.registered_extensions()
-    for root in roots.values():
-        with os.scandir(root) as entries:
-            loose = [e.name for e in entries if os.path.splitext(e.name)[1].lower() in known and e.is_file()]
-        if loose:
-            raise InputError(
-                f"{root} has images beside its class folders ({min(loose)}); put each image into its class's folder, "
-                "or give a table with a path and a label column"
-            )

@@ -1,8 +1,6 @@
-"""What a source finds before anything is decoded: the hand-off from the readers to the decoder.
+"""The hand-off from the readers to the decoder: what a source holds before anything is decoded.
 
-Which data take which option of `load`: one that would have no effect is refused, not ignored.
-
-Label columns -> class names and indices, and the checks that every data set must pass.
+Also what all readers share: the options of `load`, class names and labels, and the checks that every data set passes.
 """
 
 import math
@@ -19,12 +17,12 @@ from camri.text import listed, name_rows
 
 
 class DataWarning(UserWarning):
-    """Something about a data set that its owner should know; `camri data show` has it in its summary."""
+    """Something about a data set that its owner should know; `camri data show` lists it as a note."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a data set is to be read; part of the cache's key."""
+    """How a data set is read; part of the cache's key."""
 
     size: tuple[int, int] | None = None  # (height, width)
     roi: bool = False
@@ -40,15 +38,12 @@ class Options:
 class EncodedImages:
     """Images as files or as the bytes of files.
 
-    boxes: float (N, 4), left, top, right, bottom as fractions of the width and height: what to crop to.
+    boxes: float (N, 4), left, top, right, bottom as fractions of the width and height, to crop to.
     """
 
     sources: Sequence[str | memoryview]
-    names: Sequence[str]  # what messages call them
+    names: Sequence[str]  # for messages
     boxes: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.sources)
 
 
 @dataclass(frozen=True)
@@ -58,17 +53,17 @@ class Part:
     inputs: EncodedImages | np.ndarray
     labels: np.ndarray
     groups: np.ndarray | None = None
-    names: Sequence[str] | None = None  # what messages call the rows of decoded images
+    names: Sequence[str] | None = None  # of decoded images, for messages
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A data set before decoding. `size` is used when the user names none."""
+    """A data set before decoding. `size` is its default image size."""
 
     classes: tuple[str, ...]
     parts: dict[str, Part]
     size: tuple[int, int] | None = None
-    test_rows: int | None = None  # to be held out by a seeded split when there is no test part
+    test_rows: int | None = None  # to hold out by a seeded split if there is no test part
     facts: dict[str, Any] = field(default_factory=dict)  # for the provenance
 
 
@@ -78,45 +73,41 @@ class Source:
 
     layout: str
     files: Sequence[str]
-    read: Callable[[str], Listing]  # given a scratch folder that outlives the decoding
-    also: Sequence[str] = ()  # facts outside the files that matter: names of empty folders
+    read: Callable[[str], Listing]  # its argument is a scratch folder that outlives the decoding
+    also: Sequence[str] = ()  # what else identifies the content: names of empty folders
 
 
-IMAGES, IMAGE_FILES, GTSRB, TABLES = "images", "image files", "GTSRB", "tables (CSV, TSV, parquet)"
-OFFICIAL_FILES = "the official files of CIFAR-10 and MNIST"
+TABLES, OFFICIAL_FILES = "tables (CSV, TSV, parquet)", "the official files of CIFAR-10 and MNIST"
 TAKEN_BY = {
-    "size": IMAGES,
-    "skip_bad": IMAGE_FILES,
-    "roi": GTSRB,
+    "size": "images",
+    "skip_bad": "image files",
+    "roi": "GTSRB",
     "verify": OFFICIAL_FILES,
-    "path_column": TABLES,
-    "label_column": TABLES,
-    "group_column": TABLES,
-    "split_column": TABLES,
+    **dict.fromkeys(("path_column", "label_column", "group_column", "split_column"), TABLES),
 }
-# the first word of a layout -> what it is beside images or features
-LAYOUTS = {"table": TABLES, "parquet": TABLES, "gtsrb": GTSRB, "cifar10": OFFICIAL_FILES, "mnist": OFFICIAL_FILES}
+# The first word of a layout -> what it takes beside the options for images.
+LAYOUTS = {
+    **dict.fromkeys(("table", "parquet"), TABLES),
+    **dict.fromkeys(("cifar10", "mnist", "idx"), OFFICIAL_FILES),
+    "gtsrb": "GTSRB",
+}
 
 
 def refuse_untaken(where: str, layout: str, listing: Listing, options: Options) -> None:
-    """Nothing; an option that was given and that this kind of data does not take is refused by name."""
+    """Refuse an option that was given but has no effect on this kind of data."""
     inputs = next(iter(listing.parts.values())).inputs
+    is_image = isinstance(inputs, EncodedImages) or inputs.ndim == 4
+    taken = {LAYOUTS.get(layout.split()[0].strip(",")), *(["images"] if is_image else [])}
     if isinstance(inputs, EncodedImages):
-        content, kinds = "images", {IMAGES, IMAGE_FILES}
-    elif inputs.ndim == 4:
-        content, kinds = "images", {IMAGES}
-    else:
-        content, kinds = "features", set()
-    kinds.add(LAYOUTS.get(layout.split()[0].strip(","), ""))
+        taken.add("image files")
     for option in fields(options):
-        value, taken_by = getattr(options, option.name), TAKEN_BY[option.name]
-        if value != option.default and taken_by not in kinds:
+        value = getattr(options, option.name)
+        if value != option.default and TAKEN_BY[option.name] not in taken:
             if isinstance(value, tuple) and value[0] == value[1]:
-                value = value[0]  # a size as it is given
-            raise InputError(
-                f"{option.name}={value!r} is for {taken_by}, and {where} holds {content} ({layout}); leave it out",
-                argument=option.name,
-            )
+                value = value[0]  # a size as the user gave it
+            held = f"{where} holds {'images' if is_image else 'features'} ({layout})"
+            message = f"{option.name}={value!r} is for {TAKEN_BY[option.name]}, but {held}; leave it out"
+            raise InputError(message, argument=option.name)
 
 
 SPLIT_ALIASES = {
@@ -125,16 +116,16 @@ SPLIT_ALIASES = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 MANY_CLASSES = 1000
-WHOLE_TO = 2.0**53  # where floats begin to skip whole numbers
+LARGEST_WHOLE = 2.0**53  # above it floats skip whole numbers
 WRITTEN_AS_FLOAT = re.compile(r"-?[0-9]+\.0*")
-REMARKS_SHOWN = 5
-ROWS_TO_TELL = 20  # fewer may fit a class each by chance
+NOTES_SHOWN = 5
+ROWS_FOR_GIVEAWAYS = 20  # with fewer, a feature may match the classes by chance
 MISSING = ("", "nan", "NaN")
 PERHAPS_MISSING = ("NA", "N/A", "#N/A", "null", "NULL", "None", "<NA>", "?")  # as R, Excel, SQL and pandas write it
 
 
 def clean_name(name: str) -> str:
-    r"""A class name as it is used everywhere: accents in one encoding (NFC), one space for any stretch of white space.
+    r"""Normalise a class name: accents in one encoding (NFC), one space for any run of white space.
 
     >>> clean_name(" stop\u00a0sign "), clean_name("cafe\u0301") == "caf\u00e9"
     ('stop sign', True)
@@ -143,25 +134,23 @@ def clean_name(name: str) -> str:
 
 
 def to_splits(words: Iterable[object], where: str) -> list[str]:
-    """The split that each word names, by any of its usual names; a word that names none is refused.
+    """The split that each word names, by any of its usual names.
 
     >>> to_splits(["Training", "dev"], "t.csv")
     ['train', 'val']
     """
-    found = []
+    splits = []
     for word in words:
         split = SPLIT_ALIASES.get(str(word).strip().lower())
         if split is None:
-            raise InputError(
-                f"{where}: {str(word)!r} is no split; {closest(word, ('train', 'val', 'test'))}",
-                argument="split_column",
-            )
-        found.append(split)
-    return found
+            hint = closest(word, ("train", "val", "test"))
+            raise InputError(f"{where}: {str(word)!r} is no split; {hint}", argument="split_column")
+        splits.append(split)
+    return splits
 
 
 def natural_order(names: Sequence[str]) -> list[str]:
-    """The names sorted; by value where all of them are whole numbers ("2" before "10").
+    """Sort names, by value if all are whole numbers ("2" before "10").
 
     >>> natural_order(["10", "2"]), natural_order(["b", "10", "a"])
     (['2', '10'], ['10', 'a', 'b'])
@@ -176,48 +165,45 @@ def encode(
 ) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
     """(class names, int64 labels per part) of text or whole-number labels.
 
-    `names` are the class names where the source has them; numbers are then indices into them.
-    `where` names the column in messages.
+    names: the class names if the source has them; numbers are then indices into them. where: for messages.
     """
-    texts = {part: _checked(column, f"{where}, {part} part") for part, column in values.items()}
+    columns = {part: _check_labels(column, f"{where}, {part} part") for part, column in values.items()}
     names = None if names is None else [clean_name(name) for name in names]
-    if names is not None and all(column.dtype.kind in "iu" for column in texts.values()):
-        for part, column in texts.items():
+    if names is not None and all(column.dtype.kind in "iu" for column in columns.values()):
+        for part, column in columns.items():
             outside = column[(column < 0) | (column >= len(names))]
             if len(outside):
-                raise InputError(
-                    f"{where}, {part} part: label {outside[0]} has no name; there are {len(names)} classes, 0 to "
-                    f"{len(names) - 1}"
-                )
-        return tuple(names), {part: column.astype(np.int64) for part, column in texts.items()}
-    strings = {part: column.astype(str) for part, column in texts.items()}
-    found, inverse = np.unique(np.concatenate(list(strings.values())), return_inverse=True)
-    _refuse_identifiers(len(found), len(inverse), where)
-    named = _without_points(found.tolist(), where)
-    classes = natural_order(list(dict.fromkeys(named))) if names is None else list(names)
+                known = f"there are {len(names)} classes, 0 to {len(names) - 1}"
+                raise InputError(f"{where}, {part} part: label {outside[0]} has no name; {known}")
+        return tuple(names), {part: column.astype(np.int64) for part, column in columns.items()}
+    texts = np.concatenate([column.astype(str) for column in columns.values()])
+    distinct, inverse = np.unique(texts, return_inverse=True)
+    if len(distinct) > MANY_CLASSES and len(distinct) > len(texts) / 2:
+        counts = f"{len(distinct):,} different labels in {len(texts):,} rows"
+        raise InputError(f"{where}: {counts} look like identifiers, not classes; choose another label_column=")
+    used = _without_points(distinct.tolist(), where)
+    classes = natural_order(list(dict.fromkeys(used))) if names is None else list(names)
     index = {name: position for position, name in enumerate(classes)}
-    if unknown := [name for name in named if name not in index]:
+    if unknown := [name for name in used if name not in index]:
         raise InputError(f"{where}: label {unknown[0]!r} is not among the class names {listed(classes)}")
-    codes = np.array([index[name] for name in named], dtype=np.int64)[inverse.ravel()]
-    ends = np.cumsum([len(column) for column in strings.values()])[:-1]
-    return tuple(classes), dict(zip(strings, np.split(codes, ends), strict=True))
+    codes = np.array([index[name] for name in used], dtype=np.int64)[inverse.ravel()]
+    ends = np.cumsum([len(column) for column in columns.values()])[:-1]
+    return tuple(classes), dict(zip(columns, np.split(codes, ends), strict=True))
 
 
-def _checked(column: np.ndarray, where: str) -> np.ndarray:
-    """The column as whole numbers or text; missing values and broken numbers are refused with their row."""
+def _check_labels(column: np.ndarray, where: str) -> np.ndarray:
+    """The labels as whole numbers or text; missing and broken values are refused with their row."""
     if column.ndim == 2 and column.shape[1] == 1:
         column = column[:, 0]
     if column.ndim != 1:
-        raise InputError(
-            f"{where}: labels have shape {column.shape}; give one class a row (for one-hot rows: argmax(axis=1))"
-        )
+        raise InputError(f"{where}: labels have shape {column.shape}; give one class per row (not one-hot rows)")
     if column.dtype.kind == "f":
         _refuse_missing(~np.isfinite(column), where)
-        broken = np.flatnonzero((column != np.rint(column)) | (np.abs(column) > WHOLE_TO))
+        broken = np.flatnonzero((column != np.rint(column)) | (np.abs(column) > LARGEST_WHOLE))
         if len(broken):
             example = f"row {broken[0]} is {column[broken[0]]!s}"
             raise InputError(f"{where}: labels are floats ({example}); give class names or whole numbers")
-        return column.astype(np.int64)  # pandas makes floats of whole numbers where one was missing
+        return column.astype(np.int64)  # pandas turns whole numbers into floats if one is missing
     if column.dtype.kind in "iu":
         return column
     if column.dtype.kind == "b":
@@ -226,7 +212,7 @@ def _checked(column: np.ndarray, where: str) -> np.ndarray:
         texts = [_as_text(value, row, where) for row, value in enumerate(column.tolist())]
         _refuse_missing(np.array([text in MISSING for text in texts], dtype=bool), where)
         return np.array(texts, dtype=object)
-    raise InputError(f"{where}: labels are of type {column.dtype}; give class names or whole numbers")
+    raise InputError(f"{where}: labels are {column.dtype}; give class names or whole numbers")
 
 
 def _as_text(value: object, row: int, where: str) -> str:
@@ -236,23 +222,21 @@ def _as_text(value: object, row: int, where: str) -> str:
         try:
             return clean_name(value.decode())
         except UnicodeDecodeError:
-            raise InputError(
-                f"{where}: the label of row {row}, {value!r}, is not UTF-8 text; save it as text"
-            ) from None
+            raise InputError(f"{where}: the label of row {row}, {value!r}, is not UTF-8 text") from None
     if isinstance(value, (list, tuple, dict, np.ndarray)):
-        raise InputError(f"{where}: the label of row {row} is {value!s:.60}; give one class a row, as text or number")
+        raise InputError(f"{where}: the label of row {row} is {value!s:.60}; give one class per row, as text or number")
     return clean_name(str(value))
 
 
 def _refuse_missing(is_missing: np.ndarray, where: str) -> None:
     rows = np.flatnonzero(is_missing)
     if len(rows):
-        told = name_rows(rows.tolist(), len(is_missing))
-        raise InputError(f"{where}: the label of {told} is missing; fill it in or remove the row (nan names no class)")
+        which = name_rows(rows.tolist(), len(is_missing))
+        raise InputError(f"{where}: the label of {which} is missing; fill it in or remove the row")
 
 
 def _without_points(names: list[str], where: str) -> list[str]:
-    """The names; where all are numbers, whole ones that were written as floats ("3.0") are those whole numbers.
+    """The names; if all are numbers, whole ones written as floats ("3.0") lose the point.
 
     >>> _without_points(["0.0", "1.0", "2"], "t.csv"), _without_points(["1.0", "beta"], "t.csv")
     (['0', '1', '2'], ['1.0', 'beta'])
@@ -263,14 +247,6 @@ def _without_points(names: list[str], where: str) -> list[str]:
     if broken := [name for name in whole if not _is_whole(name)]:
         raise InputError(f"{where}: labels are floats (one is {broken[0]}); give class names or whole numbers")
     return whole
-
-
-def _refuse_identifiers(num_values: int, num_rows: int, where: str) -> None:
-    if num_values > MANY_CLASSES and num_values > num_rows / 2:
-        raise InputError(
-            f"{where}: {num_values:,} different labels in {num_rows:,} rows look like identifiers, not classes; "
-            "name the right column with label_column= (--label-column)"
-        )
 
 
 def _is_whole(name: str) -> bool:
@@ -286,73 +262,64 @@ def is_float(name: str) -> bool:
 
 
 def doubtful_names(classes: Sequence[str]) -> list[str]:
-    """A remark for each class name that is perhaps a slip: like another one, or the word for a missing label.
+    """A note for each class name that may be a slip: nearly equal to another, or a word for a missing label.
 
     >>> doubtful_names(["Cat", "cat", "01", "1", "NA"])[0]
-    "classes 'Cat' and 'cat' differ in upper and lower case only; if they are one class, call them alike"
+    "classes 'Cat' and 'cat' differ only in case; if they are one class, give them one name"
     """
     first: dict[str, str] = {}
-    remarks = []
+    notes = []
     for name in classes:
         key = str(int(name)) if _is_whole(name) else name.casefold()
         other = first.setdefault(key, name)
         if other != name:
-            how = "are the same number" if _is_whole(name) else "differ in upper and lower case only"
-            remarks.append(f"classes {other!r} and {name!r} {how}; if they are one class, call them alike")
+            how = "are the same number" if _is_whole(name) else "differ only in case"
+            notes.append(f"classes {other!r} and {name!r} {how}; if they are one class, give them one name")
         if name in PERHAPS_MISSING:
-            remarks.append(f"{name!r} is taken as a class; if it stands for a missing label, remove its rows")
-    if len(remarks) > REMARKS_SHOWN:
-        remarks = [
-            *remarks[:REMARKS_SHOWN],
-            f"{len(remarks) - REMARKS_SHOWN:,} more class names are doubtful like these",
-        ]
-    return remarks
+            notes.append(f"{name!r} is read as a class; if it stands for a missing label, remove its rows")
+    if len(notes) > NOTES_SHOWN:
+        notes[NOTES_SHOWN:] = [f"{len(notes) - NOTES_SHOWN:,} more class names like these"]
+    return notes
 
 
 def giveaways(features: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> list[str]:
-    """A remark on the features (N, D) that have one value for each class: the label under another name.
+    """A note on features (N, D) that have one value for each class: the label under another name.
 
     >>> giveaways(np.array([[5.0], [7.0]] * 20), np.array([0, 1] * 20), ["code"])[0].split(";")[0]
     "feature 'code' has one value for each class"
     """
-    if len(labels) < ROWS_TO_TELL:
+    if len(labels) < ROWS_FOR_GIVEAWAYS:
         return []
     first = np.unique(labels, return_index=True)[1]
     values = features[first]  # (C, D): each column's value in the first row of each class
     fits = (np.diff(np.sort(values, axis=0), axis=0) > 0).all(axis=0)
     for label, value in zip(labels[first], values, strict=True):
         fits &= (features[labels == label] == value).all(axis=0)
-    found = np.flatnonzero(fits).tolist()
-    if not found:
+    columns = np.flatnonzero(fits).tolist()
+    if not columns:
         return []
-    name = repr(names[found[0]]) if len(names) == features.shape[1] else found[0]
-    more = f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
-    return [
-        f"feature {name}{more} has one value for each class; where it is the label under another name, drop it: new "
-        "rows will not have it"
-    ]
+    name = repr(names[columns[0]]) if len(names) == features.shape[1] else columns[0]
+    more = f" (and {len(columns) - 1:,} more)" if len(columns) > 1 else ""
+    return [f"feature {name}{more} has one value for each class; drop it if it is the label under another name"]
 
 
 def check_classes(source: str, classes: Sequence[str], labels: Mapping[str, np.ndarray]) -> None:
-    """Refuses what cannot be trained on: no train rows, one class, a class that train lacks."""
+    """Refuse what cannot be trained on: no training rows, one class, a class without training rows."""
     for name in classes:
         if not name.isprintable():
             raise InputError(f"{source}: class name {name!a} is not printable UTF-8 text; rename it")
     if len(set(classes)) < len(classes):
         twice = next(name for position, name in enumerate(classes) if name in classes[:position])
-        raise InputError(f"{source}: two classes are called {twice!r}; rename one")
+        raise InputError(f"{source}: two classes are named {twice!r}; rename one")
     if "train" not in labels or not len(labels["train"]):
         raise InputError(f"{source} has no training rows; it has {', '.join(labels) or 'nothing'}")
     if len(classes) < 2:
-        raise InputError(f"{source} has one class only ({classes[0]!r}); a classifier needs two or more")
+        raise InputError(f"{source} has only one class ({classes[0]!r}); a classifier needs two or more")
     in_train = np.bincount(labels["train"], minlength=len(classes)) > 0
     for part, column in labels.items():
         lacking = np.flatnonzero((np.bincount(column, minlength=len(classes)) > 0) & ~in_train).tolist()
         if lacking:
-            raise InputError(
-                f"{source}: class {classes[lacking[0]]!r} is in {part} but has no training rows; add some or "
-                f"remove it from {part}"
-            )
+            raise InputError(f"{source}: class {classes[lacking[0]]!r} is in {part} but has no training rows; add some")
     if not in_train.all():
         empty = [classes[k] for k in np.flatnonzero(~in_train).tolist()]
         more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""

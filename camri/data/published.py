@@ -1,13 +1,4 @@
-"""scikit-learn's 1,797 handwritten digits, 8x8, there without a download.
-
-MNIST: the four idx files, gzipped or not.
-
-CIFAR-10 as it is published: the python (pickled) and the binary batches.
-
-GTSRB: the official folders, the Kaggle folders, and parquet. The track is the group.
-
-AwA2 as it is published: JPEGImages/<class>/*.jpg and classes.txt.
-"""
+"""Published data sets in their official layouts: digits, MNIST and other idx files, CIFAR-10, GTSRB, AwA2."""
 
 import csv
 import gzip
@@ -22,31 +13,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from camri.data import tables
 from camri.data.cache import md5
 from camri.data.folder import files_below, shown, subfolders
-from camri.data.listing import EncodedImages, Listing, Options, Part, Source
+from camri.data.listing import EncodedImages, Listing, Options, Part, Source, encode
 from camri.errors import InputError, closest
 
 
 def find_digits() -> Source:
-    """The digits; they come without a test part, so 539 rows (30 %) are held out by a seeded split."""
-    return Source("digits", (), lambda scratch: _read_digits())
+    """scikit-learn's 1,797 digits, 8x8. They have no test part: 539 rows (30 %) are held out by a seeded split."""
+
+    def read(scratch: str) -> Listing:
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[..., None]  # 0..16 -> 0..255
+        labels = digits.target.astype(np.int64)
+        return Listing(tuple(map(str, range(10))), {"train": Part(pixels, labels)}, test_rows=539)
+
+    return Source("digits", (), read)
 
 
-def _read_digits() -> Listing:
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[..., None]  # 0..16 -> 0..255
-    labels = digits.target.astype(np.int64)
-    return Listing(tuple(map(str, range(10))), {"train": Part(pixels, labels)}, test_rows=539)
-
-
-MNIST_PREFIXES = {"train": "train", "test": "t10k"}
-# md5 of the files when unpacked, so that the check does not depend on who gzipped them.
-OFFICIAL_MD5 = {
+# md5 of the unpacked files: the check does not depend on who compressed them.
+MNIST_MD5 = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
@@ -55,65 +46,71 @@ OFFICIAL_MD5 = {
 
 
 def find_mnist(path: Path, verify: bool) -> Source | None:
-    """MNIST at path, path/raw or path/MNIST/raw; None where its train images are not there."""
+    """MNIST, or another data set in its layout, at path, path/raw or path/MNIST/raw; None otherwise.
+
+    It is MNIST if its folder is named so or any file is MNIST's; then all files must be. Another data set may name its
+    classes in classes.txt, one per line.
+    """
     for folder in (path, path / "raw", path / "MNIST" / "raw"):
-        if _locate(folder, "train-images-idx3-ubyte"):
-            return _find_mnist(folder, verify)
-    return None
+        if _idx_file(folder, "train-images-idx3-ubyte"):
+            break
+    else:
+        return None
+    files = {name: _idx_file(folder, name) for name in MNIST_MD5}
+    if missing := [name for name, file in files.items() if file is None]:
+        raise InputError(f"{folder} has train-images-idx3-ubyte but not {missing[0]}(.gz); add it")
+    is_named = "mnist" in {path.name.lower(), folder.parent.name.lower() if folder.name == "raw" else ""}
+    listed = [str(file) for file in (*files.values(), folder / "classes.txt") if file is not None and file.is_file()]
+    return Source(
+        "mnist idx" if is_named else "idx",
+        listed,
+        lambda scratch: _read_mnist(folder, dict(zip(MNIST_MD5, listed, strict=False)), is_named, verify),
+    )
 
 
-def _find_mnist(folder: Path, verify: bool) -> Source:
-    files = {}
-    for name in OFFICIAL_MD5:
-        file = _locate(folder, name)
-        if file is None:
-            raise InputError(f"{folder} has MNIST's train images but not {name}(.gz); get it beside them")
-        files[name] = str(file)
-    return Source("mnist idx", list(files.values()), lambda scratch: _read_mnist(files, verify))
+def _idx_file(folder: Path, name: str) -> Path | None:
+    spellings = (name, name.replace("-idx", ".idx"))
+    files = [folder / f"{spelling}{suffix}" for spelling in spellings for suffix in (".gz", "")]
+    return next((file for file in files if file.is_file()), None)
 
 
-def _locate(folder: Path, name: str) -> Path | None:
-    for spelling in (name, name.replace("-idx", ".idx")):
-        for file in (folder / f"{spelling}.gz", folder / spelling):
-            if file.is_file():
-                return file
-    return None
+def _read_mnist(folder: Path, files: dict[str, str], is_mnist: bool, verify: bool) -> Listing:
+    contents = {name: _unpacked(file) for name, file in files.items()}
+    arrays = {name: _read_idx(content, files[name]) for name, content in contents.items()}
+    differs = [name for name, content in contents.items() if hashlib.md5(content).hexdigest() != MNIST_MD5[name]]
+    is_mnist = is_mnist or len(differs) < len(files)
+    if verify and is_mnist and differs:
+        remedy = "get it again, or give verify=False or the folder another name if it is not MNIST"
+        raise InputError(f"{files[differs[0]]} differs from MNIST's official file; {remedy}", argument="verify")
+    inputs, labels = {}, {}
+    for part, prefix in (("train", "train"), ("test", "t10k")):
+        images, labels[part] = arrays[f"{prefix}-images-idx3-ubyte"], arrays[f"{prefix}-labels-idx1-ubyte"]
+        inputs[part] = images[..., None]
+        if images.ndim != 3 or labels[part].ndim != 1 or len(images) != len(labels[part]):
+            shapes = f"images {images.shape}, labels {labels[part].shape}"
+            raise InputError(f"{folder}: the {part} files do not fit together ({shapes}); get them again")
+    names = tuple(map(str, range(10))) if is_mnist else None
+    if not is_mnist and (folder / "classes.txt").is_file():
+        names = tuple((folder / "classes.txt").read_text(encoding="utf-8").splitlines())
+    classes, codes = encode(labels, str(folder), names)
+    facts = {"layout": "mnist idx", "verified": verify} if is_mnist else {}
+    return Listing(classes, {part: Part(inputs[part], codes[part]) for part in inputs}, facts=facts)
 
 
-def _read_mnist(files: dict[str, str], verify: bool) -> Listing:
-    parts = {}
-    for part, prefix in MNIST_PREFIXES.items():
-        arrays = [
-            read_idx(files[name], OFFICIAL_MD5[name] if verify else None)
-            for name in (f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte")
-        ]
-        images, labels = arrays
-        if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
-            raise InputError(
-                f"MNIST's {part} files do not fit together (images {images.shape}, labels {labels.shape}); "
-                "get them again"
-            )
-        parts[part] = Part(images[..., None], labels.astype(np.int64))
-    return Listing(tuple(map(str, range(10))), parts, facts={"verified": verify})
-
-
-def read_idx(file: str, md5: str | None = None) -> np.ndarray:
-    """The array of unsigned bytes in an idx file, gzipped or not; its md5 is checked where one is given."""
+def _unpacked(file: str) -> bytes:
     try:
         content = Path(file).read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{file} cannot be unpacked ({error}); get it again") from None
+
+
+def _read_idx(content: bytes, file: str) -> np.ndarray:
+    """The array of unsigned bytes in an idx file."""
     zeros, kind, num_axes = struct.unpack(">HBB", content[:4].ljust(4, b"\xff"))
     shape = struct.unpack(f">{num_axes}I", content[4 : 4 + 4 * num_axes].ljust(4 * num_axes, b"\x00"))
     if zeros != 0 or kind != 8 or len(content) != 4 + 4 * num_axes + math.prod(shape):
-        raise InputError(f"{file} is not a whole idx file of unsigned bytes; get it again")
-    if md5 and hashlib.md5(content).hexdigest() != md5:
-        raise InputError(
-            f"{file} differs from the official file (md5 of its content is not {md5}); get it again, or pass "
-            "verify=False (--no-verify) if it is meant to differ"
-        )
+        raise InputError(f"{file} is not a complete idx file of unsigned bytes; get it again")
     return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * num_axes).reshape(shape)
 
 
@@ -140,50 +137,44 @@ OFFICIAL_SHA256 = {
     "test": "f9b1e2130bab680db56eb06d886f7f1ad0f1183907ceff4659d1735c890f5b04",
 }
 PIXELS = 3 * 32 * 32
-Reader = Callable[[Path], tuple[np.ndarray, np.ndarray]]  # (pixels, labels) of one batch
 
 
 def find_cifar10(path: Path, verify: bool) -> Source | None:
-    """The batches in path or in the folder that the official archive makes there; None where there are none."""
+    """The batches in path or in the folder that the official archive makes there; None if there are none."""
     for folder in (path, path / "cifar-10-batches-py", path / "cifar-10-batches-bin"):
         if (folder / "data_batch_1").is_file():
-            return _find_cifar10("cifar10 python", folder, PICKLED_MD5, _read_pickled, verify)
+            return _find_batches("cifar10 python", folder, PICKLED_MD5, _read_pickled, verify)
         if (folder / "data_batch_1.bin").is_file():
-            return _find_cifar10("cifar10 binary", folder, BINARY_MD5, _read_binary, verify)
+            return _find_batches("cifar10 binary", folder, BINARY_MD5, _read_binary, verify)
     return None
 
 
-def _find_cifar10(layout: str, folder: Path, checksums: dict[str, str], reader: Reader, verify: bool) -> Source:
-    files = {name: folder / name for name in checksums}
-    for name, file in files.items():
+def _find_batches(
+    layout: str,
+    folder: Path,
+    checksums: dict[str, str],
+    reader: Callable[[Path], tuple[np.ndarray, np.ndarray]],
+    verify: bool,
+) -> Source:
+    files = [folder / name for name in checksums]  # five for training, one for testing
+    for file in files:
         if not file.is_file():
-            raise InputError(f"{folder} has no {name}; CIFAR-10 needs {', '.join(checksums)}")
+            raise InputError(f"{folder} has no {file.name}; CIFAR-10 needs {', '.join(checksums)}")
 
     def read(scratch: str) -> Listing:
-        if verify:
-            _verify_cifar10(files, checksums)
-        return _join_batches({name: reader(file) for name, file in files.items()}, verify)
+        for file in files:
+            if verify and md5(str(file)) != checksums[file.name]:
+                remedy = "get it again, or give verify=False if it is meant to differ"
+                raise InputError(f"{file} differs from the official file; {remedy}", argument="verify")
+        batches = [_check_batch(*reader(file), file) for file in files]
+        parts = {}
+        for part, chosen in (("train", batches[:-1]), ("test", batches[-1:])):
+            planes = np.concatenate([pixels for pixels, _ in chosen]).reshape(-1, 3, 32, 32)
+            labels = np.concatenate([labels for _, labels in chosen]).astype(np.int64)
+            parts[part] = Part(np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels)
+        return Listing(CIFAR10_CLASSES, parts, facts={"verified": verify})
 
-    return Source(layout, [str(file) for file in files.values()], read)
-
-
-def _verify_cifar10(files: dict[str, Path], checksums: dict[str, str]) -> None:
-    for name, file in files.items():
-        if md5(str(file)) != checksums[name]:
-            raise InputError(
-                f"{file} differs from the official file (its md5 is not {checksums[name]}); get it again, or pass "
-                "verify=False (--no-verify) if it is meant to differ"
-            )
-
-
-def _join_batches(batches: dict[str, tuple[np.ndarray, np.ndarray]], verified: bool) -> Listing:
-    parts = {}
-    for part, start in (("train", "data_batch"), ("test", "test_batch")):
-        chosen = [batch for name, batch in batches.items() if name.startswith(start)]
-        planes = np.concatenate([pixels for pixels, _ in chosen]).reshape(-1, 3, 32, 32)
-        labels = np.concatenate([labels for _, labels in chosen]).astype(np.int64)
-        parts[part] = Part(np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels)
-    return Listing(CIFAR10_CLASSES, parts, facts={"verified": verified})
+    return Source(layout, [str(file) for file in files], read)
 
 
 def _read_binary(file: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -191,22 +182,21 @@ def _read_binary(file: Path) -> tuple[np.ndarray, np.ndarray]:
     if not len(content) or len(content) % (1 + PIXELS):
         raise InputError(f"{file} has {len(content)} bytes, not a multiple of {1 + PIXELS}; get it again")
     rows = content.reshape(-1, 1 + PIXELS)
-    return _checked_batch(rows[:, 1:], rows[:, 0], file)
+    return rows[:, 1:], rows[:, 0]
 
 
 def _read_pickled(file: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         batch = PlainUnpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load()
         batch = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
-        pixels, labels = np.asarray(batch["data"]), np.asarray(batch["labels"])
+        return batch["data"].values, np.asarray(batch["labels"])
     except InputError as error:
         raise InputError(f"{file} {error}") from None
-    except Exception as error:  # a damaged pickle fails in whatever way its bytes lead to
+    except Exception as error:  # a damaged pickle can raise anything
         raise InputError(f"{file} is not a CIFAR-10 batch ({type(error).__name__}); get it again") from None
-    return _checked_batch(pixels, labels, file)
 
 
-def _checked_batch(pixels: np.ndarray, labels: np.ndarray, file: Path) -> tuple[np.ndarray, np.ndarray]:
+def _check_batch(pixels: np.ndarray, labels: np.ndarray, file: Path) -> tuple[np.ndarray, np.ndarray]:
     if pixels.dtype != np.uint8 or pixels.shape != (len(labels), PIXELS) or labels.dtype.kind not in "iu":
         raise InputError(f"{file} holds {pixels.dtype} {pixels.shape}, not uint8 rows of {PIXELS}; get it again")
     if len(labels) and (labels.min() < 0 or labels.max() > 9):
@@ -215,106 +205,89 @@ def _checked_batch(pixels: np.ndarray, labels: np.ndarray, file: Path) -> tuple[
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Reads arrays, lists, dicts, strings and numbers; anything else in the pickle is refused, not run."""
+    """Read byte arrays, lists, dicts, strings and numbers; anything else in the pickle is refused, not run."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return _new_array
+            return lambda *_: ByteArray()
         if module == "numpy" and name in ("ndarray", "dtype"):
-            return getattr(np, name)
+            return ByteType
         if module == "_codecs" and name == "encode":
-            return _encode_latin1
-        raise InputError(f"asks for {module}.{name}, which plain data does not need; it was not opened further")
+            return lambda text, encoding="latin1": text.encode("latin1")
+        raise InputError(f"asks for {module}.{name}, which plain data does not need; it was not read further")
 
 
-def _new_array(kind: Any, shape: Any, code: Any) -> np.ndarray:
-    if kind is not np.ndarray:
-        raise InputError("builds something that is no plain array; it was not opened further")
-    return np.ndarray.__new__(np.ndarray, (0,), np.uint8)
+class ByteType:
+    """Stand-in for a pickled numpy type: numpy's own would believe flags in the file that make it unsafe."""
+
+    def __init__(self, code: object = "u1", *_: object):
+        self.code = code
+
+    def __setstate__(self, state: object) -> None:
+        pass
 
 
-def _encode_latin1(text: str, encoding: str = "latin1") -> bytes:
-    return text.encode("latin1")
+class ByteArray:
+    """Stand-in for a pickled numpy array of unsigned bytes."""
+
+    values: np.ndarray
+
+    def __setstate__(self, state: tuple[Any, tuple[int, ...], ByteType, bool, bytes]) -> None:
+        _, shape, kind, is_fortran, content = state
+        if kind.code not in ("u1", b"u1"):
+            raise InputError(f"holds an array of {kind.code!r}, not of unsigned bytes; it was not read further")
+        self.values = np.frombuffer(content, np.uint8).reshape(shape, order="F" if is_fortran else "C")
 
 
 GTSRB_SIZE = (48, 48)  # the paper's
-GTSRB_CLASSES = (
-    "Speed limit (20km/h)",
-    "Speed limit (30km/h)",
-    "Speed limit (50km/h)",
-    "Speed limit (60km/h)",
-    "Speed limit (70km/h)",
-    "Speed limit (80km/h)",
-    "End of speed limit (80km/h)",
-    "Speed limit (100km/h)",
-    "Speed limit (120km/h)",
-    "No passing",
-    "No passing for vehicles over 3.5 metric tons",
-    "Right-of-way at the next intersection",
-    "Priority road",
-    "Yield",
-    "Stop",
-    "No vehicles",
-    "Vehicles over 3.5 metric tons prohibited",
-    "No entry",
-    "General caution",
-    "Dangerous curve to the left",
-    "Dangerous curve to the right",
-    "Double curve",
-    "Bumpy road",
-    "Slippery road",
-    "Road narrows on the right",
-    "Road work",
-    "Traffic signals",
-    "Pedestrians",
-    "Children crossing",
-    "Bicycles crossing",
-    "Beware of ice/snow",
-    "Wild animals crossing",
-    "End of all speed and passing limits",
-    "Turn right ahead",
-    "Turn left ahead",
-    "Ahead only",
-    "Go straight or right",
-    "Go straight or left",
-    "Keep right",
-    "Keep left",
-    "Roundabout mandatory",
-    "End of no passing",
-    "End of no passing by vehicles over 3.5 metric tons",
+GTSRB_CLASSES = tuple(
+    """
+    Speed limit (20km/h); Speed limit (30km/h); Speed limit (50km/h); Speed limit (60km/h); Speed limit (70km/h);
+    Speed limit (80km/h); End of speed limit (80km/h); Speed limit (100km/h); Speed limit (120km/h); No passing;
+    No passing for vehicles over 3.5 metric tons; Right-of-way at the next intersection; Priority road; Yield; Stop;
+    No vehicles; Vehicles over 3.5 metric tons prohibited; No entry; General caution; Dangerous curve to the left;
+    Dangerous curve to the right; Double curve; Bumpy road; Slippery road; Road narrows on the right; Road work;
+    Traffic signals; Pedestrians; Children crossing; Bicycles crossing; Beware of ice/snow; Wild animals crossing;
+    End of all speed and passing limits; Turn right ahead; Turn left ahead; Ahead only; Go straight or right;
+    Go straight or left; Keep right; Keep left; Roundabout mandatory; End of no passing;
+    End of no passing by vehicles over 3.5 metric tons
+    """.strip()
+    .replace("\n   ", "")
+    .split("; ")
 )
-PARQUET_COLUMNS = {"image", "label", "roi_x1", "roi_y1", "roi_x2", "roi_y2", "width", "height"}
+BOX_COLUMNS = ("roi_x1", "roi_y1", "roi_x2", "roi_y2", "width", "height")
 Row = tuple[Any, str, int, tuple[float, ...]]  # source, name, class, (x1, y1, x2, y2, width, height)
 
 
 def find_gtsrb(path: Path, roi: bool) -> Source | None:
-    """GTSRB in any of its three layouts; None where path holds none of them."""
+    """GTSRB as official folders, Kaggle folders or parquet; None if path holds none of them. The track is the group."""
     for folder in (path, path / "GTSRB"):
         if (folder / "Final_Training" / "Images").is_dir():
-            return _found("gtsrb official", path, _official_rows(folder, path), roi)
-    if (path / "Test.csv").is_file() and _has_regions(path / "Train.csv"):
+            return _gtsrb_source("gtsrb official", path, _official_rows(folder, path), roi)
+    if (path / "Test.csv").is_file() and _has_boxes(path / "Train.csv"):
         rows = {part: list(_csv_rows(path / f"{part.title()}.csv", path, ",", "Path")) for part in ("train", "test")}
-        return _found("gtsrb kaggle", path, rows, roi)
-    files = [file for file in tables.parquet_files(path) if tables.part_of_file(file)] if path.is_dir() else []
-    if files and _has_parquet_columns(files[0]):
-        return Source(
-            "gtsrb parquet", list(map(str, files)), lambda scratch: _list_gtsrb(_parquet_rows(files), path, roi)
-        )
-    return None
+        return _gtsrb_source("gtsrb kaggle", path, rows, roi)
+    files = [file for file in tables.parquet_files(path) if tables.part_of_file(file)]
+    try:
+        if not files or not set(pq.read_schema(files[0]).names) >= {"image", "label", *BOX_COLUMNS}:
+            return None
+    except (OSError, ValueError):
+        return None  # the reader for tables will say what is wrong with the file
+    return Source("gtsrb parquet", list(map(str, files)), lambda scratch: _list_gtsrb(_parquet_rows(files), path, roi))
 
 
-def _has_regions(file: Path) -> bool:
-    """Whether it is a GTSRB table: anybody may call a table Train.csv."""
+def _has_boxes(file: Path) -> bool:
+    """Whether it is a GTSRB table: other tables may be named Train.csv, too."""
     if not file.is_file():
         return False
     with open(file, encoding="utf-8", errors="replace") as lines:
         return "Roi.X1" in lines.readline()
 
 
-def _found(layout: str, path: Path, rows: dict[str, list[Row]], roi: bool) -> Source:
-    files = [str(row[0]) for part in rows.values() for row in part]
-    tables = [str(file) for pattern in ("**/GT-*.csv", "T*.csv") for file in sorted(path.glob(pattern))]
-    return Source(layout, [*tables, *files], lambda scratch: _list_gtsrb(rows, path, roi))
+def _gtsrb_source(layout: str, path: Path, rows: dict[str, list[Row]], roi: bool) -> Source:
+    images = [str(row[0]) for part in rows.values() for row in part]
+    csv_files = [str(file) for pattern in ("**/GT-*.csv", "T*.csv") for file in sorted(path.glob(pattern))]
+    return Source(layout, [*csv_files, *images], lambda scratch: _list_gtsrb(rows, path, roi))
 
 
 def _official_rows(folder: Path, path: Path) -> dict[str, list[Row]]:
@@ -329,10 +302,8 @@ def _official_rows(folder: Path, path: Path) -> dict[str, list[Row]]:
     truth = next((file for file in answers if file.is_file()), None)
     if truth is None or not test.is_dir():
         lacking = "GT-final_test.csv with the test classes" if test.is_dir() else test
-        raise InputError(
-            f"{folder} has GTSRB's training images but not {lacking}; "
-            "unpack GTSRB_Final_Test_Images.zip and GTSRB_Final_Test_GT.zip there too"
-        )
+        remedy = "unpack GTSRB_Final_Test_Images.zip and GTSRB_Final_Test_GT.zip there too"
+        raise InputError(f"{folder} has GTSRB's training images but not {lacking}; {remedy}")
     return {"train": train, "test": list(_csv_rows(truth, test, ";", "Filename"))}
 
 
@@ -340,23 +311,13 @@ def _csv_rows(file: Path, root: Path, delimiter: str, path_column: str) -> Itera
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             for line in csv.DictReader(stream, delimiter=delimiter):
-                roi = tuple(float(line[f"Roi.{edge}"]) for edge in ("X1", "Y1", "X2", "Y2"))
-                sizes = (float(line["Width"]), float(line["Height"]))
+                box = [float(line[name]) for name in ("Roi.X1", "Roi.Y1", "Roi.X2", "Roi.Y2", "Width", "Height")]
                 image = root / line[path_column]
-                yield str(image), shown(str(image), root), int(line["ClassId"]), roi + sizes
+                yield str(image), shown(str(image), root), int(line["ClassId"]), tuple(box)
     except FileNotFoundError:
         raise InputError(f"{file} is missing; unpack GTSRB again") from None
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file} is not a GTSRB table ({type(error).__name__}: {error}); unpack GTSRB again") from None
-
-
-def _has_parquet_columns(file: Path) -> bool:
-    import pyarrow.parquet as pq
-
-    try:
-        return set(pq.read_schema(file).names) >= PARQUET_COLUMNS
-    except (OSError, ValueError):
-        return False  # the reader for tables will say what is wrong with the file
 
 
 def _parquet_rows(files: list[Path]) -> dict[str, list[Row]]:
@@ -364,29 +325,24 @@ def _parquet_rows(files: list[Path]) -> dict[str, list[Row]]:
     for file in files:
         by_part.setdefault(tables.part_of_file(file) or "train", []).append(file)
     rows = {}
-    for part, found in tables.load_tables(by_part, Options()).items():
-        sources, names = tables.image_sources(found.column("image"), files[0].parent)
-        numbers = [
-            tables.to_numpy(found.column(c)) for c in ("roi_x1", "roi_y1", "roi_x2", "roi_y2", "width", "height")
-        ]
-        labels = tables.to_numpy(found.column("label"))
-        rows[part] = list(zip(sources, names, labels.tolist(), zip(*numbers, strict=True), strict=True))
+    for part, table in tables.load_tables(by_part, Options()).items():
+        sources, names = tables.image_sources(table.column("image"), files[0].parent)
+        boxes = zip(*(tables.to_numpy(table.column(name)) for name in BOX_COLUMNS), strict=True)
+        labels = tables.to_numpy(table.column("label")).tolist()
+        rows[part] = list(zip(sources, names, labels, boxes, strict=True))
     return rows
 
 
 def _list_gtsrb(rows: dict[str, list[Row]], path: Path, roi: bool) -> Listing:
-    """Rows in the order of the official files, so that the layout does not change a split."""
+    """List the rows in the order of the official files, so that the layout does not change a split."""
     parts = {}
-    for part, found in rows.items():
-        ordered = sorted(found, key=lambda row: (row[2] if part == "train" else 0, Path(row[1]).name))
+    for part, unordered in rows.items():
+        ordered = sorted(unordered, key=lambda row: (row[2] if part == "train" else 0, Path(row[1]).name))
         labels = np.array([row[2] for row in ordered], dtype=np.int64)
         if len(labels) and (labels.min() < 0 or labels.max() >= len(GTSRB_CLASSES)):
             raise InputError(f"{path} has class {labels.max()}; GTSRB has 0 to {len(GTSRB_CLASSES) - 1}")
-        images = EncodedImages(
-            [row[0] for row in ordered],
-            [row[1] for row in ordered],
-            to_boxes([row[3] for row in ordered]) if roi else None,
-        )
+        sources, names = [row[0] for row in ordered], [row[1] for row in ordered]
+        images = EncodedImages(sources, names, to_boxes([row[3] for row in ordered]) if roi else None)
         parts[part] = Part(images, labels, _tracks(ordered) if part == "train" else None)
     return Listing(GTSRB_CLASSES, parts, size=GTSRB_SIZE, facts={"roi": roi})
 
@@ -394,7 +350,7 @@ def _list_gtsrb(rows: dict[str, list[Row]], path: Path, roi: bool) -> Listing:
 def to_boxes(regions: Sequence[Sequence[float]]) -> np.ndarray:
     """Regions of interest (x1, y1, x2, y2, width, height) as fractions of the image, (N, 4).
 
-    Their right and bottom pixels belong to them.
+    The pixels at x2 and y2 are inside.
     """
     x1, y1, x2, y2, width, height = np.array(regions, dtype=np.float64).reshape(-1, 6).T
     boxes = np.stack([x1 / width, y1 / height, (x2 + 1) / width, (y2 + 1) / height], axis=1)
@@ -407,9 +363,7 @@ def _tracks(rows: list[Row]) -> np.ndarray:
     for _, name, label, _ in rows:
         pieces = Path(name).stem.split("_")
         if len(pieces) not in (2, 3) or not all(piece.isdigit() for piece in pieces):
-            raise InputError(
-                f"{name} is not named class_track_frame or track_frame, so its track is unknown; rename it"
-            )
+            raise InputError(f"{name} is not named class_track_frame or track_frame: its track is unknown")
         tracks.append(label * 100_000 + int(pieces[-2]))
     return np.array(tracks, dtype=np.int64)
 
@@ -419,33 +373,27 @@ AWA2_NUM_IMAGES, TEST_ROWS = 37_322, 11_165  # the paper: 26,157 for training
 
 
 def find_awa2(path: Path) -> Source | None:
-    """AwA2 in path or path/Animals_with_Attributes2; None where there is no JPEGImages with classes.txt."""
+    """AwA2 in path or path/Animals_with_Attributes2; None if there is no JPEGImages with classes.txt."""
     for folder in (path, path / "Animals_with_Attributes2"):
         if (folder / "JPEGImages").is_dir() and (folder / "classes.txt").is_file():
-            return _find_awa2(folder)
-    return None
+            break
+    else:
+        return None
+    images, names = folder / "JPEGImages", folder / "classes.txt"
+    lines = names.read_text(encoding="utf-8").splitlines()  # "  1<tab>antelope"
+    classes = tuple(line.split()[-1] for line in lines if line.strip())
+    by_class = {name: list(files_below(images / name)) for name in subfolders(images)}
+    files = [str(names), *(file for name in by_class for file in by_class[name])]
+    return Source("awa2 official", files, lambda scratch: _list_awa2(folder, classes, by_class), list(by_class))
 
 
-def _find_awa2(folder: Path) -> Source:
-    images = folder / "JPEGImages"
-    found = {name: list(files_below(images / name)) for name in subfolders(images)}
-    files = [str(folder / "classes.txt"), *(file for name in found for file in found[name])]
-    classes = _awa2_class_names(folder / "classes.txt")
-    return Source("awa2 official", files, lambda scratch: _list_awa2(folder, classes, found), list(found))
-
-
-def _awa2_class_names(file: Path) -> tuple[str, ...]:
-    """The last word of each line: "  1<tab>antelope"."""
-    return tuple(line.split()[-1] for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
-
-
-def _list_awa2(folder: Path, classes: tuple[str, ...], found: dict[str, list[str]]) -> Listing:
+def _list_awa2(folder: Path, classes: tuple[str, ...], by_class: dict[str, list[str]]) -> Listing:
     index = {name: position for position, name in enumerate(classes)}
-    for name in found:
+    for name in by_class:
         if name not in index:
             raise InputError(f"{folder}/JPEGImages/{name} is not in classes.txt; {closest(name, classes)}")
-    files = [file for name in classes for file in found.get(name, [])]
-    labels = np.array([index[name] for name in classes for _ in found.get(name, [])], dtype=np.int64)
+    files = [file for name in classes for file in by_class.get(name, [])]
+    labels = np.array([index[name] for name in classes for _ in by_class.get(name, [])], dtype=np.int64)
     part = Part(EncodedImages(files, [shown(file, folder) for file in files]), labels)
     # A part of AwA2 is split in the paper's proportion.
     test_rows = TEST_ROWS if len(files) == AWA2_NUM_IMAGES else round(len(files) * TEST_ROWS / AWA2_NUM_IMAGES)

@@ -1,41 +1,233 @@
-"""Columns of lists: a list of numbers a row -> a matrix, and which rows do not fit.
-
-CSV, TSV and parquet files -> Arrow tables, and which column plays which role.
-
-Tables: CSV, TSV or parquet with image bytes, image paths, or ready-made features; and a label column.
-"""
+"""Tables (CSV, TSV, parquet) with a label column and image bytes, image paths or features."""
 
 import csv
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
 
 from camri.data.folder import is_clutter, shown, subfolders, visible
 from camri.data.listing import SPLIT_ALIASES, EncodedImages, Listing, Options, Part, Source, encode, is_float, to_splits
 from camri.errors import InputError, closest
 from camri.text import ROWS_SHOWN, listed, name_rows
 
+TEXT_SUFFIXES = (".csv", ".tsv")
+SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+LONGEST_ROW_BYTES = 2**25  # of a text table; Arrow's default, 2**20, is too short for a row of 60,000 genes
+ROLES = {
+    "image": ("image", "img", "picture", "photo", "bytes"),
+    "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image_path", "image", "img"),
+    "label": ("label", "labels", "class", "class_name", "classid", "target", "category", "y", "y_true", "fine_label"),
+    "features": ("features", "feature", "embedding", "embeddings", "x"),
+    "group": ("group", "groups", "track"),
+    "split": ("split", "part", "subset"),
+}
+ROW_NUMBERS = ("", "id", "index", "idx", "row", "unnamed: 0", "__index_level_0__")  # if all values differ
+NUMBER_WITH_COMMAS = re.compile(r"\s*[-+]?[0-9.]*,[0-9.,]*[0-9](e[-+]?[0-9]+)?\s*", re.IGNORECASE)
+
+
+def find_tables(path: Path, options: Options) -> Source | None:
+    """The table at path, or the tables in a folder (train*.parquet, data/*.parquet, train.csv …, or its only one)."""
+    if path.is_file() and not is_table(path):
+        return None
+    by_part = {"": [path]} if path.is_file() else _files_of_folder(path)
+    if not by_part:
+        return None
+    files = [file for group in by_part.values() for file in group]
+    layout = "parquet" if files[0].suffix.lower() == ".parquet" else "table"
+    if layout == "parquet" and not options.path_column and all(map(_holds_images, files)):
+        return Source(layout, [str(file) for file in files], lambda scratch: _list(path, by_part, options))
+    # A table may only point to its images: then their files are part of the content.
+    listing = _list(path, by_part, options)
+    images = [part.inputs for part in listing.parts.values() if isinstance(part.inputs, EncodedImages)]
+    pointed = [source for group in images for source in group.sources if isinstance(source, str)]
+    return Source(layout, [*map(str, files), *pointed], lambda scratch: listing)
+
+
+def is_table(file: Path) -> bool:
+    """True for a file named like a table; a compressed table is refused."""
+    if file.suffix.lower() in COMPRESSED and Path(file.stem).suffix.lower() in SUFFIXES:
+        raise InputError(f"{file} is a compressed table; unpack it and give {file.stem}, or save it as parquet")
+    return file.suffix.lower() in SUFFIXES
+
+
+def part_of_file(path: Path) -> str | None:
+    """The split that a file's name begins with ("train-00000-of-00002.parquet"); None for other names.
+
+    >>> part_of_file(Path("validation.csv")), part_of_file(Path("trainer.csv"))
+    ('val', None)
+    """
+    return SPLIT_ALIASES.get(re.split("[._-]", path.name, maxsplit=1)[0].lower())
+
+
+def parquet_files(path: Path) -> list[Path]:
+    """Parquet files in a folder, or in its only subfolder that has some ("data", "plain_text"), sorted."""
+
+    def matching(pattern: str) -> list[Path]:
+        files = sorted(path.glob(pattern))
+        return [file for file in files if not any(map(is_clutter, file.relative_to(path).parts))]
+
+    below = matching("*/*.parquet")
+    return matching("*.parquet") or (below if len({file.parent for file in below}) == 1 else [])
+
+
+def _files_of_folder(path: Path) -> dict[str, list[Path]]:
+    """The tables of a folder by split; "" for a table without one."""
+    text = [path / name for name in visible(path) if Path(name).suffix.lower() in TEXT_SUFFIXES]
+    candidates = parquet_files(path) or [file for file in text if part_of_file(file)]
+    if len(text) == 1 and len(subfolders(path)) < 2:  # beside class folders, a table is not the data set
+        candidates = candidates or text
+    by_part: dict[str, list[Path]] = {}
+    for file in candidates:
+        by_part.setdefault(part_of_file(file) or "", []).append(file)
+    if "" in by_part and len(by_part) > 1:
+        remedy = "begin its name with train, val or test, or move it away"
+        raise InputError(f"{path}: {by_part[''][0].name} belongs to no split, {candidates[-1].name} does; {remedy}")
+    return by_part
+
+
+def read_table(file: Path, named: Container[str | None] = ()) -> Any:
+    """Read the file as an Arrow table.
+
+    A CSV's columns for paths, labels, groups and splits, by usual or `named` names, stay text: "01" is not 1.
+    """
+    is_text = file.suffix.lower() in TEXT_SUFFIXES
+    try:
+        if is_text:
+            table = _read_text(file, named)
+        else:
+            with pq.ParquetFile(file, memory_map=True) as opened:  # pq.read_table has an error of its own for
+                table = opened.read()  # duplicate column names
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError, csv.Error) as error:
+        reason = str(error).splitlines()[0]
+        remedy = (
+            "give each row as many values as the first line has names, decimals with a point"
+            if is_text
+            else "save it again"
+        )
+        raise InputError(f"{file} cannot be read as a table: {reason}; {remedy}") from None
+    if twice := sorted(name for name, count in Counter(table.column_names).items() if count > 1):
+        raise InputError(f"{file} has two columns named {twice[0]!r}; rename one")
+    if not table.num_rows:
+        raise InputError(f"{file} has no rows")
+    return table
+
+
+def _read_text(file: Path, named: Container[str | None]) -> Any:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            first = stream.readline()
+            delimiter = "\t" if file.suffix.lower() == ".tsv" and "\t" in first else max(",;\t|", key=first.count)
+            stream.seek(0)
+            if line := _unclosed_quote(stream, delimiter):  # Arrow would read the rest of the file as one value
+                raise InputError(f"{file}, line {line}: a quote is opened and never closed; close or remove it")
+            stream.seek(0)
+            reader = csv.reader(stream, delimiter=delimiter)
+            names, num_lines = [name.strip() for name in next(reader, [])], reader.line_num
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{error.object[error.start]:02x}"
+        raise InputError(f"{file} is not UTF-8 text ({byte}); save it as UTF-8") from None
+    usual = {name for role in ("path", "label", "group", "split") for name in ROLES[role]}
+    return arrow_csv.read_csv(
+        file,
+        read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=num_lines, block_size=LONGEST_ROW_BYTES),
+        parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types={name: pa.string() for name in names if name in named or name.lower() in usual}
+        ),
+    )
+
+
+def _unclosed_quote(lines: Iterable[str], delimiter: str) -> int:
+    """The number of the line with a quote that is never closed; 0 if all are closed.
+
+    A quote opens only at the start of a value, and two in a row stand for one in the text.
+
+    >>> _unclosed_quote(['size,label', '5",a', '"6"" x', 'y",b'], ","), _unclosed_quote(['a,"b', 'c'], ",")
+    (0, 1)
+    """
+    opened = 0
+    for number, line in enumerate(lines, 1):
+        before, *pieces = line.replace('""', "").split('"')
+        for piece in pieces:
+            if opened:
+                opened = 0
+            elif not before or before.endswith(delimiter):
+                opened = number
+            before = piece
+    return opened
+
+
+def role(
+    table: Any, wanted: str, chosen: str | None, where: str, fits: Callable[[Any], bool] | None = None
+) -> str | None:
+    """The name of the column with a role: the chosen one, or one with a usual name; None if there is none."""
+    names = table.column_names
+    if chosen is not None:
+        if chosen not in names:
+            raise InputError(f"{where} has no column {chosen!r}; {closest(chosen, names)}", argument=f"{wanted}_column")
+        return chosen
+    by_lower = {name.lower(): name for name in names}
+    for usual in ROLES[wanted]:
+        if usual in by_lower and (fits is None or fits(table.schema.field(by_lower[usual]).type)):
+            return by_lower[usual]
+    return None
+
+
+def is_image_type(kind: Any) -> bool:
+    """True for encoded images: bytes, or Hugging Face's struct of bytes and path."""
+    if pa.types.is_struct(kind):
+        return "bytes" in [kind.field(k).name for k in range(kind.num_fields)]
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def is_text_type(kind: Any) -> bool:
+    """True for columns of text, dictionary-encoded or not."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def is_number_type(kind: Any) -> bool:
+    """True for numbers and booleans."""
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def is_list_type(kind: Any) -> bool:
+    """True for columns with a list in each row."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def to_numpy(column: Any) -> np.ndarray:
+    """An Arrow column as a numpy array: text as objects, missing numbers and booleans as NaN."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_boolean(column.type) and column.null_count:
+        column = column.cast(pa.int8())  # otherwise None would stand among the numbers
+    return column.to_numpy(zero_copy_only=False)
+
 
 def to_matrix(column: Any, wanted: int | None = None) -> tuple[np.ndarray, dict[int, int | None]]:
-    """(numbers (N, D), rows that do not fit) of a column of lists, D being the length that most of them have.
+    """(numbers (N, D), rows that do not fit) of a column of lists. D is the most common length.
 
-    Where any has the `wanted` length, D is that. A row that does not fit stands with the length of its list, None where
-    it has none; its numbers are NaN.
+    If any list has the `wanted` length, D is that. The rows that do not fit are given with their length (None if the
+    list is missing); their numbers are NaN.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     rows = column.combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(rows), -1).to_numpy(zero_copy_only=False)
-    # Empty lists are how some tools write missing ones: however many there are, they are not the length that is meant.
+    # Empty lists do not count, however many there are: some tools write missing lists so.
     common, counts = np.unique(lengths[lengths > 0], return_counts=True)
-    width = int(common[counts == counts.max()][-1]) if len(common) else 0  # of two as common, the longer
+    width = int(common[counts == counts.max()][-1]) if len(common) else 0  # of two equally common, the longer
     if wanted is not None and wanted in common:
         width = wanted
     fits = lengths == width
@@ -47,7 +239,7 @@ def to_matrix(column: Any, wanted: int | None = None) -> tuple[np.ndarray, dict[
 
 
 def refuse_unlike(unlike: Mapping[int, int | None], num_rows: int, width: int, where: str) -> None:
-    """Nothing; rows whose lists are missing or of another length are refused by their numbers."""
+    """Refuse rows whose lists are missing or of another length, as `to_matrix` returns them."""
     if not unlike:
         return
     if not width:
@@ -63,170 +255,8 @@ def refuse_unlike(unlike: Mapping[int, int | None], num_rows: int, width: int, w
     )
 
 
-TEXT_SUFFIXES = (".csv", ".tsv")
-SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
-LONGEST_ROW_BYTES = 2**25  # of a text table; Arrow's own, 2**20, is less than a row of 60,000 genes takes
-PACKED = (".gz", ".bz2", ".xz", ".zst")
-ROLES = {
-    "image": ("image", "img", "picture", "photo", "bytes"),
-    "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image_path", "image", "img"),
-    "label": ("label", "labels", "class", "class_name", "classid", "target", "category", "y", "y_true", "fine_label"),
-    "features": ("features", "feature", "embedding", "embeddings", "x"),
-    "group": ("group", "groups", "track"),
-    "split": ("split", "part", "subset"),
-}
-
-
-def part_of_file(path: Path) -> str | None:
-    """The split that a file's name begins with ("train-00000-of-00002.parquet"); None for other names.
-
-    >>> part_of_file(Path("validation.csv")), part_of_file(Path("trainer.csv"))
-    ('val', None)
-    """
-    start = path.name.split(".")[0].split("-")[0].split("_")[0].lower()
-    return SPLIT_ALIASES.get(start)
-
-
-def is_table(file: Path) -> bool:
-    """True for a file that is called like a table; a packed one is refused."""
-    if file.suffix.lower() in PACKED and Path(file.stem).suffix.lower() in SUFFIXES:
-        raise InputError(f"{file} is a packed table; unpack it and give {file.stem}, or save it as parquet")
-    return file.suffix.lower() in SUFFIXES
-
-
-def read_table(file: Path, named: Container[str | None] = ()) -> Any:
-    """The file as an Arrow table.
-
-    A CSV's columns for paths, labels, groups and splits, by usual or `named` names, stay text: "01" is not 1.
-    """
-    import pyarrow as pa
-
-    try:
-        table = _read_text(file, named) if file.suffix.lower() in TEXT_SUFFIXES else _read_parquet(file)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        remedy = "save it again"
-        if "columns, got" in reason:
-            remedy = (
-                "give each row as many values as the first line has names (a comma within a value needs quotes, a "
-                "decimal is written with a point)"
-            )
-        raise InputError(f"{file} cannot be read as a table: {reason}; {remedy}") from None
-    if twice := sorted(name for name, count in Counter(table.column_names).items() if count > 1):
-        raise InputError(f"{file} has two columns called {twice[0]!r}; rename one")
-    if not table.num_rows:
-        raise InputError(f"{file} has no rows")
-    return table
-
-
-def _read_parquet(file: Path) -> Any:
-    import pyarrow.parquet as pq
-
-    # ParquetFile, not read_table: that one refuses doubled names in its own words.
-    with pq.ParquetFile(file, memory_map=True) as opened:
-        return opened.read()
-
-
-def _read_text(file: Path, named: Container[str | None]) -> Any:
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    header, delimiter, num_lines = _header(file)
-    header = [name.strip() for name in header]
-    as_text = {
-        name: pa.string()
-        for name in header
-        if name in named or any(name.lower() in ROLES[role] for role in ("path", "label", "group", "split"))
-    }
-    return arrow_csv.read_csv(
-        file,
-        read_options=arrow_csv.ReadOptions(column_names=header, skip_rows=num_lines, block_size=LONGEST_ROW_BYTES),
-        parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert_options=arrow_csv.ConvertOptions(column_types=as_text),
-    )
-
-
-def _header(file: Path) -> tuple[list[str], str, int]:
-    """The column names of a text table, the delimiter, and the number of lines that the names take."""
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            first = stream.readline()
-            usual = "\t" if file.suffix.lower() == ".tsv" and "\t" in first else max(",;\t|", key=first.count)
-            stream.seek(0)
-            reader = csv.reader(stream, delimiter=usual)
-            names, num_lines = next(reader, []), reader.line_num
-            for _ in stream:  # the whole file must be UTF-8, and the user wants to know where it is not
-                pass
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file} is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
-        ) from None
-    except csv.Error as error:
-        raise InputError(f"{file} cannot be read as a table: {error}; save it again") from None
-    return names, usual, num_lines
-
-
-def role(
-    table: Any, wanted: str, told: str | None, where: str, fits: Callable[[Any], bool] | None = None
-) -> str | None:
-    """The name of the column that plays a role: the one told, or a usual name; None where there is none."""
-    names = table.column_names
-    if told is not None:
-        if told not in names:
-            raise InputError(f"{where} has no column {told!r}; {closest(told, names)}", argument=f"{wanted}_column")
-        return told
-    by_lower = {name.lower(): name for name in names}
-    for usual in ROLES[wanted]:
-        if usual in by_lower and (fits is None or fits(table.schema.field(by_lower[usual]).type)):
-            return by_lower[usual]
-    return None
-
-
-def is_image_type(kind: Any) -> bool:
-    """True for encoded images: bytes, or Hugging Face's struct of bytes and path."""
-    import pyarrow as pa
-
-    if pa.types.is_struct(kind):
-        return "bytes" in [kind.field(k).name for k in range(kind.num_fields)]
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-
-
-def is_text_type(kind: Any) -> bool:
-    """True for columns of text, dictionary-encoded or not."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def is_number_type(kind: Any) -> bool:
-    """True for numbers and truth values."""
-    import pyarrow as pa
-
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-
-
-def is_list_type(kind: Any) -> bool:
-    """True for columns with a list in each row, of one length or of any; dictionary-encoded ones have none."""
-    import pyarrow as pa
-
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
-def to_numpy(column: Any) -> np.ndarray:
-    """An Arrow column as a numpy array; text as objects, a missing whole number or truth value as NaN."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_boolean(column.type) and column.null_count:
-        column = column.cast(pa.int8())  # else None would stand among the numbers
-    return column.to_numpy(zero_copy_only=False)
-
-
 def class_label_names(table: Any, column: str) -> Sequence[str] | None:
-    """The ClassLabel names that Hugging Face's metadata gives for a column; None where there are none."""
+    """The ClassLabel names of a column in Hugging Face's metadata; None if there are none."""
     try:
         features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
         names = features[column].get("names")
@@ -235,25 +265,22 @@ def class_label_names(table: Any, column: str) -> Sequence[str] | None:
     return [str(name) for name in names] if names else None
 
 
-def holds_images(file: Path) -> bool:
-    """True for a parquet file with the bytes of all its images; False where some or all lie in files of their own."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _holds_images(file: Path) -> bool:
+    """True for a parquet file with the bytes of all its images; False if some or all are files of their own."""
     try:
         with pq.ParquetFile(file) as opened:
             images = [field.name for field in opened.schema_arrow if is_image_type(field.type)]
             groups = [opened.metadata.row_group(k) for k in range(opened.metadata.num_row_groups)]
     except (pa.ArrowInvalid, OSError):
-        return False  # reading it will say what is wrong with it
+        return False  # `read_table` will say what is wrong with it
     chunks = [group.column(k) for group in groups for k in range(group.num_columns)]
     content = [chunk for chunk in chunks if chunk.path_in_schema in (*images, *(f"{name}.bytes" for name in images))]
-    # Files written without statistics count as complete: to look would be to read them whole.
+    # Files without statistics count as complete: checking would read them whole.
     return bool(content) and all(not chunk.is_stats_set or chunk.statistics.null_count == 0 for chunk in content)
 
 
 def pointed_file(folder: Path, name: str) -> str:
-    """The file that a table names; written with spaces around it or, on Windows, with backslashes, it is found too."""
+    """The file that a table names; spaces around the name and Windows' backslashes are accepted."""
     exact = str(folder / name)
     plain = name.strip().replace("\\", "/")
     if plain != name and not os.path.exists(exact) and os.path.exists(folder / plain):
@@ -266,8 +293,6 @@ def image_sources(column: Any, folder: Path) -> tuple[list[str | memoryview], li
 
     An image without bytes but with a path is a file beside the table.
     """
-    import pyarrow as pa
-
     sources: list[str | memoryview] = []
     names: list[str] = []
     for chunk in column.chunks:
@@ -286,108 +311,48 @@ def image_sources(column: Any, folder: Path) -> tuple[list[str | memoryview], li
     return sources, names
 
 
-ROW_NUMBERS = ("", "id", "index", "idx", "row", "unnamed: 0", "__index_level_0__")  # if every row has its own
-
-NUMBER_WITH_COMMAS = re.compile(r"\s*[-+]?[0-9.]*,[0-9.,]*[0-9](e[-+]?[0-9]+)?\s*", re.IGNORECASE)
-
-
-def find_tables(path: Path, options: Options) -> Source | None:
-    """The table at path, or the tables in a folder (train*.parquet, data/*.parquet, train.csv …, or its only one)."""
-    if path.is_file() and not is_table(path):
-        return None
-    files = {"": [path]} if path.is_file() else _files_of_folder(path)
-    if not files:
-        return None
-    every = [file for group in files.values() for file in group]
-    layout = "parquet" if every[0].suffix.lower() == ".parquet" else "table"
-    if layout == "parquet" and not options.path_column and all(map(holds_images, every)):
-        return Source(layout, [str(file) for file in every], lambda scratch: _list(path, files, options))
-    # A table may only point to its images: then they belong to the content.
-    listing = _list(path, files, options)
-    images = [part.inputs for part in listing.parts.values() if isinstance(part.inputs, EncodedImages)]
-    pointed = [source for group in images for source in group.sources if isinstance(source, str)]
-    return Source(layout, [*map(str, every), *pointed], lambda scratch: listing)
-
-
-def parquet_files(path: Path) -> list[Path]:
-    """Parquet files in a folder, or in the one folder in it that has some ("data", "plain_text"), sorted."""
-
-    def matching(pattern: str) -> list[Path]:
-        found = sorted(path.glob(pattern))
-        return [file for file in found if not any(map(is_clutter, file.relative_to(path).parts))]
-
-    below = matching("*/*.parquet")
-    return matching("*.parquet") or (below if len({file.parent for file in below}) == 1 else [])
-
-
-def _files_of_folder(path: Path) -> dict[str, list[Path]]:
-    parquet = parquet_files(path)
-    text = [path / name for name in visible(path) if Path(name).suffix.lower() in TEXT_SUFFIXES]
-    candidates = parquet or [file for file in text if part_of_file(file)]
-    if len(text) == 1 and len(subfolders(path)) < 2:  # with class folders in it, the images' folders say more
-        candidates = candidates or text
-    files: dict[str, list[Path]] = {}
-    for file in candidates:
-        files.setdefault(part_of_file(file) or "", []).append(file)
-    if "" in files and len(files) > 1:
-        raise InputError(
-            f"{path}: {files[''][0].name} belongs to no split, while {candidates[-1].name} does; "
-            "begin its name with train, val or test, or move it away"
-        )
-    return files
-
-
-def load_tables(files: dict[str, list[Path]], options: Options) -> dict[str, Any]:
-    """An Arrow table per split: by file, or by the split column of one file; otherwise all is train."""
-    import pyarrow as pa
-
+def load_tables(by_part: dict[str, list[Path]], options: Options) -> dict[str, Any]:
+    """An Arrow table per split: by file, or by the split column of one file; otherwise all rows are train."""
     named = {options.path_column, options.label_column, options.group_column, options.split_column}
     tables = {}
-    for part, group in files.items():
-        shards = [read_table(file, named) for file in group]
-        for file, shard in zip(group, shards, strict=True):
+    for part, files in by_part.items():
+        shards = [read_table(file, named) for file in files]
+        for file, shard in zip(files, shards, strict=True):
             if shard.column_names != shards[0].column_names:
-                raise InputError(f"{file} has other columns than {group[0]}; tables of one split must agree")
+                raise InputError(f"{file} has other columns than {files[0]}; tables of one split must agree")
         tables[part] = pa.concat_tables(shards, promote_options="permissive")
     if list(tables) != [""]:
         if options.split_column:
-            names = ", ".join(file.name for group in files.values() for file in group[:1])
-            raise InputError(
-                f"split_column={options.split_column!r} is for a table in one file; here the files are the splits "
-                f"({names}): leave it out",
-                argument="split_column",
-            )
+            names = ", ".join(files[0].name for files in by_part.values())
+            why = f"is for a table in one file; here the files are the splits ({names}): leave it out"
+            raise InputError(f"split_column={options.split_column!r} {why}", argument="split_column")
         return tables
-    whole, where = tables[""], str(files[""][0])
-    told = options.split_column or next((name for name in whole.column_names if name.lower() == "split"), None)
-    column = role(whole, "split", told, where, is_text_type)
+    whole, where = tables[""], str(by_part[""][0])
+    chosen = options.split_column or next((name for name in whole.column_names if name.lower() == "split"), None)
+    column = role(whole, "split", chosen, where, is_text_type)
     if column is None:
         return {"train": whole}
     parts = np.array(to_splits(whole.column(column).to_pylist(), f"{where}, column {column!r}"))
     return {part: whole.filter(pa.array(parts == part)) for part in dict.fromkeys(parts.tolist())}
 
 
-def _list(path: Path, files: dict[str, list[Path]], options: Options) -> Listing:
-    found = load_tables(files, options)
-    tables = dict(sorted(found.items(), key=lambda item: item[0] != "train"))  # its columns are those that count
-    folder = next(iter(files.values()))[0].parent
+def _list(path: Path, by_part: dict[str, list[Path]], options: Options) -> Listing:
+    # train first: its columns decide
+    tables = dict(sorted(load_tables(by_part, options).items(), key=lambda item: item[0] != "train"))
+    folder = next(iter(by_part.values()))[0].parent
     first = next(iter(tables.values()))
     where = str(path)
     label = role(first, "label", options.label_column, where)
     if label is None:
-        raise InputError(
-            f"{where} has no label column among {listed(first.column_names)}; name it with "
-            "label_column= (--label-column)"
-        )
+        names = listed(first.column_names)
+        raise InputError(f"{where} has no label column among {names}; name it with label_column=", "label_column")
     for part, table in tables.items():
         if label not in table.column_names:
-            raise InputError(
-                f"{where}: the {part} table has no column {label!r}; {closest(label, table.column_names)}; move it "
-                "away if it has no labels"
-            )
-    named = next(filter(None, (class_label_names(table, label) for table in tables.values())), None)
+            hint = closest(label, table.column_names)
+            raise InputError(f"{where}: the {part} table has no column {label!r}; {hint}; move it away if unlabelled")
+    class_names = next(filter(None, (class_label_names(table, label) for table in tables.values())), None)
     texts = {part: to_numpy(table.column(label)) for part, table in tables.items()}
-    classes, labels = encode(texts, f"{where}, column {label!r}", named)
+    classes, labels = encode(texts, f"{where}, column {label!r}", class_names)
     group = role(first, "group", options.group_column, where)
     split = role(first, "split", options.split_column, where, is_text_type)
     inputs, facts = _inputs(tables, folder, {label, group, split}, options.path_column, where)
@@ -402,85 +367,64 @@ def _list(path: Path, files: dict[str, list[Path]], options: Options) -> Listing
 def _inputs(
     tables: dict[str, Any], folder: Path, roles: Container[str | None], path_column: str | None, where: str
 ) -> tuple[dict[str, EncodedImages | np.ndarray], dict[str, Any]]:
-    """Images or features per split, and which columns they are from: none of those that have other roles."""
+    """Images or features per split, and the columns they come from; never one of `roles`."""
     first = next(iter(tables.values()))
     image = role(first, "image", None, where, is_image_type) if not path_column else None
+    path = role(first, "path", path_column, where, is_text_type) if not image else None
     if image:
-        found = {p: image_sources(table.column(image), folder) for p, table in tables.items()}
-        return {part: EncodedImages(*rows) for part, rows in found.items()}, {"image_column": image}
-    path = role(first, "path", path_column, where, is_text_type)
+        columns = {part: table.column(image) for part, table in tables.items()}
+        return {p: EncodedImages(*image_sources(c, folder)) for p, c in columns.items()}, {"image_column": image}
     if path:
-        return {p: _paths(table.column(path), folder, where) for p, table in tables.items()}, {"path_column": path}
+        columns = {part: table.column(path) for part, table in tables.items()}
+        return {p: _paths(c, folder, where) for p, c in columns.items()}, {"path_column": path}
     used = _feature_columns(first, roles, where)
-    return {p: _matrix(table, used, f"{where}, {p} part") for p, table in tables.items()}, {
-        "feature_columns": used,
-        "num_feature_columns": len(used),
-    }
+    features = {part: _matrix(table, used, f"{where}, {part} part") for part, table in tables.items()}
+    return dict(features), {"feature_columns": used, "num_feature_columns": len(used)}
 
 
 def _paths(column: Any, folder: Path, where: str) -> EncodedImages:
     files, names = [], to_numpy(column)
     if missing := [row for row, name in enumerate(names) if name is None or not str(name).strip()]:
-        told = name_rows(missing, len(names))
-        raise InputError(f"{where}: the path of {told} is missing; fill it in or remove the row")
+        which = name_rows(missing, len(names))
+        raise InputError(f"{where}: the path of {which} is missing; fill it in or remove the row")
     for row, name in enumerate(names):
         if "://" in str(name):
-            raise InputError(f"{where}: {name} in row {row} is an address; fetch the images and give their paths")
+            raise InputError(f"{where}: {name} in row {row} is a URL; download the images and give their paths")
         files.append(pointed_file(folder, str(name)))
     return EncodedImages(files, [shown(file, folder) for file in files])
 
 
 def _feature_columns(table: Any, roles: Container[str | None], where: str) -> list[str]:
-    import pyarrow as pa
-
     matrix = role(table, "features", None, where, is_list_type)
     if matrix:
         return [matrix]
     rest = [name for name in table.column_names if name not in roles]
-    for name in rest:
-        kind = table.schema.field(name).type
-        if name.lower() in ROLES["label"]:
-            raise InputError(
-                f"{where}: column {name!r} is called like a label beside the label column, and a model would read the "
-                "answer off it; drop it, or, where it is a feature, call it otherwise"
-            )
-        if name.lower() in ROW_NUMBERS and pa.types.is_integer(kind) and _are_distinct(table.column(name)):
-            raise InputError(
-                f"{where}: column {name!r} numbers the rows; a model would learn their order from it: drop the column"
-            )
-        if not is_number_type(kind):
-            odd = _first_without_number(table.column(name))
-            if NUMBER_WITH_COMMAS.fullmatch(odd):
-                raise InputError(
-                    f"{where}: column {name!r} has numbers with commas (the first is {odd!r}), and whether they part "
-                    "decimals or thousands is not guessed; save the table with decimal points and plain digits (1234.5)"
-                )
-            raise InputError(
-                f"{where}: column {name!r} holds {kind} (first {odd if len(odd) <= 30 else f'{odd[:30]}…'!r}), and "
-                "features are numbers; encode or drop it, or, where it has the images' paths, name it with "
-                "path_column= (--path-column)"
-            )
     if not rest:
         raise InputError(f"{where} has a label column and nothing else; add image paths or features")
+    for name in rest:
+        column, kind = table.column(name), table.schema.field(name).type
+        if name.lower() in ROLES["label"]:
+            why = "is named like a label, and a model could read the answer off it"
+            raise InputError(f"{where}: column {name!r} {why}; drop it, or rename it if it is a feature")
+        may_number = name.lower() in ROW_NUMBERS and pa.types.is_integer(kind) and len(column) > 1
+        if may_number and pc.count_distinct(column).as_py() == len(column):
+            raise InputError(f"{where}: column {name!r} numbers the rows: a model could learn their order; drop it")
+        if not is_number_type(kind):
+            texts = (str(value) for value in column.to_pylist() if value is not None)
+            odd = next((text for text in texts if not is_float(text)), str(column[0].as_py()))
+            if NUMBER_WITH_COMMAS.fullmatch(odd):
+                remedy = "save the table with decimal points and plain digits (1234.5)"
+                raise InputError(f"{where}: column {name!r} has numbers with commas (first {odd!r}); {remedy}")
+            short = odd if len(odd) <= 30 else f"{odd[:30]}…"
+            remedy = "encode or drop it, or name a column of image paths with path_column="
+            raise InputError(f"{where}: column {name!r} holds {kind} (first {short!r}), not numbers; {remedy}")
     return rest
 
 
-def _first_without_number(column: Any) -> str:
-    """The first value that is no number, as text; of missing ones and numbers alone the first."""
-    texts = (str(value) for value in column.to_pylist() if value is not None)
-    return next((text for text in texts if not is_float(text)), str(column[0].as_py()))
-
-
-def _are_distinct(column: Any) -> bool:
-    import pyarrow.compute as pc
-
-    return len(column) > 1 and pc.count_distinct(column).as_py() == len(column)
-
-
 def _matrix(table: Any, used: list[str], where: str) -> np.ndarray:
-    """float32 (N, D); a value that is missing or infinite is refused with its place."""
-    there = set(table.column_names)  # once: Arrow makes the list anew each time, and there may be thousands
-    if missing := [name for name in used if name not in there]:
+    """float32 (N, D); a missing or infinite value is refused with its position."""
+    available = set(table.column_names)  # once: Arrow builds the list on each access, and there may be thousands
+    if missing := [name for name in used if name not in available]:
         raise InputError(f"{where} has no column {missing[0]!r}; {closest(missing[0], table.column_names)}")
     if len(used) == 1 and is_list_type(table.schema.field(used[0]).type):
         rows = table.column(used[0])
@@ -495,7 +439,7 @@ def _matrix(table: Any, used: list[str], where: str) -> np.ndarray:
 
 
 def to_features(values: np.ndarray, where: str, names: list[str] | None = None) -> np.ndarray:
-    """The numbers (N, D) as float32; refused where one is missing, infinite, or too large for that."""
+    """Convert numbers (N, D) to float32; missing, infinite and too large ones are refused."""
     with np.errstate(over="ignore"):
         features = values.astype(np.float32)
     wrong = np.argwhere(~np.isfinite(features))
@@ -504,8 +448,7 @@ def to_features(values: np.ndarray, where: str, names: list[str] | None = None) 
         such = wrong[is_absent] if is_absent.any() else wrong
         row, column = such[0]
         name = names[column] if names and column < len(names) else column
-        largest = f"{np.finfo(np.float32).max:.2g}"
-        too_large = f"are beyond {largest}, the largest that a model computes with: rescale the column"
+        too_large = f"exceed {np.finfo(np.float32).max:.2g}, the largest float32: rescale the column"
         raise InputError(
             f"{where}: the feature in row {row}, column {name} is {values[row, column]}; {len(such)} such values "
             f"{'must be filled in or removed' if is_absent.any() else too_large}"
@@ -519,11 +462,9 @@ def _groups(tables: dict[str, Any], column: str, where: str) -> dict[str, np.nda
     for part, values in texts.items():
         missing = [row for row, value in enumerate(values) if value is None or value != value or not str(value).strip()]
         if missing:
-            told = name_rows(missing, len(values))
-            raise InputError(
-                f"{where}, {part} part, column {column!r}: the group of {told} is missing; fill it in, with a name of "
-                "its own where the row stands alone, or remove the row"
-            )
+            which = name_rows(missing, len(values))
+            place = f"{where}, {part} part, column {column!r}"
+            raise InputError(f"{place}: the group of {which} is missing; fill it in or remove the row")
     _, codes = np.unique(np.concatenate([v.astype(str) for v in texts.values()]), return_inverse=True)
     ends = np.cumsum([len(values) for values in texts.values()])[:-1]
     return dict(zip(texts, np.split(codes.ravel().astype(np.int64), ends), strict=True))

@@ -66,6 +66,12 @@ def claim_size(file: Path, width: int, height: int) -> None:
     file.write_bytes(content)
 
 
+def disguise(file: Path) -> None:
+    """An EPS file under another name: Pillow would run Ghostscript to read it."""
+    file.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n")
+    assert Image.open(file).format == "EPS"
+
+
 def bomb(file: Path) -> None:
     claim_size(file, 30_000, 30_000)
 
@@ -78,17 +84,18 @@ def big_but_not_refused_by_pillow(file: Path) -> None:
     ("spoil", "why"),
     [
         (truncate, "truncated|unrecognized|broken"),
-        (scribble, "it is not an image of a known kind"),
-        (empty, "it is not an image of a known kind"),
+        (scribble, "not an image"),
+        (empty, "not an image"),
         (bomb, "decompression bomb"),
-        (big_but_not_refused_by_pillow, r"10000x9000 pixels are more than 89,478,485 \(a decompression bomb\?\)"),
+        (big_but_not_refused_by_pillow, r"10000x9000 .* 89,478,485 .*decompression bomb"),
+        (disguise, "not an image"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_an_unreadable_image_is_named_or_left_out(pets: Path, spoil: Callable[[Path], None], why: str) -> None:
     spoil(pets / "cat" / "001.png")
-    refused(pets, rf"^image cat/001.png cannot be read: .*({why}).*; repair or remove it, or .* \(--skip-bad\)$")
-    with pytest.warns(UserWarning, match="1 unreadable images were left out"):
+    refused(pets, rf"cat/001.png cannot be read: .*({why}).*skip_bad=True")
+    with pytest.warns(UserWarning, match="1 unreadable images"):
         data = load(pets, skip_bad=True)
     assert data.class_counts("train").tolist() == [2, 3]
     assert [entry["file"] for entry in data.provenance["skipped"]] == ["cat/001.png"]
@@ -103,13 +110,12 @@ def test_all_bad_images_are_told_at_once(pets: Path) -> None:
         truncate(pets / name)
     refused(
         pets,
-        r"^3 of 6 images cannot be read: cat/001\.png \(it is not an image of a known kind\), cat/002\.png "
-        r"\(.*truncated.*\), dog/002\.png \(.*truncated.*\); repair or remove them, or leave out .*\(--skip-bad\)$",
+        r"^3 of 6 .*cat/001\.png \(.*not an image.*\), cat/002\.png \(.*truncated.*\), dog/002\.png \(.*truncated",
     )
     for name in ("cat/000.png", "dog/000.png", "dog/001.png"):
         shutil.copy(pets / "dog" / "002.png", pets / name)
     for skip_bad in (False, True):
-        refused(pets, r"^none of the 6 images can be read; the first, cat/000\.png: .*truncated", skip_bad=skip_bad)
+        refused(pets, r"^none of the 6 images .*cat/000\.png: .*truncated", skip_bad=skip_bad)
 
 
 def test_skipping_all_of_a_class_is_refused(pets: Path) -> None:
@@ -121,7 +127,7 @@ def test_skipping_all_of_a_class_is_refused(pets: Path) -> None:
 def test_no_image_that_can_be_read(pets: Path) -> None:
     for file in pets.glob("*/*.png"):
         scribble(file)
-    refused(pets, r"none of the 6 images can be read; the first, cat/000\.png: it is not an image", skip_bad=True)
+    refused(pets, r"none of the 6 images .*cat/000\.png: .*not an image", skip_bad=True)
 
 
 def test_a_folder_that_may_not_be_read(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +135,7 @@ def test_a_folder_that_may_not_be_read(pets: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "scandir", forbidden)
-    with pytest.raises(InputError, match="pets may not be read by this user; change its permissions"):
+    with pytest.raises(InputError, match="pets: permission denied"):
         load(pets)
 
 
@@ -142,23 +148,23 @@ def test_no_space_to_unpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
         out.writestr("a/1.png", b"x")
     monkeypatch.setattr(archives.shutil, "copyfileobj", full)
-    refused(tmp_path / "a.zip", r"a\.zip cannot be unpacked into .* \(No space left on device\); free some space")
+    refused(tmp_path / "a.zip", r"a\.zip cannot be unpacked .*No space left on device\); free some space")
 
 
 def test_a_stray_text_file_is_named(pets: Path) -> None:
     (pets / "dog" / "notes.txt").write_text("hello")
-    refused(pets, "image dog/notes.txt cannot be read: it is not an image of a known kind")
+    refused(pets, "dog/notes.txt cannot be read: .*not an image")
 
 
 def test_a_broken_link_and_a_missing_file(pets: Path) -> None:
     os.symlink(pets / "nowhere.png", pets / "cat" / "zzz.png")
-    refused(pets, "image cat/zzz.png cannot be read: there is no such file")
+    refused(pets, "cat/zzz.png cannot be read: .*no such file")
 
 
 def test_a_missing_file_of_a_table(tmp_path: Path) -> None:
     write_picture(tmp_path / "1.png", picture(1))
     (tmp_path / "t.csv").write_text("path,label\n1.png,a\n2.png,b\n")
-    refused(tmp_path / "t.csv", "image 2.png cannot be read: there is no such file")
+    refused(tmp_path / "t.csv", "2.png cannot be read: .*no such file")
 
 
 # Folders
@@ -166,7 +172,7 @@ def test_a_missing_file_of_a_table(tmp_path: Path) -> None:
 
 def test_symlink_loops(pets: Path) -> None:
     os.symlink(pets / "cat", pets / "cat" / "again")
-    refused(pets, r"cat/again is a link to a folder above itself \(a loop\); remove the link")
+    refused(pets, "cat/again .*loop")
     (pets / "cat" / "again").unlink()
     os.symlink("self", pets / "cat" / "self")
     refused(pets, "self")
@@ -174,7 +180,7 @@ def test_symlink_loops(pets: Path) -> None:
 
 def test_an_empty_class(pets: Path) -> None:
     (pets / "eel").mkdir()
-    refused(pets, "class 'eel' is empty; add rows or remove the class")
+    refused(pets, "class 'eel' is empty")
 
 
 def test_an_empty_class_is_seen_although_the_rest_is_in_the_cache(pets: Path) -> None:
@@ -186,13 +192,13 @@ def test_an_empty_class_is_seen_although_the_rest_is_in_the_cache(pets: Path) ->
 
 def test_one_class_only(tmp_path: Path) -> None:
     write_folder(tmp_path / "d", {"cat": 3})
-    refused(tmp_path / "d", r"has one class only \('cat'\); a classifier needs two or more")
+    refused(tmp_path / "d", r"only one class \('cat'\)")
 
 
 def test_a_class_that_train_lacks(tmp_path: Path) -> None:
     write_folder(tmp_path / "d" / "train", {"a": 2, "b": 2})
     write_folder(tmp_path / "d" / "test", {"a": 1, "c": 1})
-    refused(tmp_path / "d", "class 'c' is in test but has no training rows; add some or remove it from test")
+    refused(tmp_path / "d", "class 'c' is in test but has no training rows")
 
 
 def test_no_train_folder(tmp_path: Path) -> None:
@@ -203,7 +209,7 @@ def test_no_train_folder(tmp_path: Path) -> None:
 def test_a_stray_folder_beside_the_splits(tmp_path: Path) -> None:
     write_folder(tmp_path / "d" / "train", {"a": 2, "b": 2})
     (tmp_path / "d" / "extra").mkdir()
-    refused(tmp_path / "d", "has train/ and beside it extra/, which is neither train, val nor test; move it away")
+    refused(tmp_path / "d", "train/ and also extra/")
 
 
 def test_two_folders_for_one_split(tmp_path: Path) -> None:
@@ -219,13 +225,13 @@ def test_images_without_a_class_folder(pets: Path) -> None:
 
 def test_nothing_that_is_a_data_set(tmp_path: Path) -> None:
     (tmp_path / "readme.txt").write_text("x")
-    refused(tmp_path, "no data set is recognised in .*; it can be a folder with a folder of images per class")
+    refused(tmp_path, "no data set is recognised in .*; give a folder")
     refused(tmp_path / "readme.txt", "no data set is recognised")
 
 
 def test_class_folders_that_are_not_utf8(pets: Path) -> None:
     os.rename(pets / "cat", os.fsencode(pets) + b"/caf\xe9")
-    refused(pets, r"the class folder b'caf\\xe9' is not named in UTF-8; rename it")
+    refused(pets, r"b'caf\\xe9' is not UTF-8")
 
 
 def test_a_locale_that_cannot_read_a_class_folder_is_told(pets: Path) -> None:
@@ -234,7 +240,8 @@ def test_a_locale_that_cannot_read_a_class_folder_is_told(pets: Path) -> None:
     command = [sys.executable, "-m", "camri", "data", "show", str(pets)]
     done = subprocess.run(command, env={**os.environ, **plain}, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert r"the class folder 'caf\xe9' cannot be read in this ascii locale; set PYTHONUTF8=1" in done.stderr
+    assert r"'caf\xe9'" in done.stderr
+    assert "ascii locale; set PYTHONUTF8=1" in done.stderr
 
 
 def test_image_files_that_are_not_utf8_are_read_and_named(pets: Path) -> None:
@@ -260,52 +267,40 @@ def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("path,label\n0.png,0.5\n1.png,1.5\n", r"column 'label': labels are floats \(one is 0.5\); give class names"),
+        ("path,label\n0.png,0.5\n1.png,1.5\n", r"column 'label': labels are floats \(one is 0.5\)"),
         ("path,label\n0.png,1.0\n1.png,2e0\n", r"labels are floats \(one is 2e0\)"),
-        ("path,label\n0.png,a\n1.png,\n", r"column 'label', train part: the label of row 1 is missing; fill it in"),
-        ("path,label\n0.png,nan\n1.png,b\n", r"the label of row 0 is missing; .* \(nan names no class\)"),
-        ("path,label\n,a\n1.png,b\n", "the path of row 0 is missing; fill it in or remove the row"),
-        ("path,label\n0.png,a\n,b\n,a\n", r"the path of rows 1, 2 \(2 of 3\) is missing; fill it in"),
-        (
-            "f,label,group\n1,a,x\n2,b,\n",
-            r"train part, column 'group': the group of row 1 is missing; fill it in, with",
-        ),
-        ("f,label\ntrue,a\n,b\n", "the feature in row 1, column f is nan; 1 such values must be filled in"),
-        ("path,label,label\n0.png,a,b\n", "has two columns called 'label'; rename one"),
+        ("path,label\n0.png,a\n1.png,\n", "column 'label', train part: the label of row 1 is missing"),
+        ("path,label\n0.png,nan\n1.png,b\n", "the label of row 0 is missing"),
+        ("path,label\n,a\n1.png,b\n", "the path of row 0 is missing"),
+        ("path,label\n0.png,a\n,b\n,a\n", r"the path of rows 1, 2 \(2 of 3\) is missing"),
+        ("f,label,group\n1,a,x\n2,b,\n", "train part, column 'group': the group of row 1 is missing"),
+        ("f,label\ntrue,a\n,b\n", "row 1, column f is nan; 1 such values must be filled in"),
+        ("path,label,label\n0.png,a,b\n", "two columns named 'label'"),
         (
             ",".join([*(f"f{k}" for k in range(20)), "fraud"]) + "\n" + ",".join(["0"] * 20 + ["a"]) + "\n",
-            r"no label column among f0, f1, .*, f10, …, fraud; name it",
+            r"no label column among f0, f1, .*, f10, …, fraud",
         ),
-        ("path,kind\n0.png,a\n", r"no label column among path, kind; name it with label_column= \(--label-column\)"),
-        ("label\na\nb\n", "a label column and nothing else; add image paths or features"),
-        (
-            "city,label\nRome,a\nOslo,b\n",
-            r"column 'city' holds string \(first 'Rome'\), and features are numbers; encode",
-        ),
-        ("n,label\n1,a\n?,b\n", r"column 'n' holds string \(first '\?'\), and features are numbers; encode"),
-        (
-            "n;label\n3;a\n-3,14;b\n",
-            r"column 'n' has numbers with commas \(the first is '-3,14'\), .* save the table with decimal points",
-        ),
-        ('n,label\n"1,234.5",a\n"1,5e-3",b\n', r"column 'n' has numbers with commas \(the first is '1,234\.5'\)"),
+        ("path,kind\n0.png,a\n", "no label column among path, kind; .*label_column="),
+        ("label\na\nb\n", "a label column and nothing else"),
+        ("city,label\nRome,a\nOslo,b\n", r"column 'city' holds string \(first 'Rome'\), not numbers"),
+        ("n,label\n1,a\n?,b\n", r"column 'n' holds string \(first '\?'\), not numbers"),
+        ("n;label\n3;a\n-3,14;b\n", r"column 'n' has numbers with commas \(first '-3,14'\); .*decimal points"),
+        ('n,label\n"1,234.5",a\n"1,5e-3",b\n', r"column 'n' has numbers with commas \(first '1,234\.5'\)"),
+        ('n,label\n1,a\n2,"b\n3,b\n4,a\n', "t.csv, line 3: a quote is opened and never closed"),
+        ('n,"label\n1,a\n2,b\n', "t.csv, line 1: a quote is opened"),
+        ('n,label\n1,"a\nb"\n2,"say ""b"\n3,"c\n', "t.csv, line 5: a quote is opened"),
         ('n,label\n"1, 2",a\n2,b\n', r"column 'n' holds string \(first '1, 2'\)"),
-        ("n,label\n3,14,a\n", "Expected 2 columns, got 3: 3,14,a; give each row .* is written with a point"),
+        ("n,label\n3,14,a\n", "Expected 2 columns, got 3: 3,14,a; .*decimals with a point"),
         ("path,label\n", "t.csv has no rows"),
-        ("path,label\n0.png,a,b\n1.png\n", "t.csv cannot be read as a table: .*; give each row as many values"),
+        ("path,label\n0.png,a,b\n1.png\n", "t.csv cannot be read as a table: .*as many values"),
         ("path,label,split\n0.png,a,train\n1.png,b,holdout\n", "column 'split': 'holdout' is no split; .*val, test"),
         ("f,label\n0,1\n1,2.5\n", r"labels are floats \(one is 2\.5\)"),
-        ("f,label\n0,a\n1,b\x7f\n", r"class name 'b\\x7f' is not printable UTF-8 text; rename it"),
-        ("path,label\n0.png,a\n1.png,a\n", r"has one class only \('a'\)"),
-        ("f1,f2,label\n1,2,a\n3,,b\n", r"the feature in row 1, column f2 is nan; 1 such values must be filled in"),
-        (
-            "f1,label\ninf,a\n3,b\n",
-            "the feature in row 0, column f1 is inf; 1 such values must be filled in or removed",
-        ),
-        (
-            "f1,label\n1,a\n-1e39,b\n2e40,a\n",
-            r"row 1, column f1 is -1e\+39; 2 such values are beyond 3\.4e\+38, the largest .*: rescale the column",
-        ),
-        ("f1,label\n1e39,a\n,b\n", "row 1, column f1 is nan; 1 such values must be filled in or removed"),
+        ("f,label\n0,a\n1,b\x7f\n", r"class name 'b\\x7f' is not printable"),
+        ("path,label\n0.png,a\n1.png,a\n", r"only one class \('a'\)"),
+        ("f1,f2,label\n1,2,a\n3,,b\n", "row 1, column f2 is nan; 1 such values must be filled in"),
+        ("f1,label\ninf,a\n3,b\n", "row 0, column f1 is inf; 1 such values must be filled in"),
+        ("f1,label\n1,a\n-1e39,b\n2e40,a\n", r"row 1, column f1 is -1e\+39; 2 such values exceed 3\.4e\+38"),
+        ("f1,label\n1e39,a\n,b\n", "row 1, column f1 is nan; 1 such values must be filled in"),
     ],
 )
 def test_bad_csv(tmp_path: Path, text: str, sentence: str) -> None:
@@ -314,14 +309,14 @@ def test_bad_csv(tmp_path: Path, text: str, sentence: str) -> None:
 
 def test_a_table_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes("path,label\ncafé.png,a\n".encode("latin1"))
-    refused(tmp_path / "t.csv", r"t.csv is not UTF-8 text \(byte 0xe9\); save it as UTF-8")
+    refused(tmp_path / "t.csv", r"t.csv is not UTF-8 text \(byte 0xe9\)")
 
 
 @pytest.mark.parametrize("name", ["t.csv.gz", "T.TSV.GZ", "t.csv.zst"])
 def test_a_packed_table_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(b"f,label\n1,a\n2,b\n"))
-    refused(tmp_path / name, rf"{name} is a packed table; unpack it and give {name.rpartition('.')[0]}, or save it as")
-    with pytest.raises(InputError, match="is a packed table"):
+    refused(tmp_path / name, rf"{name} is a compressed table; .*give {name.rpartition('.')[0]}")
+    with pytest.raises(InputError, match="is a compressed table"):
         read_scores(tmp_path / name)
     assert [is_table(Path(other)) for other in ("photos.gz", "t.csv.d", "t.csv")] == [False, False, True]
 
@@ -336,7 +331,7 @@ def test_a_hundred_thousand_classes_are_refused_at_once(tmp_path: Path, form: st
     else:
         pq.write_table(pa.table(columns), tmp_path / "t.parquet")
     start = time.thread_time()
-    refused(tmp_path / f"t.{form}", "100,000 different labels in 100,000 rows look like identifiers, not classes")
+    refused(tmp_path / f"t.{form}", "100,000 different labels in 100,000 rows look like identifiers")
     assert time.thread_time() - start < 5
 
 
@@ -353,20 +348,20 @@ def test_a_hundred_thousand_real_classes_are_read(tmp_path: Path) -> None:
 def test_bad_parquet(tmp_path: Path) -> None:
     file = tmp_path / "t.parquet"
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["label", "label"]), file)
-    refused(file, "has two columns called 'label'; rename one")
+    refused(file, "two columns named 'label'")
     pq.write_table(pa.table({"features": [[1.0, 2.0], [1.0]], "label": ["a", "b"]}), file)
-    refused(file, r"column 'features': rows without the 2 values that most rows have: row 1 \(1 values\); fill them in")
+    refused(file, r"column 'features': rows without the 2 values .*row 1 \(1 values\)")
     pq.write_table(pa.table({"f": [1.0, 2.0], "label": [0.0, 1.5]}), file)
     refused(file, r"labels are floats \(row 1 is 1.5\)")
     pq.write_table(pa.table({"f": [1.0, 2.0], "label": [1, None]}), file)
     refused(file, "the label of row 1 is missing")
     names = {b"huggingface": b'{"info": {"features": {"label": {"names": ["a", "b"]}}}}'}
     pq.write_table(pa.table({"f": [1.0, 2.0], "label": [0, 2]}).replace_schema_metadata(names), file)
-    refused(file, "label 2 has no name; there are 2 classes, 0 to 1")
+    refused(file, "label 2 has no name; .*0 to 1")
     file.write_bytes(file.read_bytes()[:-9])
     refused(file, "t.parquet cannot be read as a table")
     pq.write_table(pa.table({"image": [b"", None], "label": ["a", "b"]}), file)
-    refused(file, "none of the 2 images can be read; the first, row 0: it is not an image")
+    refused(file, "none of the 2 images .*row 0: .*not an image")
 
 
 @pytest.mark.parametrize("written", ["1.0,10.0,-2.0", "1.,10,-2.0", "1,10,-2"])
@@ -389,25 +384,19 @@ def test_whole_numbers_written_as_floats_are_those_whole_numbers(tmp_path: Path,
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        (
-            {"images": np.zeros((2, 4, 4, 3)), "labels": [0, 1]},
-            r"inputs are float64 \(2, 4, 4, 3\); give images as uint8",
-        ),
-        (
-            {"images": np.zeros((2, 8, 6, 4), np.uint8), "labels": [0, 1]},
-            r"inputs are uint8 \(2, 8, 6, 4\); give images as uint8",
-        ),
+        ({"images": np.zeros((2, 4, 4, 3)), "labels": [0, 1]}, r"inputs are float64 \(2, 4, 4, 3\)"),
+        ({"images": np.zeros((2, 8, 6, 4), np.uint8), "labels": [0, 1]}, r"inputs are uint8 \(2, 8, 6, 4\)"),
         (
             {"x_train": np.zeros((2, 3)), "y_train": [0, 1], "x_test": np.zeros((2, 3))},
-            "holds x_train, y_train, x_test; name the arrays inputs and labels",
+            "holds x_train, y_train, x_test; name the arrays",
         ),
-        ({"images": np.zeros((3, 4, 4, 3), np.uint8), "labels": [0, 1]}, "3 inputs and 2 labels; they must be as many"),
-        ({"features": np.zeros((2, 3)), "labels": np.eye(2)}, r"labels have shape \(2, 2\); give one class a row"),
+        ({"images": np.zeros((3, 4, 4, 3), np.uint8), "labels": [0, 1]}, "3 inputs but 2 labels"),
+        ({"features": np.zeros((2, 3)), "labels": np.eye(2)}, r"labels have shape \(2, 2\); give one class per row"),
         ({"features": np.zeros((2, 3)), "labels": [0.0, 0.25]}, r"labels are floats \(row 1 is 0.25\)"),
         ({"features": np.zeros((2, 3)), "labels": [0.0, 1e300]}, r"labels are floats \(row 1 is 1e\+300\)"),
         ({"features": np.zeros((2, 3)), "labels": [0.0, np.nan]}, "the label of row 1 is missing"),
         ({"features": np.array([[1, np.nan]] * 2), "labels": [0, 1]}, "the feature in row 0, column 1 is nan"),
-        ({"pixels": np.zeros((2, 3))}, "holds pixels; name the arrays inputs and labels, or x_train"),
+        ({"pixels": np.zeros((2, 3))}, "holds pixels; name the arrays"),
         ({"features": np.zeros((2, 3)), "labels": np.array([None, {}])}, "cannot be read as plain arrays"),
         ({"features": np.zeros((2, 3)), "labels": [0, 1], "groups": [0.5, 1]}, "groups are float64"),
     ],
@@ -452,7 +441,7 @@ def test_archives_that_reach_outside(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     write_archive(tmp_path / f"bad{suffix}", kind)
-    refused(tmp_path / f"bad{suffix}", "(would be written|which may lead) outside.*; nothing is unpacked")
+    refused(tmp_path / f"bad{suffix}", "(written outside|is a link).*; nothing is unpacked")
     assert list((tmp_path / "scratch").iterdir()) == []
     assert sorted(file.name for file in tmp_path.iterdir()) == [f"bad{suffix}", "scratch"]
 
@@ -463,8 +452,13 @@ def test_a_damaged_archive(tmp_path: Path) -> None:
         archive.add(tmp_path / "in", "in")
     truncate(tmp_path / "x.tar.gz")
     (tmp_path / "y.zip").write_bytes(b"no zip")
-    refused(tmp_path / "x.tar.gz", "x.tar.gz cannot be unpacked")
-    refused(tmp_path / "y.zip", "y.zip cannot be unpacked")
+    with tarfile.open(tmp_path / "z.tar.xz", "w:xz") as archive:
+        archive.add(tmp_path / "in", "in")
+    content = bytearray((tmp_path / "z.tar.xz").read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    (tmp_path / "z.tar.xz").write_bytes(content)
+    for name in ("x.tar.gz", "y.zip", "z.tar.xz"):
+        refused(tmp_path / name, rf"{name} cannot be unpacked \(.*\); download it again")
 
 
 def test_an_archive_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,7 +476,7 @@ def test_an_archive_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("size", [0, -3, 2.5, (3,), "64", (4, 5000), True])
 def test_bad_sizes(pets: Path, size: object) -> None:
-    refused(pets, r"size=.* must be a side or \(height, width\) of 1 to 4096 pixels, for example 64", size=size)
+    refused(pets, r"size=.* must be .* 1 to 4096 pixels", size=size)
 
 
 @pytest.mark.parametrize("flag", ["roi", "skip_bad", "verify"])
@@ -537,8 +531,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("kind", "option"), IGNORED)
 def test_an_option_that_the_data_do_not_take_is_refused(kinds: Path, kind: str, option: str) -> None:
     source = Path("digits") if kind == "digits" else kinds / kind
-    flag = " (--no-verify)" if option == "verify" else ""
-    wanted = f"{option}={GIVEN[option]!r}{flag} is for {TAKEN_BY[option]}, and {source} holds {TAKES[kind][0]}; leave "
+    wanted = f"{option}={GIVEN[option]!r} is for {TAKEN_BY[option]}, but {source} holds {TAKES[kind][0]}"
     refused(source, "^" + re.escape(wanted), **{option: GIVEN[option]})
 
 
@@ -561,8 +554,7 @@ def test_every_option_says_who_takes_it() -> None:
 def test_a_split_column_is_refused_where_files_are_the_splits(tmp_path: Path) -> None:
     for part in ("train", "test"):
         table(tmp_path, "f,label,fold\n1,a,train\n2,b,test\n", f"{part}.csv")
-    said = r"split_column='fold' is for a table in one file; here the files are the splits \(.*\): leave it out"
-    refused(tmp_path, said, split_column="fold")
+    refused(tmp_path, "split_column='fold' is for a table in one file", split_column="fold")
 
 
 def test_unknown_class_names_bring_the_closest() -> None:

@@ -169,7 +169,7 @@ def test_a_kill_in_the_middle_leaves_nothing_that_is_believed(pets: Path, own_ca
 
 def test_an_unwritable_cache_is_a_warning(pets: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.warns(UserWarning, match=r"cannot be kept in .*file/cache \(.*\); it will be decoded again next time"):
+    with pytest.warns(UserWarning, match=r"cannot be cached in .*file/cache"):
         data = load(pets, cache=tmp_path / "file" / "cache")
     assert data.class_counts("train").tolist() == [3, 3]
 
@@ -210,7 +210,7 @@ def test_arrays_of_all_kinds_come_back(tmp_path: Path) -> None:
         "c": np.zeros((0, 4), np.uint8),
         "d": np.arange(12, dtype=np.uint8).reshape(3, 4).T,  # not contiguous
     }
-    assert cache.write_cache(tmp_path / "x.data", {"é": [1, None]}, arrays)
+    cache.write_cache(tmp_path / "x.data", {"é": [1, None]}, arrays)
     told = cache.read_cache(tmp_path / "x.data")
     assert told is not None
     assert told[0] == {"é": [1, None]}

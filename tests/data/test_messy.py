@@ -66,6 +66,18 @@ def test_a_zip_made_by_macos(pets: Path, tmp_path: Path) -> None:
     assert data.class_counts("train").tolist() == [3, 3]
 
 
+def test_no_error_suggests_a_path_inside_an_archive(tmp_path: Path) -> None:
+    write_folder(tmp_path / "package" / "src", {"cat": 2, "dog": 2})
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("package/package.json", b"{}")
+        for file in sorted((tmp_path / "package").rglob("*.png")):
+            archive.write(file, file.relative_to(tmp_path))
+    with pytest.raises(InputError, match=r"give the folder src .*unpack") as caught:
+        load(tmp_path / "x.zip")
+    assert "x.zip/package/src" not in str(caught.value)
+    assert load(tmp_path / "package" / "src").classes == ("cat", "dog")
+
+
 def test_what_is_wrong_in_an_archive_is_told_with_its_name(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("notes.txt", b"x")
@@ -73,7 +85,7 @@ def test_what_is_wrong_in_an_archive_is_told_with_its_name(tmp_path: Path) -> No
         load(tmp_path / "a.zip")
 
 
-@pytest.mark.parametrize(("target", "why"), [("nowhere", "leads nowhere; repair"), ("eel", "cannot be followed")])
+@pytest.mark.parametrize(("target", "why"), [("nowhere", "broken link"), ("eel", "cannot be followed")])
 def test_a_class_that_is_a_broken_link_is_not_passed_over(pets: Path, target: str, why: str) -> None:
     os.symlink(target, pets / "eel")
     with pytest.raises(InputError, match=f"pets/eel .*{why}"):
@@ -84,23 +96,23 @@ def test_a_class_that_is_a_broken_link_is_not_passed_over(pets: Path, target: st
 def test_a_pipe_is_named_and_not_waited_for(pets: Path, form: str) -> None:
     os.mkfifo(pets / "cat" / "pipe.png")
     (pets.parent / "t.csv").write_text("path,label\npets/cat/pipe.png,a\npets/dog/000.png,b\npets/cat/000.png,a\n")
-    with pytest.raises(
-        InputError, match=r"cat/pipe\.png cannot be read: it is not a file but a folder, pipe or device"
-    ):
+    with pytest.raises(InputError, match=r"cat/pipe\.png cannot be read: it is not a file"):
         load(pets if form == "folder" else pets.parent / "t.csv")
-    with pytest.warns(DataWarning, match="1 unreadable images were left out"):
+    with pytest.warns(DataWarning, match="1 unreadable images"):
         assert len(load(pets, skip_bad=True).splits["train"]) == 6
 
 
 def test_class_folders_one_level_too_deep(tmp_path: Path) -> None:
     write_folder(tmp_path / "d" / "photos", {"cat": 2, "dog": 2})
-    with pytest.raises(InputError, match=r"one class only \('photos'\); if cat, dog in it are .*, give .*/d/photos$"):
+    with pytest.raises(
+        InputError, match=r"only one class \('photos'\); if cat, dog are the classes, give the folder photos"
+    ):
         load(tmp_path / "d")
 
 
 def test_classes_that_are_called_like_a_split(tmp_path: Path) -> None:
     write_folder(tmp_path / "d", {"bus": 2, "train": 2})
-    with pytest.raises(InputError, match="where these are classes, put all of them into one folder called train"):
+    with pytest.raises(InputError, match="put all of them into one folder named train"):
         load(tmp_path / "d")
     (tmp_path / "e").mkdir()
     (tmp_path / "d").rename(tmp_path / "e" / "train")
@@ -124,13 +136,11 @@ def test_what_may_not_be_read_is_not_said_to_be_broken(pets: Path, monkeypatch: 
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Image, "open", forbidden)
-    with pytest.raises(
-        InputError, match=r"none of the 6 images can be read; the first, cat/000\.png: this user may not read it"
-    ):
+    with pytest.raises(InputError, match=r"none of the 6 images .*cat/000\.png: permission denied"):
         load(pets)
     (pets.parent / "a.zip").write_bytes(b"")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(InputError, match=r"a\.zip may not be read by this user; change its permissions$"):
+    with pytest.raises(InputError, match=r"a\.zip: permission denied"):
         load(pets.parent / "a.zip")
 
 
@@ -149,7 +159,7 @@ def test_accents_of_two_encodings_are_one_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", [APART, "café ", "caf\u00e9\u00a0"])
 def test_two_folders_for_one_class(tmp_path: Path, other: str) -> None:
     write_folder(tmp_path / "d", {COMPOSED: 2, other: 2})
-    with pytest.raises(InputError, match=r"has two folders for class 'café', .*caf.* and .*; unite them or rename one"):
+    with pytest.raises(InputError, match=r"two folders for class 'café', .*caf.* and "):
         load(tmp_path / "d")
 
 
@@ -163,26 +173,23 @@ def test_white_space_in_labels_is_one_space(tmp_path: Path) -> None:
 
 def test_doubtful_names_are_told() -> None:
     assert doubtful_names(["cat", "dog", "none", "1", "10"]) == []
-    assert doubtful_names(["Cat", "cat"]) == [
-        "classes 'Cat' and 'cat' differ in upper and lower case only; if they are one class, call them alike"
-    ]
-    assert doubtful_names(["01", "1"]) == [
-        "classes '01' and '1' are the same number; if they are one class, call them alike"
-    ]
-    assert doubtful_names(["NA", "a"]) == [
-        "'NA' is taken as a class; if it stands for a missing label, remove its rows"
-    ]
+    for names, fact in (
+        (["Cat", "cat"], "'Cat' and 'cat' differ only in case"),
+        (["01", "1"], "'01' and '1' are the same number"),
+        (["NA", "a"], "'NA' is read as a class"),
+    ):
+        (note,) = doubtful_names(names)
+        assert fact in note
     many = doubtful_names([f"{letter}{k}" for k in range(9) for letter in "aA"])
     assert len(many) == 6
-    assert many[-1] == "4 more class names are doubtful like these"
+    assert many[-1].startswith("4 more")
 
 
 def test_a_doubtful_name_is_a_warning_each_time(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("f,label\n1.5,NA\n2.5,b\n")
     for _ in range(2):
-        assert warned(tmp_path / "t.csv")[1] == [
-            "t: 'NA' is taken as a class; if it stands for a missing label, remove its rows"
-        ]
+        (note,) = warned(tmp_path / "t.csv")[1]
+        assert note.startswith("t: 'NA' is read as a class")
 
 
 # Tables
@@ -222,8 +229,7 @@ def test_paths_written_on_windows(tmp_path: Path) -> None:
         ({"features": [[1.0, 2.0], [3.0, None]], "label": ["a", "b"]}, "feature in row 1, column 1 is nan; 1 such"),
         (
             {"features": [[1.0, 2.0], None], "label": ["a", "b"]},
-            r"t\.parquet, train part, column 'features': rows without the 2 values that most rows have: row 1 "
-            r"\(missing\); fill them in or remove the rows$",
+            r"t\.parquet, train part, column 'features': rows without the 2 values .*: row 1 \(missing\);",
         ),
         (
             {"features": [[1.0], [1, 2], None, [3, 4], [], [5, 6], [7, 8, 9], [7, 8]], "label": [*"abababab"]},
@@ -254,21 +260,21 @@ def test_paths_written_on_windows(tmp_path: Path) -> None:
             {"features": pa.array([[], []], pa.list_(pa.float32())), "label": ["a", "b"]},
             r"inputs are empty, of shape \(0,",
         ),
-        ({"f": [1.0, 2.0], "label": [["a"], ["b", "c"]]}, r"label of row 0 is \['a'\]; give one class a row"),
-        ({"f": [1.0, 2.0], "label": [{"k": 1}, {"k": 2}]}, r"label of row 0 is \{'k': 1\}; give one class a row"),
+        ({"f": [1.0, 2.0], "label": [["a"], ["b", "c"]]}, r"label of row 0 is \['a'\]; give one class"),
+        ({"f": [1.0, 2.0], "label": [{"k": 1}, {"k": 2}]}, r"label of row 0 is \{'k': 1\}; give one class"),
         ({"f": [1.0, 2.0], "label": [b"a", b"\xff"]}, r"label of row 1, b'\\xff', is not UTF-8 text"),
         ({"f": [1.0, 2.0], "label": ["a", "b"], "split": [0, 1]}, "column 'split': '0' is no split; choices: train"),
-        ({"f": [0.5, 2.0], "id": [7, 9], "label": ["a", "b"]}, "column 'id' numbers the rows; .*: drop the column"),
+        ({"f": [0.5, 2.0], "id": [7, 9], "label": ["a", "b"]}, "column 'id' numbers the rows"),
         ({"f": [0.5, 2.0], "__index_level_0__": [4, 1], "label": ["a", "b"]}, "'__index_level_0__' numbers the rows"),
         (
             {"f": [0.5, 2.0], "target": [0, 1], "label": ["a", "b"]},
-            "column 'target' is called like a label beside .* read the answer off it; drop it, or, where it is a",
+            "column 'target' is named like a label",
         ),
-        ({"f": [1e300, 2.0], "label": ["a", "b"]}, r"column f is 1e\+300; 1 such values are beyond"),
+        ({"f": [1e300, 2.0], "label": ["a", "b"]}, r"column f is 1e\+300; 1 such values exceed"),
         ({"f": [1.0] * 4, "label": ["a", "", None, "b"]}, r"label of rows 1, 2 \(2 of 4\) is missing; fill it"),
         (
             {"path": ["s3://x/1.png", "2.png"], "label": ["a", "b"]},
-            "s3://x/1.png in row 0 is an address; fetch the images",
+            "s3://x/1.png in row 0 is a URL",
         ),
     ],
 )
@@ -280,7 +286,7 @@ def test_tables_that_are_refused(tmp_path: Path, columns: dict, sentence: str) -
 
 def test_a_second_label_of_a_csv_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("f,y,kind\n1.5,0,a\n2.5,1,b\n")
-    with pytest.raises(InputError, match="column 'y' is called like a label beside the label column"):
+    with pytest.raises(InputError, match="column 'y' is named like a label"):
         load(tmp_path / "t.csv", label_column="kind")
 
 
@@ -291,10 +297,8 @@ def test_a_feature_that_is_the_label_under_another_name_is_a_warning(tmp_path: P
         (tmp_path / "t.csv").write_text("f,code,label\n" + "".join(f"{f},{code},{name}\n" for f, code, name in rows))
 
     write(slip=0)
-    assert warned(tmp_path / "t.csv")[1] == [
-        "t: feature 'code' has one value for each class; where it is the label under another name, drop it: new rows "
-        "will not have it"
-    ]
+    (note,) = warned(tmp_path / "t.csv")[1]
+    assert note.startswith("t: feature 'code' has one value for each class")
     write(slip=1)
     assert warned(tmp_path / "t.csv")[1] == []
 
@@ -333,11 +337,8 @@ def test_groups_in_two_splits_are_a_warning(tmp_path: Path) -> None:
     ]
     lines = [",".join(map(str, row)) for row in rows]
     (tmp_path / "t.csv").write_text("\n".join(["f,label,split,group", *lines]))
-    _, heard = warned(tmp_path / "t.csv")
-    assert heard == [
-        "t: 1 of the 2 groups of test are in train too, with 2 of its 3 rows, and results on them look better than "
-        "they are; give each group to one split"
-    ]
+    (note,) = warned(tmp_path / "t.csv")[1]
+    assert note.startswith("t: 1 of the 2 groups of test are also in train, with 2 of its 3 rows")
     (tmp_path / "t.csv").write_text("\n".join(["f,label,split,group", *lines[:2], lines[4]]))
     assert len(quietly(tmp_path / "t.csv").splits["test"]) == 1
 
@@ -402,26 +403,24 @@ def test_test_images_that_are_trained_on_are_a_warning(tmp_path: Path) -> None:
     write_folder(tmp_path / "d" / "test", {"a": 2, "b": 2}, first_seed=50)
     copy(tmp_path / "d/train/b/002.png", tmp_path / "d/test/b/001.png")
     for _ in range(2):  # decoded, and from the cache
-        data, told = warned(tmp_path / "d")
-        assert told == [
-            "d: 1 of 4 test images are exact copies of train images (test/b/001.png is train/b/002.png), and results "
-            "on them look better than they are; where the data are yours, remove them from one of the two"
-        ]
+        data, (note,) = warned(tmp_path / "d")
+        assert note.startswith(
+            "d: 1 of 4 test images are exact copies of train images (test/b/001.png is train/b/002.png)"
+        )
     assert data.provenance["duplicates"] == [{"splits": ["train", "test"], "rows": [[5, 3]]}]
 
 
 def test_an_image_in_two_classes_is_a_warning(pets: Path) -> None:
     copy(pets / "cat/001.png", pets / "dog/again.png")
-    assert warned(pets)[1] == [
-        "pets: 1 images of train stand in another class too: dog/again.png is 'dog', and its copy cat/001.png is "
-        "'cat'; remove the wrong ones"
-    ]
+    (note,) = warned(pets)[1]
+    assert "1 images of train" in note
+    assert "dog/again.png is 'dog', its copy cat/001.png is 'cat'" in note
 
 
 def test_names_of_copies_fit_although_images_were_left_out(pets: Path) -> None:
     (pets / "cat/000.png").write_bytes(b"x")
     copy(pets / "cat/001.png", pets / "dog/again.png")
-    with pytest.warns(DataWarning, match="dog/again.png is 'dog', and its copy cat/001.png is 'cat'"):
+    with pytest.warns(DataWarning, match="dog/again.png is 'dog', its copy cat/001.png is 'cat'"):
         load(pets, skip_bad=True)
 
 
@@ -461,11 +460,8 @@ def test_twelve_bits_in_sixteen_are_told(tmp_path: Path) -> None:
         write_folder(tmp_path / "d", {name: 2}, first_seed=brightest, channels=1)
         pixels = np.linspace(0, brightest, 30).astype(np.uint16).reshape(6, 5)
         Image.fromarray(pixels).save(tmp_path / "d" / name / "deep.png")
-    data, told = warned(tmp_path / "d")
-    assert told == [
-        "d: no 16-bit image goes beyond 15 of 255 after scaling (do they hold 12 bits?); stretch them to the full 16 "
-        "bits for finer steps of grey"
-    ]
+    data, (note,) = warned(tmp_path / "d")
+    assert "the 16-bit images is 15 of 255" in note
     assert data.splits["train"].inputs[2].max() == 15
     Image.fromarray(np.full((6, 5), 65535, np.uint16)).save(tmp_path / "d" / "a" / "deep.png")
     quietly(tmp_path / "d")

@@ -1,6 +1,7 @@
 """The official layouts, written small: the readers must give back exactly what was written."""
 
 import gzip
+import hashlib
 import os
 import pickle
 import shutil
@@ -85,7 +86,7 @@ def test_cifar10(tmp_path: Path, form: str, packed: str) -> None:
 
 def test_cifar10_files_are_verified(tmp_path: Path) -> None:
     write_cifar(tmp_path / "c", "binary")
-    with pytest.raises(InputError, match=r"data_batch_1.bin differs from the official file .*5dd7e06a14cb22eb9f6"):
+    with pytest.raises(InputError, match=r"data_batch_1.bin differs from the official file; .*verify=False"):
         load(tmp_path / "c")
 
 
@@ -121,6 +122,16 @@ def test_a_pickle_that_wants_more_than_plain_arrays_is_not_run(
     with pytest.raises(InputError, match=r"data_batch_3 asks for [\w.]+, which plain data does not need"):
         load("c", verify=False)
     assert not (tmp_path / "you-have-been-owned").exists()
+
+
+@pytest.mark.parametrize("kind", ["O", "<i8"])
+def test_a_pickled_array_of_anything_but_bytes_is_refused(tmp_path: Path, kind: str) -> None:
+    """Objects are addresses; numpy itself would follow one that a pickle makes up."""
+    write_cifar(tmp_path / "c", "python 3")
+    batch = {b"data": np.zeros((1, 3072), kind), b"labels": [0]}
+    (tmp_path / "c" / "data_batch_3").write_bytes(pickle.dumps(batch, protocol=2))
+    with pytest.raises(InputError, match=r"data_batch_3 holds an array of '[Oi]8'"):
+        load(tmp_path / "c", verify=False)
 
 
 def test_a_damaged_pickle_is_named(tmp_path: Path) -> None:
@@ -240,9 +251,7 @@ def test_gtsrb_cropped_to_the_sign(tmp_path: Path, form: str) -> None:
 def test_gtsrb_without_test_classes(tmp_path: Path) -> None:
     write_gtsrb(tmp_path / "g", "official")
     (tmp_path / "g" / "GT-final_test.csv").unlink()
-    with pytest.raises(
-        InputError, match=r"not GT-final_test.csv with the test classes; unpack GTSRB_Final_Test_Images"
-    ):
+    with pytest.raises(InputError, match=r"not GT-final_test\.csv"):
         load(tmp_path / "g")
 
 
@@ -333,27 +342,66 @@ def test_a_benchmark_refuses_options_that_are_not_for_it(tmp_path: Path) -> None
     write_mnist(tmp_path / "m", True, False)
     write_cifar(tmp_path / "c", "binary")
     write_gtsrb(tmp_path / "g", "parquet")
-    with pytest.raises(InputError, match=r"^roi=True is for GTSRB, and .*m holds images \(mnist idx\); leave it out$"):
+    with pytest.raises(InputError, match=r"^roi=True is for GTSRB, but .*m holds images \(idx\)"):
         load(tmp_path / "m", verify=False, roi=True)
-    with pytest.raises(InputError, match=r"^skip_bad=True is for image files, and .*c holds images \(cifar10 binary\)"):
+    with pytest.raises(InputError, match=r"^skip_bad=True is for image files, but .*c holds images \(cifar10 binary\)"):
         load(tmp_path / "c", verify=False, skip_bad=True)
-    with pytest.raises(InputError, match=r"^label_column='kind' is for tables .*, and .*g holds images \(gtsrb"):
+    with pytest.raises(InputError, match=r"^label_column='kind' is for tables .*, but .*g holds images \(gtsrb"):
         load(tmp_path / "g", label_column="kind")
-    with pytest.raises(InputError, match=r"^verify=False \(--no-verify\) is for the official files of CIFAR-10"):
+    with pytest.raises(InputError, match=r"^verify=False is for the official files of CIFAR-10"):
         load(tmp_path / "g", verify=False)
 
 
-def test_mnist_is_verified_and_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("below", ["MNIST", "mnist/raw", "data/MNIST/raw"])
+def test_a_folder_named_mnist_must_hold_the_official_files(tmp_path: Path, below: str) -> None:
+    write_mnist(tmp_path / below, True, False)
+    for source in {tmp_path / below.partition("/")[0], tmp_path / below}:
+        with pytest.raises(
+            InputError, match=r"train-images-idx3-ubyte.gz differs from MNIST's official file"
+        ) as caught:
+            load(source)
+        assert caught.value.argument == "verify"
+        data = load(source, verify=False)
+        assert (data.provenance["layout"], data.provenance["verified"]) == ("mnist idx", False)
+
+
+def test_another_data_set_in_mnists_layout_is_read_as_its_own(tmp_path: Path) -> None:
+    arrays = write_mnist(tmp_path / "mnist" / "fashion", True, False)
+    for options in ({}, {"verify": False}):
+        data = load(tmp_path / "mnist" / "fashion", **options)
+        assert (data.name, data.classes, data.provenance["layout"]) == ("fashion", tuple("0123456789"), "idx")
+        assert "verified" not in data.provenance
+        assert np.array_equal(data.splits["train"].inputs.numpy()[..., 0], arrays["train-images-idx3-ubyte"])
+    names = [f"garment {k}" for k in range(10)]
+    (tmp_path / "mnist" / "fashion" / "classes.txt").write_text("\n".join(names))
+    named = load(tmp_path / "mnist" / "fashion")
+    assert named.classes == tuple(names)
+    assert named.splits["test"].labels.tolist() == list(range(7))
+
+
+def test_one_official_file_makes_a_folder_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged MNIST is refused under any name."""
+    write_mnist(tmp_path / "m", False, False)
+    files = sorted((tmp_path / "m").iterdir())
+    md5 = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in files}
+    monkeypatch.setattr(published, "MNIST_MD5", {name: md5[name] for name in published.MNIST_MD5})
+    data = load(tmp_path / "m", cache=False)
+    assert (data.provenance["layout"], data.provenance["verified"]) == ("mnist idx", True)
+    content = files[0].read_bytes()
+    files[0].write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(InputError, match=f"{files[0].name} differs"):
+        load(tmp_path / "m", cache=False)
+
+
+def test_damaged_idx_files_are_named(tmp_path: Path) -> None:
     write_mnist(tmp_path / "m", True, False)
-    with pytest.raises(InputError, match=r"train-images-idx3-ubyte.gz differs from the official file"):
-        load(tmp_path / "m")
     file = tmp_path / "m" / "t10k-images-idx3-ubyte.gz"
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"t10k-images-idx3-ubyte.gz cannot be unpacked"):
         load(tmp_path / "m", verify=False)
     file.write_bytes(gzip.compress(gzip.decompress(whole)[:-1]))
-    with pytest.raises(InputError, match=r"t10k-images-idx3-ubyte.gz is not a whole idx file"):
+    with pytest.raises(InputError, match=r"t10k-images-idx3-ubyte.gz is not a complete idx file"):
         load(tmp_path / "m", verify=False)
     file.unlink()
     with pytest.raises(InputError, match=r"but not t10k-images-idx3-ubyte\(.gz\)"):
@@ -367,7 +415,7 @@ def test_names_are_looked_for_in_the_data_folder(tmp_path: Path, monkeypatch: py
     assert data.name == "mnist"
     assert data.splits["train"].labels.tolist() == arrays["train-labels-idx1-ubyte"].tolist()
     shutil.rmtree(tmp_path / "mnist")
-    with pytest.raises(InputError, match=r"mnist is not in .*; get it with `camri data get mnist`, or set CAMRI_DATA"):
+    with pytest.raises(InputError, match=r"mnist is not in .*`camri data get mnist`, or set CAMRI_DATA"):
         load("mnist")
     with pytest.raises(InputError, match=r"'mnits' is neither a path nor a known data set; did you mean 'mnist'\?"):
         load("mnits")
@@ -409,4 +457,4 @@ def test_copies_in_a_benchmark_are_noted_but_no_warning(tmp_path: Path) -> None:
     write_picture(root / "JPEGImages" / "cow" / "copy.png", picture(0))  # also a bat: worth a note
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert "stand in another class too" in load(root).provenance["notes"][-1]
+        assert "also in another class" in load(root).provenance["notes"][-1]

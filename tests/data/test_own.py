@@ -143,7 +143,7 @@ def test_the_train_table_says_which_columns_there_are(tmp_path: Path) -> None:
     assert train.groups is not None
     assert train.groups.tolist() == [0, 0, 1]
     (tmp_path / "test.csv").write_text("f\n3.5\n")  # as competitions give it
-    with pytest.raises(InputError, match=r"the test table has no column 'label'; .*; move it away if it has no labels"):
+    with pytest.raises(InputError, match="the test table has no column 'label'"):
         load(tmp_path)
 
 
