@@ -6,6 +6,7 @@ import glob
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -92,3 +93,14 @@ def scratch_folder() -> Iterator[Path]:
                         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as name, alone_in(Path(name)):
         yield Path(name)
+
+
+def cache_folder() -> Path:
+    """$CAMRI_CACHE, or the place where this platform keeps caches."""
+    if folder := os.environ.get("CAMRI_CACHE"):
+        return Path(folder)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "camri"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "camri" / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "camri"

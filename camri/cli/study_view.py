@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
 
-from camri.cli.text import log_to, visible
+from camri.cli.text import log_to
 from camri.engine.spec import Training
 from camri.methods import MARGIN_UNIT
 from camri.study.finalists import Finalist
@@ -18,7 +18,7 @@ from camri.study.run_folder import Report
 from camri.study.runner import Result
 from camri.study.spec import ANGULAR, Study
 from camri.study.status import Status
-from camri.text import duration
+from camri.text import duration, visible
 
 NOTES_SHOWN = 5
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from camri.data.dataset import hash_json
 from camri.data.parallel import Progress
+from camri.files import cache_folder as cache_folder
 
 # A file changed twice within a tick of the file system's clock keeps its time stamp: only older ones are trusted.
 SETTLED_AFTER_NS = 2_000_000_000
@@ -99,17 +100,6 @@ def data_folder() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "camri" / "data"
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "camri"
-
-
-def cache_folder() -> Path:
-    """$CAMRI_CACHE, or the place where this platform keeps caches."""
-    if told := os.environ.get("CAMRI_CACHE"):
-        return Path(told)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "camri"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "camri" / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "camri"
 
 
 def write_cache(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bool:

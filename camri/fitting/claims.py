@@ -12,7 +12,7 @@ from camri.fitting.result import Figures, Handed, Interval, Step
 from camri.methods import BASELINE, Setting
 from camri.metrics import Array, Scores
 from camri.report.answer import is_sure
-from camri.report.tables import picked
+from camri.report.records import picked
 from camri.selection import ArmScores, Floor, Rule, Validation
 from camri.stats import compare, design_effect, wilson
 from camri.study.reader import RunReader

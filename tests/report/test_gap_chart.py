@@ -1,10 +1,10 @@
 """The picture of differences at equal recall: what it draws, on which scale, and what it leaves out."""
 
 import pytest
+from camri.report.equal_recall import ROW_HEIGHT, draw_gaps, gap_records
 
 from camri.cli import app
 from camri.errors import InputError
-from camri.report.equal_recall import ROW_HEIGHT, draw_gaps, gap_records
 from camri.report.page import sections
 from camri.report.results import FromRun
 from tests.report.conftest import make_run

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-
 from camri.report.equal_recall import gap_of, gap_records, table_of_alarms, table_of_gaps, table_of_trained
+
 from camri.selection import compare_curves
 from camri.stats import compare
 from camri.study.combine import merge

@@ -9,12 +9,12 @@ import sqlite3
 
 import numpy as np
 import pytest
+from camri.report.equal_recall import gap_records, table_of_gaps, table_of_trained
 
 from camri.cli import app
 from camri.errors import InputError
 from camri.report import results
 from camri.report.charts import draw_curves, trace_curves
-from camri.report.equal_recall import gap_records, table_of_gaps, table_of_trained
 from camri.report.figures import (
     count_confusion,
     draw_circle,
