@@ -1,10 +1,12 @@
 """Names and quantities as every terminal, page, card and CSV file shows them."""
 
+import csv
+import io
 import os
 import re
 import unicodedata
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 ROWS_SHOWN = 3
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\0]")
@@ -120,3 +122,16 @@ def csv_cell(text: str) -> str:
 
 def _is_number(text: str) -> bool:
     return re.fullmatch(r"[+-]?\d+(\.\d+)?", text) is not None
+
+
+def csv_text(names: Sequence[str], records: Iterable[Mapping[str, Any]]) -> str:
+    """CSV of the named fields; texts, headers too, are guarded as `csv_cell` does.
+
+    >>> csv_text(["class", "recall"], [{"class": "=1+1", "recall": 0.5}, {"class": "stop", "recall": None}])
+    "class,recall\\n'=1+1,0.5\\nstop,\\n"
+    """
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    for row in (names, *([record.get(name) for name in names] for record in records)):
+        writer.writerow([csv_cell(value) if isinstance(value, str) else value for value in row])
+    return file.getvalue()

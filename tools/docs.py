@@ -225,7 +225,7 @@ def table_of_tries(path: Path) -> Table:
         columns,
         f"Test data; every model is shifted to the same recalls, mean over recalls from {low:.3f} to {high:.3f}. A "
         "false alarm is an input of another class that is predicted as this one, in % of all inputs. Δ: percentage "
-        "points, with 95 % confidence intervals over seeds and test data, not corrected for "
+        "points, with 95 % confidence intervals over seeds and test data, not corrected for"
         f" {found['num_looks']} arms.",
         words=("arm", "control"),
     )

@@ -1,30 +1,24 @@
-"""The answer of a run: a record for each column of important classes, and the sentences made from them."""
+"""The answer of a run: a finding for each column of important classes, and the sentences made from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from camri.methods import BASELINE
-from camri.report.records import picked
-from camri.report.table import (
-    BLANK,
-    LEAST_SEEDS,
-    LEVEL,
-    Cell,
-    Record,
-    Table,
-    interval,
-    is_significant,
-    p_value,
-    points,
-    tabulate,
-)
+from camri.report.table import BLANK, Cell, Record, Table, p_value, points, span, tabulate
 from camri.report.tables import Columns, relative_alarms
 from camri.selection import OPTIMISTIC
 from camri.stats import Difference
-from camri.study.reader import RunReader, measure
-from camri.study.verdict import ColumnVerdict, Judged, correct_for_columns
+from camri.study.reader import RunReader
+from camri.study.verdict import (
+    LEAST_SEEDS,
+    LEVEL,
+    ColumnVerdict,
+    Judged,
+    correct_for_columns,
+    is_significant,
+    picked,
+    seeds,
+)
 from camri.text import quoted
 
 NOTE = "answer"  # the store's note with a fit's own answer
@@ -32,7 +26,7 @@ NOTE = "answer"  # the store's note with a fit's own answer
 
 @dataclass(frozen=True)
 class Answer:
-    """What a page says first. `kind` is "gain", "none" or "unknown"; `table` replaces `details` where it is given."""
+    """What a page says first. `kind` is "gain", "none" or "unknown"; `details` are sentences of their own."""
 
     kind: str
     sentence: str
@@ -40,72 +34,41 @@ class Answer:
     table: Table | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Finding:
-    """What a study found for one column, on test data, over seeds that did not choose.
+    """What a study found for one column: the judgement of the chosen setting, with p corrected for the columns (Holm).
 
-    `gain` is recall over cross-entropy with a shift and `p` its p value after Holm's correction; `over_ce` and
-    `accuracy` are against cross-entropy as trained. `hits` are those of cross-entropy with a shift and of the chosen
-    setting, of `num`. `alarms`: the gap record of the method with the most false alarms saved, if significantly many.
+    `alarms`: the gap record of the method with the fewest false alarms at equal recall, if significantly few.
     """
 
     important: str
     picked: str
-    keeps_baseline: bool
-    num_seeds: int
-    gain: Difference
+    best: Judged
     p: float
-    over_ce: Difference
-    accuracy: Difference
-    chance_of_drop: float
-    hits: tuple[int, int]
-    num: int
     alarms: Record | None
 
     @property
     def is_gain(self) -> bool:
         """Whether recall is significantly higher than that of cross-entropy with a shift."""
-        return not self.keeps_baseline and is_significant(self.p, self.num_seeds) and self.gain.estimate > 0
+        best = self.best
+        return not best.keeps_baseline and is_significant(self.p, best.num_seeds) and best.gain.estimate > 0
 
     def show(self, found: Difference) -> str:
-        return interval(found, self.num_seeds)
+        """A difference in percentage points, with its interval from three seeds on."""
+        ends = (found.low, found.high) if self.best.num_seeds >= LEAST_SEEDS else (None, None)
+        return span(found.estimate, *ends)
 
 
-def findings(verdicts: Sequence[ColumnVerdict], gaps: Sequence[Record] = ()) -> list[Finding]:
-    """A record for each column that has a choice on validation data; `gaps` are the records at equal recall."""
+def find(verdicts: Sequence[ColumnVerdict], gaps: Sequence[Record] = ()) -> list[Finding]:
+    """A finding for each column, where all have a choice; `gaps` are the records at equal recall."""
     found = []
     for one, p in zip(verdicts, correct_for_columns(verdicts), strict=True):
-        best = one.best
-        assert best is not None
-        arms, gains = best.judgement.arms, best.judgement.gains
-        own = [gap for gap in gaps if gap["column"] == one.column.number and _has_fewer_alarms(gap)]
-        found.append(
-            Finding(
-                important=one.column.title,
-                picked=picked(one, best, in_words=True),
-                keeps_baseline=best.keeps_baseline,
-                num_seeds=best.num_seeds,
-                gain=best.gain,
-                p=p,
-                over_ce=gains["baseline"].recall,
-                accuracy=best.accuracy,
-                chance_of_drop=gains["baseline shifted"].chance_of_fall,
-                hits=(int(arms["baseline shifted"].hits.sum()), int(arms["chosen"].hits.sum())),
-                num=int(arms["chosen"].num.sum()),
-                alarms=min(own, key=lambda gap: gap["alarms"], default=None),
-            )
-        )
+        assert one.best is not None
+        own = [gap for gap in gaps if gap["column"] == one.column.number and gap["alarms"] < 0]
+        fewer = [gap for gap in own if is_significant(gap["p_alarms_holm"], gap["num_trials"])]
+        alarms = min(fewer, key=lambda gap: gap["alarms"], default=None)
+        found.append(Finding(one.column.title, picked(one, one.best, in_words=True), one.best, p, alarms))
     return found
-
-
-def _has_fewer_alarms(gap: Record) -> bool:
-    is_sure = is_significant(gap.get("p_alarms_holm"), gap["num_trials"])
-    return is_sure and gap["alarms"] < 0
-
-
-def is_sure(best: Judged | None, p: float, tolerance: float = 0.0) -> bool:
-    """Whether a fit's gain is shown: significant, and accuracy not surely lower by more than the tolerance."""
-    return best is not None and best.gain.low > 0 and not p >= LEVEL and best.accuracy.high >= -tolerance
 
 
 def answer(reading: RunReader, verdicts: Sequence[ColumnVerdict], gaps: Sequence[Record] = ()) -> Answer:
@@ -115,115 +78,96 @@ def answer(reading: RunReader, verdicts: Sequence[ColumnVerdict], gaps: Sequence
     if (missing := _what_is_missing(reading, verdicts)) is not None:
         return Answer("unknown", missing)
     if any(one.best is None for one in verdicts):
-        return Answer("unknown", _on_test_data(verdicts))
-    return compose(findings(verdicts, gaps))
+        return Answer("unknown", f"No verdict: the study held out no validation data. Its table is {OPTIMISTIC}.")
+    return compose(find(verdicts, gaps))
 
 
 def _what_is_missing(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> str | None:
     """Why there is no answer; None where there may be one."""
+    planned = reading.methods()
     if not verdicts:
         return "No answer yet: the important classes are found from cross-entropy trials, and none has finished."
     if not any(one.settings for one in verdicts):
-        how = "has succeeded; the failed ones are listed below" if reading.rows else "has finished"
-        return f"No answer yet: no trial {how}."
-    planned = reading.methods()
-    if any(one.baseline is None for one in verdicts):
-        if BASELINE in planned:
-            return "No answer yet: no cross-entropy trial has succeeded, and every method is compared with it."
+        return f"No answer yet: no trial has {'succeeded' if reading.rows else 'finished'}."
+    if BASELINE not in planned:
         return "No answer: this run has no cross-entropy trials to compare with."
+    if any(one.baseline is None for one in verdicts):
+        return "No answer yet: no cross-entropy trial has succeeded, and every method is compared with it."
     if all(setting.method == BASELINE for one in verdicts for setting in one.settings):
-        if planned == [BASELINE]:
-            return "No answer: only cross-entropy was trained; there is nothing to compare with it."
-        return "No answer yet: only cross-entropy trials have succeeded; there is nothing to compare with them."
+        yet = "" if planned == [BASELINE] else " yet"
+        return f"No answer{yet}: only cross-entropy was trained; there is nothing to compare with it."
     return None
 
 
 def compose(found: Sequence[Finding]) -> Answer:
-    """The sentences of the findings."""
+    """The sentences and the table of the findings."""
     gains = [one for one in found if one.is_gain]
-    has_seeds = any(one.num_seeds >= LEAST_SEEDS for one in found)
+    has_seeds = any(one.best.num_seeds >= LEAST_SEEDS for one in found)
     kind = "gain" if gains else "none" if has_seeds else "unknown"
     few = "" if has_seeds else f"Cannot tell yet: significance needs at least {LEAST_SEEDS} seeds. "
-    details = tuple(_detail(one) for one in found)
     if len(found) == 1:
-        return Answer(kind, few + _sentence(found[0], has_seeds) + _alarms(found), details)
+        return Answer(kind, few + _sentence(found[0], has_seeds) + _alarms(found), table=_table(found))
     classes = f"{len(found)} {'sets of classes' if any(' + ' in one.important for one in found) else 'classes'}"
     lead = few or f"No significant gain for any of the {classes} (p > {LEVEL} after Holm). "
     if gains:
         lead = f"Significant gain for {len(gains)} of {classes} (p < {LEVEL} after Holm). "
-    return Answer(kind, lead + _gains(gains or found) + _alarms(found), details, _table(found))
+    return Answer(kind, lead + _gains(gains or found) + _alarms(found), table=_table(found))
 
 
 def _sentence(one: Finding, has_seeds: bool) -> str:
     """The result of the only column."""
-    costs = f"accuracy vs cross-entropy {one.show(one.accuracy)} points"
-    if one.keeps_baseline:
+    best, important, gain = one.best, quoted(one.important), one.best.gain
+    costs = f"accuracy vs cross-entropy {one.show(best.accuracy)} points"
+    if best.keeps_baseline:
         return (
-            f"No gain for {quoted(one.important)}: no setting beat cross-entropy with a shift on validation data. The "
-            f"shift alone gives {one.show(one.over_ce)} points of recall over cross-entropy as trained; {costs}."
+            f"No gain for {important}: no setting beat cross-entropy with a shift on validation data. The shift alone "
+            f"gives {one.show(best.judgement.gains['baseline'].recall)} points of recall over cross-entropy as trained, "
+            f"{costs}."
         )
-    ends = f"95 % CI {points(one.gain.low)} to {points(one.gain.high)}; " if has_seeds else ""
-    hits = f"hits {one.hits[0]}/{one.num} → {one.hits[1]}/{one.num}, {_seeds(one.num_seeds)}"
-    gain = f"{points(one.gain.estimate)} points over cross-entropy with a shift ({ends}{hits})"
+    before, after = (best.judgement.arms[name] for name in ("baseline shifted", "chosen"))
+    hits = " → ".join(f"{arm.hits.sum()}/{arm.num.sum()}" for arm in (before, after))
+    ends = f"95 % CI {points(gain.low)} to {points(gain.high)}; " if has_seeds else ""
+    by = f"{points(gain.estimate)} points over cross-entropy with a shift ({ends}hits {hits}, {seeds(best.num_seeds)})"
     if one.is_gain:
-        lower = " Accuracy is significantly lower than cross-entropy’s." if one.accuracy.high < 0 else ""
-        return f"{one.picked} raises recall of {quoted(one.important)}: {gain}; {costs}.{lower}"
-    none = f"No significant gain for {quoted(one.important)} (p = {p_value(one.p)}): " if has_seeds else ""
-    return f"{none}{one.picked} changes recall{'' if none else f' of {quoted(one.important)}'} by {gain}; {costs}."
+        lower = " Accuracy is significantly lower than cross-entropy’s." if best.accuracy.high < 0 else ""
+        return f"{one.picked} raises recall of {important}: {by}; {costs}.{lower}"
+    none = f"No significant gain (p = {p_value(one.p)}): " if has_seeds else ""
+    return f"{none}{one.picked} changes recall of {important} by {by}; {costs}."
 
 
 def _gains(found: Sequence[Finding]) -> str:
     """The gain of each column; those that kept cross-entropy are named together."""
-    kept = [quoted(one.important) for one in found if one.keeps_baseline]
-    gains = [f"{quoted(one.important)} {one.show(one.gain)}" for one in found if not one.keeps_baseline]
+    kept = [quoted(one.important) for one in found if one.best.keeps_baseline]
+    gains = [f"{quoted(one.important)} {one.show(one.best.gain)}" for one in found if not one.best.keeps_baseline]
     told = f"Points of recall over cross-entropy with a shift: {'; '.join(gains)}." if gains else ""
     return f"{told} No setting beat it on validation data for {', '.join(kept)}.".strip() if kept else told
 
 
 def _alarms(found: Sequence[Finding]) -> str:
     """The columns that have significantly fewer false alarms at equal recall."""
-    fewer = [
-        f"{quoted(one.important)} {relative_alarms(one.alarms)} with {one.alarms['setting']}"
-        for one in found
-        if one.alarms is not None
-    ]
-    return f" Significantly fewer false alarms than cross-entropy at equal recall: {'; '.join(fewer)}." if fewer else ""
-
-
-def _seeds(num: int) -> str:
-    return "1 seed" if num == 1 else f"{num} seeds"
-
-
-def _detail(one: Finding) -> str:
-    """One column's numbers in a sentence."""
-    accuracy = f"Δ accuracy vs CE {one.show(one.accuracy)}"
-    if one.keeps_baseline:
-        return (
-            f"{quoted(one.important)}: no setting beat CE + shift on validation data; Δ recall, CE + shift vs CE "
-            f"{one.show(one.over_ce)} percentage points; {accuracy}; {_seeds(one.num_seeds)}."
-        )
-    tested = ""
-    if one.num_seeds >= LEAST_SEEDS:
-        p = p_value(one.p) if one.p < 0.001 else f"= {p_value(one.p)}"
-        tested = f" (p {p} after Holm; probability of losing over 0.5 points of accuracy: {one.chance_of_drop:.0%})"
-    return (
-        f"{quoted(one.important)}: {one.picked}; Δ recall vs CE + shift {one.show(one.gain)} percentage points"
-        f"{tested}; vs CE {one.show(one.over_ce)}; {accuracy}; {_seeds(one.num_seeds)}."
-    )
+    told = [(quoted(one.important), one.alarms) for one in found if one.alarms is not None]
+    fewer = "; ".join(f"{name} {relative_alarms(gap)} with {gap['setting']}" for name, gap in told)
+    return f" Significantly fewer false alarms than cross-entropy at equal recall: {fewer}." if fewer else ""
 
 
 def _table(found: Sequence[Finding]) -> Table:
-    """The findings of several columns, a row each."""
+    """The findings, a row each."""
+
+    def drop(one: Finding) -> str:
+        return f"{one.best.judgement.gains['baseline shifted'].chance_of_fall:.0%}"
+
     columns: Columns = {
         "important": lambda one: one.important,
-        "Δ recall vs CE + shift": lambda one: Cell(BLANK if one.keeps_baseline else one.show(one.gain), one.is_gain),
-        "p (Holm)": lambda one: BLANK if one.keeps_baseline else p_value(one.p, one.num_seeds),
-        "Δ recall vs CE": lambda one: one.show(one.over_ce),
-        "Δ accuracy vs CE": lambda one: one.show(one.accuracy),
-        "probability of a drop": lambda one: f"{one.chance_of_drop:.0%}",
+        "Δ recall vs CE + shift": lambda one: Cell(
+            BLANK if one.best.keeps_baseline else one.show(one.best.gain), one.is_gain
+        ),
+        "p (Holm)": lambda one: BLANK if one.best.keeps_baseline else p_value(one.p, one.best.num_seeds),
+        "Δ recall vs CE": lambda one: one.show(one.best.judgement.gains["baseline"].recall),
+        "Δ accuracy vs CE": lambda one: one.show(one.best.accuracy),
+        "probability of a drop": lambda one: drop(one) if one.best.num_seeds >= LEAST_SEEDS else BLANK,
         "false alarms": lambda one: BLANK if one.alarms is None else relative_alarms(one.alarms),
-        "seeds": lambda one: str(one.num_seeds),
-        "setting": lambda one: "CE + shift: no setting beat it" if one.keeps_baseline else one.picked,
+        "seeds": lambda one: str(one.best.num_seeds),
+        "setting": lambda one: "CE + shift: no setting beat it" if one.best.keeps_baseline else one.picked,
     }
     return tabulate(
         found,
@@ -233,18 +177,3 @@ def _table(found: Sequence[Finding]) -> Table:
         "relative to CE at equal recall, of the method with the fewest, where significant.",
         words=("setting",),
     )
-
-
-def _on_test_data(verdicts: Sequence[ColumnVerdict]) -> str:
-    """The paper's choice, where the study held out no validation data."""
-    found = []
-    for one in verdicts:
-        shown = {name: cell for name, cell in one.paper.items() if cell is not None and name != BASELINE}
-        if not shown or one.baseline is None:
-            found.append(f"{quoted(one.column.title)}: no setting kept cross-entropy’s accuracy")
-            continue
-        name, cell = max(shown.items(), key=lambda pair: pair[1].recall)
-        before = float(np.mean(measure(one.baseline, one.column.indices).recall))
-        gain = f"{one.find(cell.key, name).title} {points(cell.recall - before)} points of recall"
-        found.append(f"{quoted(one.column.title)}: {gain}")
-    return f"No verdict: the study held out no validation data ({OPTIMISTIC}). {'; '.join(found)}."

@@ -1,18 +1,15 @@
-"""Records -> the page's charts: curves, equal recall, training, recall of every class, angles, cost."""
+"""Records -> the page's charts: curves, equal recall, training, recall of every class."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
-import numpy as np
 
 from camri.methods import BASELINE, title_of
-from camri.report.records import DEPTH, MOST_CLASSES, Record, Records, picked
-from camri.report.table import LEAST_SEEDS
-from camri.report.tables import ANGLES_OF
-from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing
+from camri.report.records import DEPTH, MOST_CLASSES, Record, Records
+from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, tips
 from camri.study.reader import RunReader
-from camri.study.verdict import ColumnVerdict, Judged
+from camri.study.verdict import LEAST_SEEDS, ColumnVerdict, Judged, picked
 from camri.text import quoted
 
 MOST_BANDS = 3  # methods; with more, only two have a band: overlapping ones cannot be read
@@ -70,13 +67,7 @@ def _curve_chart(column: Record, lines: Records, bands: Records, starts: Records
     single = alt.param(name=f"picked{number}", value="")
     is_single = f"{single.name} == '' || datum.method == {single.name}"
     near = alt.selection_point(on="pointerover", clear="pointerout", empty=False, name=f"near{number}")
-    tips = [
-        "method:N",
-        "setting:N",
-        alt.Tooltip("recall:Q", format=".3f"),
-        alt.Tooltip("accuracy:Q", format=".4f"),
-        "trials:Q",
-    ]
+    shown = tips("method", "setting", "recall .3f", "accuracy .4f", "trials")
     faded = alt.condition(is_single, alt.value(1.0), alt.value(0.12))
     band = drawing(bands).mark_area(opacity=0.1, clip=True)
     line = drawing(lines).mark_line(strokeWidth=2, clip=True)
@@ -95,10 +86,10 @@ def _curve_chart(column: Record, lines: Records, bands: Records, starts: Records
         line.encode(
             x, y, color, strokeDash=alt.StrokeDash("method:N", scale=dashes, title=None, legend=LINES), opacity=faded
         ),
-        dots.encode(x, y, color, opacity=faded, tooltip=tips),
-        hover.encode(x, y, color, opacity=alt.condition(near, alt.value(1.0), alt.value(0.0)), tooltip=tips).add_params(
-            near
-        ),
+        dots.encode(x, y, color, opacity=faded, tooltip=shown),
+        hover.encode(
+            x, y, color, opacity=alt.condition(near, alt.value(1.0), alt.value(0.0)), tooltip=shown
+        ).add_params(near),
     ).add_params(single)
 
 
@@ -157,7 +148,7 @@ def _gap_chart(points: Records, methods: Sequence[str], ends: Sequence[float], l
     base = drawing(points).encode(
         y=alt.Y("method:N", title=None, sort=[one["method"] for one in points]),
         color=alt.Color("method:N", scale=colors, legend=None),
-        tooltip=["method:N", "setting:N", "change:Q", "low:Q", "high:Q", "trials:Q"],
+        tooltip=tips("method", "setting", "change", "low", "high", "trials"),
     )
     scale = alt.Scale(domain=[low - room, high + room], nice=False)
     along = alt.X("low:Q", title="percentage points", scale=scale)
@@ -215,7 +206,7 @@ def _epoch_chart(points: Records, methods: Sequence[str], name: str, look: Look)
             alt.Y("value:Q", title=name, scale=alt.Scale(domain=[min(shown), max(shown)])),
             alt.Color("method:N", scale=colors, title=None, legend=LINES),
             alt.StrokeDash("method:N", scale=dashes, title=None, legend=LINES),
-            tooltip=["method:N", "setting:N", "epoch:Q", alt.Tooltip("value:Q", format=".4f"), "trials:Q"],
+            tooltip=tips("method", "setting", "epoch", "value .4f", "trials"),
         )
     )
 
@@ -288,11 +279,7 @@ def _change_chart(records: Records, look: Look) -> Any:
             title="vs",
             legend=alt.Legend(columns=1),
         ),
-        tooltip=[
-            "class:N",
-            "against:N",
-            *(alt.Tooltip(f"{name}:Q", title=f"{name} (points)", format="+.1f") for name in ("gain", "low", "high")),
-        ],
+        tooltip=tips("class", "against", "gain +.1f", "low +.1f", "high +.1f"),
     )
     axis = alt.X("low:Q", title="Δ recall (percentage points)")
     bars = base.mark_rule(strokeWidth=2).encode(x=axis, x2="high:Q")
@@ -302,75 +289,3 @@ def _change_chart(records: Records, look: Look) -> Any:
     )
     zero = drawing([{"x": 0}]).mark_rule(color=look.ink).encode(x="x:Q")
     return alt.layer(zero, bars, dots)
-
-
-def draw_angles(reading: RunReader, verdicts: Sequence[ColumnVerdict], look: Look = PRINT) -> Figure:
-    """The sd of every class's angles to its weight vector, a row a method; the important class stands out."""
-    panels, records = [], []
-    for one in verdicts:
-        methods, found = [name for name in reading.methods() if one.of(name)], []
-        for name in methods:
-            setting = one.shown(name)
-            assert setting is not None
-            mean, sd = reading.angles(setting)
-            found += [
-                {
-                    "method": title_of(name),
-                    "setting": setting.title,
-                    "class": reading.classes[index],
-                    "kind": "important" if index in one.column.indices else "other classes",
-                    "mean": round(float(mean[index]), 4),
-                    "sd": round(float(sd[index]), 4),
-                }
-                for index in np.flatnonzero(np.isfinite(sd)).tolist()
-            ]
-        records += found
-        base = drawing(found).encode(
-            alt.X("sd:Q", title="sd of the angle (radians)"),
-            alt.Y("method:N", sort=[title_of(name) for name in methods], title=None),
-            tooltip=[
-                "method:N",
-                "setting:N",
-                "class:N",
-                alt.Tooltip("sd:Q", format=".4f"),
-                alt.Tooltip("mean:Q", format=".3f"),
-            ],
-        )
-        others = base.transform_filter("datum.kind == 'other classes'").mark_tick(color=look.muted, thickness=1.5)
-        own = base.transform_filter("datum.kind == 'important'").mark_point(
-            filled=True, size=110, color=look.down, shape="diamond"
-        )
-        panels.append(Panel(quoted(one.column.title), alt.layer(others, own), 50 + 34 * len(methods)))
-    return Figure(
-        "angles",
-        "Angles: is the important class narrower?",
-        "Spread of the angle between features and their class’s weight vector, "
-        f"{ANGLES_OF[reading.angles_of]}, mean over trials: the diamond is the important class, ticks are the others. "
-        "The paper expects the diamond left of all ticks for CAMRI. Scales differ by method, so compare within a row.",
-        tuple(panels),
-        tuple(records),
-    )
-
-
-def draw_cost(reading: RunReader, look: Look = PRINT) -> Figure:
-    """Device seconds a trial, a bar a method: mean, least and most."""
-    records: Records = []
-    for name in reading.methods():
-        taken = [row.device_s for row in reading.rows if row.method == name and row.status == "done"]
-        if taken:
-            figures = {"mean": sum(taken) / len(taken), "least": min(taken), "most": max(taken)}
-            rounded = {key: round(value, 3) for key, value in figures.items()}
-            records.append({"method": title_of(name), "trials": len(taken), **rounded})
-    base = drawing(records).encode(
-        y=alt.Y("method:N", sort=[record["method"] for record in records], title=None),
-        tooltip=["method:N", "trials:Q", "mean:Q", "least:Q", "most:Q"],
-    )
-    bars = base.mark_bar(color=look.muted, opacity=0.6).encode(x=alt.X("mean:Q", title="device time a trial (seconds)"))
-    ends = base.mark_rule(color=look.ink).encode(x="least:Q", x2="most:Q")
-    return Figure(
-        "cost",
-        "Cost",
-        "Device time of one trained model: the mean, and a line from the least to the most.",
-        (Panel("", alt.layer(bars, ends), 40 + 28 * max(1, len(records))),),
-        tuple(records),
-    )

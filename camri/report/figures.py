@@ -10,7 +10,7 @@ from camri.methods import title_of
 from camri.report.charts import draw_curves, draw_epochs, draw_gaps
 from camri.report.records import PENALTIES, Record
 from camri.report.results import Source
-from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, labels
+from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, labels, tips
 from camri.text import quoted
 
 FEW_CLASSES = 12  # up to here numbers fit into the cells
@@ -49,7 +49,7 @@ def _heat(records: Sequence[Record], names: Sequence[str], look: Look, is_change
         ),
         y=alt.Y("true:N", scale=alt.Scale(domain=list(names)), title="true",
                 axis=alt.Axis(labelLimit=110, labelExpr=labels(names))),
-        tooltip=["true:N", "predicted:N", alt.Tooltip("percent:Q", format="+.1f" if is_change else ".1f")],
+        tooltip=tips("true", "predicted", "percent +.1f" if is_change else "percent .1f"),
     )  # fmt: skip
     # Opacity over the page’s own background, and not a scale between two colours: it reads the same in the dark; no
     # stronger than 0.6, so that the numbers on it have contrast in both.
@@ -102,10 +102,7 @@ def _penalty_chart(records: Sequence[Record], title: str, ends: tuple[float, flo
     base = drawing(records).encode(
         x=alt.X("penalty:Q", title=title),
         color=alt.Color(
-            "figure:N",
-            scale=alt.Scale(domain=domain, range=[look.up, look.down]),
-            title=None,
-            legend=LINES,
+            "figure:N", scale=alt.Scale(domain=domain, range=[look.up, look.down]), title=None, legend=LINES
         ),
     )
     band = base.mark_area(opacity=0.16).encode(alt.Y("low:Q", title=None, scale=scale), alt.Y2("high:Q"))
@@ -114,13 +111,7 @@ def _penalty_chart(records: Sequence[Record], title: str, ends: tuple[float, flo
         strokeDash=alt.StrokeDash(
             "figure:N", scale=alt.Scale(domain=domain, range=[[1, 0], [5, 3]]), title=None, legend=LINES
         ),
-        tooltip=[
-            "setting:N",
-            "figure:N",
-            alt.Tooltip("mean:Q", format=".4f"),
-            alt.Tooltip("sd:Q", format=".4f"),
-            "trials:Q",
-        ],
+        tooltip=tips("setting", "figure", "mean .4f", "sd .4f", "trials"),
     )
     return alt.layer(band, line)
 
@@ -147,14 +138,18 @@ def _circle_chart(dots: list[Any], spokes: list[Any], look: Look) -> Any:
     domain = alt.Scale(domain=[-1.15, 1.15], nice=False)
     x, y = alt.X("x:Q", scale=domain, title="z′₁"), alt.Y("y:Q", scale=domain, title="z′₂")
     color = alt.condition("datum.kind == 'important'", alt.value(look.down), alt.value(look.muted))
-    tips = [alt.Tooltip("class:N")]
     lines = drawing([{**one, "x0": 0, "y0": 0} for one in spokes]).mark_rule(strokeWidth=2)
     points = drawing(dots).mark_point(filled=True, size=12, opacity=0.35)
     names = drawing([{**one, "tx": 1.1 * one["x"], "ty": 1.1 * one["y"]} for one in spokes]).mark_text(fontSize=10)
     return alt.layer(
-        points.encode(x, y, color=color, tooltip=tips),
+        points.encode(x, y, color=color, tooltip=tips("class")),
         lines.encode(
-            alt.X("x0:Q", scale=domain), alt.Y("y0:Q", scale=domain), x2="x:Q", y2="y:Q", color=color, tooltip=tips
+            alt.X("x0:Q", scale=domain),
+            alt.Y("y0:Q", scale=domain),
+            x2="x:Q",
+            y2="y:Q",
+            color=color,
+            tooltip=tips("class"),
         ),
         names.encode(alt.X("tx:Q", scale=domain), alt.Y("ty:Q", scale=domain), text="class:N", color=color),
     )

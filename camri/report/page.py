@@ -20,22 +20,12 @@ import camri
 from camri.errors import InputError
 from camri.files import cache_folder, replacing
 from camri.methods import METHODS, title_of
+from camri.report import tables
 from camri.report.answer import NOTE, answer
-from camri.report.charts import draw_angles, draw_changes, draw_cost, draw_gaps
+from camri.report.charts import draw_changes, draw_gaps
 from camri.report.figures import draw
 from camri.report.results import FromRun, OnStep
 from camri.report.table import Table
-from camri.report.tables import (
-    calibration_table,
-    paper_table,
-    steps_table,
-    table_of_alarms,
-    table_of_angles,
-    table_of_epochs,
-    table_of_gaps,
-    table_of_honest,
-    table_of_trained,
-)
 from camri.report.theme import PAGE, Figure, specification, style_of_methods
 from camri.study.reader import HARDWARE, VERSIONS, RunReader, list_environment
 from camri.text import Noun, duration, quoted
@@ -100,9 +90,6 @@ class Section:
     def is_empty(self) -> bool:
         return self.figure is None and not self.tables
 
-    def specifications(self) -> list[dict[str, Any]]:
-        return [] if self.figure is None else [specification(panel, PAGE) for panel in self.figure.panels]
-
 
 def write_page(folder: str | Path, out: str | Path | None = None, *, on_step: OnStep | None = None) -> Path:
     """Write the page about a run and return its path; by default report.html in the run's folder."""
@@ -161,7 +148,9 @@ def fill(template: str, found: Sequence[Section], **values: Any) -> str:
         lstrip_blocks=True,
     )
     charts_by_id = {
-        f"{section.name}-{place}": one for section in found for place, one in enumerate(section.specifications())
+        f"{section.name}-{place}": specification(panel, PAGE)
+        for section in found
+        for place, panel in enumerate(section.figure.panels if section.figure else ())
     }
     return environment.get_template(template).render(
         **values,
@@ -182,55 +171,51 @@ def sections(source: FromRun) -> list[Section]:
     if not any(one.settings for one in verdicts):
         return []
     gaps = records("gaps")
+    at_equal_recall = [tables.table_of_gaps(gaps), tables.table_of_alarms(gaps)] if gaps else []
     # Name, label, why it may be empty, and what makes its title, figure and tables.
     parts: list[tuple[str, str, str, Callable[[], tuple[Any, ...]]]] = [
-        ("curve", "Curve", "", lambda: (None, draw("curves", source, PAGE), gaps and table_of_trained(gaps))),
+        ("curve", "Curve", "", lambda: (None, draw("curves", source, PAGE), gaps and tables.table_of_trained(gaps))),
         ("changes", "Classes", NO_CHOICE, lambda: (None, draw_changes(reading, verdicts, PAGE))),
         (
             "equal-recall",
             "Equal recall",
             "no method has trials with cross-entropy’s seeds",
-            lambda: ("At equal recall", draw_gaps(gaps, PAGE), gaps and table_of_gaps(gaps), table_of_alarms(gaps)),
+            lambda: ("At equal recall", draw_gaps(gaps, PAGE), *at_equal_recall),
         ),
         ("table", "Table", NO_CHOICE, lambda: ("Every method and its controls", None, *_tables(source))),
         ("confusion", "Confusion", "", lambda: (None, draw("confusion", source, PAGE))),
-        ("calibration", "Calibration", NO_CHOICE, lambda: ("Calibration", None, calibration_table(verdicts))),
+        ("calibration", "Calibration", NO_CHOICE, lambda: ("Calibration", None, tables.calibration_table(verdicts))),
         (
             "training",
             "Training",
             "",
-            lambda: (None, draw("training", source, PAGE), table_of_epochs(records("training"))),
+            lambda: (None, draw("training", source, PAGE), tables.table_of_epochs(records("training"))),
         ),
-        ("cost", "Cost", "", lambda: (None, draw_cost(reading, PAGE))),
+        ("cost", "Cost", "", lambda: ("Cost", None, tables.cost_table(reading))),
     ]
     if is_fit(reading):
-        parts.insert(0, ("steps", "Steps", "", lambda: ("What each step gave", None, steps_table(reading))))
+        parts.insert(0, ("steps", "Steps", "", lambda: ("What each step gave", None, tables.steps_table(reading))))
     else:
         parts += [
             ("penalty", "Penalty", "", lambda: (None, draw("penalty", source, PAGE))),
-            (
-                "angles",
-                "Angles",
-                "",
-                lambda: (None, draw_angles(reading, verdicts, PAGE), table_of_angles(records("angles"))),
-            ),
+            ("angles", "Angles", "", lambda: ("Angles", None, tables.table_of_angles(records("angles")))),
         ]
     found = []
     for name, label, why_empty, make in parts:
         try:
-            title, figure, *tables = make()
+            title, figure, *own = make()
         except InputError as error:
-            title, figure, tables, why_empty = None, None, [], str(error)
+            title, figure, own, why_empty = label, None, [], str(error)
         title = title or (label if figure is None else figure.title)
-        found.append(Section(name, label, title, figure, tuple(table for table in tables if table), why_empty))
+        found.append(Section(name, label, title, figure, tuple(table for table in own if table), why_empty))
     return found
 
 
 def _tables(source: FromRun) -> list[Table]:
     """The honest table, where there was a choice, and on a study's page the paper's."""
     honest = source.records("honest")
-    tables = [table_of_honest(honest)] if honest else []
-    return tables if is_fit(source.reading) else [*tables, paper_table([source.records("paper")])]
+    shown = [tables.table_of_honest(honest)] if honest else []
+    return shown if is_fit(source.reading) else [*shown, tables.paper_table([source.records("paper")])]
 
 
 def facts(reading: RunReader) -> list[tuple[str, str]]:

@@ -17,14 +17,7 @@ from camri.selection import CurveFigure, Gap, common_range, compare_curves, mark
 from camri.stats import Difference, compare, summarise
 from camri.study.reader import RunReader, SettingResults, measure
 from camri.study.schema import Row
-from camri.study.verdict import (
-    SEED,
-    ColumnVerdict,
-    Judged,
-    correct_several,
-    gain_over_shifted,
-    control_among,
-)
+from camri.study.verdict import SEED, ColumnVerdict, Judged, control_among, correct_several, gain_over_shifted, picked
 from camri.text import quoted
 
 Record = Mapping[str, Any]
@@ -129,20 +122,6 @@ def _honest_record(
         **ends_of("accuracy_change", accuracy),
         "p_holm": p,
     }
-
-
-def picked(one: ColumnVerdict, row: Judged, in_words: bool = False) -> str:
-    """The settings picked for the judged seeds, the most frequent first; of several, each with its number of seeds."""
-    keys = row.judgement.arms["chosen"].keys
-    names = {key: one.find(key, row.final.method).title for key in dict.fromkeys(keys)}
-    counted = sorted(((keys.count(key), name) for key, name in names.items()), key=lambda pair: -pair[0])
-    if len(counted) == 1:
-        return counted[0][1]
-    return ", ".join(f"{name} ({_seeds(count) if in_words else count})" for count, name in counted)
-
-
-def _seeds(count: int) -> str:
-    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def gap_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:

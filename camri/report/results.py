@@ -25,11 +25,11 @@ from camri.errors import InputError, blame
 from camri.files import cannot_write, replacing
 from camri.report.answer import answer
 from camri.report.records import MAKERS
-from camri.report.table import csv_text
 from camri.study.export import tidy
 from camri.study.reader import RunReader
 from camri.study.store import STORE_FILE
 from camri.study.verdict import ColumnVerdict, judge_columns
+from camri.text import csv_text
 
 VERSION = 2
 VERDICT = "verdict.json"

@@ -1,7 +1,5 @@
 """A table as a value, how it shows numbers, and its text: Markdown, LaTeX, CSV or a terminal. HTML is the page's."""
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from camri.errors import InputError, closest
-from camri.stats import Difference
-from camri.text import csv_cell
+from camri.study.verdict import LEAST_SEEDS
+from camri.text import csv_text
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]  # what JSON can hold
 BLANK = "–"
 FORMATS = ("md", "latex", "csv")
-LEAST_SEEDS = 3  # an interval or a test of fewer says nothing
-LEVEL = 0.05  # of p after correction
 
 
 def spread(record: Record, name: str) -> str:
@@ -61,11 +57,6 @@ def span(estimate: float, low: float | None, high: float | None, decimals: int =
     return shown if low is None or high is None else f"{shown} [{points(low, decimals)}, {points(high, decimals)}]"
 
 
-def interval(found: Difference, num_seeds: int = LEAST_SEEDS) -> str:
-    """A difference in percentage points with its 95 % interval; without it where the seeds are too few."""
-    return span(found.estimate, *((found.low, found.high) if num_seeds >= LEAST_SEEDS else (None, None)))
-
-
 def interval_of(record: Record, name: str, decimals: int = 1) -> str:
     """A record's difference in percentage points; its 95 % interval needs at least three trials.
 
@@ -86,11 +77,6 @@ def p_value(p: float | None, num_seeds: int = LEAST_SEEDS) -> str:
     ('< 0.001', '0.21', '–', '–', '–')
     """
     return BLANK if p is None or np.isnan(p) or num_seeds < LEAST_SEEDS else "< 0.001" if p < 0.001 else f"{p:.2g}"
-
-
-def is_significant(p: float | None, num_seeds: int) -> bool:
-    """Whether a corrected p counts: below 0.05, of at least three seeds."""
-    return p is not None and p < LEVEL and num_seeds >= LEAST_SEEDS
 
 
 @dataclass(frozen=True)
@@ -177,16 +163,7 @@ def write(table: Table, form: str) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """A pipe table under its caption.
-
-    >>> print(to_markdown(Table("T", ("a|b", "x"), ((cells("c", "1"),),), ())))
-    **T**
-    <BLANKLINE>
-    | a\\|b | x |
-    |---|---|
-    | c | 1 |
-    <BLANKLINE>
-    """
+    """A pipe table under its caption."""
     lines = [f"**{_markdown(table.caption)}**", ""]
     if table.spans:
         above = [table.header[0]] + [text for text, width in table.spans for text in [text] + [""] * (width - 1)]
@@ -228,21 +205,7 @@ def _latex(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A booktabs table, groups of rows apart by a rule.
-
-    >>> print(to_latex(Table("T", ("a_b", "x"), ((cells("c", "1±2"),),), ())))
-    \\begin{table}
-    \\caption{T}
-    \\begin{tabular}{lr}
-    \\toprule
-    a\\_b & x \\\\
-    \\midrule
-    c & 1$\\pm$2 \\\\
-    \\bottomrule
-    \\end{tabular}
-    \\end{table}
-    <BLANKLINE>
-    """
+    """A booktabs table, with a rule between groups of rows."""
     lines = [r"\begin{table}", rf"\caption{{{_latex(' '.join([table.caption, *table.notes]))}}}"]
     lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}", r"\toprule"]
     if table.spans:
@@ -272,17 +235,6 @@ def to_csv(table: Table) -> str:
     wce,
     """
     return csv_text(list(dict.fromkeys(name for record in table.records for name in record)), table.records)
-
-
-def csv_text(names: Sequence[str], records: Iterable[Record]) -> str:
-    """CSV of the named fields; texts, headers too, are guarded against being read as formulas."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(map(csv_cell, names))
-    for record in records:
-        values = (record.get(name) for name in names)
-        writer.writerow([csv_cell(value) if isinstance(value, str) else value for value in values])
-    return file.getvalue()
 
 
 def to_terminal(table: Table) -> "RichTable":
