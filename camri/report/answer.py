@@ -120,9 +120,8 @@ def _sentence(one: Finding, has_seeds: bool) -> str:
     costs = f"accuracy vs cross-entropy {one.show(best.accuracy)} points"
     if best.keeps_baseline:
         return (
-            f"No gain for {important}: no setting beat cross-entropy with a shift on validation data. The shift alone "
-            f"gives {one.show(best.judgement.gains['baseline'].recall)} points of recall over cross-entropy as trained, "
-            f"{costs}."
+            f"No gain for {important}: no setting beat cross-entropy with a shift on validation data. Δ recall of the "
+            f"shift alone vs cross-entropy: {one.show(best.judgement.gains['baseline'].recall)} points; {costs}."
         )
     before, after = (best.judgement.arms[name] for name in ("baseline shifted", "chosen"))
     hits = " → ".join(f"{arm.hits.sum()}/{arm.num.sum()}" for arm in (before, after))

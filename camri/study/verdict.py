@@ -192,13 +192,13 @@ def _judge(
     return Judged(choice, judgement, final, control)
 
 
-<<<<<<< HEAD
 def control_among(final: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
     """The trained control of a setting (see `methods.control_of`) with all its seeds; None where there is none."""
     control = control_of(final.setting) if is_known(final.method) else None
     trained = (one for one in settings if control is not None and one.key == control.key)
     return next((one for one in trained if set(final.seeds) <= set(one.seeds)), None)
-=======
+
+
 def picked(one: ColumnVerdict, row: Judged, in_words: bool = False) -> str:
     """The settings picked for the judged seeds, the most frequent first; of several, each with its number of seeds."""
     keys = row.judgement.arms["chosen"].keys
@@ -221,4 +221,3 @@ def is_sure(best: Judged | None, p: float, tolerance: float = 0.0) -> bool:
 def is_significant(p: float | None, num_seeds: int) -> bool:
     """Whether a corrected p counts: below 0.05, of at least three seeds."""
     return p is not None and p < LEVEL and num_seeds >= LEAST_SEEDS
->>>>>>> 92de008 (Report: shorter answer, tables and charts)
