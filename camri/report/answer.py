@@ -107,7 +107,8 @@ def compose(found: Sequence[Finding]) -> Answer:
     few = "" if has_seeds else f"Cannot tell yet: significance needs at least {LEAST_SEEDS} seeds. "
     if len(found) == 1:
         return Answer(kind, few + _sentence(found[0], has_seeds) + _alarms(found), table=_table(found))
-    classes = f"{len(found)} {'sets of classes' if any(' + ' in one.important for one in found) else 'classes'}"
+    is_joint = any(len(one.best.judgement.important) > 1 for one in found)
+    classes = f"{len(found)} {'sets of classes' if is_joint else 'classes'}"
     lead = few or f"No significant gain for any of the {classes} (p > {LEVEL} after Holm). "
     if gains:
         lead = f"Significant gain for {len(gains)} of {classes} (p < {LEVEL} after Holm). "
@@ -138,8 +139,9 @@ def _gains(found: Sequence[Finding]) -> str:
     """The gain of each column; those that kept cross-entropy are named together."""
     kept = [quoted(one.important) for one in found if one.best.keeps_baseline]
     gains = [f"{quoted(one.important)} {one.show(one.best.gain)}" for one in found if not one.best.keeps_baseline]
-    told = f"Points of recall over cross-entropy with a shift: {'; '.join(gains)}." if gains else ""
-    return f"{told} No setting beat it on validation data for {', '.join(kept)}.".strip() if kept else told
+    parts = [f"Points of recall over cross-entropy with a shift: {'; '.join(gains)}."] if gains else []
+    parts += [f"No setting beat cross-entropy with a shift on validation data for {', '.join(kept)}."] if kept else []
+    return " ".join(parts)
 
 
 def _alarms(found: Sequence[Finding]) -> str:
