@@ -1,4 +1,4 @@
-"""Fill the blocks of Markdown pages from results: python -m tools.docs README.md docs/*.md …
+"""Fill the blocks of Markdown pages from results: make docs, or python -m tools.docs README.md [PAGE...]
 
 A block stands between the lines <!-- made: KEY --> and <!-- end -->. A key is a kind of `KINDS` and names of results
 folders, such as "honest cifar10*". Results are read from results/ and pictures written to docs/img/ beside README.md.
@@ -45,7 +45,7 @@ COMMANDS = {  # what makes the results whose name begins so
     "mnist": "paper.mnist_2d",
     "digits": "digits",
 }
-ARMS = {  # of benchmarks/prize, that are no methods
+ARMS = {  # of results/benchmarks/prize-*.json, that are no methods
     "hardest": "margin against the strongest rival",
     "head_ce": "new cross-entropy head, frozen trunk",
     "head_l2softmax": "new L2-softmax head, frozen trunk",
@@ -190,7 +190,7 @@ def tries_block(site: Site, patterns: Sequence[str]) -> list[Table]:
 
 
 def table_of_tries(path: Path) -> Table:
-    """Accuracy and false alarms at equal recall of every arm of benchmarks/prize, vs cross-entropy and its control."""
+    """Accuracy and false alarms at equal recall of every arm of a prize-*.json, vs cross-entropy and its control."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -191,7 +191,6 @@ def sections(source: FromRun) -> list[Section]:
             "",
             lambda: (None, draw("training", source, PAGE), tables.table_of_epochs(records("training"))),
         ),
-        ("cost", "Cost", "", lambda: ("Cost", None, tables.cost_table(reading))),
     ]
     if is_fit(reading):
         parts.insert(0, ("steps", "Steps", "", lambda: ("What each step gave", None, tables.steps_table(reading))))

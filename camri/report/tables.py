@@ -11,7 +11,6 @@ from camri.report.table import BLANK, Cell, Record, Table, interval_of, p_value,
 from camri.selection import OPTIMISTIC
 from camri.study.reader import RunReader
 from camri.study.verdict import ColumnVerdict, is_significant
-from camri.text import duration
 
 ARMS = {"baseline": "cross-entropy", "baseline shifted": "cross-entropy + shift", "chosen": "chosen + shift"}
 ANGLES_OF = {"train": "training data", "test": "test data"}
@@ -255,23 +254,6 @@ def calibration_table(verdicts: Sequence[ColumnVerdict]) -> Table | None:
         "before you use probabilities."
     )
     return tabulate(records, "Calibration on test data.", columns, note) if records else None
-
-
-def cost_table(reading: RunReader) -> Table:
-    """Device time of a trained model, a row a method."""
-    records = []
-    for method in reading.methods():
-        seconds = [row.device_s for row in reading.rows if row.method == method and row.status == "done"]
-        if seconds:
-            numbers = {"mean_s": sum(seconds) / len(seconds), "least_s": min(seconds), "most_s": max(seconds)}
-            records.append({"method": method, "num_trials": len(seconds), **numbers})
-    columns: Columns = {
-        "method": lambda one: title_of(one["method"]),
-        "mean": lambda one: duration(one["mean_s"]),
-        "range": lambda one: f"{duration(one['least_s'])} to {duration(one['most_s'])}",
-        **TRIALS,
-    }
-    return tabulate(records, "Device time of one trained model.", columns)
 
 
 def steps_table(reading: RunReader) -> Table | None:

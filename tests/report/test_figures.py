@@ -21,7 +21,6 @@ from camri.report.records import (
     recover,
     room,
 )
-from camri.report.tables import cost_table
 from camri.report.theme import PAGE, export, specification
 from camri.study.reader import measure
 from tests.report.conftest import make_run
@@ -153,13 +152,6 @@ def test_changes_of_recall_show_every_class_the_important_first(opened, gain, mo
     least = min(others, key=lambda index: abs(gains[index].estimate))
     shown = [r["class"] for r in charts.draw_changes(reading, verdicts[:1]).records if r["against"] == "cross-entropy"]
     assert shown == [reading.classes[index] for index in (1, *others) if index != least]
-
-
-def test_cost_is_the_device_time_of_a_trial(opened, gain):
-    reading, _ = opened(gain)
-    shown = {row[0].text: [cell.text for cell in row[1:]] for row in cost_table(reading).rows}
-    assert shown["CAMRI"] == ["2.0 s", "2.0 s to 2.0 s", "32"]
-    assert shown["cross-entropy"] == ["1.0 s", "1.0 s to 1.0 s", "8"]
 
 
 def test_fig_2_is_computed_from_the_losses_of_this_package():
