@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from camri.report.charts import LATE, trial_curves
-from camri.report.titles import BASELINE
+from camri.methods import BASELINE
+from camri.report.records import LATE, trial_curves
 from camri.study.reader import RunReader
 
 SETTINGS = 63  # the paper's grid of CAMRI: nine margins and seven scales

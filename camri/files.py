@@ -6,6 +6,7 @@ import glob
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -92,3 +93,23 @@ def scratch_folder() -> Iterator[Path]:
                         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as name, alone_in(Path(name)):
         yield Path(name)
+
+
+def data_folder() -> Path:
+    """$CAMRI_DATA, or where this platform keeps users' data."""
+    return _user_folder("CAMRI_DATA", "XDG_DATA_HOME", ".local/share", "Library/Application Support", "data")
+
+
+def cache_folder() -> Path:
+    """$CAMRI_CACHE, or where this platform keeps caches."""
+    return _user_folder("CAMRI_CACHE", "XDG_CACHE_HOME", ".cache", "Library/Caches", "cache")
+
+
+def _user_folder(variable: str, xdg_variable: str, linux: str, macos: str, windows: str) -> Path:
+    if chosen := os.environ.get(variable):
+        return Path(chosen)
+    if sys.platform == "darwin":
+        return Path.home() / macos / "camri"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "camri" / windows
+    return Path(os.environ.get(xdg_variable) or Path.home() / linux) / "camri"

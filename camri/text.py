@@ -1,10 +1,16 @@
-"""Names and quantities in the words that every terminal, page and card has for them."""
+"""Names and quantities as every terminal, page, card and CSV file shows them."""
 
+import csv
+import io
+import os
+import re
 import unicodedata
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 ROWS_SHOWN = 3
+_FORMULA = re.compile(r"\s*[=+\-@\t\r\0]")
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 class Noun(NamedTuple):
@@ -72,3 +78,60 @@ def quoted(name: str, most: int = 60) -> str:
     short = name if len(name) <= most else f"{name[:most]}…"
     is_foreign = any(unicodedata.bidirectional(sign) in ("R", "AL", "RLE", "RLO", "RLI", "LRO") for sign in short)
     return f"“\u2068{short}\u2069”" if is_foreign else f"“{short}”"
+
+
+def visible(text: str) -> str:
+    r"""The text with control characters, direction marks and stray bytes written out: no terminal acts on it.
+
+    >>> print(visible("a\x1b[2J\nb\u202e"))
+    a\x1b[2J\nb\u202e
+    """
+    text = os.fsencode(text).decode("utf-8", "backslashreplace") if _has_surrogates(text) else text
+    return "".join(sign.encode("unicode_escape").decode() if _acts(sign) else sign for sign in text)
+
+
+def _has_surrogates(text: str) -> bool:
+    return any("\ud800" <= sign <= "\udfff" for sign in text)
+
+
+def _acts(sign: str) -> bool:
+    return unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") or sign in _BIDI
+
+
+def csv_path(path: str) -> str:
+    """A path as a CSV cell that no spreadsheet takes for a formula; "./" leads to the same file.
+
+    >>> csv_path("=1+1.png"), csv_path("a.png")
+    ('./=1+1.png', 'a.png')
+    """
+    shown = visible(path)
+    return f"./{shown}" if _FORMULA.match(shown) else shown
+
+
+def csv_cell(text: str) -> str:
+    """A text as a CSV cell that no spreadsheet takes for a formula: an apostrophe before it, as OWASP's ASVS has it.
+
+    A number stays one: it is no formula, and programs that read the file want it.
+
+    >>> csv_cell("@SUM(A1)"), csv_cell("-1"), csv_cell("stop")
+    ("'@SUM(A1)", '-1', 'stop')
+    """
+    shown = visible(text)
+    return f"'{shown}" if _FORMULA.match(shown) and not _is_number(shown) else shown
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[+-]?\d+(\.\d+)?", text) is not None
+
+
+def csv_text(names: Sequence[str], records: Iterable[Mapping[str, Any]]) -> str:
+    """CSV of the named fields; texts, headers too, are guarded as `csv_cell` does.
+
+    >>> csv_text(["class", "recall"], [{"class": "=1+1", "recall": 0.5}, {"class": "stop", "recall": None}])
+    "class,recall\\n'=1+1,0.5\\nstop,\\n"
+    """
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    for row in (names, *([record.get(name) for name in names] for record in records)):
+        writer.writerow([csv_cell(value) if isinstance(value, str) else value for value in row])
+    return file.getvalue()

@@ -13,8 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from camri.report.equal_recall import gap_records
-from camri.report.tables import honest_records, paper_records
+from camri.report.records import gap_records, honest_records, paper_records
 from camri.study.reader import RunReader
 from camri.study.verdict import judge_columns
 

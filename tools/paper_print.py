@@ -1,10 +1,8 @@
-"""What the paper prints, to stand beside what is measured here.
+"""Results beside what the paper prints, and how the results were made.
 
 Source: Nishiyama, Fukuchi, Akimoto, Sakuma, "CAMRI Loss: Improving Recall of a Specific Class without Sacrificing
 Accuracy", IJCNN 2022, Tables I and II (ten trials each, 300 epochs); CIFAR-10's accuracies with four decimals are from
 the authors' poster.
-
-Results beside what the paper prints, and how they were made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 from camri.methods import title_of
-from camri.report.equal_recall import gap_of
 from camri.report.results import Results
-from camri.report.table import BLANK, Table, cells, interval_of, points, spread
-from camri.report.tables import ANGLES_OF
+from camri.report.table import BLANK, Table, cells, interval_of, points, spread, tabulate
+from camri.report.tables import ANGLES_OF, Columns, gap_of
 from camri.study.reader import list_environment
 
 # Table I's columns: data set, class, and its index there. The recipes are `paper.<data set>.<class>`.
@@ -89,81 +86,71 @@ def describe(training: Mapping[str, Any]) -> str:
     >>> describe({"model": "paper", "epochs": 18, "flip": True, "translate_px": 2, "average": 0.0})
     '18 epochs, flip, shift 2 px'
     """
-    told = [f"{training['epochs']} epochs"]
-    told += [f"{training['model']} model"] if training.get("model", "paper") != "paper" else []
-    told += ["flip"] if training.get("flip") else []
-    told += [f"shift {training['translate_px']} px"] if training.get("translate_px") else []
-    told += [f"smoothing {training['label_smoothing']:g}"] if training.get("label_smoothing") else []
-    told += [f"averaging {training['average']:g}"] if training.get("average") else []
-    return ", ".join(told)
+    words = [f"{training['epochs']} epochs"]
+    words += [f"{training['model']} model"] if training.get("model", "paper") != "paper" else []
+    words += ["flip"] if training.get("flip") else []
+    words += [f"shift {training['translate_px']} px"] if training.get("translate_px") else []
+    words += [f"smoothing {training['label_smoothing']:g}"] if training.get("label_smoothing") else []
+    words += [f"averaging {training['average']:g}"] if training.get("average") else []
+    return ", ".join(words)
 
 
 def hardware(one: Results) -> str:
     """The GPU, or else the processor and its cores."""
     found = one.verdict["environment"]
-    if "gpu" in found:
-        return " / ".join(found["gpu"])
-    return list_environment(found, ("processor", "cores"))
+    return " / ".join(found["gpu"]) if "gpu" in found else list_environment(found, ("processor", "cores"))
 
 
 def matching(results: Sequence[Results], place: int) -> Iterator[tuple[Results, int]]:
-    """Results with the paper's model and data, and the number of their column that has that place in Table I."""
+    """Results with the paper's model and data, and the number of their column that has that place in Table I.
+
+    The paper's: the authors' CNN, no ensembles of it, no class thinned, whole images.
+    """
     data, name, index = COLUMNS[place]
     for one in results:
-        if one.verdict["data"] == data and _is_the_papers(one):
-            for number, column in enumerate(one.verdict["columns"]):
-                if column["indices"] == [index] or column["important"] == name:
-                    yield one, number
-
-
-def _is_the_papers(one: Results) -> bool:
-    """Whether model and data are the paper's: the authors' CNN, no ensembles of it, no class thinned, whole images."""
-    training = one.verdict["training"]
-    plain = training["model"] == "paper" and not training.get("model_options")
-    return plain and not one.verdict["altered"]
+        training = one.verdict["training"]
+        is_plain = training["model"] == "paper" and not training.get("model_options") and not one.verdict["altered"]
+        for number, column in enumerate(one.verdict["columns"]):
+            is_same = column["indices"] == [index] or column["important"] == name
+            if one.verdict["data"] == data and is_plain and is_same:
+                yield one, number
 
 
 def compare_table_one(results: Sequence[Results]) -> Table:
     """For each column of Table I: CAMRI's gain over cross-entropy in the paper and here, as it counts and honestly."""
-    rows, records = [], []
+    rows = []
     for place, (data, name, _) in enumerate(COLUMNS):
         ce, camri = cell("ce", place), cell("camri", place)
         assert ce is not None
         assert camri is not None
-        title = f"{DATA_TITLES[data]}: {name}"
-        theirs = f"{ce.recall:.3f} → {camri.recall:.3f} ({points(camri.recall - ce.recall)})"
+        paper = f"{ce.recall:.3f} → {camri.recall:.3f} ({points(camri.recall - ce.recall)})"
         found = list(matching(results, place))
         for one, number in found:
-            ours, honest = _gain(one, number), _of(one, "honest", number, "camri")
-            rows.append(
-                cells(
-                    title,
-                    theirs,
-                    BLANK if ours is None else ours,
-                    _over_shifted(honest),
-                    BLANK if honest is None else interval_of(honest, "accuracy_change"),
-                    str(len(one.verdict["seeds"]) if honest is None else honest["num_trials"]),
-                    f"{describe(one.verdict['training'])}; {hardware(one)}; {one.verdict['commit'] or 'not noted'}",
-                    f"results/{one.name}",
-                )
+            honest, verdict = _of(one, "honest", number, "camri"), one.verdict
+            ours = (
+                _gain(one, number),
+                _over_shifted(honest),
+                BLANK if honest is None else interval_of(honest, "accuracy_change"),
+                str(len(verdict["seeds"]) if honest is None else honest["num_trials"]),
+                f"{describe(verdict['training'])}; {hardware(one)}; {verdict['commit'] or 'not noted'}",
+                f"results/{one.name}",
             )
-            records.append({"data": data, "class": name, "results": one.name, "gain": ours})
+            rows.append(cells(f"{DATA_TITLES[data]}: {name}", paper, *ours))
         if not found:
-            blanks = [NOT_YET, BLANK, BLANK, BLANK, BLANK]
-            rows.append(cells(title, theirs, *blanks, f"camri study run paper.{data}.{name} --out runs/{name}"))
-            records.append({"data": data, "class": name, "results": None, "gain": None})
+            command = f"camri study run paper.{data}.{name} --out runs/{name}"
+            rows.append(cells(f"{DATA_TITLES[data]}: {name}", paper, NOT_YET, *[BLANK] * 4, command))
     return Table(
-        "Table I: recall of the important class, cross-entropy → CAMRI (points gained).",
+        "Table I: recall of the important class, cross-entropy (CE) → CAMRI (Δ in percentage points).",
         (
-            "column", "the paper", "here, as the paper counts", "here, honest: CAMRI over shifted cross-entropy",
-            "its accuracy against cross-entropy", "trials", "training; hardware; commit", "from",
+            "column", "the paper", "here, as the paper counts", "here, honest: Δ recall, CAMRI + shift vs CE + shift",
+            "Δ accuracy vs CE", "trials", "training; hardware; commit", "from",
         ),
         (tuple(rows),),
-        tuple(records),
+        (),
         notes=(
-            "As the paper counts: of the settings whose mean test accuracy is not below cross-entropy’s, the one of "
+            "As the paper counts: of the settings whose mean test accuracy is not below cross-entropy’s, the one with "
             "the highest test recall. Honest: chosen on validation data, shifted like cross-entropy, judged on test "
-            "data; in points of a hundred with 95 % intervals.",
+            "data; percentage points with 95 % confidence intervals.",
         ),
     )  # fmt: skip
 
@@ -176,13 +163,13 @@ def _over_shifted(honest: Mapping[str, Any] | None) -> str:
     if honest is None:
         return BLANK
     is_kept = honest["gain_over_shifted_ce"] is None
-    return "none: it was not better on validation" if is_kept else interval_of(honest, "gain_over_shifted_ce")
+    return "none: not better on validation" if is_kept else interval_of(honest, "gain_over_shifted_ce")
 
 
-def _gain(one: Results, number: int) -> str | None:
+def _gain(one: Results, number: int) -> str:
     ce, camri = (_of(one, "paper", number, method) for method in ("ce", "camri"))
     if ce is None or camri is None:
-        return None
+        return BLANK
     if camri["setting"] is None:
         return f"{ce['recall_mean']:.3f} → {BLANK} (no setting kept the accuracy)"
     gained = points(camri["recall_mean"] - ce["recall_mean"])
@@ -191,21 +178,20 @@ def _gain(one: Results, number: int) -> str | None:
 
 def compare_table_two(results: Sequence[Results]) -> Table:
     """For CIFAR-10's columns: the sd of the important class's angles over the least of the others, there and here."""
-    rows, records = [], []
+    rows = []
     for place, (data, name, _) in enumerate(COLUMNS):
         if name not in TABLE_TWO:
             continue
-        theirs = [_ratio(TABLE_TWO[name][method]) for method in ("camri", "ce")]
+        paper = [_ratio(TABLE_TWO[name][method]) for method in ("camri", "ce")]
         found = list(matching(results, place))
         for one, number in found:
             own = [r for r in one.records("angles") if r["column"] == number]
-            three = {m: [r["sd_rad"] for r in own if r["method"] == title_of(m)] for m in ("camri", "l2softmax", "ce")}
-            ours = [BLANK if None in values[:2] or not values else _ratio(values) for values in three.values()]
+            titles = map(title_of, ("camri", "l2softmax", "ce"))
+            ours = [_ratio([r["sd_rad"] for r in own if r["method"] == title]) for title in titles]
             where = (ANGLES_OF[own[0]["images"]] if own else BLANK, f"results/{one.name}")
-            rows.append(cells(f"{DATA_TITLES[data]}: {name}", *theirs, *ours, *where))
-            records.append({"class": name, "results": one.name, **three})
+            rows.append(cells(f"{DATA_TITLES[data]}: {name}", *paper, *ours, *where))
         if not found:
-            rows.append(cells(f"{DATA_TITLES[data]}: {name}", *theirs, NOT_YET, NOT_YET, NOT_YET, BLANK, BLANK))
+            rows.append(cells(f"{DATA_TITLES[data]}: {name}", *paper, *[NOT_YET] * 3, BLANK, BLANK))
     return Table(
         "Table II: the important class’s spread of angles over the least of the others (below 1: the narrowest).",
         (
@@ -213,92 +199,87 @@ def compare_table_two(results: Sequence[Results]) -> Table:
             "here: cross-entropy", "here, of", "from",
         ),
         (tuple(rows),),
-        tuple(records),
+        (),
     )  # fmt: skip
 
 
-def _ratio(three: Sequence[float]) -> str:
-    return f"{three[0] / three[1]:.2f}"
+def _ratio(three: Sequence[float | None]) -> str:
+    """The first over the second, where both are known.
+
+    >>> _ratio([0.1, 0.2, 0.3]), _ratio([0.1, None, None]), _ratio([])
+    ('0.50', '–', '–')
+    """
+    own, least = (*three[:2], *[None] * 2)[:2]
+    return BLANK if own is None or least is None else f"{own / least:.2f}"
 
 
 def headline(results: Sequence[Results]) -> Table:
-    """What to believe, in short: cross-entropy, cross-entropy shifted and CAMRI, a row a column."""
-    rows, records = [], []
+    """The comparison in short: cross-entropy, cross-entropy with a shift, and CAMRI, a row a column."""
+    records = []
     for one in results:
-        honest = one.records("honest")
         for number, column in enumerate(one.verdict["columns"]):
-            by_row = {record["row"]: record for record in honest if record["column"] == number}
-            camri = by_row.get(title_of("camri"))
-            controls = [by_row.get(f"control: cross-entropy{end}") for end in ("", ", shifted")]
-            if camri is None or None in controls:
-                continue
-            gap = _of(one, "gaps", number, "camri")
-            shown = [
-                BLANK if r is None else f"{spread(r, 'recall')} at {r['accuracy_mean']:.3f}" for r in (*controls, gap)
-            ]
-            title = f"{DATA_TITLES.get(one.verdict['data'], one.verdict['data'])}: {column['important']}"
-            rows.append(
-                cells(
-                    title,
-                    *shown,
-                    _over_shifted(camri),
-                    BLANK if gap is None else gap_of(gap, "mean"),
-                    str(camri["num_trials"]),
-                )
+            by_row = {record["row"]: record for record in one.records("honest") if record["column"] == number}
+            camri, ce, shifted = (
+                by_row.get(row)
+                for row in (title_of("camri"), "control: cross-entropy", "control: cross-entropy, shifted")
             )
-            records.append({"results": one.name, "important": column["important"], **camri})
-    return Table(
-        "Recall of the important class at the accuracy reached, on test data; settings fixed beforehand or chosen on "
-        "validation data, as shifts are; differences in points of a hundred with 95 % intervals, over the seeds that "
+            if camri is not None and ce is not None and shifted is not None:
+                data = DATA_TITLES.get(one.verdict["data"], one.verdict["data"])
+                arms = {"ce": ce, "shifted": shifted, "camri": camri, "gap": _of(one, "gaps", number, "camri")}
+                records.append({"class": f"{data}: {column['important']}", **arms})
+
+    def recall(name: str) -> Any:
+        return lambda one: (one[name] and f"{spread(one[name], 'recall')} at {one[name]['accuracy_mean']:.3f}") or BLANK
+
+    columns: Columns = {
+        "important class": lambda one: one["class"],
+        "cross-entropy (CE)": recall("ce"),
+        "CE + shift": recall("shifted"),
+        "CAMRI": recall("gap"),
+        "Δ recall, CAMRI + shift vs CE + shift": lambda one: _over_shifted(one["camri"]),
+        "Δ accuracy at equal recall, CAMRI vs CE": lambda one: gap_of(one["gap"], "mean") if one["gap"] else BLANK,
+        "trials": lambda one: str(one["camri"]["num_trials"]),
+    }
+    return tabulate(
+        records,
+        "Recall of the important class at the accuracy reached, on test data. Settings are fixed beforehand or chosen "
+        "on validation data, as shifts are. Δ: percentage points with 95 % confidence intervals, over the seeds that "
         "both sides have.",
-        (
-            "important class",
-            "cross-entropy",
-            "cross-entropy, shifted",
-            "CAMRI",
-            "recall: CAMRI, shifted too, over cross-entropy, shifted",
-            "accuracy at equal recall: CAMRI over cross-entropy",
-            "trials",
-        ),
-        (tuple(rows),),
-        tuple(records),
+        columns,
     )
 
 
 def facts_table(results: Sequence[Results]) -> Table:
     """How results were made: data, training, trials, time, hardware, versions, commit, and the way to repeat them."""
-    rows = []
-    for one in results:
-        found = one.verdict
-        trials, screening = found["trials"], found["screening"]
-        failed = f", {trials['failed']} failed" if trials["failed"] else ""
-        left = (trials["planned"] or 0) - trials["done"] - trials["failed"]
-        screened = f"; screened by {screening['trials']['done']} more" if screening else ""
-        seconds = found["device_s"] + (screening["device_s"] if screening else 0.0)
-        rows.append(
-            cells(
-                one.name,
-                f"{found['data']} {found['fingerprint'][:12]}{_how_altered(found)}",
-                describe(found["training"]),
-                f"{trials['done']}{failed}{f', {left} to come' if left > 0 else ''}{screened}",
-                str(timedelta(seconds=round(seconds))),
-                hardware(one),
-                list_environment(found["environment"], ("torch", "cuda", "python")),
-                found["commit"] or "not noted",
-                f"camri study run results/{one.name}/study.json --out runs/{one.name}",
-            )
-        )
-    return Table(
-        "How the results were made.",
-        ("results", "data", "training", "trials", "device time", "hardware", "versions", "commit", "to repeat it"),
-        (tuple(rows),),
-        tuple({"results": one.name} for one in results),
-    )
+
+    def trials(one: Results) -> str:
+        counts, screening = one.verdict["trials"], one.verdict["screening"]
+        left = (counts["planned"] or 0) - counts["done"] - counts["failed"]
+        parts = [str(counts["done"])]
+        parts += [f"{counts['failed']} failed"] if counts["failed"] else []
+        parts += [f"{left} to come"] if left > 0 else []
+        return ", ".join(parts) + (f"; screened by {screening['trials']['done']} more" if screening else "")
+
+    def device_time(one: Results) -> str:
+        runs = [one.verdict, *([one.verdict["screening"]] if one.verdict["screening"] else [])]
+        return str(timedelta(seconds=round(sum(run["device_s"] for run in runs))))
+
+    columns: Columns = {
+        "results": lambda one: one.name,
+        "data": lambda one: "; ".join([f"{one.verdict['data']} {one.verdict['fingerprint'][:12]}", *_altered(one)]),
+        "training": lambda one: describe(one.verdict["training"]),
+        "trials": trials,
+        "device time": device_time,
+        "hardware": hardware,
+        "versions": lambda one: list_environment(one.verdict["environment"], ("torch", "cuda", "python")),
+        "commit": lambda one: one.verdict["commit"] or "not noted",
+        "to repeat it": lambda one: f"camri study run results/{one.name}/study.json --out runs/{one.name}",
+    }
+    return tabulate(results, "How the results were made.", columns)
 
 
-def _how_altered(found: Mapping[str, Any]) -> str:
-    told = found["altered"]
-    words = [f"{name} thinned to {100 * part:g} % in training" for name, part in told.get("thinned", {}).items()]
-    words += [f"size {' × '.join(map(str, told['size']))}"] if "size" in told else []
-    words += ["cropped to the sign"] if "roi" in told else []
-    return "".join(f"; {word}" for word in words)
+def _altered(one: Results) -> list[str]:
+    changes = one.verdict["altered"]
+    words = [f"{name} thinned to {100 * part:g} % in training" for name, part in changes.get("thinned", {}).items()]
+    words += [f"size {' × '.join(map(str, changes['size']))}"] if "size" in changes else []
+    return words + (["cropped to the sign"] if "roi" in changes else [])

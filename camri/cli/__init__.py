@@ -13,8 +13,9 @@ import typer
 import camri
 from camri.cli import audit, data, fit, models, report, study
 from camri.cli.options import Once, naming_options
-from camri.cli.text import unwrap, visible
+from camri.cli.text import unwrap
 from camri.errors import InputError
+from camri.text import visible
 
 app = typer.Typer(
     name="camri",

@@ -46,9 +46,9 @@ def get(
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from camri.data.cache import data_folder
     from camri.data.download import OFFICIAL
     from camri.data.download import fetch_official as fetch
+    from camri.files import data_folder
 
     bars: dict[str, Any] = {}
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

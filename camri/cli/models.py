@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.text import cell, file_cell, visible
 from camri.errors import InputError, blame
+from camri.text import csv_cell, csv_path, visible
 
 if TYPE_CHECKING:
     from camri.export.inputs import Group, Prediction
@@ -140,16 +140,16 @@ def _open_csv(out: str) -> Iterator[IO[str]]:
 
 def _write_csv(found: "Iterable[Prediction]", model: "Model", stream: IO[str]) -> None:
     writer = csv.writer(stream, lineterminator="\n")
-    probabilities = [cell(f"p:{name}") for name in model.classes]
+    probabilities = [csv_cell(f"p:{name}") for name in model.classes]
     writer.writerow(["file", "row", "predicted", "probability", *probabilities, "problem"])
     for one in found:
-        where: list[Any] = [file_cell(one.file), one.row]
+        where: list[Any] = [csv_path(one.file), one.row]
         if one.probabilities is None:
-            writer.writerow([*where, "", "", *[""] * len(model.classes), cell(one.problem or "")])
+            writer.writerow([*where, "", "", *[""] * len(model.classes), csv_cell(one.problem or "")])
             continue
         best = int(one.probabilities.argmax())
         numbers = [f"{value:.6g}" for value in one.probabilities.tolist()]
-        writer.writerow([*where, cell(model.classes[best]), numbers[best], *numbers, ""])
+        writer.writerow([*where, csv_cell(model.classes[best]), numbers[best], *numbers, ""])
 
 
 def _print_table(found: "list[Prediction]", model: "Model") -> None:

@@ -13,24 +13,17 @@ from camri.errors import InputError, closest
 from camri.files import replacing
 
 if TYPE_CHECKING:
-    from camri.report.results import Source
     from camri.report.table import Table
     from camri.report.theme import Figure
 
 TABLES = ("1", "2")
-FIGURES = {
-    "2": "contours",
+FIGURES = {  # -> records
     "3": "confusion",
     "5": "penalty",
     "6": "circle",
     "curve": "curves",
     "gaps": "gaps",
     "training": "training",
-}  # -> records
-LACKING = {  # why a figure may have nothing to draw
-    "5": "Fig. 5 needs WCE or CAMRI trials of at least two penalties",
-    "gaps": "the figure of gaps needs a method and cross-entropy of the same seeds",
-    "training": "the figure of training needs validation recalls by epoch",
 }
 
 
@@ -40,17 +33,17 @@ def report(
     ],
     table: Annotated[str | None, typer.Option(help="Print one of the paper's tables: 1 or 2.")] = None,
     figure: Annotated[
-        str | None, typer.Option(help="Write one of the paper's figures, 2, 3, 5 or 6, or curve, gaps or training.")
+        str | None, typer.Option(help="Write one of the paper's figures 3, 5 and 6, or curve, gaps or training.")
     ] = None,
     format: Annotated[
         str | None, typer.Option(help="md, latex or csv of a table; png, svg or pdf of a figure.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; '-' is standard output.")] = None,
     results: Annotated[
-        Path | None, typer.Option(help="Write the run's numbers here: small files that tables are made of.")
+        Path | None, typer.Option(help="Write the run's numbers to this folder, as small files.")
     ] = None,
     commit: Annotated[
-        str | None, typer.Option(help="With --results: the commit that trained, if outcomes do not say.")
+        str | None, typer.Option(help="With --results: the commit that trained, if the outcomes do not record it.")
     ] = None,
     screening: Annotated[
         Path | None, typer.Option(help="With --results: the run that its settings were chosen from.")
@@ -58,9 +51,9 @@ def report(
 ) -> None:
     """Write RUN/report.html: one page with the answer, the tables and the charts. It needs no network.
 
-    With --table or --figure that one is written instead: tables to the terminal, figures to a file, unless --out says
-    otherwise. Table 1 is the paper's and, below it, the honest one: chosen on validation data, with its controls.
-    With --results a small folder is written, of which tables and figures can be made without the run.
+    With --table or --figure, write only that: by default a table to the terminal, a figure to a file. Table 1 is the
+    paper's and, below it, the honest comparison: chosen on validation data, with controls. With --results, write a
+    small folder from which tables and figures can be made without the run.
 
     [bold]Examples[/bold]
 
@@ -90,7 +83,6 @@ def report(
     elif format is not None:
         raise InputError(f"--format {format} needs --table or --figure; the page is HTML")
     elif results is not None:
-        _extra("altair")
         from camri.report.results import write_results
 
         with _watching() as tell:
@@ -111,7 +103,7 @@ def report(
 
 @contextlib.contextmanager
 def _watching() -> Iterator[Callable[[str, float], None]]:
-    """A function to call with each step: it shows a bar on a terminal. A page of a thousand trials takes 6 s."""
+    """Yield a function to call with each step; it shows a bar on a terminal. A page of 1,000 trials takes 6 s."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -134,7 +126,7 @@ def _known(option: str, name: str, choices: Collection[str]) -> str:
 
 
 def _extra(*names: str) -> None:
-    """Nothing; a missing part of the report extra is told with its remedy."""
+    """Raise InputError with the install command where a part of the report extra is missing."""
     for name in names:
         try:
             importlib.import_module(name)
@@ -144,27 +136,19 @@ def _extra(*names: str) -> None:
             ) from None
 
 
-@contextlib.contextmanager
-def _opened(folder: Path, tell: Callable[[str, float], None]) -> "Iterator[Source]":
-    from camri.report.results import FromRun, is_results, open_results
-    from camri.study.reader import RunReader
-
-    if is_results(folder):
-        yield open_results(folder)
-    else:
-        with RunReader(folder, tell) as reading:
-            yield FromRun(reading)
-
-
 def _tables(runs: list[Path], number: str) -> "list[Table]":
+    from camri.report.results import open_source
     from camri.report.tables import paper_table, table_of_angles, table_of_honest
 
     with _watching() as tell, contextlib.ExitStack() as stack:
-        found = [stack.enter_context(_opened(run, tell)) for run in runs]
+        sources = [stack.enter_context(open_source(run, tell)) for run in runs]
         if number == "2":
-            return [table_of_angles(found[0].records("angles"))]
-        honest = [one.records("honest") for one in found]
-        return [paper_table([one.records("paper") for one in found]), *(table_of_honest(one) for one in honest if one)]
+            return [table_of_angles(sources[0].records("angles"))]
+        honest = [one.records("honest") for one in sources]
+        return [
+            paper_table([one.records("paper") for one in sources]),
+            *(table_of_honest(one) for one in honest if one),
+        ]
 
 
 def _form_of(out: Path | None, forms: Mapping[str, str], what: str, usual: str, asked: str | None = None) -> str:
@@ -195,16 +179,11 @@ def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> 
 
 def _figure(run: Path, name: str) -> "Figure":
     _extra("altair", "vl_convert")
-    from camri.report import figures
-    from tools import contours
+    from camri.report.figures import draw
+    from camri.report.results import open_source
 
-    if name == "2":
-        return contours.contours()
-    with _watching() as tell, _opened(run, tell) as source:
-        found = figures.draw(FIGURES[name], source.records(FIGURES[name]))
-    if found is None:
-        raise InputError(f"{run}: {LACKING[name]}, and there are none")
-    return found
+    with _watching() as tell, open_source(run, tell) as source:
+        return draw(FIGURES[name], source)
 
 
 def _write_figure(drawn: "Figure", name: str, form: str, out: Path | None) -> None:

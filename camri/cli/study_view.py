@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from camri.cli.text import log_to, visible
+from camri.cli.text import log_to
 from camri.engine import Progress, Training
 from camri.methods import MARGIN_UNIT
 from camri.methods import method as find_method
@@ -18,7 +18,7 @@ from camri.study.recipes import RECIPES
 from camri.study.runner import Result
 from camri.study.spec import Study
 from camri.study.status import Status
-from camri.text import duration
+from camri.text import duration, visible
 
 NOTES_SHOWN = 5
 

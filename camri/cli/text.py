@@ -1,20 +1,11 @@
-"""Help texts, and names of files and classes made safe for terminals and spreadsheets.
-
-How far something is: a bar on a terminal, a line now and then in a log.
-"""
+"""Help texts, and how far something is: a bar on a terminal, a line now and then in a log."""
 
 import contextlib
-import os
-import re
 import time
-import unicodedata
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.progress import Progress
-
-_FORMULA = re.compile(r"\s*[=+\-@\t\r\0]")
-_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def examples(*lines: str) -> str:
@@ -33,50 +24,6 @@ def unwrap(text: str) -> str:
     """
     parts = text.split("\n\n")
     return "\n\n".join(part if part.startswith(" ") else part.replace("\n", " ") for part in parts)
-
-
-def visible(text: str) -> str:
-    r"""The text with control characters, direction marks and stray bytes written out: no terminal acts on it.
-
-    >>> print(visible("a\x1b[2J\nb\u202e"))
-    a\x1b[2J\nb\u202e
-    """
-    text = os.fsencode(text).decode("utf-8", "backslashreplace") if _has_surrogates(text) else text
-    return "".join(sign.encode("unicode_escape").decode() if _acts(sign) else sign for sign in text)
-
-
-def _has_surrogates(text: str) -> bool:
-    return any("\ud800" <= sign <= "\udfff" for sign in text)
-
-
-def _acts(sign: str) -> bool:
-    return unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") or sign in _BIDI
-
-
-def file_cell(path: str) -> str:
-    """A path as a CSV cell that no spreadsheet takes for a formula; "./" leads to the same file.
-
-    >>> file_cell("=1+1.png"), file_cell("a.png")
-    ('./=1+1.png', 'a.png')
-    """
-    shown = visible(path)
-    return f"./{shown}" if _FORMULA.match(shown) else shown
-
-
-def cell(text: str) -> str:
-    """A text as a CSV cell that no spreadsheet takes for a formula: an apostrophe before it, as OWASP's ASVS has it.
-
-    A number stays one: it is no formula, and programs that read the file want it.
-
-    >>> cell("@SUM(A1)"), cell("-1"), cell("stop")
-    ("'@SUM(A1)", '-1', 'stop')
-    """
-    shown = visible(text)
-    return f"'{shown}" if _FORMULA.match(shown) and not _is_number(shown) else shown
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[+-]?\d+(\.\d+)?", text) is not None
 
 
 LOG_EVERY_S = 30.0

@@ -11,7 +11,6 @@ import json
 import os
 import stat
 import struct
-import sys
 import tempfile
 import time
 import warnings
@@ -30,26 +29,6 @@ LEFTOVER_AFTER_S = 86_400
 MAGIC = b"camri\x00\x00\x01"
 ALIGNMENT = 64
 _PREAMBLE = struct.Struct("<8sQ32s")
-
-
-def data_folder() -> Path:
-    """$CAMRI_DATA, or where this platform keeps users' data."""
-    return _user_folder("CAMRI_DATA", "XDG_DATA_HOME", ".local/share", "Library/Application Support", "data")
-
-
-def cache_folder() -> Path:
-    """$CAMRI_CACHE, or where this platform keeps caches."""
-    return _user_folder("CAMRI_CACHE", "XDG_CACHE_HOME", ".cache", "Library/Caches", "cache")
-
-
-def _user_folder(variable: str, xdg_variable: str, linux: str, macos: str, windows: str) -> Path:
-    if chosen := os.environ.get(variable):
-        return Path(chosen)
-    if sys.platform == "darwin":
-        return Path.home() / macos / "camri"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "camri" / windows
-    return Path(os.environ.get(xdg_variable) or Path.home() / linux) / "camri"
 
 
 def content_hash(files: Sequence[str], root: str, memory: Path | None, progress: Progress | None = None) -> str:

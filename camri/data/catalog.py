@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from camri.data import arrays, download, folder, listing, published, tables
-from camri.data.cache import cache_folder, content_hash, data_folder, read_cache, write_cache
+from camri.data.cache import content_hash, read_cache, write_cache
 from camri.data.dataset import DataSet, Split, assemble, hash_json
 from camri.data.decode import decode_parts, resize_arrays
 from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Source
 from camri.data.parallel import Progress
 from camri.data.splits import across_splits, copy_notes, count_copies, group_notes, make_test
 from camri.errors import InputError, closest
-from camri.files import scratch_folder
+from camri.files import cache_folder, data_folder, scratch_folder
 
 NAMES = ("digits", "mnist", "cifar10", "gtsrb", "awa2")
 CACHE_VERSION = 7  # raise it when the same files and options would decode to something else, or be refused

@@ -11,13 +11,11 @@ from camri.errors import InputError
 from camri.fitting.result import Figures, Handed, Interval, Step
 from camri.methods import BASELINE, Setting
 from camri.metrics import Array, Scores
-from camri.report.answer import is_sure
-from camri.report.tables import picked
 from camri.selection import ArmScores, Floor, Rule, Validation
 from camri.stats import compare, design_effect, wilson
 from camri.study.reader import RunReader
 from camri.study.store import open_run
-from camri.study.verdict import SEED, ColumnVerdict, correct_for_columns, judge_column
+from camri.study.verdict import SEED, ColumnVerdict, correct_for_columns, is_sure, judge_column, picked
 from camri.text import Noun
 
 MOST_PAID = 3

@@ -1,13 +1,11 @@
-"""The words and symbols of a page, explained on it: what a reader needs who has not read the docs.
-
-One self-contained page about a run: everything inline, no request leaves it.
-"""
+"""One self-contained page about a run: everything inline, no request leaves it."""
 
 import contextlib
+import hashlib
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
@@ -19,41 +17,44 @@ import vl_convert
 from markupsafe import Markup
 
 import camri
-from camri.data.cache import cache_folder, write_atomically
 from camri.errors import InputError
-from camri.files import replacing
+from camri.files import cache_folder, replacing
 from camri.methods import METHODS, title_of
-from camri.report import charts
-from camri.report.answer import answer
-from camri.report.charts import table_of_epochs
-from camri.report.equal_recall import table_of_alarms, table_of_gaps, table_of_trained
+from camri.report import tables
+from camri.report.answer import NOTE, answer
+from camri.report.charts import draw_changes, draw_gaps
 from camri.report.figures import draw
-from camri.report.results import FromRun
+from camri.report.results import FromRun, OnStep
 from camri.report.table import Table
-from camri.report.tables import calibration_table, paper_table, steps_table, table_of_angles, table_of_honest
 from camri.report.theme import PAGE, Figure, specification, style_of_methods
 from camri.study.reader import HARDWARE, VERSIONS, RunReader, list_environment
-from camri.study.verdict import ColumnVerdict
 from camri.text import Noun, duration, quoted
 
+PAGE_FILE = "report.html"
+NO_CHOICE = "no method was chosen on validation data"
+LISTED = 50  # of a list, such as the names of a table's columns
 WORDS = (
-    ("recall", "of the {many} of the important class, the share that is found; of several such classes the mean"),
-    ("accuracy", "of all {many}, the share that gets its right class"),
-    ("false alarm", "one of the {many} of no important class that is taken for one"),
-    ("precision", "of the {many} that are taken for the important class, the share that is of it"),
-    ("point", "one of a hundred: from 0.70 to 0.71 is one point"),
-    ("hits / n", "important {many} that were found, of how many; summed over trials, which see the same {many}"),
-    ("trial, seed", "a trial is one trained model; its seed is the number that its random draws start from"),
+    ("recall", "share of the important class’s {many} that are found; with several important classes, the mean"),
+    ("accuracy", "share of all {many} that are classified correctly"),
+    ("false alarm", "one of the {many} of no important class that is predicted as one"),
+    ("precision", "share of the {many} predicted as the important class that belong to it"),
+    ("point", "percentage point: from 0.70 to 0.71 is one point"),
+    ("hits / n", "important {many} found, of how many; summed over trials, which see the same {many}"),
+    ("trial, seed", "a trial is one trained model; its seed starts its random draws"),
     (
         "setting",
-        "a method with values for its knobs, such as a margin of 4π/64 and a scale of 8; with commas, one a class",
+        "a method with values of its knobs, such as a margin of 4π/64 and a scale of 8; with commas, per class",
     ),
     ("shift", "a constant added to the important class’s score before the largest score wins; it needs no training"),
-    ("validation, test", "{many} that choices are made on, and {many} that judge them: no choice has seen these"),
-    ("[low, high]", "a 95 % interval: 95 of 100 such intervals hold the true value. With 0 in it, it may be chance"),
-    ("±", "one standard deviation between trials: what another training may do"),
-    ("p (Holm)", "how often chance alone would show as much, corrected for how many were looked at; below 0.05 counts"),
+    ("validation, test", "{many} that choices are made on, and {many} that judge them and that no choice has seen"),
+    (
+        "[low, high]",
+        "95 % confidence interval: 95 of 100 such intervals contain the true value; 0 inside: may be chance",
+    ),
+    ("±", "one standard deviation between trials"),
+    ("p (Holm)", "probability of such a difference by chance, corrected for multiple comparisons; below 0.05 counts"),
     ("CE, ce", "cross-entropy, the usual training that treats every class alike: the baseline"),
+    ("CE + shift", "cross-entropy with the best shift at its own accuracy: what can be had without training"),
 )
 
 
@@ -74,20 +75,9 @@ def explain(methods: Iterable[str], noun: Noun) -> list[tuple[str, str]]:
     return [*general, *((f"{title_of(name)} ({name})", text) for name, text in explained.items())]
 
 
-PAGE_FILE = "report.html"
-LISTED = 50  # of a list, such as the names of a table's columns
-NO_METHOD = (
-    "Not shown: no setting but cross-entropy was picked on validation data, or there were none to pick on, so no "
-    "method took anything from other classes."
-)
-NO_GAPS = "Not shown: no method has trials of the seeds that cross-entropy has."
-NO_EPOCHS = "Not shown: no trial noted its epochs."
-ONE_PENALTY = "Not shown: neither WCE nor CAMRI was trained with two penalties."
-
-
 @dataclass(frozen=True, eq=False)
 class Section:
-    """A heading with a figure, tables, or a sentence that says why there is none."""
+    """A heading with a figure and tables. `text` says why it is empty, where it is."""
 
     name: str
     label: str
@@ -96,24 +86,34 @@ class Section:
     tables: tuple[Table, ...] = ()
     text: str = ""
 
-    def specifications(self) -> list[dict[str, Any]]:
-        return [] if self.figure is None else [specification(panel, PAGE) for panel in self.figure.panels]
+    @property
+    def is_empty(self) -> bool:
+        return self.figure is None and not self.tables
 
 
-def write_page(
-    folder: str | Path, out: str | Path | None = None, *, on_step: Callable[[str, float], None] | None = None
-) -> Path:
-    """The path of the page written about a run: report.html in its folder unless told. Never half a page."""
+def write_page(folder: str | Path, out: str | Path | None = None, *, on_step: OnStep | None = None) -> Path:
+    """Write the page about a run and return its path; by default report.html in the run's folder."""
     with RunReader(folder, on_step) as reading:
         text = render(reading)
     return put(text, Path(out) if out is not None else reading.run.path.with_name(PAGE_FILE))
 
 
 def put(text: str, path: Path) -> Path:
-    """The path, with the text in it: whole or not at all."""
+    """Write the text, whole or not at all, and return the path."""
     with replacing(path, "; choose another file with --out") as part:
         part.write_text(text, encoding="utf-8")
     return path
+
+
+def is_fit(reading: RunReader) -> bool:
+    """Whether the run belongs to a fit, whose answer says how it ended."""
+    return reading.run.note(NOTE) is not None
+
+
+def is_stopped(reading: RunReader) -> bool:
+    """Whether planned trials of a study are missing and nothing trains them."""
+    progress = reading.progress()
+    return not (is_fit(reading) or progress.is_running or progress.is_finished or progress.total is None)
 
 
 def render(reading: RunReader) -> str:
@@ -125,9 +125,11 @@ def render(reading: RunReader) -> str:
         "page.html.j2",
         found,
         title=f"{reading.name}: {', '.join(quoted(column.title) for column in reading.columns) or 'important classes'}",
-        answer=answer(reading, source.verdicts),
+        answer=answer(reading, source.verdicts, source.records("gaps")),
         cautions=reading.cautions(),
         progress=reading.progress(),
+        is_stopped=is_stopped(reading),
+        is_fit=is_fit(reading),
         failed=reading.failed,
         num_outcomes=len(reading.rows),
         words=explain(reading.methods(), reading.noun),
@@ -146,11 +148,14 @@ def fill(template: str, found: Sequence[Section], **values: Any) -> str:
         lstrip_blocks=True,
     )
     charts_by_id = {
-        f"{section.name}-{place}": one for section in found for place, one in enumerate(section.specifications())
+        f"{section.name}-{place}": specification(panel, PAGE)
+        for section in found
+        for place, panel in enumerate(section.figure.panels if section.figure else ())
     }
     return environment.get_template(template).render(
         **values,
-        sections=found,
+        sections=[section for section in found if not section.is_empty],
+        left_out=[section for section in found if section.is_empty],
         version=camri.__version__,
         # "<" never stands in the JSON, so nothing in it can end the script element.
         charts=Markup(json.dumps(charts_by_id).replace("<", "\\u003c")),
@@ -161,81 +166,55 @@ def fill(template: str, found: Sequence[Section], **values: Any) -> str:
 
 
 def sections(source: FromRun) -> list[Section]:
-    """What the page shows, in its order; a part that cannot be drawn says why."""
-    reading, verdicts = source.reading, source.verdicts
-    gaps = cache(lambda: source.records("gaps"))
-    made: list[tuple[str, str, Callable[[], Section]]] = [
-        ("curve", "Curve", lambda: _curve(source, gaps())),
-        ("equal-recall", "Equal recall", lambda: _equal_recall(gaps())),
-        ("table", "Table", lambda: _tables(source)),
-        ("penalty", "Penalty", lambda: _of_records(source, "penalty", why_not=ONE_PENALTY)),
-        ("confusion", "Confusion", lambda: _of_records(source, "confusion")),
-        ("who-paid", "Who paid", lambda: _drawn(charts.who_paid(reading, verdicts, PAGE), NO_METHOD)),
-        ("calibration", "Calibration", lambda: _calibration(verdicts)),
-        ("angles", "Angles", lambda: _angles(source)),
-        ("training", "Training", lambda: _training(source)),
-        ("cost", "Cost", lambda: _drawn(charts.cost(reading, PAGE))),
-    ]
-    steps = steps_table(reading)
-    if steps is not None:
-        made.insert(0, ("steps", "Steps", lambda: Section("", "", "What each step gave", tables=(steps,))))
+    """What the page shows, in its order; empty ones say why. A fit's page has no tables and figures of the paper."""
+    reading, verdicts, records = source.reading, source.verdicts, source.records
     if not any(one.settings for one in verdicts):
         return []
+    gaps = records("gaps")
+    at_equal_recall = [tables.table_of_gaps(gaps), tables.table_of_alarms(gaps)] if gaps else []
+    # Name, label, why it may be empty, and what makes its title, figure and tables.
+    parts: list[tuple[str, str, str, Callable[[], tuple[Any, ...]]]] = [
+        ("curve", "Curve", "", lambda: (None, draw("curves", source, PAGE), gaps and tables.table_of_trained(gaps))),
+        ("changes", "Classes", NO_CHOICE, lambda: (None, draw_changes(reading, verdicts, PAGE))),
+        (
+            "equal-recall",
+            "Equal recall",
+            "no method has trials with cross-entropy’s seeds",
+            lambda: ("At equal recall", draw_gaps(gaps, PAGE), *at_equal_recall),
+        ),
+        ("table", "Table", NO_CHOICE, lambda: ("Every method and its controls", None, *_tables(source))),
+        ("confusion", "Confusion", "", lambda: (None, draw("confusion", source, PAGE))),
+        ("calibration", "Calibration", NO_CHOICE, lambda: ("Calibration", None, tables.calibration_table(verdicts))),
+        (
+            "training",
+            "Training",
+            "",
+            lambda: (None, draw("training", source, PAGE), tables.table_of_epochs(records("training"))),
+        ),
+    ]
+    if is_fit(reading):
+        parts.insert(0, ("steps", "Steps", "", lambda: ("What each step gave", None, tables.steps_table(reading))))
+    else:
+        parts += [
+            ("penalty", "Penalty", "", lambda: (None, draw("penalty", source, PAGE))),
+            ("angles", "Angles", "", lambda: ("Angles", None, tables.table_of_angles(records("angles")))),
+        ]
     found = []
-    for name, label, make in made:
+    for name, label, why_empty, make in parts:
         try:
-            section = make()
+            title, figure, *own = make()
         except InputError as error:
-            section = Section(name, label, label, text=f"Not shown: {error}.")
-        found.append(replace(section, name=name, label=label, title=section.title or label))
+            title, figure, own, why_empty = label, None, [], str(error)
+        title = title or (label if figure is None else figure.title)
+        found.append(Section(name, label, title, figure, tuple(table for table in own if table), why_empty))
     return found
 
 
-def _drawn(figure: Figure | None, why_not: str = "") -> Section:
-    if figure is None:
-        return Section("", "", "", text=why_not)
-    return Section("", "", figure.title, figure)
-
-
-def _of_records(source: FromRun, part: str, why_not: str = "") -> Section:
-    return _drawn(draw(part, source.records(part), PAGE), why_not)
-
-
-def _curve(source: FromRun, gaps: Sequence[Mapping[str, Any]]) -> Section:
-    return replace(_of_records(source, "curves"), tables=(table_of_trained(gaps),) if gaps else ())
-
-
-def _equal_recall(gaps: Sequence[Mapping[str, Any]]) -> Section:
-    made = (table_of_gaps(gaps), table_of_alarms(gaps)) if gaps else ()
-    tables = tuple(table for table in made if table is not None)
-    return replace(_drawn(draw("gaps", gaps, PAGE), NO_GAPS), tables=tables)
-
-
-def _tables(source: FromRun) -> Section:
-    honest, paper = source.records("honest"), paper_table([source.records("paper")])
-    why_not = (
-        "No method but cross-entropy has ended yet, so there is nothing to choose."
-        if source.reading.has_validation
-        else "The study held out no validation data, so there is no honest choice to show."
-    )
-    shown = (table_of_honest(honest), paper) if honest else (paper,)
-    return Section("", "", "The table: every method and its controls", tables=shown, text="" if honest else why_not)
-
-
-def _calibration(verdicts: Sequence[ColumnVerdict]) -> Section:
-    table = calibration_table(verdicts)
-    text = "" if table else "Nothing was chosen on validation data, so there is nothing to compare."
-    return Section("", "", "Calibration: can its probabilities be used?", tables=(table,) if table else (), text=text)
-
-
-def _angles(source: FromRun) -> Section:
-    section = _drawn(charts.angle_strips(source.reading, source.verdicts, PAGE))
-    return replace(section, tables=(table_of_angles(source.records("angles")),))
-
-
-def _training(source: FromRun) -> Section:
-    section, table = _of_records(source, "training", NO_EPOCHS), table_of_epochs(source.records("training"))
-    return replace(section, tables=(table,) if table else ())
+def _tables(source: FromRun) -> list[Table]:
+    """The honest table, where there was a choice, and on a study's page the paper's."""
+    honest = source.records("honest")
+    shown = [tables.table_of_honest(honest)] if honest else []
+    return shown if is_fit(source.reading) else [*shown, tables.paper_table([source.records("paper")])]
 
 
 def facts(reading: RunReader) -> list[tuple[str, str]]:
@@ -264,10 +243,10 @@ def facts(reading: RunReader) -> list[tuple[str, str]]:
     if command := run.note("command"):
         found.append(("to repeat it", command))
     else:  # exact however the study was narrowed, which a recipe's name would not be
-        is_done = reading.progress().is_finished
-        again = "runs/again" if is_done else shlex.quote(str(reading.folder))
-        found.append(("to repeat it" if is_done else "to go on with it", f"camri study run study.json --out {again}"))
-        found.append(("where study.json is", "the study’s JSON at the foot of this page"))
+        stopped = is_stopped(reading)
+        folder = shlex.quote(str(reading.folder)) if stopped else "runs/again"
+        found.append(("to resume it" if stopped else "to repeat it", f"camri study run study.json --out {folder}"))
+        found.append(("study.json", "the study’s JSON at the bottom of this page"))
     found.append(("this page", f"camri report {shlex.quote(str(reading.folder))}"))
     return found
 
@@ -302,12 +281,19 @@ def _asset(name: str) -> Markup:
 
 @cache
 def _bundle() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed as one script. It is kept: to make it takes 2 s, of 3 that a small page takes."""
+    """Vega, Vega-Lite and Vega-Embed as one script. It is kept with its hash: making it takes 2 s of a page's 3."""
     kept = cache_folder() / f"vega-{version('vl-convert-python')}.js"
-    try:
-        text = kept.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        text = vl_convert.javascript_bundle()  # type: ignore[call-arg]
-        with contextlib.suppress(OSError):
-            write_atomically(kept, lambda stream: stream.write(text.encode()))
+    with contextlib.suppress(OSError, ValueError):
+        digest, text = kept.read_text(encoding="utf-8").split("\n", 1)
+        if digest == f"//{hashlib.sha256(text.encode()).hexdigest()}":
+            return _script(text)
+    text = vl_convert.javascript_bundle()  # type: ignore[call-arg]
+    with contextlib.suppress(OSError, InputError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(kept) as part:
+            part.write_text(f"//{hashlib.sha256(text.encode()).hexdigest()}\n{text}", encoding="utf-8", newline="\n")
+    return _script(text)
+
+
+def _script(text: str) -> Markup:
     return Markup(text.replace("</script", "<\\/script"))

@@ -1,25 +1,20 @@
-"""Where the numbers of tables and figures come from: an open run, or the results folder that was written of one.
+"""The records of a run, or of a results folder: a run's numbers as small plain files, without its store.
 
-A run's numbers as a small folder of plain files: what its tables and figures are made of, without the store.
-
-    verdict.json   facts of the run, its answer, the records of Table I, as the paper counts and honest, and of
-                   the curves compared
+    verdict.json   facts of the run, its answer, and the records of the tables at the top of its page
     angles.json    the records of Table II
     curves.json    the recall–accuracy curves
-    figures.json   what Fig. 3, 5 and 6 and the figure of training draw, those of them that the run has
+    figures.json   the records of Fig. 3, 5 and 6 and of training, where the run has them
     study.json     the study, to run it again; study-2.json … where several were run into the folder
     outcomes.csv   a row for each outcome and split
 
-The same store gives the same bytes. A number that is not one is null; no file names a place on the machine.
+The same store gives the same bytes. A number that is not one is null; no file has a path of the machine.
 """
 
 import contextlib
-import csv
-import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,60 +24,43 @@ import numpy as np
 from camri.errors import InputError, blame
 from camri.files import cannot_write, replacing
 from camri.report.answer import answer
-from camri.report.equal_recall import gap_records
-from camri.report.tables import angle_records, honest_records, paper_records
+from camri.report.records import MAKERS
 from camri.study.export import tidy
 from camri.study.reader import RunReader
-from camri.study.store import STORE_FILE, ColumnFacts
+from camri.study.store import STORE_FILE
 from camri.study.verdict import ColumnVerdict, judge_columns
+from camri.text import csv_text
 
 VERSION = 2
 VERDICT = "verdict.json"
 IN_VERDICT = ("paper", "honest", "gaps")
-FIGURES = ("confusion", "penalty", "training", "circle")  # in figures.json
-Maker = Callable[[RunReader, Sequence[ColumnVerdict]], Any]
+IN_FIGURES = ("confusion", "penalty", "training", "circle")
+MOST_BYTES = 2_000_000
+OnStep = Callable[[str, float], None]
 
 
 class Source(Protocol):
     """Where records come from: an open run, or a results folder."""
 
     def records(self, part: str) -> Any:
-        """paper, honest, gaps, angles, curves or one of FIGURES; InputError where there are none."""
+        """The records of a part of `records.MAKERS`; InputError where there are none."""
 
 
 @dataclass(frozen=True, eq=False)
 class FromRun:
-    """The records of an open run."""
+    """The records of an open run, each part made once."""
 
     reading: RunReader
+    _made: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def verdicts(self) -> list[ColumnVerdict]:
         return judge_columns(self.reading)
 
     def records(self, part: str) -> Any:
-        return plain(self._find(part)(self.reading, self.verdicts))
-
-    @staticmethod
-    def _find(part: str) -> Maker:
-        tables: dict[str, Maker] = {
-            "paper": paper_records,
-            "honest": honest_records,
-            "gaps": gap_records,
-            "angles": angle_records,
-        }
-        if part in tables:
-            return tables[part]
-        from camri.report import charts, figures  # these need altair
-
-        drawn: dict[str, Maker] = {
-            "curves": charts.trace_curves,
-            "confusion": figures.count_confusion,
-            "penalty": lambda reading, verdicts: figures.measure_penalty(verdicts),
-            "training": charts.follow_training,
-            "circle": lambda reading, verdicts: figures.find_circle(reading),
-        }
-        return drawn[part]
+        if part not in self._made:
+            self._made[part] = plain(MAKERS[part](self.reading, self.verdicts))
+        return self._made[part]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +77,23 @@ class Results:
     def records(self, part: str) -> Any:
         if part in IN_VERDICT:
             return self.verdict[part]
-        found = _read(self.folder / ("figures.json" if part in FIGURES else f"{part}.json"))
-        if part in FIGURES:
-            found = found.get(part)
+        if part in IN_FIGURES:
+            found = _read(self.folder / "figures.json").get(part)
+        else:
+            found = _read(self.folder / f"{part}.json")
         if not found:
-            raise InputError(f"{self.folder} has no {part}: the run had nothing to draw it of")
+            raise InputError(f"{self.folder} has no {part}: the run had no data for it")
         return found
+
+
+@contextlib.contextmanager
+def open_source(folder: str | Path, on_step: OnStep | None = None) -> Iterator[Source]:
+    """The records of a run's folder or of a results folder."""
+    if is_results(Path(folder)):
+        yield open_results(folder)
+    else:
+        with RunReader(folder, on_step) as reading:
+            yield FromRun(reading)
 
 
 def is_results(folder: Path) -> bool:
@@ -115,9 +104,9 @@ def is_results(folder: Path) -> bool:
 def open_results(folder: str | Path) -> Results:
     """The results in a folder."""
     verdict = _read(Path(folder) / VERDICT)
-    if not isinstance(verdict, dict) or verdict.get("version") != VERSION:
-        told = verdict.get("version") if isinstance(verdict, dict) else None
-        raise InputError(f"{folder}/{VERDICT} is of version {told}, and this camri reads {VERSION}; write it again")
+    version = verdict.get("version") if isinstance(verdict, dict) else None
+    if version != VERSION:
+        raise InputError(f"{folder}/{VERDICT} is of version {version}, and this camri reads {VERSION}; write it again")
     return Results(Path(folder), verdict)
 
 
@@ -131,7 +120,7 @@ def _read(path: Path) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON holds it: lists, plain numbers, null for what is not one."""
+    """The value as JSON holds it: lists, plain numbers, None for nan and infinity."""
     if isinstance(value, Mapping):
         return {str(name): plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -141,21 +130,18 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-MOST_BYTES = 2_000_000
-
-
 def write_results(
     run: str | Path,
     out: str | Path,
     *,
     commit: str | None = None,
     screening: str | Path | None = None,
-    on_step: Callable[[str, float], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> Path:
-    """The folder written. Earlier results in it are replaced, other files in it are left alone.
+    """Write a run's results and return their folder. Earlier results are replaced, other files left alone.
 
     `commit` is that of the code that trained, where the outcomes do not name it. `screening` is the run that the
-    settings were chosen from, if there was one: it is noted from how many settings, with how many trials.
+    settings were chosen from: the number of its settings and trials is noted.
     """
     folder = Path(out)
     with RunReader(run, on_step) as reading:
@@ -163,7 +149,7 @@ def write_results(
     taken = [name for name in files if (folder / name).exists() and not is_results(folder)]
     if taken or (folder / STORE_FILE).exists() or (folder.exists() and not folder.is_dir()):
         raise InputError(
-            f"{folder} holds {taken[0] if taken else 'something'} that is not of results; choose another with --results"
+            f"{folder} holds {taken[0] if taken else 'files'} that are not results; choose another with --results"
         )
     remedy = "; choose another with --results"
     try:
@@ -189,11 +175,11 @@ def _files(reading: RunReader, commit: str | None, screening: str | Path | None)
         except InputError:  # a run of Fig. 6 has no cross-entropy, other runs no features
             return []
 
-    told = answer(reading, source.verdicts)
+    said = answer(reading, source.verdicts, found("gaps"))
     verdict = {
         **_facts(reading, commit),
         "screening": None if screening is None else _screening(reading, screening),
-        "answer": {name: getattr(told, name) for name in ("kind", "sentence", "details")},
+        "answer": {name: getattr(said, name) for name in ("kind", "sentence", "details")},
         **{part: found(part) for part in IN_VERDICT},
     }
     reading.begin("collecting curves and figures")
@@ -202,7 +188,7 @@ def _files(reading: RunReader, commit: str | None, screening: str | Path | None)
         VERDICT: _json(verdict, indent=1),
         "angles.json": _json(found("angles"), indent=1),
         "curves.json": _json(found("curves")),
-        "figures.json": _json({part: found(part) for part in FIGURES}),
+        "figures.json": _json({part: found(part) for part in IN_FIGURES}),
         **{name: _json(one, indent=1) for name, one in studies.items()},
         "outcomes.csv": _outcomes(reading),
     }
@@ -226,7 +212,10 @@ def _facts(reading: RunReader, commit: str | None) -> dict[str, Any]:
         "fingerprint": run.fingerprint,
         "images": run.data["rows"],
         "num_classes": len(reading.classes),
-        "columns": [_column(one) for one in reading.columns],
+        "columns": [
+            {"important": one.title, "indices": list(one.indices), "strengths": list(one.strengths)}
+            for one in reading.columns
+        ],
         "training": run.training,
         "seeds": sorted({row.seed for row in done}),
         "trials": {"done": progress.done, "failed": progress.failed, "planned": progress.total},
@@ -238,21 +227,14 @@ def _facts(reading: RunReader, commit: str | None) -> dict[str, Any]:
 
 
 def _altered(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes the data other than they come: classes thinned in training, images of another size or cropped."""
-    options = provenance.get("options", {})
-    told = {
-        "thinned": provenance.get("thinned", {}).get("parts"),
-        **{name: options.get(name) for name in ("size", "roi")},
-    }
-    return {name: value for name, value in told.items() if value}
-
-
-def _column(one: ColumnFacts) -> dict[str, Any]:
-    return {"important": one.title, "indices": list(one.indices), "strengths": list(one.strengths)}
+    """What was changed in the data: classes thinned in training, images of another size or cropped."""
+    thinned, options = provenance.get("thinned", {}).get("parts"), provenance.get("options", {})
+    changes = {"thinned": thinned, "size": options.get("size"), "roi": options.get("roi")}
+    return {name: value for name, value in changes.items() if value}
 
 
 def _screening(reading: RunReader, folder: str | Path) -> dict[str, Any]:
-    """How the settings were found: the screening's trials, and how many settings each method had in each column."""
+    """The screening's trials, and how many settings each method had in each column."""
     with blame("screening"), RunReader(folder) as screened:
         if screened.run.fingerprint != reading.run.fingerprint:
             raise InputError(
@@ -286,20 +268,14 @@ def _is_part(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _outcomes(reading: RunReader) -> bytes:
-    """The tidy table with six decimals; of many classes and trials the important classes' recalls alone."""
+    """The tidy table with six decimals; where it is too large, with the recalls of the important classes only."""
     names, rows = tidy(reading.run)
     rows = [{name: _rounded(row[name]) for name in names} for row in rows]
+    data = csv_text(names, rows).encode()
+    if len(data) <= MOST_BYTES:
+        return data
     important = {f"recall:{name}" for column in reading.columns for name in column.names}
-    fewer = [name for name in names if not name.startswith("recall:") or name in important]
-    for kept in (names, fewer):
-        file = io.StringIO()
-        writer = csv.DictWriter(file, kept, lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-        data = file.getvalue().encode()
-        if len(data) <= MOST_BYTES:
-            break
-    return data
+    return csv_text([name for name in names if not name.startswith("recall:") or name in important], rows).encode()
 
 
 def _rounded(value: Any) -> Any:
@@ -307,7 +283,7 @@ def _rounded(value: Any) -> Any:
 
 
 def without_places(text: str) -> str:
-    """A text in which paths from the root are cut to their last part.
+    """A text with absolute paths cut to their last part.
 
     >>> without_places("cannot read /home/me/data/cat.png: 3/4 of it is missing")
     'cannot read cat.png: 3/4 of it is missing'

@@ -1,24 +1,21 @@
-"""Numbers as tables and sentences show them: means with their spread, differences with their intervals, p.
+"""A table as a value, how it shows numbers, and its text: Markdown, LaTeX, CSV or a terminal. HTML is the page's."""
 
-A small table value, and the ways to write it: Markdown, LaTeX, CSV, a terminal. HTML is the page's template.
-"""
-
-import csv
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from camri.errors import InputError, closest
-from camri.stats import Difference
+from camri.study.verdict import LEAST_SEEDS
+from camri.text import csv_text
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-ENDS = ("", "_low", "_high")  # of a difference in a record
 Record = Mapping[str, Any]  # what JSON can hold
+BLANK = "–"
+FORMATS = ("md", "latex", "csv")
 
 
 def spread(record: Record, name: str) -> str:
@@ -32,7 +29,7 @@ def spread(record: Record, name: str) -> str:
 
 
 def points(value: float, decimals: int = 1) -> str:
-    """A difference in points of a hundred, with its sign.
+    """A difference in percentage points, with its sign.
 
     >>> points(0.0312), points(-0.004), points(0.0), points(-0.00004, decimals=2)
     ('+3.1', '−0.4', '0.0', '0.00')
@@ -42,50 +39,44 @@ def points(value: float, decimals: int = 1) -> str:
 
 
 def percent(share: float) -> str:
-    """A small share, such as that of false alarms, in a hundred with two decimals.
+    """A small share, such as that of false alarms, in percent with two decimals.
 
-    >>> in_a_hundred(0.0124), in_a_hundred(0.0)
+    >>> percent(0.0124), percent(0.0)
     ('1.24', '0.00')
     """
     return f"{100 * share:.2f}"
 
 
-def interval(found: Difference) -> str:
-    """A difference in points with its 95 % interval."""
-    return span(found.estimate, found.low, found.high)
+def span(estimate: float, low: float | None, high: float | None, decimals: int = 1) -> str:
+    """A difference in percentage points with its interval, if it has one.
 
-
-def span(estimate: float, low: float, high: float, decimals: int = 1) -> str:
+    >>> span(0.012, -0.004, 0.028), span(0.012, None, None)
+    ('+1.2 [−0.4, +2.8]', '+1.2')
     """
-    >>> span(0.012, -0.004, 0.028)
-    '+1.2 [−0.4, +2.8]'
-    """
-    shown, lower, upper = (points(value, decimals) for value in (estimate, low, high))
-    return f"{shown} [{lower}, {upper}]"
-
-
-def p_value(p: float | None) -> str:
-    """
-    >>> p_value(0.0004), p_value(0.21), p_value(float("nan")), p_value(None)
-    ('< 0.001', '0.21', '–', '–')
-    """
-    return BLANK if p is None or np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
-
-
-def ends_of(name: str, found: Difference | None) -> dict[str, float | None]:
-    """A difference as a record has it; `interval_of` shows it."""
-    values = (None,) * 3 if found is None else (found.estimate, found.low, found.high)
-    return {f"{name}{end}": value for end, value in zip(ENDS, values, strict=True)}
+    shown = points(estimate, decimals)
+    return shown if low is None or high is None else f"{shown} [{points(low, decimals)}, {points(high, decimals)}]"
 
 
 def interval_of(record: Record, name: str, decimals: int = 1) -> str:
-    """A record's difference in points with its 95 % interval."""
-    estimate, low, high = (record[f"{name}{end}"] for end in ENDS)
-    return BLANK if estimate is None else span(estimate, low, high, decimals)
+    """A record's difference in percentage points; its 95 % interval needs at least three trials.
+
+    >>> found = {"gain": 0.0005, "gain_low": -0.0028, "gain_high": 0.00004}
+    >>> interval_of({**found, "num_trials": 3}, "gain", decimals=2), interval_of({**found, "num_trials": 2}, "gain")
+    ('+0.05 [−0.28, 0.00]', '+0.1')
+    """
+    if record[name] is None:
+        return BLANK
+    if record["num_trials"] < LEAST_SEEDS:
+        return points(record[name], decimals)
+    return span(record[name], record[f"{name}_low"], record[f"{name}_high"], decimals)
 
 
-BLANK = "–"
-FORMATS = ("md", "latex", "csv")
+def p_value(p: float | None, num_seeds: int = LEAST_SEEDS) -> str:
+    """
+    >>> p_value(0.0004), p_value(0.21), p_value(float("nan")), p_value(None), p_value(0.02, num_seeds=2)
+    ('< 0.001', '0.21', '–', '–', '–')
+    """
+    return BLANK if p is None or np.isnan(p) or num_seeds < LEAST_SEEDS else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
 @dataclass(frozen=True)
@@ -96,57 +87,71 @@ class Cell:
     bold: bool = False
 
 
+Row = tuple[Cell, ...]
+
+
 @dataclass(frozen=True)
 class Table:
     """A caption, notes, a header, and groups of rows; `records` are its numbers, one mapping a line of CSV.
 
-    `spans` stand above the header: (text, number of columns) from the second column on; none where it is empty.
+    `spans` stand above the header: (text, number of columns) from the second column on.
     `titles` stand above the groups, one each, or there are none. `words` are columns, by their header, that hold words
     and not numbers: a page may break their lines.
     """
 
     caption: str
     header: tuple[str, ...]
-    groups: tuple[tuple[tuple[Cell, ...], ...], ...]
-    records: tuple[Mapping[str, Any], ...]
+    groups: tuple[tuple[Row, ...], ...]
+    records: tuple[Record, ...]
     notes: tuple[str, ...] = ()
     spans: tuple[tuple[str, int], ...] = ()
     titles: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
 
-    def titled(self) -> list[tuple[str, tuple[tuple[Cell, ...], ...]]]:
+    def titled(self) -> list[tuple[str, tuple[Row, ...]]]:
         """Groups with their titles, "" where they have none."""
         return list(zip(self.titles or ("",) * len(self.groups), self.groups, strict=True))
 
     @property
-    def rows(self) -> list[tuple[Cell, ...]]:
+    def rows(self) -> list[Row]:
         return [row for group in self.groups for row in group]
 
 
-def cells(*texts: str) -> tuple[Cell, ...]:
+def cells(*texts: str) -> Row:
     return tuple(Cell(text) for text in texts)
 
 
-def table_by_column(
-    records: Sequence[Mapping[str, Any]],
+def tabulate(
+    records: Iterable[Any],
     caption: str,
-    header: tuple[str, ...],
-    row: Callable[[Mapping[str, Any]], tuple[Cell, ...]],
-    note: str,
+    columns: Mapping[str, Callable[[Any], str | Cell]],
+    *notes: str,
+    words: Sequence[str] = (),
 ) -> Table:
-    """A table with a row for each record, the records of a column of important classes in one group.
+    """A table with a row for each record; `columns`: header -> what it shows of a record.
 
-    The second of its columns is the setting's, in words.
+    Records with a `column` of important classes stand in groups, one for each column.
+
+    >>> table = tabulate([{"recall": 0.5}], "T", {"recall": lambda one: f"{one['recall']:.2f}"})
+    >>> table.header, table.rows
+    (('recall',), [(Cell(text='0.50', bold=False),)])
     """
-    columns = {one["column"]: one["important"] for one in records}
+    groups: dict[Any, list[Row]] = {}
+    records, titles = tuple(records), {}
+    for one in records:
+        shown = (make(one) for make in columns.values())
+        column = one["column"] if isinstance(one, Mapping) and "column" in one else None
+        groups.setdefault(column, []).append(tuple(c if isinstance(c, Cell) else Cell(c) for c in shown))
+        if column is not None:
+            titles[column] = f"important: {one['important']}"
     return Table(
-        caption=caption,
-        header=header,
-        groups=tuple(tuple(row(one) for one in records if one["column"] == number) for number in columns),
-        titles=tuple(f"important: {title}" for title in columns.values()),
-        words=(header[1],),
-        records=tuple(records),
-        notes=(note,),
+        caption,
+        tuple(columns),
+        tuple(map(tuple, groups.values())),
+        records,
+        notes,
+        titles=tuple(titles.values()),
+        words=tuple(words),
     )
 
 
@@ -158,16 +163,7 @@ def write(table: Table, form: str) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """A pipe table under its caption.
-
-    >>> print(to_markdown(Table("T", ("a|b", "x"), ((cells("c", "1"),),), ())))
-    **T**
-    <BLANKLINE>
-    | a\\|b | x |
-    |---|---|
-    | c | 1 |
-    <BLANKLINE>
-    """
+    """A pipe table under its caption."""
     lines = [f"**{_markdown(table.caption)}**", ""]
     if table.spans:
         above = [table.header[0]] + [text for text, width in table.spans for text in [text] + [""] * (width - 1)]
@@ -209,21 +205,7 @@ def _latex(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A booktabs table, groups of rows apart by a rule.
-
-    >>> print(to_latex(Table("T", ("a_b", "x"), ((cells("c", "1±2"),),), ())))
-    \\begin{table}
-    \\caption{T}
-    \\begin{tabular}{lr}
-    \\toprule
-    a\\_b & x \\\\
-    \\midrule
-    c & 1$\\pm$2 \\\\
-    \\bottomrule
-    \\end{tabular}
-    \\end{table}
-    <BLANKLINE>
-    """
+    """A booktabs table, with a rule between groups of rows."""
     lines = [r"\begin{table}", rf"\caption{{{_latex(' '.join([table.caption, *table.notes]))}}}"]
     lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}", r"\toprule"]
     if table.spans:
@@ -242,7 +224,9 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """The numbers behind the table in full precision, one line a record; empty where there is none.
+    """The numbers behind the table in full precision, one line a record; blank where there is none.
+
+    A text that a spreadsheet would take for a formula has an apostrophe before it.
 
     >>> records = ({"method": "ce", "recall": 0.5}, {"method": "wce", "recall": None})
     >>> print(to_csv(Table("T", ("a",), (), records)), end="")
@@ -250,12 +234,7 @@ def to_csv(table: Table) -> str:
     ce,0.5
     wce,
     """
-    file = io.StringIO()
-    names = list(dict.fromkeys(name for record in table.records for name in record))
-    writer = csv.DictWriter(file, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table.records)
-    return file.getvalue()
+    return csv_text(list(dict.fromkeys(name for record in table.records for name in record)), table.records)
 
 
 def to_terminal(table: Table) -> "RichTable":
@@ -266,7 +245,7 @@ def to_terminal(table: Table) -> "RichTable":
     caption = Text("\n".join(table.notes), style="dim") if table.notes else None
     shown = RichTable(title=Text(table.caption), caption=caption, caption_justify="left")
     for place, text in enumerate(table.header):
-        # A number that does not fit goes on in the next line: cut, it would be another number.
+        # A number that does not fit is folded to the next line: cut, it would be another number.
         shown.add_column(Text(text), justify="left" if place == 0 else "right", overflow="fold")
     for title, group in table.titled():
         if title:

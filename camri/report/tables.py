@@ -1,397 +1,285 @@
-"""How far confidence is from being right, before and after a shift: a table from the judged arms.
-
-Table II: how narrow the classes are, as the sd of the angle between features and their class's weight vector.
-
-What each step of `camri fit` gave, apart: better training, the shift, the method. Read from the run's notes.
-
-The paper's Table I from a run, and beside it its honest version: chosen on validation data, with controls.
-
-Each is made in two steps: a run -> records (plain numbers, which `results` also keeps) -> the table.
-"""
+"""Records -> tables: the paper's Tables I and II, and what a run says beyond them."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from camri.errors import InputError
 from camri.methods import in_order, title_of
-from camri.report.table import (
-    BLANK,
-    Cell,
-    Record,
-    Table,
-    cells,
-    ends_of,
-    interval_of,
-    p_value,
-    percent,
-    points,
-    span,
-    spread,
-    table_by_column,
-)
-from camri.selection import OPTIMISTIC, Measured, PaperChoice, mark_best
-from camri.stats import Difference, summarise
-from camri.study.reader import RunReader, SettingResults, measure
-from camri.study.verdict import ColumnVerdict, Judged, correct_several, gain_over_shifted
+from camri.report.records import about
+from camri.report.table import BLANK, Cell, Record, Table, interval_of, p_value, percent, points, span, spread, tabulate
+from camri.selection import OPTIMISTIC
+from camri.study.reader import RunReader
+from camri.study.verdict import ColumnVerdict, is_significant
 
-ARMS = {"baseline": "cross-entropy", "baseline shifted": "cross-entropy, shifted", "chosen": "chosen, shifted"}
-
-
-def calibration_table(verdicts: Sequence[ColumnVerdict]) -> Table | None:
-    """Expected calibration error of the chosen models and their controls on test images; None without a choice."""
-    groups, records, titles = [], [], []
-    for one in verdicts:
-        if one.best is None:
-            continue
-        rows = []
-        for name, title in ARMS.items():
-            arm = one.best.judgement.arms[name]
-            error, accuracy = arm.calibration.ece, float(arm.accuracy.mean())
-            rows.append(cells(title, f"{error:.4f}", f"{accuracy:.3f}"))
-            records.append({"important": one.column.title, "model": title, "ece": error, "accuracy": accuracy})
-        groups.append(tuple(rows))
-        titles.append(f"important: {one.column.title}")
-    if not groups:
-        return None
-    return Table(
-        "Calibration: expected calibration error on test data.",
-        ("models", "ECE", "accuracy"),
-        tuple(groups),
-        tuple(records),
-        notes=(
-            "The mean distance between a model’s confidence in its guess and how often such guesses are right, over 15 "
-            "bins and all trials. A shift, a margin and a scale all move it: calibrate before using probabilities.",
-        ),
-        titles=tuple(titles),
-    )
-
-
+ARMS = {"baseline": "cross-entropy", "baseline shifted": "cross-entropy + shift", "chosen": "chosen + shift"}
 ANGLES_OF = {"train": "training data", "test": "test data"}
-WCE_WEIGHT = 4.0  # the paper measures WCE at this one
-
-
-def compared(one: ColumnVerdict) -> dict[str, SettingResults | None]:
-    """Table II's columns: CAMRI and ArcFace at their Table I settings, WCE at w = 4, L2-softmax at CAMRI's scale, CE.
-
-    Where Table I leaves a cell blank, the method's setting that stands for it in the charts.
-    """
-    found = {title_of(method): one.in_table_one(method) or one.shown(method) for method in ("camri", "arcface")}
-    found["WCE (w = 4)"] = next((s for s in one.of("wce") if s.value("w") == WCE_WEIGHT), None)
-    camri = found["CAMRI"]
-    plain = [s for s in one.settings if s.method == "l2softmax" or (s.method == "arcface" and s.value("m") == 0)]
-    found["L2-softmax"] = next((s for s in plain if camri is None or s.value("s") == camri.value("s")), None)
-    found["cross-entropy"] = one.baseline
-    return found
-
-
-def angle_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
-    """The numbers of Table II: three records for each column and method."""
-    if not verdicts:
-        raise InputError(
-            "Table II needs important classes, and they are not known yet: cross-entropy trials come first"
-        )
-    records = []
-    for one in verdicts:
-        title = one.column.title
-        for name, setting in compared(one).items():
-            values = [None] * 3 if setting is None else _three(reading, setting, one.column.indices)
-            lines = (f"{title} (important)", f"min excl. {title}", f"median excl. {title}")
-            records += [
-                {
-                    "column": one.column.number,
-                    "important": title,
-                    "line": line,
-                    "method": name,
-                    "setting": None if setting is None else setting.title,
-                    "num_trials": 0 if setting is None else len(setting.rows),
-                    "images": reading.angles_of,
-                    "sd_rad": value,
-                }
-                for line, value in zip(lines, values, strict=True)
-            ]
-    return records
-
-
-def table_of_angles(records: Sequence[Mapping[str, Any]]) -> Table:
-    """Table II of its records: the important class, the minimum and median of the others; the smallest in bold."""
-    names = list(dict.fromkeys(one["method"] for one in records))
-    groups = []
-    for number in dict.fromkeys(one["column"] for one in records):
-        own = [one for one in records if one["column"] == number]
-        smallest = {n: min((r["sd_rad"] for r in own if r["method"] == n and r["sd_rad"] is not None), default=None)
-                    for n in names}  # fmt: skip
-        lines: dict[str, list[Cell]] = {}
-        for one in own:
-            value = one["sd_rad"]
-            cell = Cell(BLANK) if value is None else Cell(f"{value:.4f}", bold=value == smallest[one["method"]])
-            lines.setdefault(one["line"], []).append(cell)
-        groups.append(tuple((Cell(line), *shown) for line, shown in lines.items()))
-    return Table(
-        caption="Table II. Standard deviation of the angle (radians) between features and their class’s weight vector.",
-        header=("class", *names),
-        groups=tuple(groups),
-        records=tuple(records),
-        notes=(
-            f"Mean over trials, {ANGLES_OF[records[0]['images']]}; bold: the smallest of a method’s three. CAMRI and "
-            "ArcFace at their Table I settings (by validation where that cell is blank), L2-softmax at CAMRI’s scale; "
-            f"{BLANK} where it was not trained, or the classes have no data.",
-        ),
-    )
-
-
-def _three(reading: RunReader, setting: SettingResults, important: Sequence[int]) -> list[float | None]:
-    """sd of the important classes (their mean), minimum and median of the others; None of classes without data."""
-    _, sd = reading.angles(setting)
-    is_important, is_known = np.isin(np.arange(len(sd)), important), np.isfinite(sd)
-    own, others = sd[is_important & is_known], sd[~is_important & is_known]
-    return [
-        float(statistic(values)) if len(values) else None
-        for statistic, values in ((np.mean, own), (np.min, others), (np.median, others))
-    ]
-
-
-NOTE = "steps"  # the store's note: a list of steps, the state before the first of them first
-
-
-def steps_table(reading: RunReader) -> Table | None:
-    """The steps one by one, each with what it added; None for a run that was no fit."""
-    told = reading.run.note(NOTE)
-    if not told:
-        return None
-    rows = tuple(
-        cells(
-            one["title"],
-            f"{one['recall']:.3f}",
-            f"{one['hits']}/{one['num']}",
-            f"{one['accuracy']:.3f}",
-            percent(one["false_alarms"]) if "false_alarms" in one else BLANK,  # earlier versions told none
-            _interval(one["recall_gain"]),
-            _interval(one["accuracy_gain"]),
-        )
-        for one in told
-    )
-    return Table(
-        caption="From plain cross-entropy to what was chosen, step by step.",
-        header=("step", "recall", "hits / n", "accuracy", "false alarms", "recall added", "accuracy added"),
-        groups=(rows,),
-        records=tuple(_record(one) for one in told),
-        notes=(
-            "Test data, mean over models of new seeds, the same for every row. What a step adds is in points of a "
-            "hundred over the row above it (the last row: over the first), with 95 % intervals over seeds and test "
-            "data. False alarms: data of no important class that are taken for one, in a hundred of all. Training, "
-            "setting and shifts were chosen on validation data. A number in brackets behind a setting: the models that "
-            "were given it.",
-        ),
-    )
-
-
-def _interval(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return BLANK
-    if found["low"] is None:  # models were too few for one
-        return points(found["estimate"])
-    return span(found["estimate"], found["low"], found["high"])
-
-
-def _record(one: Mapping[str, Any]) -> dict[str, Any]:
-    record = {name: one[name] for name in ("title", "recall", "hits", "num", "accuracy")}
-    record["false_alarms"] = one.get("false_alarms")
-    for name in ("recall_gain", "accuracy_gain", "false_alarms_added"):
-        record |= {f"{name}_{end}": (one.get(name) or {}).get(end) for end in ("estimate", "low", "high")}
-    return record
-
-
 ROLES = {"camri": "(proposal)", "ce": "(baseline)"}
-Gains = tuple[Difference | None, Difference | None, float | None]  # of recall, of accuracy, and p
-# One column of Table I: its title, the data set's, the paper's choice of each method, and the numbers of its settings.
-PaperColumn = tuple[str, str, Mapping[str, PaperChoice | None], Mapping[str, Measured]]
+NOTE = "steps"  # the store's note: a list of steps, the state before the first of them first
+CI = "95 % confidence intervals over seeds and test data (from three seeds on)"
+CHOSEN = "Each method at its best setting on validation data."
+
+Columns = Mapping[str, Callable[[Any], str | Cell]]
+METHOD: Columns = {"method": lambda one: title_of(one["method"]), "setting": lambda one: one["setting"]}
+TRIALS: Columns = {"trials": lambda one: str(one["num_trials"])}
 
 
-def table_one(runs: Sequence[tuple[RunReader, Sequence[ColumnVerdict]]]) -> Table:
-    """Table I as the paper prints it, of one run or of several side by side."""
-    return paper_table([paper_records(*run) for run in runs])
-
-
-def paper_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
-    """The numbers of Table I: one record for each column and method, in the table's order of methods."""
-    columns: list[PaperColumn] = []
-    for one in verdicts:
-        if one.baseline is None:
-            raise InputError(f"{reading.folder}: Table I needs cross-entropy trials, and there are none")
-        shown = {method: one.in_table_one(method) for method in one.paper}
-        numbers = {m: measure(setting, one.column.indices) for m, setting in shown.items() if setting is not None}
-        columns.append((one.column.title, reading.name, one.paper, numbers))
-    records = records_of_columns(columns, reading.methods())
-    for record in records:
-        setting = verdicts[record["column"]].in_table_one(record["method"])
-        record["setting"] = None if setting is None else setting.title
-    return records
-
-
-def records_of_columns(columns: Sequence[PaperColumn], methods: Sequence[str]) -> list[dict[str, Any]]:
-    """The records of Table I of given choices."""
-    # As in the paper, L2-softmax has no row of its own: it is the m = 0 of CAMRI's and ArcFace's grids.
-    rows = [method for method in methods if method != "l2softmax"]
-    records = []
-    for number, (title, data, paper, numbers) in enumerate(columns):
-        bold = mark_best({method: paper.get(method) for method in rows})
-        for method in rows:
-            choice = paper.get(method)
-            record: dict[str, Any] = {"data": data, "column": number, "important": title, "method": method}
-            record["setting"] = None if choice is None else choice.key
-            if choice is not None:
-                record |= figures(numbers[method].recall, numbers[method].accuracy)
-            records.append({**record, "bold": method in bold})
-    return records
+def gap_of(record: Record, name: str) -> str:
+    """A difference of accuracies, which are smaller than those of recalls: with two decimals."""
+    return interval_of(record, name, decimals=2)
 
 
 def paper_table(runs: Sequence[Sequence[Record]]) -> Table:
     """Table I of some runs' records: recall above, accuracy below; blank where no setting kept the accuracy."""
     columns = {(run, one["column"]): one for run, records in enumerate(runs) for one in records}
     if not columns:
-        raise InputError("Table I needs important classes, and they are not known yet: cross-entropy trials come first")
+        raise InputError("Table I needs important classes, and they are not known yet: train cross-entropy first")
     found = {(run, one["column"], one["method"]): one for run, records in enumerate(runs) for one in records}
-    groups, shown = [], []
-    for method in in_order({method for *_, method in found}):
-        recalls, accuracies = [Cell(title_of(method))], [Cell(ROLES.get(method, ""))]
-        for place in columns:
-            record = found.get((*place, method))
-            is_blank = record is None or record["setting"] is None
-            recalls.append(
-                Cell(BLANK) if record is None or is_blank else Cell(spread(record, "recall"), record["bold"])
-            )
-            accuracies.append(Cell(BLANK) if record is None or is_blank else Cell(spread(record, "accuracy")))
-            if record is not None:
-                shown.append(record)
-        groups.append((tuple(recalls), tuple(accuracies)))
-    names = [one["data"] for one in columns.values()]
+
+    def line(first: str, method: str, show: Callable[[Record], Cell]) -> tuple[Cell, ...]:
+        own = (found.get((*place, method), {}) for place in columns)
+        return (Cell(first), *(show(one) if one.get("setting") is not None else Cell(BLANK) for one in own))
+
+    methods = in_order({method for *_, method in found})
     return Table(
         caption=f"Table I, as the paper prints it ({OPTIMISTIC}).",
         header=("method", *(one["important"] for one in columns.values())),
-        groups=tuple(groups),
-        records=tuple(shown),
-        notes=(
-            "Recall of the important class above, accuracy below: mean ± sd over trials on the test data. Of each "
-            "method’s settings whose mean accuracy is not below cross-entropy’s, the one with the highest mean recall; "
-            f"{BLANK} where there is none; bold: the highest recall of a column.",
-        ),
-        spans=tuple((name, len(list(group))) for name, group in itertools.groupby(names)),
-    )
-
-
-def figures(recalls: Sequence[float], accuracies: Sequence[float]) -> dict[str, Any]:
-    """Mean and sd of recall and accuracy over trials, and how many they are."""
-    found = {"recall": summarise(recalls), "accuracy": summarise(accuracies)}
-    numbers = {f"{name}_{part}": getattr(one, part) for name, one in found.items() for part in ("mean", "sd")}
-    return {**numbers, "num_trials": len(recalls)}
-
-
-def honest_table(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Table | None:
-    """Table I chosen on validation data and judged once on test, with its controls; None without validation data."""
-    records = honest_records(reading, verdicts)
-    return table_of_honest(records) if records else None
-
-
-def honest_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> list[dict[str, Any]]:
-    """The numbers of the honest table, a record a row: a column's methods, then its controls."""
-    judged = [(one, m, row) for one in verdicts for m, row in one.by_method.items()]
-    if not judged:
-        return []
-    labels = reading.run.labels("test")
-    corrected = correct_several([row.p for *_, row in judged])
-    p = {(one.column.number, m): value for (one, m, _), value in zip(judged, corrected, strict=True)}
-    records = []
-    for one in verdicts:
-        for method in in_order(one.by_method):
-            row = one.by_method[method]
-            gains: Gains = (
-                (None, None, None) if row.keeps_baseline else (row.gain, row.accuracy, p[one.column.number, method])
+        groups=tuple(
+            (
+                line(title_of(method), method, lambda one: Cell(spread(one, "recall"), one["bold"])),
+                line(ROLES.get(method, ""), method, lambda one: Cell(spread(one, "accuracy"))),
             )
-            found = _honest_record(one, title_of(method), picked(one, row), row, "chosen", gains)
-            records.append({**found, "method": method, "num_settings": len(one.of(method))})
-        for row in _one_for_each_control(one):
-            assert row.control is not None
-            gains = (gain_over_shifted(row, row.control.key, labels, reading.run.groups("test")), None, None)
-            title = f"control: L2-softmax at {title_of(row.final.method)}’s scale"
-            records.append(_honest_record(one, title, row.control.title, row, row.control.key, gains))
-        first = next(iter(one.by_method.values()), None)
-        if first is not None:
-            for arm, title in (
-                ("baseline shifted", "control: cross-entropy, shifted"),
-                ("baseline", "control: cross-entropy"),
-            ):
-                records.append(_honest_record(one, title, "ce", first, arm, (None, None, None)))
-    return records
-
-
-def _honest_record(one: ColumnVerdict, title: str, setting: str, row: Judged, arm: str, gains: Gains) -> dict[str, Any]:
-    found = row.judgement.arms[arm]
-    gain, accuracy, p = gains
-    record: dict[str, Any] = {
-        "column": one.column.number,
-        "important": one.column.title,
-        "row": title,
-        "setting": setting,
-        "hits": int(found.hits.sum()),
-        "num": int(found.num.sum()),
-        **figures(found.recall.mean(axis=1).tolist(), found.accuracy.tolist()),
-    }
-    return {**record, **ends_of("gain_over_shifted_ce", gain), **ends_of("accuracy_change", accuracy), "p_holm": p}
+            for method in methods
+        ),
+        records=tuple(one for method in methods for place in columns if (one := found.get((*place, method)))),
+        notes=(
+            "Recall of the important class above, accuracy below: mean ± sd over trials on test data. For each method, "
+            "of its settings whose mean accuracy is not below cross-entropy’s, the one with the highest mean recall; "
+            f"{BLANK} where there is none. Bold: the highest recall of a column.",
+        ),
+        spans=tuple(
+            (name, len(list(group))) for name, group in itertools.groupby(one["data"] for one in columns.values())
+        ),
+    )
 
 
 def table_of_honest(records: Sequence[Record]) -> Table:
-    """The honest table of its records."""
-    return table_by_column(
+    """Every method, chosen on validation data and judged on test data, with its controls."""
+
+    def gain(one: Record) -> Cell:
+        is_gain = is_significant(one["p_holm"], one["num_trials"]) and one["gain_over_shifted_ce"] > 0
+        return Cell(interval_of(one, "gain_over_shifted_ce"), bold=is_gain)
+
+    columns: Columns = {
+        "method": lambda one: one["row"],
+        "setting (seeds)": lambda one: one["setting"],
+        "recall": lambda one: spread(one, "recall"),
+        "hits / n": lambda one: f"{one['hits']}/{one['num']}",
+        "accuracy": lambda one: spread(one, "accuracy"),
+        "Δ recall vs CE + shift": gain,
+        "p (Holm)": lambda one: p_value(one["p_holm"], one["num_trials"]),
+        "Δ accuracy vs CE": lambda one: interval_of(one, "accuracy_change"),
+        **TRIALS,
+    }
+    return tabulate(
         records,
-        "Table I, honest: chosen on validation data by other seeds than it is judged by; judged on test.",
-        (
-            "method", "setting picked (seeds)", "recall", "hits / n", "accuracy",
-            "recall gained over shifted CE", "p (Holm)", "accuracy against CE", "trials",
-        ),
-        _honest_row,
-        "Every row but “cross-entropy” has its important scores shifted, each model by what its own validation "
-        "scores allow at cross-entropy’s accuracy. A method’s row takes cross-entropy (“ce”) where no setting of "
-        "the method was better on validation data. Mean ± sd over trials; differences in points of a hundred with "
-        "95 % intervals, and p, over seeds and test data, of the seeds that both have; p corrected for all rows. "
-        "CE: cross-entropy. A number in brackets: the seeds that were given that setting.",
-    )  # fmt: skip
-
-
-def _honest_row(one: Record) -> tuple[Cell, ...]:
-    p, low = one["p_holm"], one["gain_over_shifted_ce_low"]
-    is_sure = p is not None and low is not None and low > 0 and p < 0.05
-    return (
-        *cells(
-            one["row"], one["setting"], spread(one, "recall"), f"{one['hits']}/{one['num']}", spread(one, "accuracy")
-        ),
-        Cell(interval_of(one, "gain_over_shifted_ce"), bold=is_sure),
-        *cells(p_value(p), interval_of(one, "accuracy_change"), str(one["num_trials"])),
+        "Honest comparison: chosen on validation data by other seeds, judged on test data.",
+        columns,
+        "CE: cross-entropy. In every row except “control: cross-entropy”, each model’s important scores are shifted by "
+        "what its own validation scores allow at cross-entropy’s accuracy. A setting of “ce” means that no setting of "
+        "the method beat cross-entropy on validation data. In brackets: the number of seeds that picked the setting. "
+        f"Mean ± sd over trials. Δ: percentage points, with {CI}; p: Holm’s correction over all rows. Bold: p < 0.05.",
+        words=("setting (seeds)",),
     )
 
 
-def picked(one: ColumnVerdict, row: Judged, in_words: bool = False) -> str:
-    """The settings that the judged seeds were given, the most frequent first; of several, each with its seeds."""
-    keys = row.judgement.arms["chosen"].keys
-    names = {key: one.find(key, row.final.method).title for key in keys}
-    counted = sorted(((keys.count(key), name) for key, name in names.items()), key=lambda pair: -pair[0])
-    return (
-        counted[0][1]
-        if len(counted) == 1
-        else ", ".join(f"{name} ({_seeds(count) if in_words else count})" for count, name in counted)
+def table_of_trained(records: Sequence[Record]) -> Table:
+    """The models as trained against cross-entropy."""
+    columns: Columns = {
+        **METHOD,
+        "recall": lambda one: spread(one, "recall"),
+        "Δ recall vs CE": lambda one: interval_of(one, "recall_change"),
+        "accuracy": lambda one: spread(one, "accuracy"),
+        "Δ accuracy vs CE": lambda one: gap_of(one, "accuracy_change"),
+        **TRIALS,
+    }
+    return tabulate(
+        records,
+        "As trained, vs cross-entropy (CE): no model is shifted.",
+        columns,
+        f"Test data. {CHOSEN} Mean ± sd over trials. Δ: percentage points, with {CI}.",
+        words=("setting",),
     )
 
 
-def _seeds(count: int) -> str:
-    return "1 seed" if count == 1 else f"{count} seeds"
+def table_of_gaps(records: Sequence[Record]) -> Table:
+    """Accuracy at equal recall against cross-entropy."""
+
+    def mean(one: Record) -> Cell:
+        return Cell(gap_of(one, "mean"), bold=is_significant(one["p_holm"], one["num_trials"]) and one["mean"] > 0)
+
+    columns: Columns = {
+        **METHOD,
+        "Δ accuracy vs CE": mean,
+        "p (Holm)": lambda one: p_value(one["p_holm"], one["num_trials"]),
+        "at the ends of the recall range": lambda one: ", ".join(
+            f"{points(one[gap], decimals=2)} at {one[recall]:.3f}"
+            for gap, recall in (("first", "recall_from"), ("last", "recall_to"))
+        ),
+        "Δ accuracy vs L2-softmax": lambda one: gap_of(one, "over_l2softmax"),
+        **TRIALS,
+    }
+    return tabulate(
+        records,
+        "Accuracy at equal recall, vs cross-entropy (CE).",
+        columns,
+        "Test data. Every model, cross-entropy too, is shifted to the same recalls; Δ is the mean over the recall "
+        f"range. {CHOSEN} The range starts at cross-entropy’s own recall and ends where half of what a shift can still "
+        "find is found. L2-softmax: the cosine head at the same scale, without a margin. Δ: percentage points, with "
+        f"{CI}; p: Holm’s correction over all rows of the study. Bold: higher accuracy, p < 0.05.",
+        words=("setting",),
+    )
 
 
-def _one_for_each_control(one: ColumnVerdict) -> list[Judged]:
-    """Judgements whose L2-softmax control is not shown by one before them."""
-    found: dict[str, Judged] = {}
-    for row in one.by_method.values():
-        if row.control is not None and row.final.method != "l2softmax":
-            found.setdefault(row.control.key, row)
-    return list(found.values())
+def table_of_alarms(records: Sequence[Record]) -> Table | None:
+    """False alarms at equal recall against cross-entropy; None where they were not counted."""
+    counted = [one for one in records if one.get("alarms") is not None]
+
+    def change(one: Record) -> Cell:
+        is_fewer = is_significant(one["p_alarms_holm"], one["num_trials"]) and one["alarms"] < 0
+        return Cell(gap_of(one, "alarms"), bold=is_fewer)
+
+    columns: Columns = {
+        **METHOD,
+        "CE’s false alarms (%)": lambda one: percent(one["alarms_of_ce"]),
+        "Δ vs CE": change,
+        "relative": relative_alarms,
+        "p (Holm)": lambda one: p_value(one["p_alarms_holm"], one["num_trials"]),
+        "Δ vs L2-softmax": lambda one: gap_of(one, "alarms_over_l2softmax"),
+        **TRIALS,
+    }
+    if not counted:
+        return None
+    return tabulate(
+        counted,
+        "False alarms at equal recall, vs cross-entropy (CE).",
+        columns,
+        "Test data. A false alarm is an input of no important class that is predicted as one; rates are % of all "
+        f"inputs. Recall range as in the table above. {CHOSEN} With fewer false alarms and equal accuracy, the other "
+        f"classes are confused more often. Δ: percentage points, with {CI}; p: Holm’s correction over "
+        "all rows of the study. Bold: fewer false alarms, p < 0.05.",
+        words=("setting",),
+    )
+
+
+def relative_alarms(one: Record) -> str:
+    """The change of false alarms relative to cross-entropy's.
+
+    >>> relative_alarms({"alarms": -0.0078, "alarms_of_ce": 0.0709})
+    '−11 %'
+    """
+    return f"{points(one['alarms'] / one['alarms_of_ce'], decimals=0)} %" if one["alarms_of_ce"] else BLANK
+
+
+def table_of_epochs(records: Sequence[Record]) -> Table | None:
+    """Recall and accuracy near the end of training; None where there were too few epochs."""
+    late = [one for one in records if one["late_epochs"]]
+    if not late:
+        return None
+    show = {"recall": interval_of, "accuracy": gap_of}
+
+    def columns_of(name: str) -> Columns:
+        return {
+            name: lambda one: f"{one[f'{name}_late']:.3f}",
+            f"sd of {name} over epochs": lambda one: f"{100 * one[f'{name}_wander']:.1f}",
+            f"Δ {name} vs CE": lambda one: show[name](one, f"{name}_gain"),
+        }
+
+    num = late[0]["late_epochs"]
+    return tabulate(
+        [{name: value for name, value in one.items() if name not in show} for one in late],
+        f"Near the end of training: the last {num} of {late[0]['epochs']} epochs.",
+        {**METHOD, **columns_of("recall"), **columns_of("accuracy"), **TRIALS},
+        f"Validation data, models as trained, mean over the last {num} epochs and over trials. sd over epochs: of one "
+        "model, in percentage points; it is the error of taking the model at the last epoch. Δ vs cross-entropy (CE): "
+        "percentage points, with 95 % confidence intervals over seeds (from three seeds on).",
+        words=("setting",),
+    )
+
+
+def table_of_angles(records: Sequence[Record]) -> Table:
+    """Table II: the important class, the minimum and median of the others; the smallest in bold."""
+    names, groups = list(dict.fromkeys(one["method"] for one in records)), []
+    for number in dict.fromkeys(one["column"] for one in records):
+        own = [one for one in records if one["column"] == number and one["sd_rad"] is not None]
+        values = {(one["line"], one["method"]): one["sd_rad"] for one in own}
+        smallest = {name: min((sd for (_, own), sd in values.items() if own == name), default=None) for name in names}
+
+        def shown(sd: float | None, least: float | None) -> Cell:
+            return Cell(BLANK) if sd is None else Cell(f"{sd:.4f}", bold=sd == least)
+
+        lines = dict.fromkeys(one["line"] for one in records if one["column"] == number)
+        groups.append(
+            tuple((Cell(line), *(shown(values.get((line, name)), smallest[name]) for name in names)) for line in lines)
+        )
+    return Table(
+        caption="Table II. Standard deviation of the angle (radians) between features and their class’s weight vector.",
+        header=("class", *names),
+        groups=tuple(groups),
+        records=tuple(records),
+        notes=(
+            f"Mean over trials, {ANGLES_OF[records[0]['images']]}. Bold: the smallest of a method’s three. CAMRI and "
+            "ArcFace at their Table I settings (by validation where that cell is blank), L2-softmax at CAMRI’s scale; "
+            f"{BLANK} where it was not trained, or the classes have no data.",
+        ),
+    )
+
+
+def calibration_table(verdicts: Sequence[ColumnVerdict]) -> Table | None:
+    """Expected calibration error of the chosen models and their controls on test data; None without a choice."""
+    records = [
+        {**about(one), "model": title, "ece": arm.calibration.ece, "accuracy": float(arm.accuracy.mean())}
+        for one in verdicts
+        if one.best is not None
+        for name, title in ARMS.items()
+        for arm in [one.best.judgement.arms[name]]
+    ]
+    columns: Columns = {
+        "models": lambda one: one["model"],
+        "ECE": lambda one: f"{one['ece']:.4f}",
+        "accuracy": lambda one: f"{one['accuracy']:.3f}",
+    }
+    note = (
+        "Expected calibration error over 15 bins and all trials. A shift, a margin and a scale change it: calibrate "
+        "before you use probabilities."
+    )
+    return tabulate(records, "Calibration on test data.", columns, note) if records else None
+
+
+def steps_table(reading: RunReader) -> Table | None:
+    """What each step of `camri fit` added, from the run's note; None for a run that was no fit."""
+    steps = reading.run.note(NOTE)
+    if not steps:
+        return None
+
+    def added(name: str) -> Callable[[Any], str]:
+        return lambda one: span(one[name]["estimate"], one[name]["low"], one[name]["high"]) if one[name] else BLANK
+
+    columns: Columns = {
+        "step": lambda one: one["title"],
+        "recall": lambda one: f"{one['recall']:.3f}",
+        "hits / n": lambda one: f"{one['hits']}/{one['num']}",
+        "accuracy": lambda one: f"{one['accuracy']:.3f}",
+        "false alarms (%)": lambda one: percent(one["false_alarms"]),
+        "Δ recall": added("recall_gain"),
+        "Δ accuracy": added("accuracy_gain"),
+    }
+    return tabulate(
+        steps,
+        "From plain cross-entropy to the chosen model, step by step.",
+        columns,
+        "Test data, mean over models of new seeds, the same in every row. Δ: percentage points over the row above "
+        "(last row: over the first), with 95 % confidence intervals over seeds and test data (from three seeds on). "
+        "False alarms: inputs of no important class that are predicted as one, in % of all inputs. Training, setting "
+        "and shifts were chosen on validation data. In brackets: the number of models that got the setting.",
+    )

@@ -31,7 +31,7 @@ class Look:
 
     def config(self) -> dict[str, Any]:
         """The top-level configuration of a Vega-Lite specification."""
-        text = {"labelColor": self.ink, "titleColor": self.ink, "labelFont": FONT, "titleFont": FONT}
+        text = {"labelColor": self.ink, "titleColor": self.ink, "labelFontSize": 11, "titleFontWeight": "normal"}
         return {
             "background": "transparent",
             "font": FONT,
@@ -41,9 +41,7 @@ class Look:
                 "gridColor": self.grid,
                 "domainColor": self.muted,
                 "tickColor": self.muted,
-                "labelFontSize": 11,
                 "titleFontSize": 12,
-                "titleFontWeight": "normal",
                 "labelLimit": 190,  # the longest title of a method; the page takes less on a phone
             },
             "legend": {
@@ -51,20 +49,11 @@ class Look:
                 "orient": "bottom",
                 "columns": 2,
                 "labelLimit": 220,
-                "labelFontSize": 11,
-                "titleFontWeight": "normal",
                 "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},  # side by side, phones cut them
             },
-            "title": {
-                "color": self.ink,
-                "font": FONT,
-                "fontSize": 13,
-                "fontWeight": 600,
-                "anchor": "start",
-                "limit": 320,
-            },
+            "title": {"color": self.ink, "fontSize": 13, "fontWeight": 600, "anchor": "start", "limit": 320},
             "axisQuantitative": {"tickCount": 6, "labelOverlap": True, "labelSeparation": 6},
-            "text": {"color": self.ink, "font": FONT},
+            "text": {"color": self.ink},
             "rule": {"color": self.muted},
         }
 
@@ -76,17 +65,10 @@ class Look:
         return alt.Scale(domain=domain, range=colors), alt.Scale(domain=domain, range=strokes)
 
 
-PRINT = Look(
-    "#1a1a1a", "#767676", "#e3e3e3", "#0072B2", "#D55E00", {name: entry.colors[0] for name, entry in METHODS.items()}
-)
-PAGE = Look(
-    "var(--ink)",
-    "var(--muted)",
-    "var(--grid)",
-    "var(--up)",
-    "var(--down)",
-    {name: f"var(--m-{name.replace('_', '-')})" for name in METHODS},
-)
+PRINTED = {name: entry.colors[0] for name, entry in METHODS.items()}
+PRINT = Look("#1a1a1a", "#767676", "#e3e3e3", "#0072B2", "#D55E00", PRINTED)
+VARIABLES = {name: f"var(--m-{name.replace('_', '-')})" for name in METHODS}
+PAGE = Look("var(--ink)", "var(--muted)", "var(--grid)", "var(--up)", "var(--down)", VARIABLES)
 
 
 def style_of_methods() -> str:
@@ -112,7 +94,7 @@ class Panel:
 class Figure:
     """Drawings with a caption that says what to see. `records` are what is drawn, for tests and for readers.
 
-    `across`: how many stand side by side in a file; by their number unless told.
+    `across`: how many stand side by side in a file; by default it depends on their number.
     """
 
     name: str
@@ -128,27 +110,25 @@ def drawing(records: Sequence[Mapping[str, Any]]) -> alt.Chart:
     return alt.Chart(alt.Data(values=[dict(one) for one in records]))
 
 
-def shorten(names: Sequence[str], most: int = 16) -> dict[str, str]:
-    """Name -> a label of at most so many letters, cut in its middle: long names often differ at their ends only.
+def tips(*fields: str) -> list[alt.Tooltip]:
+    """Tooltips of fields by name; "recall .3f" is a number in that format."""
+    parts = [(*field.split(), None)[:2] for field in fields]
+    return [alt.Tooltip(f"{name}:Q", format=form) if form else alt.Tooltip(f"{name}:N") for name, form in parts]
 
-    Where that makes two alike they are cut at their ends, and where that does too, numbered.
 
-    >>> shorten(["Stop", "Speed limit (80km/h)", "Speed limit (20km/h)"])
-    {'Stop': 'Stop', 'Speed limit (80km/h)': 'Speed…t (80km/h)', 'Speed limit (20km/h)': 'Speed…t (20km/h)'}
-    >>> list(shorten(["sign 03, the speed limit", "sign 06, the speed limit"]).values())
-    ['sign 03, the sp…', 'sign 06, the sp…']
+def shorten(name: str, most: int = 16) -> str:
+    """A label of at most so many letters, cut in its middle: long names often differ at their ends only.
+
+    >>> shorten("Stop"), shorten("Speed limit (80km/h)")
+    ('Stop', 'Speed…t (80km/h)')
     """
     head = most // 3
-    middle = [name if len(name) <= most else f"{name[:head]}…{name[head + 1 - most :]}" for name in names]
-    pairs = list(zip(names, middle, strict=True))
-    short = [f"{name[: most - 1]}…" if middle.count(one) > 1 else one for name, one in pairs]
-    numbered = [f"{place}: {one[: most - 4]}" if short.count(one) > 1 else one for place, one in enumerate(short)]
-    return dict(zip(names, numbered, strict=True))
+    return name if len(name) <= most else f"{name[:head]}…{name[head + 1 - most :]}"
 
 
 def labels(names: Sequence[str]) -> str:
     """A Vega expression that shortens an axis's labels, which are full names."""
-    return f"{json.dumps(shorten(names))}[datum.label] || datum.label"
+    return f"{json.dumps({name: shorten(name) for name in names})}[datum.label] || datum.label"
 
 
 def specification(panel: Panel, look: Look, width: int | str = "container") -> dict[str, Any]:
@@ -166,12 +146,11 @@ def export(figure: Figure, form: str, width: int = 340) -> bytes:
         raise InputError(f"format={form!r} is not for a figure; {closest(form, FORMATS)}", argument="format")
     drawn = [one.chart.properties(title=one.title, width=width, height=one.height) for one in figure.panels]
     # Two or four panels read best as two columns; the paper's confusion matrices and angles stand in rows.
-    whole = alt.concat(*drawn, columns=figure.across or (2 if len(drawn) in (2, 4) else 3)).resolve_scale(
-        opacity="independent"
-    )
-    specification = {**whole.to_dict(validate=False), "config": {**PRINT.config(), "background": "white"}}
-    if form == "png":
-        return vl_convert.vegalite_to_png(specification, scale=2)
+    columns = figure.across or (2 if len(drawn) in (2, 4) else 3)
+    whole = alt.concat(*drawn, columns=columns).resolve_scale(opacity="independent").to_dict(validate=False)
+    specification = {**whole, "config": {**PRINT.config(), "background": "white"}}
+    if form == "svg":
+        return vl_convert.vegalite_to_svg(specification).encode()
     if form == "pdf":
         return vl_convert.vegalite_to_pdf(specification)
-    return vl_convert.vegalite_to_svg(specification).encode()
+    return vl_convert.vegalite_to_png(specification, scale=2)

@@ -14,6 +14,8 @@ from camri.study.store import ColumnFacts
 from camri.text import quoted
 
 SEED = 0  # of every bootstrap: the same store gives the same page
+LEVEL = 0.05  # of p after correction
+LEAST_SEEDS = 3  # an interval or a test of fewer says nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,3 +197,27 @@ def control_among(final: SettingResults, settings: Sequence[SettingResults]) -> 
     control = control_of(final.setting) if is_known(final.method) else None
     trained = (one for one in settings if control is not None and one.key == control.key)
     return next((one for one in trained if set(final.seeds) <= set(one.seeds)), None)
+
+
+def picked(one: ColumnVerdict, row: Judged, in_words: bool = False) -> str:
+    """The settings picked for the judged seeds, the most frequent first; of several, each with its number of seeds."""
+    keys = row.judgement.arms["chosen"].keys
+    names = {key: one.find(key, row.final.method).title for key in dict.fromkeys(keys)}
+    counted = sorted(((keys.count(key), name) for key, name in names.items()), key=lambda pair: -pair[0])
+    if len(counted) == 1:
+        return counted[0][1]
+    return ", ".join(f"{name} ({seeds(count) if in_words else count})" for count, name in counted)
+
+
+def seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
+
+
+def is_sure(best: Judged | None, p: float, tolerance: float = 0.0) -> bool:
+    """Whether a fit's gain is shown: significant, and accuracy not surely lower by more than the tolerance."""
+    return best is not None and best.gain.low > 0 and not p >= LEVEL and best.accuracy.high >= -tolerance
+
+
+def is_significant(p: float | None, num_seeds: int) -> bool:
+    """Whether a corrected p counts: below 0.05, of at least three seeds."""
+    return p is not None and p < LEVEL and num_seeds >= LEAST_SEEDS

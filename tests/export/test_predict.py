@@ -15,13 +15,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from camri.cli import app
-from camri.cli.text import cell, file_cell, visible
 from camri.data import load as load_data
 from camri.errors import InputError
 from camri.export import Model, load, save
 from camri.export.inputs import CHUNK_ROWS, Images, find_inputs, predict
 from camri.export.model import preprocessing_of
 from camri.methods import setting
+from camri.text import csv_cell, csv_path, visible
 from tests.export.conftest import made_trained
 
 NAMES = [f"a{i}.png" for i in range(4)]
@@ -381,13 +381,13 @@ def test_hostile_names_reach_neither_terminal_nor_spreadsheet(saved, photos):
 
 @pytest.mark.parametrize("text", ["=1", " =1", "+a", "-a", "@a"])
 def test_cells_are_no_formulas(text):
-    assert cell(text).startswith("'")
-    assert file_cell(text).startswith("./")
+    assert csv_cell(text).startswith("'")
+    assert csv_path(text).startswith("./")
 
 
 def test_numbers_and_plain_names_stay_as_they_are():
-    assert [cell(text) for text in ("-1", "+2.5", "stop", "a=b", "")] == ["-1", "+2.5", "stop", "a=b", ""]
-    assert cell("\t=1") == r"\t=1", "a tab that is written out is harmless"
+    assert [csv_cell(text) for text in ("-1", "+2.5", "stop", "a=b", "")] == ["-1", "+2.5", "stop", "a=b", ""]
+    assert csv_cell("\t=1") == r"\t=1", "a tab that is written out is harmless"
     assert visible("Ünï 🛑\u202f.png") == "Ünï 🛑\u202f.png"
 
 

@@ -18,7 +18,7 @@ def test_the_baselines_error_is_that_of_its_scores(gain):
     confidence = np.concatenate([one.confidence() for one in scores])
     correct = np.concatenate([one.correct() for one in scores])
     found = {record["model"]: record for record in table.records if record["important"] == column.title}
-    assert list(found) == ["cross-entropy", "cross-entropy, shifted", "chosen, shifted"]
+    assert list(found) == ["cross-entropy", "cross-entropy + shift", "chosen + shift"]
     assert found["cross-entropy"]["ece"] == pytest.approx(reliability(confidence, correct).ece)
     assert found["cross-entropy"]["accuracy"] == pytest.approx(correct.mean())
     assert table.rows[0][1].text == f"{found['cross-entropy']['ece']:.4f}"

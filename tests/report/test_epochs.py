@@ -8,9 +8,11 @@ import pytest
 from benchmarks.luck import gains_by_luck, late_pairs
 from camri.cli import app
 from camri.errors import InputError
-from camri.report.charts import draw_epochs, follow_training, table_of_epochs
+from camri.report.charts import draw_epochs
 from camri.report.page import sections
+from camri.report.records import epoch_records
 from camri.report.results import FromRun, open_results, write_results
+from camri.report.tables import table_of_epochs
 from camri.study.reader import RunReader
 from camri.study.verdict import judge_columns
 from tests.report.conftest import make_run
@@ -37,7 +39,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def records(run):
     with RunReader(run) as reading:
-        return follow_training(reading, judge_columns(reading))
+        return epoch_records(reading, judge_columns(reading))
 
 
 def test_records_hold_each_epochs_means_and_how_the_last_third_wanders(records):
@@ -72,7 +74,7 @@ def test_the_gain_is_between_trials_of_one_seed(records):
 def test_seeds_that_one_of_the_two_lacks_do_not_count_for_the_gain(tmp_path):
     run = make_run(tmp_path / "x", methods=METHODS, seeds=3, val_hits=made_hits, leave_out={("ce", 2)})
     with RunReader(run) as reading:
-        ce, camri = follow_training(reading, judge_columns(reading))
+        ce, camri = epoch_records(reading, judge_columns(reading))
     assert (ce["num_trials"], camri["num_trials"]) == (2, 3)
     assert camri["recall_gain"] == pytest.approx(0.055)
 
@@ -81,7 +83,7 @@ def test_columns_stand_apart_and_several_classes_count_alike(tmp_path):
     important = ["column", ("column", "ring")]
     run = make_run(tmp_path / "x", important=important, methods={"ce": {}}, seeds=2, val_hits=made_hits, num_images=402)
     with RunReader(run) as reading:
-        one, both = found = follow_training(reading, judge_columns(reading))
+        one, both = found = epoch_records(reading, judge_columns(reading))
     assert (one["column"], both["column"]) == (0, 1)
     assert one["recall"][0] == pytest.approx(
         (66 + 67) / 2 / 101, abs=1e-5
@@ -113,13 +115,13 @@ def test_the_table_shows_them_in_points(records):
 def test_few_epochs_have_a_figure_and_no_table(tmp_path):
     run = make_run(tmp_path / "x", methods=METHODS, seeds=2, val_hits=lambda method, seed: made_hits(method, seed)[:8])
     with RunReader(run) as reading:
-        found = follow_training(reading, judge_columns(reading))
+        found = epoch_records(reading, judge_columns(reading))
     assert table_of_epochs(found) is None
     assert not [name for name in found[1] if name.startswith(("recall_", "accuracy_"))]
     assert len(draw_epochs(found).panels) == 2
     run = make_run(tmp_path / "y", methods=METHODS, seeds=2, val_hits=lambda method, seed: made_hits(method, seed)[:9])
     with RunReader(run) as reading:
-        found = follow_training(reading, judge_columns(reading))
+        found = epoch_records(reading, judge_columns(reading))
     assert table_of_epochs(found).caption.endswith("the last 3 of 9 epochs.")
 
 
@@ -177,9 +179,11 @@ def test_the_docs_have_the_luck_of_the_papers_schedule():
 def test_a_run_without_epochs_or_validation_images_says_so(tmp_path):
     with RunReader(make_run(tmp_path / "x", methods=METHODS, seeds=2)) as reading:
         found = next(one for one in sections(FromRun(reading)) if one.name == "training")
-        assert found.text == "Not shown: no trial noted its epochs."
+        assert found.is_empty
+        assert "validation recalls of each epoch" in found.text
     with RunReader(make_run(tmp_path / "y", methods=METHODS, seeds=2, with_val=False)) as reading:
         with pytest.raises(InputError, match="no validation data were held out"):
-            follow_training(reading, judge_columns(reading))
+            epoch_records(reading, judge_columns(reading))
         found = next(one for one in sections(FromRun(reading)) if one.name == "training")
-        assert found.text.startswith("Not shown: no validation data were held out")
+        assert found.is_empty
+        assert found.text.startswith("no validation data were held out")

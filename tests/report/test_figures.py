@@ -9,8 +9,18 @@ from camri.errors import InputError
 from camri.losses import cross_entropy as torch_cross_entropy
 from camri.losses import margin_softmax as torch_margin_softmax
 from camri.report import charts, figures
-from camri.report.charts import BACK, DEPTH, draw_curves, trace_curves
-from camri.report.figures import draw_circle, find_circle, recover, room
+from camri.report.charts import draw_curves
+from camri.report.figures import draw_circle
+from camri.report.records import (
+    BACK,
+    DEPTH,
+    circle_records,
+    confusion_records,
+    curve_records,
+    penalty_records,
+    recover,
+    room,
+)
 from camri.report.theme import PAGE, export, specification
 from camri.study.reader import measure
 from tests.report.conftest import make_run
@@ -19,7 +29,7 @@ from tools import contours
 
 def test_the_curve_holds_every_method_and_its_points_lie_on_the_trials_own(opened, gain):
     reading, verdicts = opened(gain)
-    figure = draw_curves(trace_curves(reading, verdicts))
+    figure = draw_curves(curve_records(reading, verdicts))
     assert [panel.title for panel in figure.panels] == ["“column”", "“ring”"]
     assert {record["method"] for record in figure.records} == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
     one = verdicts[0]
@@ -47,16 +57,16 @@ def test_of_many_methods_only_two_have_a_band(opened, gain, monkeypatch):
         return {one["method"] for one in json.loads(values)}
 
     reading, verdicts = opened(gain)
-    figure = draw_curves(trace_curves(reading, verdicts))
+    figure = draw_curves(curve_records(reading, verdicts))
     assert banded(figure) == {"CAMRI", "cross-entropy"}
-    assert "bands: ± one standard deviation of CAMRI and cross-entropy" in figure.caption
+    assert "± one standard deviation of CAMRI and cross-entropy" in figure.caption
     assert {record["method"] for record in figure.records} == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
     monkeypatch.setattr(charts, "MOST_BANDS", 4)
-    assert banded(draw_curves(trace_curves(reading, verdicts))) == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
+    assert banded(draw_curves(curve_records(reading, verdicts))) == {"CAMRI", "WCE", "L2-softmax", "cross-entropy"}
 
 
 def test_the_curve_says_whose_recall_it_is(opened, gain):
-    traced = trace_curves(*opened(gain))
+    traced = curve_records(*opened(gain))
     assert [one["num_important"] for one in traced] == [1, 1]
     texts = []
     for several in (
@@ -75,7 +85,7 @@ def test_a_better_method_lies_above_and_a_biased_one_does_not(opened, gain, no_g
         reading, verdicts = opened(folder)
         records = [
             r
-            for r in draw_curves(trace_curves(reading, verdicts[:1])).records
+            for r in draw_curves(curve_records(reading, verdicts[:1])).records
             if r["method"] in (method, "cross-entropy")
         ]
         recalls = {r["recall"] for r in records if r["method"] == method}
@@ -92,7 +102,7 @@ def test_a_better_method_lies_above_and_a_biased_one_does_not(opened, gain, no_g
 
 def test_confusion_and_differences_are_shares_of_each_row(opened, gain):
     reading, verdicts = opened(gain)
-    figure = figures.draw_confusion(figures.count_confusion(reading, verdicts))
+    figure = figures.draw_confusion(confusion_records(reading, verdicts))
     assert [panel.title[:4] for panel in figure.panels] == ["(a) ", "(b) ", "(c) "]
     for name in reading.classes:
         row = [
@@ -109,8 +119,8 @@ def test_confusion_and_differences_are_shares_of_each_row(opened, gain):
 
 
 def test_the_penalty_figure_has_means_and_bands_at_one_scale(opened, gain):
-    _, verdicts = opened(gain)
-    figure = figures.draw_penalty(figures.measure_penalty(verdicts))
+    reading, verdicts = opened(gain)
+    figure = figures.draw_penalty(penalty_records(reading, verdicts))
     assert [panel.title for panel in figure.panels] == [
         "“column”: WCE", "“column”: CAMRI, s = 8", "“ring”: WCE", "“ring”: CAMRI, s = 8",
     ]  # fmt: skip
@@ -123,10 +133,10 @@ def test_the_penalty_figure_has_means_and_bands_at_one_scale(opened, gain):
     assert camri[0]["high"] - camri[0]["mean"] == pytest.approx(np.std(plain, ddof=1), abs=1e-4)
 
 
-def test_who_paid_shows_every_class_the_important_first(opened, gain, monkeypatch):
+def test_changes_of_recall_show_every_class_the_important_first(opened, gain, monkeypatch):
     reading, verdicts = opened(gain)
-    figure = charts.who_paid(reading, verdicts)
-    against = [r for r in figure.records if r["column"] == "column" and r["against"] == "cross-entropy, shifted"]
+    figure = charts.draw_changes(reading, verdicts)
+    against = [r for r in figure.records if r["column"] == "column" and r["against"] == "cross-entropy + shift"]
     assert against[0]["class"] == "column"
     assert {record["class"] for record in against} == set(reading.classes)
     found = verdicts[0].best.judgement.gains["baseline shifted"].by_class
@@ -140,18 +150,8 @@ def test_who_paid_shows_every_class_the_important_first(opened, gain, monkeypatc
     assert [record["class"] for record in against] == [reading.classes[index] for index in (1, *others)]
     monkeypatch.setattr(charts, "MOST_CLASSES", 3)
     least = min(others, key=lambda index: abs(gains[index].estimate))
-    shown = [r["class"] for r in charts.who_paid(reading, verdicts[:1]).records if r["against"] == "cross-entropy"]
+    shown = [r["class"] for r in charts.draw_changes(reading, verdicts[:1]).records if r["against"] == "cross-entropy"]
     assert shown == [reading.classes[index] for index in (1, *others) if index != least]
-
-
-def test_angles_and_cost(opened, gain):
-    reading, verdicts = opened(gain)
-    strips = charts.angle_strips(reading, verdicts).records
-    important = [r for r in strips if r["kind"] == "important" and r["method"] == "CAMRI"]
-    assert [(r["class"], r["sd"]) for r in important] == [("column", 0.1135), ("ring", 0.1335)]
-    cost = {record["method"]: record["mean"] for record in charts.cost(reading).records}
-    assert cost["CAMRI"] == 2.0
-    assert cost["cross-entropy"] == 1.0
 
 
 def test_fig_2_is_computed_from_the_losses_of_this_package():
@@ -191,7 +191,7 @@ def test_fig_6_finds_the_features_again():
 
 def test_fig_6_of_a_run_that_kept_logits_and_weights(opened, tmp_path):
     reading, _ = opened(make_run(tmp_path, seeds=1, num_images=40, keep=True))
-    figure = draw_circle(find_circle(reading))
+    figure = draw_circle(circle_records(reading))
     assert [panel.title.split(":")[0] for panel in figure.panels] == ["L2-softmax", "CAMRI"]
     spokes = {r["class"]: (r["x"], r["y"]) for r in figure.records if r["line"] and r["panel"] == "camri"}
     assert spokes["column"] == pytest.approx((0.0, 1.0), abs=1e-9)
@@ -206,7 +206,7 @@ def test_fig_6_of_a_run_that_kept_logits_and_weights(opened, tmp_path):
 
 def test_fig_6_draws_the_model_of_median_accuracy_and_names_every_models_room(opened, tmp_path):
     reading, _ = opened(make_run(tmp_path, seeds=3, num_images=40, keep=True))
-    panels = {one["method"]: one for one in find_circle(reading)}
+    panels = {one["method"]: one for one in circle_records(reading)}
     for method, panel in panels.items():
         rows = next(iter(reading.settings(reading.columns[0], method))).rows
         accuracies = [row.accuracy["val"] for row in rows]
@@ -215,7 +215,7 @@ def test_fig_6_draws_the_model_of_median_accuracy_and_names_every_models_room(op
         assert [one["accuracy"] for one in panel["models"]] == [row.accuracy["test"] for row in rows]
         assert [one["room"] for one in panel["models"]] == pytest.approx([180.0] * 3)  # four classes, evenly
     caption = draw_circle(list(panels.values())).caption
-    assert "Room of “column” between its neighbours" in caption
+    assert "Room of “column”" in caption
     assert "; CAMRI 180.0° (" in caption
     assert caption.endswith("Shared evenly it would be 180°.")
 
@@ -231,18 +231,16 @@ def test_fig_6_says_what_it_lacks(opened, gain):
     with pytest.raises(
         InputError, match=r"Fig\. 6 needs features, and the outcomes of .* keep none; run the study with"
     ):
-        find_circle(reading)
+        circle_records(reading)
 
 
 def test_every_figure_has_a_caption_and_a_specification_for_the_page(opened, gain):
     reading, verdicts = opened(gain)
     for figure in (
-        draw_curves(trace_curves(reading, verdicts), PAGE),
-        charts.who_paid(reading, verdicts, PAGE),
-        charts.angle_strips(reading, verdicts, PAGE),
-        charts.cost(reading, PAGE),
-        figures.draw_confusion(figures.count_confusion(reading, verdicts), PAGE),
-        figures.draw_penalty(figures.measure_penalty(verdicts), PAGE),
+        draw_curves(curve_records(reading, verdicts), PAGE),
+        charts.draw_changes(reading, verdicts, PAGE),
+        figures.draw_confusion(confusion_records(reading, verdicts), PAGE),
+        figures.draw_penalty(penalty_records(reading, verdicts), PAGE),
     ):
         assert len(figure.caption) > 80
         for panel in figure.panels:
@@ -253,14 +251,12 @@ def test_every_figure_has_a_caption_and_a_specification_for_the_page(opened, gai
 
 @pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("svg", b"<svg"), ("pdf", b"%PDF")])
 def test_export_without_a_browser(opened, gain, form, start):
-    reading, _ = opened(gain)
-    assert export(charts.cost(reading), form).startswith(start)
+    assert export(draw_curves(curve_records(*opened(gain))), form).startswith(start)
 
 
 def test_unknown_figure_formats_are_refused(opened, gain):
-    reading, _ = opened(gain)
     with pytest.raises(InputError, match=r"'gif' is not for a figure; did you mean 'pdf'|choices: png, svg, pdf"):
-        export(charts.cost(reading), "gif")
+        export(draw_curves(curve_records(*opened(gain))), "gif")
 
 
 @pytest.mark.parametrize("num_classes", [12, 13])

@@ -4,8 +4,9 @@ import pytest
 
 from camri.cli import app
 from camri.errors import InputError
-from camri.report.equal_recall import ROW_HEIGHT, draw_gaps, gap_records
+from camri.report.charts import ROW_HEIGHT, draw_gaps
 from camri.report.page import sections
+from camri.report.records import gap_records
 from camri.report.results import FromRun
 from tests.report.conftest import make_run
 
@@ -58,7 +59,7 @@ def test_a_method_that_did_not_train_is_named_and_not_drawn():
         [record(0, "camri", 0.2, -0.3), record(0, "wasserstein", -0.5, 0.1), record(0, "wce", -0.1, 0.0)]
     )
     assert [one["method"] for one in figure.records if one["figure"] == "mean"] == ["CAMRI", "WCE"]
-    assert figure.caption.endswith("Not drawn, as more than 10 points less accurate: Wasserstein.")
+    assert figure.caption.endswith("Not drawn, as over 10 points less accurate: Wasserstein.")
     assert "Not drawn" not in draw_gaps([record(0, "wce", -0.1, 0.2)]).caption
     assert draw_gaps([record(0, "wce", -0.3)]) is None
     assert draw_gaps([]) is None
@@ -67,9 +68,9 @@ def test_a_method_that_did_not_train_is_named_and_not_drawn():
 def test_the_page_has_it_with_the_tables_it_sums_up(opened, gain):
     reading, verdicts = opened(gain)
     (section,) = [one for one in sections(FromRun(reading)) if one.name == "equal-recall"]
-    assert [table.caption.split(":")[0] for table in section.tables] == [
-        "Accuracy at equal recall, against cross-entropy",
-        "False alarms at equal recall, against cross-entropy",
+    assert [table.caption.split(",")[0] for table in section.tables] == [
+        "Accuracy at equal recall",
+        "False alarms at equal recall",
     ]
     gaps = gap_records(reading, verdicts)
     drawn = [one["change"] for one in section.figure.records if one["figure"] == "alarms"]
@@ -79,8 +80,8 @@ def test_the_page_has_it_with_the_tables_it_sums_up(opened, gain):
 
 def test_the_command_writes_it_and_says_what_it_lacks(gain, tmp_path, capsys):
     app(["report", str(gain), "--figure", "gaps", "--out", str(tmp_path / "g.svg")], standalone_mode=False)
-    assert "fewer false alarms is further left" in capsys.readouterr().out
+    assert "Left of 0: fewer false alarms" in capsys.readouterr().out
     assert "L2-softmax" in (tmp_path / "g.svg").read_text()
     alone = make_run(tmp_path / "ce", methods={"ce": {}}, seeds=2)
-    with pytest.raises(InputError, match="the figure of gaps needs a method and cross-entropy of the same seeds"):
+    with pytest.raises(InputError, match="the figure of gaps needs a method and cross-entropy"):
         app(["report", str(alone), "--figure", "gaps"], standalone_mode=False)

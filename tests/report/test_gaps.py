@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from camri.report.equal_recall import gap_of, gap_records, table_of_alarms, table_of_gaps, table_of_trained
+from camri.report.records import gap_records
+from camri.report.tables import gap_of, table_of_alarms, table_of_gaps, table_of_trained
 from camri.selection import compare_curves
 from camri.stats import compare
 from camri.study.combine import merge
@@ -141,7 +142,7 @@ def test_without_validation_data_no_setting_can_be_picked(opened, no_validation)
 
 
 def test_what_is_missing_is_blank():
-    assert gap_of({"mean": None, "mean_low": None, "mean_high": None}, "mean") == "–"
+    assert gap_of({"mean": None, "mean_low": None, "mean_high": None, "num_trials": 9}, "mean") == "–"
 
 
 def record(column, num_trials, low, p=0.01):
@@ -155,15 +156,16 @@ def record(column, num_trials, low, p=0.01):
 def test_bold_is_above_0_and_sure_and_columns_stand_apart():
     table = table_of_gaps(
         [
-            record(0, 2, 0.004, p=0.049),
+            record(0, 3, 0.004, p=0.049),
             record(0, 1, 0.004, p=None),
-            record(0, 2, 0.004, p=0.05),
-            record(1, 2, 0.0, p=0.01),
-            record(1, 2, -0.001, p=0.01),
+            record(0, 2, 0.004, p=0.01),
+            record(0, 3, 0.004, p=0.05),
+            record(1, 3, 0.0, p=0.01),
+            record(1, 3, -0.001, p=0.01),
         ]
     )
     assert table.titles == ("important: class 0", "important: class 1")
-    assert [[row[2].bold for row in group] for group in table.groups] == [[True, False, False], [False, False]]
+    assert [[row[2].bold for row in group] for group in table.groups] == [[True, False, False, False], [False, False]]
     assert [cell.text for cell in table.groups[0][0]] == [
         "CAMRI",
         "m=1",
@@ -171,14 +173,15 @@ def test_bold_is_above_0_and_sure_and_columns_stand_apart():
         "0.049",
         "+0.40 at 0.700, +0.40 at 0.850",
         "+0.40 [+0.40, +0.40]",
-        "2",
+        "3",
     ]
+    assert [row[2].text for row in table.groups[0]][1:3] == ["+0.40", "+0.40"], "no interval below three trials"
 
 
 def test_as_trained_recall_and_accuracy_stand_beside_what_they_gained():
-    one = {**record(0, 2, 0.004), "recall_change": 0.031, "recall_change_low": -0.01, "recall_change_high": 0.07}
+    one = {**record(0, 3, 0.004), "recall_change": 0.031, "recall_change_low": -0.01, "recall_change_high": 0.07}
     (row,) = table_of_trained([one]).groups[0]
-    wanted = ["CAMRI", "m=1", "0.700 ± 0.010", "+3.1 [−1.0, +7.0]", "0.900 ± 0.020", "+0.40 [+0.40, +0.40]", "2"]
+    wanted = ["CAMRI", "m=1", "0.700 ± 0.010", "+3.1 [−1.0, +7.0]", "0.900 ± 0.020", "+0.40 [+0.40, +0.40]", "3"]
     assert [cell.text for cell in row] == wanted
 
 
@@ -221,7 +224,7 @@ def test_the_table_of_alarms_shows_rates_and_what_part_is_saved():
         "alarms": -0.0078, "alarms_low": -0.0103, "alarms_high": -0.0055, "alarms_of_ce": 0.0709, "p_alarms_holm": 0.01,
         "alarms_over_l2softmax": None, "alarms_over_l2softmax_low": None, "alarms_over_l2softmax_high": None,
     }  # fmt: skip
-    unsure = ({"alarms_high": 0.001}, {"p_alarms_holm": 0.06}, {"p_alarms_holm": None})
+    unsure = ({"alarms": 0.0078}, {"p_alarms_holm": 0.06}, {"p_alarms_holm": None})
     table = table_of_alarms([counted, *({**counted, **one} for one in unsure)])
     shown = ["CAMRI", "camri s=8", "7.09", "−0.78 [−1.03, −0.55]", "−11 %", "0.01", "–", "10"]
     assert [cell.text for cell in table.rows[0]] == shown

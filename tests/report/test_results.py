@@ -13,19 +13,21 @@ import pytest
 from camri.cli import app
 from camri.errors import InputError
 from camri.report import results
-from camri.report.charts import draw_curves, trace_curves
-from camri.report.equal_recall import gap_records, table_of_gaps, table_of_trained
-from camri.report.figures import (
-    count_confusion,
-    draw_circle,
-    draw_confusion,
-    draw_penalty,
-    find_circle,
-    measure_penalty,
+from camri.report.charts import draw_curves
+from camri.report.figures import draw_circle, draw_confusion, draw_penalty
+from camri.report.records import (
+    angle_records,
+    circle_records,
+    confusion_records,
+    curve_records,
+    gap_records,
+    honest_records,
+    paper_records,
+    penalty_records,
 )
 from camri.report.results import FromRun, open_results, without_places, write_results
 from camri.report.table import write
-from camri.report.tables import angle_records, honest_table, paper_table, table_of_angles, table_of_honest, table_one
+from camri.report.tables import paper_table, table_of_angles, table_of_gaps, table_of_honest, table_of_trained
 from camri.report.theme import PRINT, specification
 from camri.study.spec import Study
 from tests.report.conftest import make_run
@@ -41,8 +43,8 @@ def test_tables_of_results_are_those_of_the_run(opened, gain, written, form):
     reading, verdicts = opened(gain)
     stored = open_results(written)
     pairs = [
-        (table_one([(reading, verdicts)]), paper_table([stored.records("paper")])),
-        (honest_table(reading, verdicts), table_of_honest(stored.records("honest"))),
+        (paper_table([paper_records(reading, verdicts)]), paper_table([stored.records("paper")])),
+        (table_of_honest(honest_records(reading, verdicts)), table_of_honest(stored.records("honest"))),
         (table_of_angles(angle_records(reading, verdicts)), table_of_angles(stored.records("angles"))),
         *(
             (make(gap_records(reading, verdicts)), make(stored.records("gaps")))
@@ -57,9 +59,9 @@ def test_figures_of_results_are_those_of_the_run(opened, gain, written):
     reading, verdicts = opened(gain)
     stored = open_results(written)
     pairs = [
-        (draw_curves(trace_curves(reading, verdicts)), draw_curves(stored.records("curves"))),
-        (draw_confusion(count_confusion(reading, verdicts)), draw_confusion(stored.records("confusion"))),
-        (draw_penalty(measure_penalty(verdicts)), draw_penalty(stored.records("penalty"))),
+        (draw_curves(curve_records(reading, verdicts)), draw_curves(stored.records("curves"))),
+        (draw_confusion(confusion_records(reading, verdicts)), draw_confusion(stored.records("confusion"))),
+        (draw_penalty(penalty_records(reading, verdicts)), draw_penalty(stored.records("penalty"))),
     ]
     for mine, theirs in pairs:
         assert mine.caption == theirs.caption
@@ -74,9 +76,9 @@ def test_fig_6_of_results(opened, tmp_path):
     run = make_run(tmp_path / "run", methods=methods, keep=True, seeds=1, num_images=40)
     reading, _ = opened(run)
     stored = open_results(write_results(run, tmp_path / "results"))
-    assert draw_circle(stored.records("circle")).records == draw_circle(find_circle(reading)).records
+    assert draw_circle(stored.records("circle")).records == draw_circle(circle_records(reading)).records
     assert (stored.records("paper"), stored.records("honest")) == ([], [])
-    with pytest.raises(InputError, match="has no penalty: the run had nothing to draw it of"):
+    with pytest.raises(InputError, match="has no penalty"):
         stored.records("penalty")
 
 
@@ -156,7 +158,7 @@ def test_only_results_are_replaced(gain, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "outcomes.csv").write_text("x")
-    with pytest.raises(InputError, match=r"mine holds outcomes.csv that is not of results"):
+    with pytest.raises(InputError, match=r"mine holds outcomes.csv that are not results"):
         write_results(gain, mine)
     assert [path.read_text() for path in mine.iterdir()] == ["x"]
     found = tmp_path / "r"
@@ -170,9 +172,9 @@ def test_only_results_are_replaced(gain, tmp_path):
     assert open_results(found).verdict["commit"] == "abc"
     assert not list(found.glob("*.part"))
     before = sorted(gain.iterdir())
-    with pytest.raises(InputError, match="holds something that is not of results"):
+    with pytest.raises(InputError, match="holds files that are not results"):
         write_results(gain, gain)
-    with pytest.raises(InputError, match="holds something that is not of results"):
+    with pytest.raises(InputError, match="holds files that are not results"):
         write_results(gain, found / "finals.json")
     assert sorted(gain.iterdir()) == before
 

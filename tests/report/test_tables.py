@@ -13,20 +13,12 @@ import pytest
 from rich.console import Console
 
 from camri.methods import setting
+from camri.report.records import angle_records, angle_settings, honest_records, paper_records
 from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
-from camri.report.tables import (
-    angle_records,
-    compared,
-    honest_table,
-    paper_table,
-    picked,
-    records_of_columns,
-    table_of_angles,
-    table_one,
-)
+from camri.report.tables import paper_table, table_of_angles, table_of_honest
 from camri.selection import Measured, PaperChoice
-from camri.study.reader import RunReader
-from camri.study.verdict import choose_paper, control_among, correct_for_columns
+from camri.study.reader import RunReader, SettingResults
+from camri.study.verdict import ColumnVerdict, choose_paper, control_among, correct_for_columns, picked
 from tests.report.conftest import make_run
 from tools import paper_print
 
@@ -40,25 +32,34 @@ def ten(mean, sd):
 
 
 def papers_column(place):
-    measured = {}
+    """A verdict with the paper's numbers, each of ten rows; beside each shown setting, two that must not be chosen."""
+    measured, settings = {}, []
     for method in paper_print.TABLE_ONE:
         cell = paper_print.cell(method, place)
-        # Beside the shown setting stand one of less recall, and one that buys more of it with accuracy.
-        settings = [Measured("too costly", ten(0.999, 0.01), ten(0.6, 0.01))] if method != "ce" else []
+        # One of less recall, and one that buys more of it with accuracy.
+        numbers = {"too costly": (ten(0.999, 0.01), ten(0.6, 0.01))} if method != "ce" else {}
         if cell is not None:
             accuracy = ten(cell.accuracy, cell.accuracy_sd)
-            settings.insert(0, Measured("shown", ten(cell.recall, cell.recall_sd), accuracy))
-            if method != "ce":
-                settings.insert(0, Measured("less", ten(0.05, 0.01), accuracy))
-        measured[method] = settings
-    chosen = choose_paper(measured)
-    numbers = {m: next(s for s in measured[m] if s.key == c.key) for m, c in chosen.items() if c is not None}
-    return COLUMNS[place], DATA[place], chosen, numbers
+            numbers |= {"shown": (ten(cell.recall, cell.recall_sd), accuracy)}
+            numbers |= {"less": (ten(0.05, 0.01), accuracy)} if method != "ce" else {}
+        measured[method] = [Measured(f"{method} {name}", *both) for name, both in numbers.items()]
+        for one in measured[method]:
+            rows = tuple(
+                SimpleNamespace(recall={"test": [recall]}, accuracy={"test": accuracy})
+                for recall, accuracy in zip(one.recall, one.accuracy, strict=True)
+            )
+            settings.append(SettingResults(one.key, method, one.key, {}, rows))
+    column = SimpleNamespace(number=place, title=COLUMNS[place], indices=(0,))
+    baseline = next(one for one in settings if one.method == "ce")
+    return ColumnVerdict(column, baseline, tuple(settings), None, {}, {}, choose_paper(measured))
 
 
 def test_the_papers_numbers_give_the_papers_table_with_its_blanks_and_bold_cells():
-    methods = paper_print.TABLE_ONE
-    table = paper_table([records_of_columns([papers_column(place) for place in range(9)], list(methods))])
+    methods, runs = paper_print.TABLE_ONE, {}
+    for place, data in enumerate(DATA):
+        runs.setdefault(data, []).append(papers_column(place))
+    readings = {data: SimpleNamespace(name=data, methods=lambda: list(methods)) for data in runs}
+    table = paper_table([paper_records(readings[data], verdicts) for data, verdicts in runs.items()])
     assert table.header == ("method", *COLUMNS)
     assert table.spans == (("CIFAR-10", 3), ("GTSRB", 3), ("AwA2", 3))
     bold = {}
@@ -75,7 +76,7 @@ def test_the_papers_numbers_give_the_papers_table_with_its_blanks_and_bold_cells
 
 def test_table_one_of_a_run_has_its_means_and_blanks(opened, gain):
     reading, verdicts = opened(gain)
-    table = table_one([(reading, verdicts)])
+    table = paper_table([paper_records(reading, verdicts)])
     assert [group[0][0].text for group in table.groups] == ["CAMRI", "WCE", "cross-entropy"]
     rows = [row for row in reading.rows if row.method == "ce"]
     mean, sd = np.mean([r.recall["test"][1] for r in rows]), np.std([r.recall["test"][1] for r in rows], ddof=1)
@@ -84,13 +85,13 @@ def test_table_one_of_a_run_has_its_means_and_blanks(opened, gain):
 
 
 def test_several_runs_stand_side_by_side(opened, gain, no_gain):
-    table = table_one([opened(gain), opened(no_gain)])
+    table = paper_table([paper_records(*opened(run)) for run in (gain, no_gain)])
     assert table.header == ("method", "column", "ring", "column")
 
 
 def test_the_honest_table_has_controls_hits_and_intervals(opened, gain):
     reading, verdicts = opened(gain)
-    table = honest_table(reading, verdicts)
+    table = table_of_honest(honest_records(reading, verdicts))
     names = [row[0].text for row in table.groups[0]]
     assert names == [
         "CAMRI",
@@ -110,12 +111,12 @@ def test_the_honest_table_has_controls_hits_and_intervals(opened, gain):
     shifted = rows["control: cross-entropy, shifted"]["recall_mean"]
     assert record["gain_over_shifted_ce"] == pytest.approx(record["recall_mean"] - shifted)
     assert shifted != rows["control: cross-entropy"]["recall_mean"]
-    assert camri["recall gained over shifted CE"].bold
+    assert camri["Δ recall vs CE + shift"].bold
     assert camri["trials"].text == "8"
 
 
 def test_a_bias_that_a_shift_gives_too_is_no_gain(opened, no_gain):
-    table = honest_table(*opened(no_gain))
+    table = table_of_honest(honest_records(*opened(no_gain)))
     for record in table.records:
         if record["gain_over_shifted_ce"] is not None:
             assert record["gain_over_shifted_ce_low"] <= 0
@@ -127,9 +128,9 @@ def test_a_bias_that_a_shift_gives_too_is_no_gain(opened, no_gain):
 
 def test_without_validation_data_there_is_no_honest_table(opened, no_validation):
     reading, verdicts = opened(no_validation)
-    assert honest_table(reading, verdicts) is None
+    assert honest_records(reading, verdicts) == []
     assert verdicts[0].best is None
-    assert len(table_one([(reading, verdicts)]).groups) == 3
+    assert len(paper_table([paper_records(reading, verdicts)]).groups) == 3
 
 
 def test_the_control_has_no_margin_the_same_scale_and_all_the_seeds():
@@ -230,7 +231,7 @@ def test_names_stay_text_in_every_format(form):
     table = Table("T", ("class", "x"), ((cells(NASTY, "1"),),), ({"class": NASTY, "x": 1},))
     text = write(table, form)
     if form == "csv":
-        assert list(csv.DictReader(io.StringIO(text))) == [{"class": NASTY, "x": "1"}]
+        assert list(csv.DictReader(io.StringIO(text))) == [{"class": NASTY.replace("\n", "\\n"), "x": "1"}]
     elif form == "md":
         line = text.splitlines()[-1]
         assert "<img" not in line
@@ -238,6 +239,15 @@ def test_names_stay_text_in_every_format(form):
     else:
         assert "\\input" not in text
         assert "\\textbackslash{}input\\{x\\}" in text
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", " =1", "=cmd|'/c calc'!A1"])
+def test_no_cell_of_a_csv_is_a_formula(name):
+    text = write(Table("T", (), (), ({"class": name, name: 0.5},)), "csv")
+    for row in csv.reader(io.StringIO(text)):
+        for cell in row:
+            assert not re.match(r"\s*[=+\-@\t]", cell), row
+    assert "0.5" in text
 
 
 def test_unknown_formats_are_refused_by_name():
@@ -260,6 +270,20 @@ def test_a_narrow_terminal_loses_no_digit():
     console.print(to_terminal(table))
     shown = "".join(re.findall(r"[\d.–]", console.file.getvalue().split("┩")[1]))
     assert shown == "0.561–0.6730.883–0.943"
+
+
+def test_latex_escapes_its_signs_and_puts_a_rule_between_groups():
+    table = Table("T", ("a_b", "x"), ((cells("c", "1±2"),), (cells("d", "3"),)), ())
+    assert write(table, "latex").splitlines()[2:10] == [
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"a\_b & x \\",
+        r"\midrule",
+        r"c & 1$\pm$2 \\",
+        r"\midrule",
+        r"d & 3 \\",
+        r"\bottomrule",
+    ]
 
 
 def test_markdown_shows_names_as_they_stand_under_the_titles_of_their_groups():
@@ -287,7 +311,7 @@ def test_table_two_has_wce_at_the_papers_weight_and_l2softmax_at_camris_scale():
     every = [ce, light, heavy, wide, margin, plain, camri]
 
     def columns(table_one, settings):
-        return compared(
+        return angle_settings(
             SimpleNamespace(
                 settings=settings,
                 baseline=ce,

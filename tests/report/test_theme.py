@@ -71,12 +71,10 @@ def test_every_knob_is_explained():
     assert "cross-entropy (ce)" not in told, "it has no knobs"
 
 
-def test_short_labels_are_short_and_different():
+def test_short_labels_are_short_and_show_both_ends():
     names = [f"Speed limit ({speed}km/h)" for speed in (20, 80, 100, 120)] + ["Stop", "🛑" * 40]
-    names += [f"{'x' * 30}{number}{'y' * 30}" for number in range(3)]
-    short = shorten(names)
-    assert list(short) == names
-    assert len(set(short.values())) == len(names)
-    assert max(map(len, short.values())) <= 16
-    assert short["Stop"] == "Stop"
-    assert short[names[1]] == "Speed…t (80km/h)"
+    short = [shorten(name) for name in names]
+    assert len(set(short)) == len(names)
+    assert max(map(len, short)) <= 16
+    assert short[4] == "Stop"
+    assert short[1] == "Speed…t (80km/h)"

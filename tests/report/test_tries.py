@@ -39,7 +39,7 @@ def test_each_arm_stands_beside_cross_entropy_and_its_nearest_control(folder):
         ["new cross-entropy head, frozen trunk", "−0.15 [−0.25, +0.05]", "–", "+0.30 [+0.20, +0.50]", "–", "–", "9"],
         ["new CAMRI head, frozen trunk", "−0.34 [−0.44, −0.14]", "+0.14 [+0.04, +0.34]", "+0.68 [+0.58, +0.88]",
          "−0.28 [−0.38, −0.08]", "new L2-softmax head, frozen trunk", "7"],
-        ["margin on both sides, 0.2", "0.00 [−0.10, +0.20]", "+1.00 [+0.90, +1.20]",
+        ["two-sided margin, cosine, 0.2", "0.00 [−0.10, +0.20]", "+1.00 [+0.90, +1.20]",
          "0.00 [−0.10, +0.20]", "−2.00 [−2.10, −1.80]", "L2-softmax", "10"],
     ]  # fmt: skip
     assert "from 0.539 to 0.769" in table.notes[0]

@@ -1,0 +1,495 @@
+"""Plain numbers of a run, as tables and figures show them and as `results` stores them.
+
+Each function of `MAKERS` takes an open run and its verdicts and returns records: dicts of what JSON can hold. It raises
+InputError where the run lacks what the part needs. A difference is three fields: `name`, `name_low`, `name_high`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from camri.decision import Curve, average, trace
+from camri.errors import InputError
+from camri.methods import BASELINE, in_order, title_of
+from camri.metrics import Array, Scores
+from camri.selection import CurveFigure, Gap, common_range, compare_curves, mark_best
+from camri.stats import Difference, compare, summarise
+from camri.study.reader import RunReader, SettingResults, measure
+from camri.study.schema import Row
+from camri.study.verdict import SEED, ColumnVerdict, Judged, control_among, correct_several, gain_over_shifted, picked
+from camri.text import quoted
+
+Record = Mapping[str, Any]
+Records = list[dict[str, Any]]
+ENDS = ("", "_low", "_high")  # of a difference's fields
+MOST_CLASSES = 20  # more cannot be read at phone width
+DEPTH = 0.03  # of accuracy below the baseline's: curves are cut there
+BACK = 0.15  # of recall below the lowest of the models as trained: curves begin there
+LATE = 3  # the last third of the epochs counts as the end of training
+LEAST_LATE = 3  # epochs in it, or no spread over them is measured
+WCE_WEIGHT = 4.0  # the paper measures WCE's angles at this weight
+# A method's penalty: its knob, the axis title, and the unit it is shown in (the paper's step for margins).
+PENALTIES = {"wce": ("w", "weight w", 1.0), "camri": ("m", "margin m (π/64)", np.pi / 64)}
+CIRCLE_METHODS = ("l2softmax", "arcface", "camri")
+HEAD = "head.weight"
+MOST_DOTS = 150  # of a class in Fig. 6: more hide each other
+
+
+def about(one: ColumnVerdict) -> dict[str, Any]:
+    """The fields that name a record's column."""
+    return {"column": one.column.number, "important": one.column.title}
+
+
+def ends_of(name: str, found: Difference | None) -> dict[str, float | None]:
+    """The fields of a difference; None where there is none."""
+    values = (None,) * 3 if found is None else (found.estimate, found.low, found.high)
+    return {f"{name}{end}": value for end, value in zip(ENDS, values, strict=True)}
+
+
+def figures(recalls: Sequence[float], accuracies: Sequence[float]) -> dict[str, Any]:
+    """Mean and sd of recall and accuracy over trials, and the number of trials."""
+    found = {"recall": summarise(recalls), "accuracy": summarise(accuracies)}
+    numbers = {f"{name}_{part}": getattr(one, part) for name, one in found.items() for part in ("mean", "sd")}
+    return {**numbers, "num_trials": len(recalls)}
+
+
+def paper_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
+    """Table I as the paper chooses, on test data: a record for each column and method.
+
+    As in the paper, L2-softmax has no row of its own: it is the m = 0 of CAMRI's and ArcFace's grids.
+    """
+    rows, records = [method for method in reading.methods() if method != "l2softmax"], []
+    for one in verdicts:
+        if one.baseline is None:
+            raise InputError(f"{reading.folder}: Table I needs cross-entropy trials, and there are none")
+        best = mark_best({method: one.paper.get(method) for method in rows})
+        for method in rows:
+            setting = one.in_table_one(method)
+            record = {"data": reading.name, **about(one), "method": method, "setting": setting and setting.title}
+            if setting is not None:
+                found = measure(setting, one.column.indices)
+                record |= figures(found.recall, found.accuracy)
+            records.append({**record, "bold": method in best})
+    return records
+
+
+def honest_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
+    """Every method chosen on validation data and judged on test data, then the column's controls."""
+    p_values = [row.p for one in verdicts for row in one.by_method.values()]
+    corrected, records = iter(correct_several(p_values) if p_values else []), []
+    for one in verdicts:
+        p = {method: next(corrected) for method in one.by_method}
+        controls: dict[str, Judged] = {}
+        for method in in_order(one.by_method):
+            row = one.by_method[method]
+            gains = (None, None, None) if row.keeps_baseline else (row.gain, row.accuracy, p[method])
+            found = _honest_record(one, title_of(method), picked(one, row), row, "chosen", *gains)
+            records.append({**found, "method": method, "num_settings": len(one.of(method))})
+        for row in one.by_method.values():
+            if row.control is not None and row.final.method != "l2softmax":
+                controls.setdefault(row.control.key, row)
+        for key, row in controls.items():
+            assert row.control is not None
+            gain = gain_over_shifted(row, key, reading.run.labels("test"), reading.run.groups("test"))
+            title = f"control: L2-softmax at {title_of(row.final.method)}’s scale"
+            records.append(_honest_record(one, title, row.control.title, row, key, gain))
+        for row in list(one.by_method.values())[:1]:
+            for arm, title in (("baseline shifted", "cross-entropy, shifted"), ("baseline", "cross-entropy")):
+                records.append(_honest_record(one, f"control: {title}", "ce", row, arm))
+    return records
+
+
+def _honest_record(
+    one: ColumnVerdict,
+    title: str,
+    setting: str,
+    row: Judged,
+    arm: str,
+    gain: Difference | None = None,
+    accuracy: Difference | None = None,
+    p: float | None = None,
+) -> dict[str, Any]:
+    found = row.judgement.arms[arm]
+    return {
+        **about(one),
+        "row": title,
+        "setting": setting,
+        "hits": int(found.hits.sum()),
+        "num": int(found.num.sum()),
+        **figures(found.recall.mean(axis=1).tolist(), found.accuracy.tolist()),
+        **ends_of("gain_over_shifted_ce", gain),
+        **ends_of("accuracy_change", accuracy),
+        "p_holm": p,
+    }
+
+
+def gap_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
+    """Each method's best setting on validation data against cross-entropy: as trained, and at equal recall.
+
+    p values are of the mean gap over the recall range, in accuracy and in false alarms; Holm's correction over all.
+    """
+    records = []
+    for one in verdicts:
+        reading.begin(f"comparing the curves of {quoted(one.column.title)}")
+        for method in in_order(set(one.own) - {BASELINE}):
+            if (gap := _gap(reading, one, one.own[method])) is not None:
+                records.append({**about(one), "method": method, "setting": one.own[method].title, **gap})
+    for name in ("p", "p_alarms"):
+        corrected = correct_several([record.pop(name) for record in records])
+        for record, p in zip(records, corrected, strict=True):
+            record[f"{name}_holm"] = p
+    return records
+
+
+def _gap(reading: RunReader, one: ColumnVerdict, setting: SettingResults) -> dict[str, Any] | None:
+    """The numbers of one setting against cross-entropy of the same seeds; None where they share no seed."""
+    assert one.baseline is not None
+    theirs, control = _by_seed(one.baseline), control_among(setting, one.settings)
+    rows = [row for row in setting.rows if row.seed in theirs]
+    if not rows:
+        return None
+
+    def scores(rows: Sequence[Row]) -> list[Scores]:
+        return [reading.scores(row, "test", one.column) for row in rows]
+
+    arm, baseline = scores(rows), scores([theirs[row.seed] for row in rows])
+    plain = [] if control is None else scores([_by_seed(control)[row.seed] for row in rows])
+    recall = common_range(baseline, arm, plain)
+    labels, groups = reading.run.labels("test"), reading.run.groups("test")
+
+    def over(other: Sequence[Scores], figure: CurveFigure) -> Gap:
+        return compare_curves(arm, other, seed=SEED, recall=recall, groups=groups, figure=figure)
+
+    accuracy, alarms = over(baseline, "accuracy"), over(baseline, "alarms")
+    own = np.isin(labels, one.column.indices)
+    own_groups = None if groups is None else groups[own]
+    mine, its = (np.array([s.correct() for s in side]) for side in (arm, baseline))
+    return {
+        **figures([float(s.recall().mean()) for s in arm], [s.accuracy() for s in arm]),
+        "recall_from": float(recall[0]),
+        "recall_to": float(recall[-1]),
+        "p": accuracy.mean.p,
+        "p_alarms": alarms.mean.p,
+        "alarms_of_ce": float(alarms.baseline.mean()),
+        **ends_of("recall_change", compare(mine[:, own], its[:, own], parts=labels[own], groups=own_groups, seed=SEED)),
+        **ends_of("accuracy_change", compare(mine, its, groups=groups, seed=SEED)),
+        **ends_of("mean", accuracy.mean),
+        **ends_of("first", accuracy.at(0)),
+        **ends_of("last", accuracy.at(-1)),
+        **ends_of("over_l2softmax", over(plain, "accuracy").mean if plain else None),
+        **ends_of("alarms", alarms.mean),
+        **ends_of("alarms_over_l2softmax", over(plain, "alarms").mean if plain else None),
+    }
+
+
+def _by_seed(setting: SettingResults) -> dict[int, Row]:
+    return {row.seed: row for row in setting.rows}
+
+
+def angle_settings(one: ColumnVerdict) -> dict[str, SettingResults | None]:
+    """Table II's columns: CAMRI and ArcFace at their Table I settings, WCE at w = 4, L2-softmax at CAMRI's scale, CE.
+
+    Where Table I leaves a cell blank, the method's setting in the charts.
+    """
+    found = {title_of(method): one.in_table_one(method) or one.shown(method) for method in ("camri", "arcface")}
+    found["WCE (w = 4)"] = next((s for s in one.of("wce") if s.value("w") == WCE_WEIGHT), None)
+    camri = found["CAMRI"]
+    plain = [s for s in one.settings if s.method == "l2softmax" or (s.method == "arcface" and s.value("m") == 0)]
+    found["L2-softmax"] = next((s for s in plain if camri is None or s.value("s") == camri.value("s")), None)
+    found["cross-entropy"] = one.baseline
+    return found
+
+
+def angle_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
+    """Table II: sd of the angles of the important classes, minimum and median of the others, for each method."""
+    if not verdicts:
+        raise InputError("Table II needs important classes, and they are not known yet: train cross-entropy first")
+    records = []
+    for one in verdicts:
+        title = one.column.title
+        lines = (f"{title} (important)", f"min excl. {title}", f"median excl. {title}")
+        for name, setting in angle_settings(one).items():
+            values = [None] * 3 if setting is None else _angle_sds(reading, setting, one.column.indices)
+            records += [
+                {
+                    **about(one),
+                    "line": line,
+                    "method": name,
+                    "setting": setting and setting.title,
+                    "num_trials": 0 if setting is None else len(setting.rows),
+                    "images": reading.angles_of,
+                    "sd_rad": value,
+                }
+                for line, value in zip(lines, values, strict=True)
+            ]
+    return records
+
+
+def _angle_sds(reading: RunReader, setting: SettingResults, important: Sequence[int]) -> list[float | None]:
+    """sd of the important classes (their mean), minimum and median of the others; None of classes without data."""
+    _, sd = reading.angles(setting)
+    is_important, is_known = np.isin(np.arange(len(sd)), important), np.isfinite(sd)
+    own, others = sd[is_important & is_known], sd[~is_important & is_known]
+    return [
+        float(statistic(values)) if len(values) else None
+        for statistic, values in ((np.mean, own), (np.min, others), (np.median, others))
+    ]
+
+
+def curve_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
+    """Recall–accuracy curves, a record a column: its accuracy floor and, for each method, the start and the line."""
+    return [_curves(reading, one) for one in verdicts if one.settings]
+
+
+def _curves(reading: RunReader, one: ColumnVerdict) -> dict[str, Any]:
+    lines: Records = []
+    traced: list[list[Curve]] = []
+    for name in [name for name in reading.methods() if one.of(name)]:
+        setting = one.shown(name)
+        assert setting is not None
+        scores = [reading.scores(row, "test", one.column) for row in setting.rows]
+        start = np.mean([[score.recall().mean(), score.accuracy()] for score in scores], axis=0)
+        lines.append(
+            {"method": name, "setting": setting.title, "num_trials": len(scores), "start": start.round(5).tolist()}
+        )
+        traced.append([trace(score) for score in scores])
+    accuracies = {line["method"]: line["start"][1] for line in lines}
+    floor = accuracies.get(BASELINE, min(accuracies.values()))
+    grid = np.linspace(max(0.0, min(line["start"][0] for line in lines) - BACK), 1.0, 121)
+    for line, curves in zip(lines, traced, strict=True):
+        # No common shift finds every image of several important classes: one class takes some from another.
+        band = average(curves, grid[grid <= min(curve.mean_recall[-1] for curve in curves)])
+        kept = band.mean >= floor - DEPTH
+        for name in ("recall", "mean", "sd"):
+            line[name] = np.nan_to_num(getattr(band, name))[kept].round(5).tolist()
+    return {**about(one), "num_important": len(one.column.indices), "floor": floor, "lines": lines}
+
+
+def confusion_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> dict[str, Any]:
+    """Fig. 3: cross-entropy's confusion matrix, and the changes by CAMRI, or by the first method there is."""
+    baseline = next((one.baseline for one in verdicts if one.baseline is not None), None)
+    if baseline is None:
+        raise InputError(f"{reading.folder}: Fig. 3 needs cross-entropy trials and important classes, and has none")
+    before, changes = reading.confusion(baseline), []
+    for one in verdicts:
+        name = "camri" if one.of("camri") else next((s.method for s in one.settings if s.method != BASELINE), BASELINE)
+        setting = one.in_table_one(name) or one.shown(name)
+        if setting is not None and name != BASELINE:
+            changes.append((one, setting, reading.confusion(setting) - before))
+    kept = _most_confused(before, changes)
+    names = [reading.classes[index] for index in kept]
+    cells = _confusion_cells("cross-entropy", before, kept, names)
+    panels = [{"title": "(a) cross-entropy", "is_change": False, "cells": cells}]
+    for letter, (one, setting, change) in zip("bcdefghijklmnopqrstuvwxyz", changes, strict=False):
+        title = f"({letter}) {quoted(one.column.title)}: {setting.title} − cross-entropy"
+        cells = _confusion_cells(one.column.title, change, kept, names)
+        panels.append({"title": title, "is_change": True, "cells": cells})
+    return {"classes": names, "num_classes": len(before), "panels": panels}
+
+
+def _most_confused(before: Array, changes: Sequence[tuple[ColumnVerdict, SettingResults, Array]]) -> list[int]:
+    """All classes; of many, the important ones and those that are confused or changed most."""
+    num_classes = len(before)
+    if num_classes <= MOST_CLASSES:
+        return list(range(num_classes))
+    important = {index for one, *_ in changes for index in one.column.indices}
+    off = np.nan_to_num(before * (1 - np.eye(num_classes)))
+    weight = off.sum(axis=0) + off.sum(axis=1)
+    for _, _, change in changes:
+        weight = weight + 5 * np.abs(np.nan_to_num(change)).sum(axis=1)
+    ranked = sorted(range(num_classes), key=lambda index: (index not in important, -weight[index]))
+    return sorted(ranked[:MOST_CLASSES])
+
+
+def _confusion_cells(column: str, shares: Array, kept: Sequence[int], names: Sequence[str]) -> Records:
+    return [
+        {"column": column, "true": true, "predicted": predicted, "percent": round(100 * float(shares[row, place]), 2)}
+        for true, row in zip(names, kept, strict=True)
+        for predicted, place in zip(names, kept, strict=True)
+        if np.isfinite(shares[row, place]) and abs(shares[row, place]) >= 0.0005
+    ]
+
+
+def penalty_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
+    """Fig. 5: recall and accuracy of each column, method and penalty, where there are at least two penalties."""
+    found = [_penalties(one, method) for one in verdicts for method in PENALTIES]
+    return [record for own in found if len({record["penalty"] for record in own}) >= 2 for record in own]
+
+
+def _penalties(one: ColumnVerdict, method: str) -> Records:
+    shown = one.in_table_one(method) or one.shown(method)
+    if shown is None:
+        return []
+    knob, _, unit = PENALTIES[method]
+    fixed = {name: shown.value(name) for name in shown.knobs if name != knob}
+    records = []
+    for setting in one.of(method):
+        if any(setting.value(name) != value for name, value in fixed.items()):
+            continue
+        found = measure(setting, one.column.indices)
+        for name, values in (("recall", found.recall), ("accuracy", found.accuracy)):
+            mean, sd = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+            numbers = {"mean": mean, "sd": sd, "low": mean - sd, "high": mean + sd}
+            records.append(
+                {
+                    "number": one.column.number,
+                    "column": one.column.title,
+                    "method": method,
+                    "setting": setting.title,
+                    "scale": fixed.get("s"),
+                    "penalty": round(setting.value(knob) / unit, 6),
+                    "figure": name,
+                    **{key: round(value, 5) for key, value in numbers.items()},
+                    "trials": len(values),
+                }
+            )
+    return records
+
+
+def epoch_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
+    """Training epoch by epoch, on validation data: a record for each column and method, cross-entropy first.
+
+    Each method at its best setting on validation data. `recall` and `accuracy` are means over trials, one an epoch.
+    `…_late` is the mean over the last third of the epochs, `…_wander` one model's sd over those epochs (root mean
+    square over trials), `…_gain` the late mean less cross-entropy's of the same seeds, with the t interval over seeds.
+    """
+    if not reading.has_validation:
+        raise InputError("no validation data were held out, so nothing was measured after each epoch")
+    records = []
+    for one in verdicts:
+        chosen = {BASELINE: one.baseline, **one.own}
+        baseline: dict[int, Array] = {}
+        for method in sorted(in_order(set(chosen)), key=lambda name: name != BASELINE):
+            setting = chosen[method]
+            curves = {} if setting is None else trial_curves(reading, setting, one.column.indices)
+            if setting is None or not curves:  # an ensemble was not trained, so it has no epochs
+                continue
+            baseline = curves if method == BASELINE else baseline
+            named = {**about(one), "method": method, "setting": setting.title, "num_trials": len(curves)}
+            records.append({**named, **_late_figures(curves, baseline)})
+    return records
+
+
+def trial_curves(reading: RunReader, setting: SettingResults, important: Sequence[int]) -> dict[int, Array]:
+    """Seed -> (2, E): recall of the important classes and accuracy on validation data after each epoch."""
+    labels = reading.run.labels("val")
+    counts = np.bincount(labels, minlength=len(reading.classes))
+    found = {}
+    for row in setting.rows:
+        hits = reading.run.val_hits(row)
+        if hits is not None and hits.size:
+            recall = (hits[:, list(important)] / counts[list(important)]).mean(axis=1)
+            found[row.seed] = np.stack([recall, hits.sum(axis=1) / len(labels)])
+    return found
+
+
+def _late_figures(by_seed: Mapping[int, Array], baseline: Mapping[int, Array]) -> dict[str, Any]:
+    curves = np.stack(list(by_seed.values()))  # (trials, 2, E)
+    late = curves.shape[-1] // LATE
+    record: dict[str, Any] = {"epochs": curves.shape[-1], "late_epochs": late if late >= LEAST_LATE else 0}
+    for place, name in enumerate(("recall", "accuracy")):
+        record[name] = curves[:, place].mean(axis=0).round(5).tolist()
+        if late < LEAST_LATE:
+            continue
+        own = curves[:, place, -late:]
+        record[f"{name}_late"] = float(own.mean())
+        record[f"{name}_wander"] = float(np.sqrt(own.var(axis=1, ddof=1).mean()))
+        gains = [
+            by_seed[seed][place, -late:].mean() - theirs[place, -late:].mean()
+            for seed, theirs in baseline.items()
+            if seed in by_seed and baseline is not by_seed
+        ]
+        gain = summarise(gains) if gains else None
+        ends = (None,) * 3 if gain is None else (gain.mean, gain.low, gain.high)
+        record |= {f"{name}_gain{end}": value for end, value in zip(ENDS, ends, strict=True)}
+    return record
+
+
+def recover(logits: Array, weight: Array) -> Array:
+    """Unit features (N, 2) from logits (N, C) of a cosine head and its weight (C, 2), whatever the scale.
+
+    With unit weight vectors W and scale s the logits are s · W z′: z′ is the least-squares solution.
+
+    >>> weight = np.array([[1.0, 0.0], [0.0, 2.0], [-1.0, -1.0]])
+    >>> recover(8 * np.array([[0.6, 0.8, -1.4 / 2**0.5]]), weight).round(3).tolist()
+    [[0.6, 0.8]]
+    """
+    unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
+    features = np.asarray(logits, np.float64) @ np.linalg.pinv(unit).T
+    return features / np.linalg.norm(features, axis=1, keepdims=True)
+
+
+def room(weight: Array, index: int) -> float:
+    """Degrees between the two neighbours of a weight vector on the circle; evenly shared it is 720 / C.
+
+    >>> room(np.array([[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0], [0.0, -1.0]]), 1)
+    180.0
+    """
+    angles = np.degrees(np.arctan2(weight[:, 1], weight[:, 0]))
+    apart = np.delete(angles - angles[index], index) % 360
+    return float(apart.min() + 360 - apart.max())
+
+
+def circle_records(reading: RunReader, verdicts: Sequence[ColumnVerdict] = ()) -> Records:
+    """Fig. 6, of a run with two features that kept logits and weights: a panel for each method.
+
+    A panel has the weight vectors (spokes) and features (dots) of one model, that of the median accuracy (validation,
+    if there is any): one may have collapsed. `models` has every model's accuracy and room of the important class.
+    """
+    if not reading.columns:
+        raise InputError(f"{reading.folder}: Fig. 6 needs the important classes, and they are not known yet")
+    column, split, panels = reading.columns[0], "val" if reading.has_validation else "test", []
+    for method in CIRCLE_METHODS:
+        for setting in reading.settings(column, method)[:1]:
+            weights = {row.seed: _head_weight(reading, setting, row) for row in setting.rows}
+            ranked = sorted(setting.rows, key=lambda row: (row.accuracy[split], row.seed))
+            drawn = ranked[(len(ranked) - 1) // 2]
+            dots, spokes = _features(reading, drawn, weights[drawn.seed], column.indices)
+            models = [
+                {"seed": row.seed, "accuracy": row.accuracy["test"], "room": room(weights[row.seed], column.indices[0])}
+                for row in setting.rows
+            ]
+            named = {"method": method, "title": f"{title_of(method)}: {setting.title}", "important": column.names[0]}
+            panels.append({**named, "drawn": drawn.seed, "models": models, "dots": dots, "spokes": spokes})
+    if not panels:
+        raise InputError(f"{reading.folder}: Fig. 6 draws {', '.join(CIRCLE_METHODS)}, and the run has none of them")
+    return panels
+
+
+def _head_weight(reading: RunReader, setting: SettingResults, row: Row) -> Array:
+    """The head's weight (C, 2)."""
+    weights = reading.run.weights(row)
+    if weights is None or "test" not in reading.run.logits(row):
+        raise InputError(
+            f"{reading.folder}: Fig. 6 needs features, and the outcomes of {setting.title} keep none; run the study "
+            "with [keep] logits = true, weights = true"
+        )
+    if HEAD not in weights or weights[HEAD].shape[1] != 2:
+        raise InputError(f"{reading.folder}: Fig. 6 needs a model with two features (model_options num_features = 2)")
+    return weights[HEAD]
+
+
+def _features(reading: RunReader, row: Row, weight: Array, important: Sequence[int]) -> tuple[Records, Records]:
+    features, labels = recover(reading.run.logits(row)["test"], weight), reading.run.labels("test")
+    unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
+    dots, spokes = [], []
+    for index, name in enumerate(reading.classes):
+        named = {"class": name, "kind": "important" if index in important else "other"}
+        spokes.append({**named, "x": float(unit[index, 0]), "y": float(unit[index, 1]), "line": True})
+        for x, y in features[labels == index][:MOST_DOTS]:
+            dots.append({**named, "x": round(float(x), 4), "y": round(float(y), 4), "line": False})
+    return dots, spokes
+
+
+MAKERS: Mapping[str, Callable[[RunReader, Sequence[ColumnVerdict]], Any]] = {
+    "paper": paper_records,
+    "honest": honest_records,
+    "gaps": gap_records,
+    "angles": angle_records,
+    "curves": curve_records,
+    "confusion": confusion_records,
+    "penalty": penalty_records,
+    "training": epoch_records,
+    "circle": circle_records,
+}
