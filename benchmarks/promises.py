@@ -1,14 +1,13 @@
-"""Whether a fit keeps its promises: fits of made tables, judged by fresh rows of the same population.
+"""Check what a fit reports: fits of simulated tables, judged on fresh rows of the same population.
 
-python benchmarks/promises.py --cases shift rare --fits 40     # ten to thirty seconds a fit on one core
+python -m benchmarks.promises --cases shift rare --fits 40     # ten to thirty seconds per fit on one core
 
-Prints JSON. `held` has, for every 95 % interval that a fit tells, in how many fits it holds the truth. Of the model
-that is handed over the truth is its own figure on fresh rows; of a step the mean over trainings with new seeds, of
-the settings that its halves picked, shifted by its rule (`own`: over the fit's own models, which leaves the luck of
-test rows alone). `claimed` are the fits that say that a method earns its keep, `wrongly` those of them in which it
-adds nothing. `accuracy` and `recall` are those of the handed-over model less cross-entropy's, on fresh rows, `lower`
-the fits in which accuracy is lower by more than a point; `fell` are those that say themselves that it fell.
-`predicts`: the model does on test rows what was told of it.
+Prints JSON. `held`: for every 95 % interval of a fit, in how many fits it contains the truth. For the model that is
+handed over the truth is its own figure on fresh rows; for a step the mean over new seeds of the settings that its
+halves chose, shifted by its rule (`own`: over the fit's own models, so that only the test rows are random).
+`claimed`: fits that recommend a method; `wrongly`: those of them in which it adds nothing. `accuracy` and `recall`:
+the model's minus cross-entropy's, on fresh rows; `lower`: fits in which accuracy is lower by more than a point;
+`dropped`: fits that say so themselves. `predicts`: the model does on test rows what the fit says.
 """
 
 import argparse
@@ -94,7 +93,7 @@ def candidates(settings: Sequence[Setting], seeds: Sequence[int], data: DataSet,
 
 
 def added(judged: Judgement, plain: Candidate) -> dict[str, float]:
-    """What every step adds to each figure."""
+    """What each step adds to each figure."""
     tests = {trial.seed: trial.test for trial in plain.trials}
     before = [tests[seed] for seed in judged.seeds]
     reached = {
@@ -112,7 +111,7 @@ def added(judged: Judgement, plain: Candidate) -> dict[str, float]:
 
 
 def truths(fitted: Fitted, best: Judged, settings: list[Setting], data: DataSet, num_new: int) -> dict[str, Any]:
-    """What the steps add on the data's test rows: in the fit's own models, in new ones; cross-entropy's figures."""
+    """What the steps add on the data's test rows, in the fit's own models and in new ones; cross-entropy's figures."""
     plain = Training(model=fitted.training.model, epochs=fitted.training.epochs)
 
     def trained(seeds: Sequence[int]) -> tuple[Candidate, list[Candidate], Candidate]:
@@ -132,7 +131,7 @@ def truths(fitted: Fitted, best: Judged, settings: list[Setting], data: DataSet,
 
 
 def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """A fit of a sample: what it tells, and the truth of it."""
+    """Fit a sample and compare what it says with the truth."""
     population = CASES[case]
     fresh = population.draw(asked.fresh, np.random.default_rng(99))
     rows = population.draw(population.num_rows, np.random.default_rng([number, list(CASES).index(case)]))
@@ -152,7 +151,7 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
     true = truths(fitted, best, [settings[key] for key in sorted(keys)], replace(inputs.data, splits=splits), asked.new)
 
     def outcomes(split: Split) -> dict[str, np.ndarray]:
-        """Of the rows that each figure is a share of, those that it counts."""
+        """For each figure, the rows it is a share of, True where they count."""
         labels = split.labels.numpy()
         called = np.array(fitted.load().predict(split.inputs.numpy())).astype(int)
         hit, is_alarm = called == labels, (called == IMPORTANT) & (labels != IMPORTANT)
@@ -165,19 +164,16 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
     figures = dict(
         zip((*FIGURES, "precision"), (one.recalls[0], one.accuracy, one.false_alarms, one.precisions[0]), strict=True)
     )
-    told = {f"model: {figure}": interval for figure, interval in figures.items() if interval is not None}
-    for step in fitted.steps[1:]:
-        for figure, change in zip(
-            FIGURES, (step.recall_gain, step.accuracy_gain, step.false_alarms_added), strict=True
-        ):
-            assert change is not None
-            told[f"{step.name}: {figure}"] = change
+    claimed = {f"model: {figure}": interval for figure, interval in figures.items() if interval is not None}
+    for step in fitted.evidence.steps[1:]:
+        for figure, gain in zip(FIGURES, vars(step.gains).values(), strict=True):
+            claimed[f"{step.name}: {figure}"] = gain
     return {
-        **{f"held {kind}": {n: end.low <= {**true[kind], **handed}[n] <= end.high for n, end in told.items()}
+        **{f"held {kind}": {n: end.low <= {**true[kind], **handed}[n] <= end.high for n, end in claimed.items()}
            for kind in ("own", "new")},
-        "claimed": fitted.gain_is_shown,
-        "wrongly": fitted.gain_is_shown and true["new"]["method: recall"] <= 0,
-        "fell": fitted.accuracy_fell,
+        "claimed": fitted.evidence.gain_is_shown,
+        "wrongly": fitted.evidence.gain_is_shown and true["new"]["method: recall"] <= 0,
+        "dropped": fitted.accuracy_dropped,
         "accuracy": handed["model: accuracy"] - true["accuracy"],
         "recall": handed["model: recall"] - true["recall"],
         "predicts": counts == [one.hits[0], one.num_right, one.num_false_alarms, one.hits[0]],
@@ -185,14 +181,14 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
 
 
 def summarise(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The fits of a case, counted."""
+    """Count over the fits of a case."""
     accuracy, recall = (np.array([one[name] for one in found]) for name in ("accuracy", "recall"))
     summary: dict[str, Any] = {"fits": len(found)}
     for kind in ("held new", "held own"):
         names = dict.fromkeys(name for one in found for name in one[kind])
         held = {name: [one[kind][name] for one in found if name in one[kind]] for name in names}
         summary[kind] = {name: f"{sum(those)}/{len(those)}" for name, those in held.items()}
-    summary |= {name: sum(one[name] for one in found) for name in ("claimed", "wrongly", "fell", "predicts")}
+    summary |= {name: sum(one[name] for one in found) for name in ("claimed", "wrongly", "dropped", "predicts")}
     summary["accuracy"] = {
         "mean": float(accuracy.mean()), "sd": float(accuracy.std()), "lowest": float(accuracy.min()),
         "lower": int((accuracy < -0.01).sum()),

@@ -52,6 +52,32 @@ def listed(names: Sequence[str], most: int = 12) -> str:
     return ", ".join([*names[: most - 1], "…", names[-1]] if len(names) > most else names)
 
 
+def plural(num: int, noun: str) -> str:
+    """
+    >>> plural(1, "seed"), plural(1200, "seed")
+    ('1 seed', '1,200 seeds')
+    """
+    return f"{num} {noun}" if num == 1 else f"{num:,} {noun}s"
+
+
+def percent(share: float, decimals: int = 1) -> str:
+    """
+    >>> percent(0.9312), percent(0.0045, decimals=2)
+    ('93.1 %', '0.45 %')
+    """
+    return f"{100 * share:.{decimals}f} %"
+
+
+def points(difference: float, decimals: int = 1) -> str:
+    """A difference in percentage points, with its sign.
+
+    >>> points(0.0312), points(-0.004), points(0.0), points(-0.00004, decimals=2)
+    ('+3.1', '−0.4', '0.0', '0.00')
+    """
+    text = f"{100 * difference:+.{decimals}f}"
+    return text[1:] if not text.strip("+-0.") else text.replace("-", "−")
+
+
 def duration(seconds: float) -> str:
     """A duration as people say it; "?" where nobody knows it.
 

@@ -1,4 +1,4 @@
-"""`camri fit`: a person's own data in, a better model and its proof out."""
+"""`camri fit`: your data in, a better model and its evidence out."""
 
 import time
 from pathlib import Path
@@ -15,28 +15,30 @@ def fit(
         str, typer.Argument(metavar="DATA", help="A folder of images, a table, an .npz, or a data set's name.")
     ] = "digits",
     important: Annotated[
-        list[str] | None,
-        typer.Option(help="A class that must not be missed; several times for several, stop:0.5 at half strength."),
+        list[str] | None, typer.Option(help="A class that must not be missed; repeat it for several.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The folder to write: new, or of this same fit to go on; runs/DATA-CLASS unless told."),
+        typer.Option(help="Folder to write: a new one, or that of this same fit to resume; default runs/DATA-CLASS."),
     ] = None,
-    budget: Annotated[str | None, typer.Option(help="Time to take, e.g. 90s, 10m, 2h; 10m unless told.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Time to take: 90s, 10m, 2h; default 10m.")] = None,
     num_trials: Annotated[
         int | None,
-        typer.Option("--trials", help="Models to train instead, 16 or more; on a CPU the same result every time."),
+        typer.Option("--trials", help="Models to train instead, at least 16; on a CPU the result is reproducible."),
     ] = None,
-    keep_accuracy: Annotated[
-        float, typer.Option(help="Accuracy that may be given up on validation data; 0.01 is a point.")
+    max_accuracy_drop: Annotated[
+        float, typer.Option(help="Accuracy that may be lost on validation data; 0.01 is one percentage point.")
     ] = 0.0,
-    model: Annotated[
-        str | None, typer.Option(help="small, paper, resnet18, features or timm:NAME; by data and device unless told.")
+    strengths: Annotated[
+        list[str] | None, typer.Option("--strength", metavar="CLASS=NUMBER", help="Strength of a class; default 1.")
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="Safetensors file the model's trunk starts from.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="small, paper, resnet18, features or timm:NAME; default by data and device.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="Safetensors file with the trunk's initial weights.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the data; by its size and the budget unless told.")
+        int | None, typer.Option(min=1, help="Passes over the data; default by its size and the budget.")
     ] = None,
     size: Size = None,
     roi: Roi = False,
@@ -46,31 +48,30 @@ def fit(
     label_column: LabelColumn = None,
     group_column: GroupColumn = None,
     split_column: SplitColumn = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
 ) -> None:
-    """Find the best model for the classes that must not be missed, and show how sure that is.
+    """Find the best model for the classes that must not be missed, with the evidence.
 
-    Compares trainings, then methods and settings, all on validation data; trains the finalists anew with other seeds;
-    and judges once on test data, beside cross-entropy and cross-entropy with a shift. Without DATA it takes digits;
-    without --important the class that cross-entropy recognises worst.
+    Compares trainings, then methods and settings on validation data. Trains the finalists again with new seeds and
+    judges them once on test data, beside cross-entropy and shifted cross-entropy. Without DATA it takes digits; without
+    --important the class with the lowest validation recall.
 
-    Leaves in the folder: model/ (weights, ONNX, card), report.html, outcomes.sqlite. Stopped or killed, the same
-    command goes on where it was; Ctrl-C in the finals hands back the best so far.
+    Writes model/ (weights, ONNX, card), report.html and outcomes.sqlite. If it is stopped or killed, the same command
+    resumes. Ctrl-C in the finals returns the best model so far.
 
     [bold]Examples[/bold]
 
       camri fit
       camri fit signs/ --important stop --budget 10m
-      camri fit signs/ --important stop --important yield:0.5 --out runs/signs
+      camri fit signs/ --important stop --important yield --strength yield=0.5 --out runs/signs
       camri fit features.parquet --important fraud --trials 200
       camri fit scans.csv --important melanoma --group-column patient
     """
-    began = time.monotonic() - time.process_time()  # the budget pays for imports too, those before this line as well
+    began = time.monotonic() - time.process_time()  # the budget pays for imports too
     if budget is not None and num_trials is not None:
         raise InputError(f"give --budget {budget} or --trials {num_trials}, not both")
 
     from camri.cli.fit_view import show
-    from camri.study.study_file import parse_duration
 
     options = {
         "size": size,
@@ -83,17 +84,32 @@ def fit(
         "split_column": split_column,
     }
     show(
+        began,
         data,
-        important or None,
+        important,
         out,
-        budget_s=None if budget is None else parse_duration(budget, "--budget"),
+        budget=budget,
         num_trials=num_trials,
-        keep_accuracy=keep_accuracy,
+        max_accuracy_drop=max_accuracy_drop,
+        strengths=dict(map(_strength, strengths or [])),
         model=model,
         weights=weights,
         device=device,
         epochs=epochs,
         seed=seed,
-        began=began,
         data_options={name: value for name, value in options.items() if value is not None},
     )
+
+
+def _strength(text: str) -> tuple[str, float]:
+    """
+    >>> _strength("no=entry=0.5")
+    ('no=entry', 0.5)
+    """
+    name, _, number = text.rpartition("=")
+    try:
+        return name, float(number)
+    except ValueError:
+        raise InputError(
+            f"strengths={text!r} is not CLASS=NUMBER; for example yield=0.5", argument="strengths"
+        ) from None

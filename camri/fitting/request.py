@@ -1,9 +1,8 @@
-"""Data as a fit uses it: three splits, and features brought to one scale.
-
-What is asked of a fit, checked before anything is trained or written.
-"""
+"""What is asked of a fit, checked before anything is trained or written; and the journal of what it decided."""
 
 import hashlib
+import importlib.util
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,25 +15,35 @@ import torch
 
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
+from camri.decision import PRIOR_ROWS
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
 from camri.engine.training import pick_device
-from camri.errors import InputError, closest, one_by_one
+from camri.errors import InputError, blame, closest, one_by_one
 from camri.export.model import Standardise
-from camri.fitting.journal import BUDGET
+from camri.files import replacing
 from camri.methods import setting
-from camri.study.important import resolve
-from camri.study.spec import DATA_OPTIONS, Column, Resolved, study
+from camri.selection import Rule
+from camri.study.important import resolve_column
+from camri.study.run_folder import refuse_other_files
+from camri.study.spec import DATA_OPTIONS, SYMBOLS, Column, Resolved
+from camri.study.study_file import parse_duration
 
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on
 SPLIT_SEED = 0
+DEFAULT_BUDGET = "10m"
+LEAST_TRIALS = 16  # two trainings, four candidates, and two new seeds of cross-entropy, a finalist and its control
+LARGEST_DROP = 0.5  # of accuracy: nobody means to give up more
+
+Important = str | int | Sequence[str | int] | None
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """The data set a fit trains on; `standardise` is the (mean, sd) that its features were brought to one scale with.
+    """The data a fit trains on.
 
-    The fractions are those of the splits that had to be made.
+    standardise: (mean, sd) that features were scaled with, None for images. The fractions are those of the splits
+    that had to be made.
     """
 
     data: DataSet
@@ -48,7 +57,7 @@ def prepare(
     options: Mapping[str, Any] = MappingProxyType({}),
     on_read: Callable[[int, int], None] | None = None,
 ) -> Inputs:
-    """The data with train, val and test splits, its own where it has them; `options` are those of `camri.data.load`."""
+    """Load the data and make the splits it lacks; `options` are those of `camri.data.load`."""
     if isinstance(source, DataSet) and options:
         raise InputError(f"{', '.join(options)} cannot be given for data that is loaded already; give them to load")
     data = source if isinstance(source, DataSet) else load(source, **options, progress=on_read)
@@ -60,39 +69,32 @@ def prepare(
         data = hold_out(data, "val", val_fraction, SPLIT_SEED)
     if data.is_image:
         return Inputs(data, None, val_fraction, test_fraction)
-    scaled, standardise = _standardised(data)
-    return Inputs(scaled, standardise, val_fraction, test_fraction)
+    return Inputs(*_standardised(data), val_fraction, test_fraction)
 
 
 def _standardised(data: DataSet) -> tuple[DataSet, Standardise]:
     """The data with features of mean 0 and sd 1 over the train rows; a constant feature becomes 0."""
     rows = data.splits["train"].inputs.double()
-    # In float32 from here on, as the exported model does it: the model is judged on the numbers that it will see.
+    # In float32 from here on, as in the exported model: it is judged on the numbers that it will see.
     mean, sd = rows.mean(dim=0).float(), rows.std(dim=0, unbiased=False).float()
     sd = torch.where(sd > 0, sd, 1.0)
 
     def scale(split: Split) -> Split:
         return replace(split, inputs=(split.inputs - mean) / sd)
 
-    told: dict[str, Any] = {**data.provenance, "standardised": "features less their mean, over their sd, of train"}
+    provenance = {**data.provenance, "standardised": "(features - mean) / sd, both over the train rows"}
     splits = {name: scale(split) for name, split in data.splits.items()}
     fingerprint = hash_json([data.fingerprint, "standardised"])
-    scaled = replace(data, splits=splits, fingerprint=fingerprint, provenance=told)
+    scaled = replace(data, splits=splits, fingerprint=fingerprint, provenance=provenance)
     return scaled, (tuple(mean.tolist()), tuple(sd.tolist()))
-
-
-DEFAULT_BUDGET_S = 600.0
-LEAST_TRIALS = 16  # two trainings, four candidates, and two new seeds of cross-entropy, a finalist and its control
-LARGEST_LOSS = 0.5  # of accuracy: nobody means to give up more
-
-Important = str | int | Sequence[str | int] | Mapping[str | int, float] | None
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A checked request. `plain` is the training that the others are variants of; its epochs may still be changed.
+    """A checked request.
 
-    `important` has names, or "worst": the class that cross-entropy recognises worst on validation data.
+    plain: the training that the others are variants of; a short budget may still reduce its epochs. important: class
+    names, or "worst": the class with the lowest validation recall under cross-entropy.
     """
 
     source: str
@@ -103,7 +105,7 @@ class Request:
     device: torch.device
     budget_s: float | None
     num_trials: int | None
-    tolerance: float
+    max_accuracy_drop: float
     seed: int
     epochs: int | None
     out: Path
@@ -112,131 +114,135 @@ class Request:
     def data(self) -> DataSet:
         return self.inputs.data
 
+    @property
+    def rule(self) -> Rule:
+        return Rule(max_accuracy_drop=self.max_accuracy_drop, prior_rows=PRIOR_ROWS)
+
     def resolved(self) -> Resolved | None:
         """Class indices and strengths; None while the worst class is still to be found."""
-        columns = resolve(study("fit", self.source, [self.important], ["ce"]), self.data.classes)
-        return None if columns is None else columns[0]
+        column = resolve_column(self.important, self.data.classes)
+        return None if set(self.important.classes) & set(SYMBOLS) else column
 
     def to_json(self) -> dict[str, Any]:
-        """What must be the same in a folder's fit for a request to go on with it."""
+        """What must be the same for a fit to resume in a folder."""
         return {
             "data": self.data.fingerprint,
-            "important": [list(pair) for pair in zip(self.important.classes, self.important.strengths, strict=True)],
+            "important": dict(zip(map(str, self.important.classes), self.important.strengths, strict=True)),
             "model": self.plain.model,
-            "model options": {k: v for k, v in self.plain.model_options if k != "initial"},
-            BUDGET: self.budget_s,
+            "model_options": {k: v for k, v in self.plain.model_options if k != "initial"},
+            "budget_s": self.budget_s,
             "trials": self.num_trials,
-            "keep accuracy": self.tolerance,
+            "max_accuracy_drop": self.max_accuracy_drop,
             "epochs": self.epochs,
             "seed": self.seed,
         }
 
 
 def make_request(
-    data: str | PathLike[str] | DataSet,
-    important: Important,
-    out: str | PathLike[str] | None,
+    data: str | PathLike[str] | DataSet = "digits",
+    important: Important = None,
+    out: str | PathLike[str] | None = None,
     *,
-    budget_s: float | None,
-    num_trials: int | None,
-    keep_accuracy: float,
-    model: str | None,
-    weights: str | PathLike[str] | None,
-    device: str,
-    seed: int,
-    epochs: int | None,
-    data_options: Mapping[str, Any],
+    budget: str | float | None = None,
+    num_trials: int | None = None,
+    max_accuracy_drop: float = 0.0,
+    strengths: Mapping[str, float] | None = None,
+    model: str | None = None,
+    weights: str | PathLike[str] | None = None,
+    device: str = "auto",
+    seed: int = 0,
+    epochs: int | None = None,
+    data_options: Mapping[str, Any] = MappingProxyType({}),
     on_read: Callable[[int, int], None] | None = None,
 ) -> Request:
-    """The checked request; a value that cannot be meant is refused by name. `on_read` hears how far data are read."""
-    if budget_s is not None and num_trials is not None:
-        raise InputError(f"give a budget ({budget_s:g} s) or a number of trials ({num_trials}), not both")
-    if budget_s is not None and not 0 < budget_s < float("inf"):
-        raise InputError(f"budget_s={budget_s!r} is not allowed; give seconds above 0", argument="budget_s")
+    """Check what `camri.fit` was given. `on_read` is called with (rows read, rows in all)."""
+    if importlib.util.find_spec("optuna") is None:
+        raise InputError("camri fit needs optuna, which is not installed: pip install 'camri[fit]'")
+    if budget is not None and num_trials is not None:
+        raise InputError(f"give a budget ({budget}) or a number of trials ({num_trials}), not both")
     if num_trials is not None and (type(num_trials) is not int or num_trials < LEAST_TRIALS):
         raise InputError(
             f"num_trials={num_trials!r} is not allowed; give a whole number of at least {LEAST_TRIALS}",
             argument="num_trials",
         )
-    if not 0 <= keep_accuracy <= LARGEST_LOSS:
+    with blame("budget"):
+        budget_s = None if num_trials is not None else parse_duration(str(budget or DEFAULT_BUDGET), "budget")
+    if not 0 <= max_accuracy_drop <= LARGEST_DROP:
         raise InputError(
-            f"keep_accuracy={keep_accuracy!r} is not allowed; give the accuracy that may be given up, 0 to "
-            f"{LARGEST_LOSS}, for example 0.01 for one point",
-            argument="keep_accuracy",
+            f"max_accuracy_drop={max_accuracy_drop!r} is not allowed; give 0 to {LARGEST_DROP}, for example 0.01 for "
+            "one percentage point",
+            argument="max_accuracy_drop",
         )
     if type(seed) is not int or seed < 0:
         raise InputError(f"seed={seed!r} is not allowed; give a whole number of at least 0", argument="seed")
-    chosen = pick_device(device)
-    source = data.name if isinstance(data, DataSet) else fspath(data)
+    picked = pick_device(device)
     for option in data_options:
         if option not in DATA_OPTIONS:
             raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
     inputs = prepare(data, data_options, on_read)
-    found = inputs.data
-    column = parse_important(important, found.classes)
+    loaded = inputs.data
+    column = parse_important(important, strengths, loaded.classes)
     plain = Training(
-        model=model or _model_for(found, chosen),
+        model=model or _model_for(loaded, picked),
         model_options=() if weights is None else _initial(weights),
-        epochs=epochs if epochs is not None else epochs_for(len(found.splits["train"])),
+        epochs=epochs if epochs is not None else epochs_for(len(loaded.splits["train"])),
     )
-    if budget_s is None and num_trials is None:
-        budget_s = DEFAULT_BUDGET_S
-    folder = Path(out) if out is not None else Path("runs") / _folder_name(found.name, column)
-    told = tuple(sorted(data_options.items()))
     request = Request(
-        source, told, inputs, column, plain, chosen, budget_s, num_trials, keep_accuracy, seed, epochs, folder
+        source=data.name if isinstance(data, DataSet) else fspath(data),
+        data_options=tuple(sorted(data_options.items())),
+        inputs=inputs,
+        important=column,
+        plain=plain,
+        device=picked,
+        budget_s=budget_s,
+        num_trials=num_trials,
+        max_accuracy_drop=max_accuracy_drop,
+        seed=seed,
+        epochs=epochs,
+        out=Path(out) if out is not None else Path("runs") / _folder_name(loaded.name, column),
     )
-    resolved = request.resolved()
-    indices = () if resolved is None else tuple(index for index, _ in resolved)
-    Job(plain, found, indices).check([Trial(setting("ce"), 0)])
-    check_rows(found, indices)
+    indices = tuple(index for index, _ in request.resolved() or ())
+    Job(plain, loaded, indices).check([Trial(setting("ce"), 0)])
+    check_rows(loaded, indices)
     return request
 
 
 def check_rows(data: DataSet, important: Sequence[int]) -> None:
-    """Refuse important classes that nothing can be chosen or shown on."""
+    """Refuse important classes without validation or test data."""
     for part in ("val", "test"):
         counts = data.class_counts(part)
         for index in important:
             if not counts[index]:
                 raise InputError(
-                    f"class {data.classes[index]!r} has no {data.noun.many} in the {part} split, so its recall "
-                    "cannot be told; add some"
+                    f"important={data.classes[index]!r} has no {data.noun.many} in the {part} split, so its recall is "
+                    "unknown; add some",
+                    argument="important",
                 )
 
 
-def parse_important(given: Important, classes: Sequence[str]) -> Column:
-    """The column of important classes; "stop:0.5" is "stop" at half strength, unless a class is called that.
+def parse_important(given: Important, strengths: Mapping[str, float] | None, classes: Sequence[str]) -> Column:
+    """The important classes with their strengths, 1 by default.
 
-    >>> parse_important(["stop", "yield:0.5"], ["go", "stop", "yield"])
+    >>> parse_important(["stop", "yield"], {"yield": 0.5}, ["go", "stop", "yield"])
     Column(classes=('stop', 'yield'), strengths=(1.0, 0.5))
-    >>> parse_important(None, ["go", "stop"]).classes
+    >>> parse_important(None, None, ["go", "stop"]).classes
     ('worst',)
     """
-    if given is None or (isinstance(given, (list, tuple)) and not given):
-        return Column.of("worst")
-    if isinstance(given, Mapping):
-        return Column.of(dict(given))
-    words = list(given) if isinstance(given, (list, tuple)) else [given]
-    pairs = [_parse_word(word, classes) for word in words]
-    return Column(tuple(name for name, _ in pairs), tuple(strength for _, strength in pairs))
-
-
-def _parse_word(word: Any, classes: Sequence[str]) -> tuple[Any, float]:
-    if not isinstance(word, str) or word in classes:
-        return word, 1.0
-    name, colon, number = word.rpartition(":")
-    try:
-        name, strength = (name, float(number)) if colon else (word, 1.0)
-    except ValueError:
-        name, strength = word, 1.0
-    if name not in classes and (hint := one_by_one(word, classes)):
-        raise InputError(f"important={word!r} is not a class; {hint}", argument="important")
-    return name, strength
+    names: list[Any] = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    for name in names:
+        if isinstance(name, str) and name not in classes and (hint := one_by_one(name, classes)):
+            raise InputError(f"important={name!r} is not a class; {hint}", argument="important")
+    by_name = {str(name): strength for name, strength in (strengths or {}).items()}
+    for name in by_name:
+        if name not in map(str, names):
+            raise InputError(
+                f"strengths={name!r} is not an important class; {closest(name, names)}", argument="strengths"
+            )
+    return Column(tuple(names or ["worst"]), tuple(by_name.get(str(name), 1.0) for name in names or ["worst"]))
 
 
 def epochs_for(num_rows: int) -> int:
-    """Passes over the data: 18 for 50,000 rows, as in the fast schedule, more for fewer rows, between 12 and 60.
+    """Epochs by the number of rows: 18 for 50,000, as in the fast schedule, more for fewer, between 12 and 60.
 
     >>> epochs_for(50_000), epochs_for(10_000), epochs_for(1_000)
     (18, 40, 60)
@@ -247,7 +253,7 @@ def epochs_for(num_rows: int) -> int:
 def _model_for(data: DataSet, device: torch.device) -> str:
     if not data.is_image:
         return "features"
-    # The authors' CNN takes 568 M multiply-adds for a 32 × 32 image: on a processor a trial of it lasts hours.
+    # The authors' CNN takes 568 M multiply-adds for a 32 × 32 image: on a CPU a trial of it lasts hours.
     return "paper" if device.type == "cuda" and min(data.input_shape[:2]) >= 16 else "small"
 
 
@@ -269,3 +275,52 @@ def _folder_name(data: str, column: Column) -> str:
     """
     words = [data, *map(str, column.classes)]
     return "-".join(re.sub(r"[^\w.]+", "_", word) for word in words)[:80]
+
+
+JOURNAL_FILE = "fit.json"
+TRAININGS = "trainings"  # folder of the runs that compare trainings; a killed call may have left nothing else
+# Plain cross-entropy with the finals' seeds, if another training was chosen. Not the plain training's own run, whose
+# worst class may be another one.
+BEFORE = f"{TRAININGS}/before"
+
+
+class Journal:
+    """A fit's decisions by name, on disk as soon as they are made, so that the same command resumes."""
+
+    def __init__(self, folder: Path, values: dict[str, Any]):
+        self.path = folder / JOURNAL_FILE
+        self.values = values
+
+    @staticmethod
+    def open(folder: Path, request: dict[str, Any]) -> "Journal":
+        """Open or begin the folder's journal; refuse a folder of another fit by what differs, or of anything else."""
+        path = folder / JOURNAL_FILE
+        if not path.exists():
+            refuse_other_files(folder, JOURNAL_FILE, "fit", {TRAININGS})
+            return Journal(folder, {"request": request, "spent_s": 0.0})
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            before = values["request"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} cannot be read ({error}); choose another folder") from None
+        asked = json.loads(json.dumps(request))
+        if before.get("budget_s") and (asked["budget_s"] or 0) > before["budget_s"]:  # more time: resume with it
+            before = before | {"budget_s": asked["budget_s"]}
+            values |= {"request": before, "finished": False}
+        for name in asked:
+            if before.get(name) != asked[name]:
+                differs = f"{name} {before.get(name)!r}, not {asked[name]!r}"
+                if name == "data":  # hashes say nothing to people
+                    differs = "its data are others, or have changed"
+                raise InputError(f"{folder} holds another fit ({differs}); choose another folder", argument="out")
+        return Journal(folder, values)
+
+    def get(self, name: str) -> Any:
+        return self.values.get(name)
+
+    def set(self, **values: Any) -> None:
+        """Write the values to disk, all or none."""
+        self.values.update(values)
+        with replacing(self.path, "; choose another folder") as part:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(self.values, indent=1) + "\n", encoding="utf-8")

@@ -1,9 +1,9 @@
-"""What a fit hands back, as plain values."""
+"""The result of a fit as plain records: the evidence over seeds, and the one model that is handed over."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from camri.engine import Training
 from camri.methods import Setting
@@ -12,37 +12,36 @@ from camri.stats import Difference, wilson
 if TYPE_CHECKING:
     from camri.export import Model
 
+MODEL, PAGE = "model", "report.html"  # in the folder of a fit
+LEVEL = 0.05  # of significance
+LEAST_SEEDS = 3  # for an interval over seeds: two say next to nothing about how models differ
+
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its 95 % interval."""
+    """An estimate with its 95 % confidence interval."""
 
     estimate: float
     low: float
     high: float
 
     @staticmethod
-    def of(found: Difference) -> "Interval":
-        return Interval(found.estimate, found.low, found.high)
+    def of(difference: Difference) -> "Interval":
+        return Interval(difference.estimate, difference.low, difference.high)
 
     @staticmethod
-    def of_share(hits: int, num: int, effect: float) -> "Interval":
-        """A share of images, with Wilson's interval; of images in groups, by their design effect."""
+    def of_share(hits: int, num: int, effect: float = 1.0) -> "Interval":
+        """A share of images with its Wilson interval; `effect` is the design effect of grouped images."""
         return Interval(hits / num, *wilson(hits / effect, num / effect))
-
-    def to_json(self) -> dict[str, float]:
-        return {"estimate": self.estimate, "low": self.low, "high": self.high}
-
-
-LEAST_SEEDS = 3  # that an interval over seeds is shown for: two say next to nothing of how models differ
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Test figures over several models: recall is the important classes' mean; hits and num are their sums.
+    """Test figures over several models.
 
-    false_alarms: the share of all images that are of no important class and taken for one. precisions: of what the
-    models take for each important class, the share that is of it; None where none of them ever predicts it.
+    recall: mean over the important classes. hits, num: sums over these classes and the models. false_alarms: share of
+    all images that belong to no important class but are predicted as one. precisions: one for each important class;
+    None where no model ever predicts it.
     """
 
     recall: float
@@ -54,158 +53,170 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step from plain cross-entropy to what was chosen, with what it added; None for the first.
+class Gains:
+    """Differences between two steps."""
 
-    `name` is "before", "training", "shift", "method" or "together"; what "together" added is over "before".
+    recall: Interval
+    accuracy: Interval
+    false_alarms: Interval
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step from plain cross-entropy to what was chosen, with its gains; None for the first step.
+
+    `name` is "before", "training", "shift", "method" or "together". The gains of "together" are over "before", those
+    of the others over the step above.
     """
 
     name: str
     title: str
     figures: Figures
-    recall_gain: Interval | None
-    accuracy_gain: Interval | None
-    false_alarms_added: Interval | None
+    gains: Gains | None
 
-    def to_json(self, has_intervals: bool = True) -> dict[str, Any]:
-        """As the page reads it; without intervals their ends are None."""
-        ends = {} if has_intervals else {"low": None, "high": None}
-        changes = {
-            "recall_gain": self.recall_gain,
-            "accuracy_gain": self.accuracy_gain,
-            "false_alarms_added": self.false_alarms_added,
-        }
-        return {
-            "name": self.name,
-            "title": self.title,
-            **vars(self.figures),
-            **{name: None if found is None else found.to_json() | ends for name, found in changes.items()},
-        }
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the finals show on test images, over seeds that nothing was chosen by.
+
+    steps: from plain cross-entropy to the choice. lost: the classes that lost most recall, by name. over_shifted:
+    recall gained over shifted cross-entropy under the same training; None if that is the choice. p: of this gain, nan
+    for one seed. gain_is_shown: whether the gain is significant and accuracy was kept. is_unanimous: False if the two
+    halves of the seeds, each of which chooses for the other, did not both choose the setting that is handed over; the
+    gains then describe the selection procedure, not this setting.
+    """
+
+    steps: tuple[Step, ...]
+    lost: tuple[tuple[str, Interval], ...]
+    over_shifted: Interval | None
+    p: float
+    gain_is_shown: bool
+    is_unanimous: bool
+    num_seeds: int
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there are enough seeds to show intervals."""
+        return self.num_seeds >= LEAST_SEEDS
+
+    @property
+    def before(self) -> Figures:
+        """Plain cross-entropy."""
+        return self.steps[0].figures
+
+    @property
+    def after(self) -> Figures:
+        """The choice, shifted."""
+        return self.steps[-1].figures
+
+    @property
+    def gains(self) -> Gains:
+        """All that was gained, from `before` to `after`."""
+        gains = self.steps[-1].gains
+        assert gains is not None
+        return gains
 
 
 @dataclass(frozen=True)
 class Handed:
-    """The one model that is handed over: of the chosen setting's models the best on validation data.
+    """The model that is handed over, with its counts on the test images.
 
-    `shift` is added to the important classes' scores, one number each. Its figures on test images are of this model
-    alone, with Wilson's intervals over images; `hits`, `num` and `called` are of each important class: images found, of
-    how many, and all that are taken for it. A precision is None where none is. `false_alarms` is their share of all
-    images. `effects`: the design effects of test images in groups, of recalls, accuracy, false alarms and precisions;
-    none where they have no groups.
+    shift: added to the important classes' scores, one number each. hits, num, called: for each important class, the
+    images found, all its images, and all images predicted as it. effects: design effects of grouped test images, for
+    recalls, accuracy, false alarms and precisions in this order; empty without groups.
     """
 
     setting: Setting
     seed: int
     shift: tuple[float, ...]
-    recalls: tuple[Interval, ...]
     hits: tuple[int, ...]
     num: tuple[int, ...]
-    accuracy: Interval
+    called: tuple[int, ...]
     num_right: int
     num_images: int
-    precisions: tuple[Interval | None, ...]
-    called: tuple[int, ...]
-    false_alarms: Interval
     num_false_alarms: int
     effects: tuple[float, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "setting": self.setting.to_json(),
-            "seed": self.seed,
-            "shift": list(self.shift),
-            "hits": list(self.hits),
-            "num": list(self.num),
-            "num_right": self.num_right,
-            "num_images": self.num_images,
-            "called": list(self.called),
-            "num_false_alarms": self.num_false_alarms,
-            "effects": list(self.effects),
-        }
+    @property
+    def recalls(self) -> tuple[Interval, ...]:
+        effects = self._effects(0, len(self.num))
+        return tuple(Interval.of_share(*counts) for counts in zip(self.hits, self.num, effects, strict=True))
 
-    @staticmethod
-    def of(setting: Setting, seed: int, shift: Sequence[float], hits: Sequence[int], num: Sequence[int],
-           num_right: int, num_images: int, called: Sequence[int], num_false_alarms: int,
-           effects: Sequence[float] = ()) -> "Handed":  # fmt: skip
-        """The handed model's figures with their intervals, from its counts."""
-        size, of_all = len(num), effects or [1.0] * (2 * len(num) + 2)
-        own, (every, alarms), said = of_all[:size], of_all[size : size + 2], of_all[size + 2 :]
-        return Handed(
-            setting,
-            seed,
-            tuple(shift),
-            tuple(Interval.of_share(*one) for one in zip(hits, num, own, strict=True)),
-            tuple(hits),
-            tuple(num),
-            Interval.of_share(num_right, num_images, every),
-            num_right,
-            num_images,
-            tuple(Interval.of_share(*one) if one[1] else None for one in zip(hits, called, said, strict=True)),
-            tuple(called),
-            Interval.of_share(num_false_alarms, num_images, alarms),
-            num_false_alarms,
-            tuple(effects),
-        )
+    @property
+    def accuracy(self) -> Interval:
+        return Interval.of_share(self.num_right, self.num_images, *self._effects(len(self.num), 1))
+
+    @property
+    def false_alarms(self) -> Interval:
+        """Their share of all images."""
+        return Interval.of_share(self.num_false_alarms, self.num_images, *self._effects(len(self.num) + 1, 1))
+
+    @property
+    def precisions(self) -> tuple[Interval | None, ...]:
+        """One for each important class; None where it is never predicted."""
+        effects = self._effects(len(self.num) + 2, len(self.num))
+        counts = zip(self.hits, self.called, effects, strict=True)
+        return tuple(Interval.of_share(*one) if one[1] else None for one in counts)
+
+    def _effects(self, start: int, num: int) -> Sequence[float]:
+        return self.effects[start : start + num] or (1.0,) * num
 
 
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """The result of a fit. Gains are over seeds that nothing was chosen by, on test images.
+@dataclass(frozen=True)
+class Effort:
+    """What a fit tried and what it took."""
 
-    `before` is plain cross-entropy, `after` what was chosen with its shift; `over_shifted` is the recall gained over
-    cross-entropy of the same training with a shift of its own, None where that is what was chosen. `training` has the
-    chosen ramp, `ramps` the names of those that were compared, the early one first. `paid` has the
-    classes that lost most recall, by name. `is_unanimous` is False where the halves of the seeds, each of which picks
-    for the other, did not both pick `setting`: gains are then those of the way it was chosen. `caution` is set where
-    validation data could not tell settings apart, or rows of an important class, groups of them, or seeds are few.
-    Of two seeds intervals are not to be read, and are not shown: `has_intervals`.
-    `finished` is False where it was stopped before all seeds had ended. `keep_accuracy` is what was asked for.
-    """
-
-    important: tuple[str, ...]
-    setting: Setting
-    shift: tuple[float, ...]
-    training_name: str
-    training: Training
-    ramp_name: str
-    ramps: tuple[str, ...]
-    before: Figures
-    after: Figures
-    recall_gain: Interval
-    accuracy_gain: Interval
-    false_alarms_added: Interval
-    over_shifted: Interval | None
-    gain_is_shown: bool
-    is_unanimous: bool
-    caution: str | None
-    steps: tuple[Step, ...]
-    paid: tuple[tuple[str, Interval], ...]
-    handed: Handed
-    num_seeds: int
     num_trainings: int
     num_settings: int
     num_trials: int
     num_failed: int
     wall_s: float
-    out: Path
-    model_path: Path
-    page_path: Path | None
-    answer: str
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The result of a fit.
+
+    evidence: gains over seeds, what to expect from a new training. handed: the one model in `model_path`. training:
+    the training chosen for all methods, by name and as a value. cautions: why the figures may say less than they seem
+    to. finished: False if it was stopped before all seeds had ended.
+    """
+
+    important: tuple[str, ...]
+    evidence: Evidence
+    handed: Handed
+    training_name: str
+    training: Training
+    effort: Effort
+    cautions: tuple[str, ...]
+    max_accuracy_drop: float
     finished: bool
-    keep_accuracy: float
+    out: Path
 
     @property
-    def accuracy_fell(self) -> bool:
-        """Whether accuracy is surely lower than was allowed, on test images."""
-        return self.has_intervals and self.accuracy_gain.high < -self.keep_accuracy
+    def model_path(self) -> Path:
+        return self.out / MODEL
 
     @property
-    def has_intervals(self) -> bool:
-        """Whether there are models enough for intervals over seeds."""
-        return self.num_seeds >= LEAST_SEEDS
+    def page_path(self) -> Path | None:
+        """The report; None where it could not be written because altair or jinja2 is missing."""
+        path = self.out / PAGE
+        return path if path.exists() else None
+
+    @property
+    def accuracy_dropped(self) -> bool:
+        """Whether accuracy on test images is significantly lower than allowed."""
+        return self.evidence.has_intervals and self.evidence.gains.accuracy.high < -self.max_accuracy_drop
+
+    @property
+    def answer(self) -> str:
+        """The result in sentences, one or two a line."""
+        from camri.fitting.answer import compose
+
+        return "\n".join(compose(self))
 
     def load(self) -> "Model":
-        """The model, ready to predict."""
+        """Load the model, ready to predict."""
         from camri.export import load
 
         return load(self.model_path)

@@ -1,28 +1,26 @@
-"""Candidates proposed by Optuna, raced on validation data: every round halves them, each with a new seed."""
+"""The search: candidates proposed by Optuna, raced on validation data; every round adds a seed and halves them."""
 
 import contextlib
-import itertools
+import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from camri.decision import trace
 from camri.engine.replica import PACK_SIZE
-from camri.fitting.plan import Race
+from camri.fitting.budget import LEAST_CANDIDATES, Budget, Race
 from camri.fitting.trainer import Point, TrainingRun, setting_of
 from camri.methods import MARGIN_UNIT, setting
 from camri.metrics import pool
-from camri.selection import Rule, Validation
+from camri.selection import Rule, Validation, worth
 from camri.study.spec import Resolved
 
 if TYPE_CHECKING:
     import optuna
 
 SCALES = (4.0, 8.0, 16.0, 32.0)  # few, so that finalists share their L2-softmax control
-# Asked first, in this order: what has done well elsewhere, one of each method before a second of any.
+# Tried first, in this order: what has done well elsewhere, one of each method before a second of any.
 FIRST: tuple[dict[str, Any], ...] = (
     {"method": "camri", "s": 8.0, "camri.m": 8},
     {"method": "l2softmax", "s": 8.0},
@@ -33,13 +31,13 @@ FIRST: tuple[dict[str, Any], ...] = (
     {"method": "camri", "s": 16.0, "camri.m": 4},
 )
 METHODS = ("camri", "cosface", "wce", "logit_adjusted", "vector_scaling", "l2softmax")
-MOST_OF_A_METHOD = 2  # among the finalists: settings that hardly differ tell the same thing twice
+MOST_OF_A_METHOD = 2  # among the finalists: settings that hardly differ say the same thing twice
 TRIES = 20  # proposals for each place of a pack; if they bring nothing new, the search space is used up
 CE = setting("ce")
 
 
 def suggest(trial: "optuna.trial.Trial") -> Point:
-    """The point that an Optuna trial stands for; its values are round, so that finalists can be read and repeated."""
+    """The point of an Optuna trial; its values are round, so that finalists are easy to read and repeat."""
     method = trial.suggest_categorical("method", METHODS)
     if method == "wce":
         return method, (float(trial.suggest_int("wce.w", 2, 32, log=True)),)
@@ -60,148 +58,123 @@ def _step(trial: "optuna.trial.Trial", name: str, low: float, high: float, step:
     return round(trial.suggest_float(name, low, high, step=step), 10)
 
 
-@dataclass(frozen=True, order=True)
-class Worth:
-    """What a candidate reaches on validation data, better ones larger: the order is that of `select.choose`.
+class Worth(NamedTuple):
+    """What a candidate reaches on validation data: its rank by `selection.worth`, and what Optuna learns of it."""
 
-    Where no shift reaches the floor, `is_kept` is False and the best accuracy there is decides.
-    """
+    rank: tuple[float, float, float]
+    value: float  # recall; accuracy breaks ties, of which a small validation split has many
+    missing: float  # accuracy floor minus accuracy
 
-    is_kept: bool
-    recall: float
-    accuracy: float
-    small_shift: float
-    missing: float = field(compare=False)  # accuracy missing to the floor; at or below 0 there is none
+
+UNKNOWN = Worth((-math.inf, 0.0, 0.0), 0.0, 1.0)  # of a candidate without scores
 
 
 def weigh(candidate: Validation, baseline: Validation, rule: Rule) -> Worth:
-    """A candidate's worth over the seeds that it and the baseline share."""
+    """A candidate's worth over the seeds that it shares with the baseline."""
     seeds = set(candidate.scores) & set(baseline.scores)
     if not seeds:
-        return Worth(False, 0.0, 0.0, 0.0, 1.0)
-    floor = rule.floor(baseline.of(seeds))
-    mine = candidate.of(seeds)
-    shift = rule.tune(mine, floor)
-    if shift is not None:
-        missing = floor.accuracy - shift.accuracy
-        return Worth(True, shift.value, shift.accuracy, -float(np.abs(shift.shift).sum()), missing)
-    best = float(trace(pool(list(mine.scores.values()))).accuracy.max())
-    return Worth(False, 0.0, best, 0.0, floor.accuracy - best)
+        return UNKNOWN
+    floor, mine = rule.floor(baseline.of(seeds)), candidate.of(seeds)
+    if (shift := rule.tune(mine, floor)) is not None:
+        return Worth(worth(shift), shift.value + 0.01 * shift.accuracy, floor.accuracy - shift.accuracy)
+    accuracy = float(trace(pool(list(mine.scores.values()))).accuracy.max())
+    return Worth(worth(None, accuracy), 0.01 * accuracy, floor.accuracy - accuracy)
 
 
 @dataclass(frozen=True)
-class SearchResult:
-    """The finalists, best first, how many settings were tried, and in how many rounds."""
+class Search:
+    """A race of settings under one training, on validation data.
 
-    finalists: tuple[Point, ...]
-    num_tried: int
-    num_rounds: int
-
-
-class RaceLimits:
-    """What a race may still do: all that was planned. A budget's time has a stricter one."""
-
-    def __init__(self, race: Race, pack: int = PACK_SIZE):
-        self.race, self.pack = race, pack
-
-    def next_pack(self, number: int, num_found: int) -> int:
-        """How many candidates the pack of that number has, from 0 on, after so many; 0 ends the proposing."""
-        return min(self.pack, self.race.num_candidates - num_found)
-
-    def rounds(self, num_found: int) -> int:
-        """How many rounds are planned for so many candidates."""
-        return len(self.race.rounds())
-
-    def run_round(self, number: int, bench: TrainingRun, candidates: Sequence[Point], seed: int) -> bool:
-        """Whether the round of that number, from 2 on, was run to its end: all candidates have the seed."""
-        bench.train(candidates, [seed], f"candidates, round {number}")
-        return True
-
-
-def search(
-    bench: TrainingRun, column: Resolved, referee: RaceLimits, seeds: Sequence[int], rule: Rule, seed: int
-) -> SearchResult:
-    """The finalists of a race; proposals depend on `seed`, the packs and what came of those before, and nothing else.
-
-    What is stored is not trained again, so an interrupted search comes to the same proposals and goes on.
+    Packs and rounds begin only if they end before `until_s` by the budget's clock. Proposals depend on `seed` and the
+    results before them and nothing else, and stored trials are not trained again, so an interrupted search resumes.
     """
-    race = referee.race
-    important = [index for index, _ in column]
 
-    def worth(point: Point, num_rounds: int) -> Worth:
-        """Its worth by the seeds of so many rounds: an earlier call may have stored later rounds already."""
-        baseline = bench.validation(CE, important).of(seeds[:num_rounds])
-        return weigh(bench.validation(setting_of(point, column), important), baseline, rule)
+    run: TrainingRun
+    column: Resolved
+    race: Race
+    seeds: Sequence[int]
+    rule: Rule
+    seed: int
+    budget: Budget
+    until_s: float = math.inf
 
-    def ranked(points: Sequence[Point], num_rounds: int) -> list[Point]:
+    def finalists(self) -> tuple[list[Point], int]:
+        """Run the race. Returns the finalists, best first, and how many settings were tried."""
+        candidates = self._propose()
+        num_tried = len(candidates)
+        ranked = self._rank(candidates, num_rounds=1)
+        for number in range(1, len(Race(num_tried, self.race.num_finalists).rounds())):
+            kept = ranked[: self.race.num_kept(len(ranked))]
+            if not self.budget.fits(len(kept), self.until_s):
+                break
+            if not self.run.train(kept, [self.seeds[number]], self.until_s):
+                break  # the round is incomplete: its seed counts for nobody
+            ranked = self._rank(kept, num_rounds=number + 1)
+        return _varied(ranked, self.race.num_finalists), num_tried
+
+    def _worth(self, point: Point, num_rounds: int) -> Worth:
+        """A candidate's worth by the seeds of so many rounds: an earlier call may have stored later ones."""
+        important = [index for index, _ in self.column]
+        baseline = self.run.validation(CE, important).of(self.seeds[:num_rounds])
+        return weigh(self.run.validation(setting_of(point, self.column), important), baseline, self.rule)
+
+    def _rank(self, points: Sequence[Point], num_rounds: int) -> list[Point]:
         """Best first; of equals the one that was proposed first."""
-        return sorted(points, key=lambda one: worth(one, num_rounds), reverse=True)
+        return sorted(points, key=lambda point: self._worth(point, num_rounds).rank, reverse=True)
 
-    candidates = _propose(bench, column, referee, seeds[0], lambda one: worth(one, 1), seed)
-    tried, number = len(candidates), 1
-    candidates = ranked(candidates, number)
-    for _ in range(1, referee.rounds(tried)):
-        kept = candidates[: race.kept(len(candidates))]
-        if not referee.run_round(number + 1, bench, kept, seeds[number]):
-            break
-        number += 1
-        candidates = ranked(kept, number)
-    return SearchResult(tuple(_varied(candidates, race.num_finalists)), tried, number)
+    def _propose(self) -> list[Point]:
+        """Train different points, pack by pack; Optuna learns what each reached before it proposes more."""
+        found: dict[str, Point] = {}
+        with _quiet() as optuna:
+            # Optuna 4 takes constraints through its sampler, which Optuna 7 will no longer do.
+            by_trial = hasattr(optuna.trial.Trial, "set_constraint")
+            options = {} if by_trial else {"constraints_func": lambda trial: trial.user_attrs["constraint"]}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # constant_liar, constraints
+                sampler = optuna.samplers.TPESampler(
+                    seed=self.seed, n_startup_trials=2 * len(FIRST), constant_liar=True, **options
+                )
+            study = optuna.create_study(direction="maximize", sampler=sampler)
+            for values in FIRST:
+                study.enqueue_trial(values)
+            while (size := min(PACK_SIZE, self.race.num_candidates - len(found))) > 0:
+                if found and not self.budget.fits(size, self.until_s):
+                    break
+                asked: list[tuple[Any, Point]] = []
+                new: dict[str, Point] = {}
+                for _ in range(TRIES * PACK_SIZE):
+                    if len(new) == size:
+                        break
+                    trial = study.ask()
+                    point = suggest(trial)
+                    asked.append((trial, point))
+                    key = setting_of(point, self.column).key
+                    if key not in found and key != CE.key:
+                        new[key] = point
+                if not new:
+                    break
+                least = 0 if found else LEAST_CANDIDATES
+                if not self.run.train(list(new.values()), [self.seeds[0]], self.until_s, least):
+                    new = {key: point for key, point in new.items() if self._worth(point, 1) != UNKNOWN}
+                found |= new
+                for trial, point in asked:
+                    reached = self._worth(point, num_rounds=1)
+                    if by_trial:
+                        trial.set_constraint("accuracy", reached.missing)
+                    else:
+                        trial.set_user_attr("constraint", (reached.missing,))
+                    study.tell(trial, reached.value)
+        return list(found.values())
 
 
 def _varied(ranked: Sequence[Point], num: int) -> list[Point]:
-    """The first `num`, with no more than two of a method unless there is nothing else."""
+    """The best `num`, at most two of each method unless there is nothing else."""
     kept: list[Point] = []
     for point in ranked:
-        if sum(one[0] == point[0] for one in kept) < MOST_OF_A_METHOD:
+        if sum(method == point[0] for method, _ in kept) < MOST_OF_A_METHOD:
             kept.append(point)
     rest = [point for point in ranked if point not in kept]
     return (kept + rest)[:num]
-
-
-def _propose(
-    bench: TrainingRun, column: Resolved, referee: RaceLimits, seed: int, worth: Any, sampler_seed: int
-) -> list[Point]:
-    """Different points, in packs that the referee allows; Optuna hears what each reached before it proposes more."""
-    found: dict[str, Point] = {}
-    with _quiet() as optuna:
-        # Optuna 4 hears of constraints through its sampler, which Optuna 7 will no longer take.
-        by_trial = hasattr(optuna.trial.Trial, "set_constraint")
-        told = {} if by_trial else {"constraints_func": lambda trial: trial.user_attrs["constraint"]}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of the liar, and constraints in 4
-            sampler = optuna.samplers.TPESampler(
-                seed=sampler_seed, n_startup_trials=2 * len(FIRST), constant_liar=True, **told
-            )
-        study = optuna.create_study(direction="maximize", sampler=sampler)
-        for values in FIRST:
-            study.enqueue_trial(values)
-        for number in itertools.count():
-            size = referee.next_pack(number, len(found))
-            asked: list[tuple[Any, Point]] = []
-            new: dict[str, Point] = {}
-            for _ in range(TRIES * referee.pack):
-                if len(new) == size:
-                    break
-                trial = study.ask()
-                point = suggest(trial)
-                asked.append((trial, point))
-                key = setting_of(point, column).key
-                if key not in found and key != CE.key:
-                    new[key] = point
-            if not new:
-                break
-            bench.train(list(new.values()), [seed], "candidates")
-            found |= new
-            for trial, point in asked:
-                reached = worth(point)
-                if by_trial:
-                    trial.set_constraint("accuracy", reached.missing)
-                else:
-                    trial.set_user_attr("constraint", (reached.missing,))
-                # Recall decides; accuracy is to tell equal recalls apart, of which a small validation split has many.
-                study.tell(trial, reached.recall + 0.01 * reached.accuracy)
-    return list(found.values())
 
 
 @contextlib.contextmanager

@@ -1,14 +1,11 @@
-"""Trainings that a fit tries before any method: what makes cross-entropy itself better.
+"""How a fit trains: the trainings it compares, its trials in stores, and the weights of its finals."""
 
-Where a fit trains: every trial goes through a study's runner into a store, with one clock and one progress.
-
-The finals: cross-entropy, the finalists and their controls with new seeds; and the weights of what they trained.
-"""
-
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -17,33 +14,32 @@ from safetensors.numpy import load_file, save
 from camri.data import DataSet
 from camri.data.parallel import num_cores
 from camri.engine import Hooks, Job, Outcome, Pool, Training, Trial, train
-from camri.engine import Progress as EngineProgress
 from camri.engine.spec import identity
 from camri.errors import InputError, last_line
 from camri.files import replacing
-from camri.fitting.plan import Pace, slowness
+from camri.fitting.budget import Budget
 from camri.fitting.request import Request
-from camri.methods import Setting
+from camri.methods import Setting, control_of
 from camri.selection import Validation
 from camri.stats import compare
-from camri.study.executor import Executor, LocalExecutor
+from camri.study.executor import LocalExecutor
 from camri.study.runner import NoBaseline, run
 from camri.study.schema import Row
 from camri.study.spec import Column, Grid, Resolved, Study, study
 from camri.study.store import STORE_FILE, open_run
 
-# Photographs stay what they are in a mirror; digits, letters and signs do not, so it is done where it is known.
+# Mirror images are safe for photographs, not for digits, letters and signs: flip only where the data are known.
 PHOTOGRAPHS = ("cifar10", "awa2")
 SMOOTHING = 0.1
-ONE_ERROR = 0.683  # a level whose interval is one standard error to each side
 DECAY = 0.999  # of the weights' average; it grows to this from 0.1 over the first steps
+ONE_ERROR = 0.683  # level of an interval of one standard error to each side
+POOL_START_S = 2.5  # until worker processes train: a few short trials are quicker without them
 
 
 def trainings_for(data: DataSet, plain: Training) -> dict[str, Training]:
-    """name -> training, the plain one first, then the more promising first.
+    """name -> training: the plain one first, then the more promising first.
 
-    Images are moved by up to a sixteenth of their side; they are mirrored only where the data is known to be
-    photographs.
+    Images are moved by up to a sixteenth of their side, and mirrored if the data are known to be photographs.
     """
     extras: dict[str, dict[str, object]] = {}
     if data.is_image:
@@ -58,10 +54,10 @@ def trainings_for(data: DataSet, plain: Training) -> dict[str, Training]:
 
 
 def choose_training(baselines: Mapping[str, Validation]) -> str:
-    """The training under which cross-entropy has the best validation accuracy; the plain one unless it is surpassed.
+    """The training with the best validation accuracy of cross-entropy; the plain one unless another is clearly better.
 
-    Surpassed: by more than one standard error over seeds and images. Of 250 validation images one is .004 of accuracy:
-    the best of five equal trainings would be another one than the plain in four of five fits, for nothing.
+    Clearly: by more than one standard error over seeds and images. With 250 validation images, of which one is .004 of
+    accuracy, the best of five equal trainings would not be the plain one in four of five fits.
     """
     plain = baselines["plain"]
     best, accuracy = "plain", -np.inf
@@ -76,16 +72,16 @@ def choose_training(baselines: Mapping[str, Validation]) -> str:
 
 
 def describe_training(name: str, training: Training) -> str:
-    """A training's name with what it adds, for people.
+    """What a training adds to the plain one.
 
-    >>> describe("smoothed", Training(label_smoothing=0.1))
+    >>> describe_training("smoothed", Training(label_smoothing=0.1))
     'label smoothing 0.1'
     """
     parts = []
     if training.translate_px:
-        parts.append(f"images moved by up to {training.translate_px} px")
+        parts.append(f"random shifts of up to {training.translate_px} px")
     if training.flip:
-        parts.append("mirrored")
+        parts.append("random flips")
     if training.label_smoothing:
         parts.append(f"label smoothing {training.label_smoothing:g}")
     if training.average:
@@ -97,7 +93,7 @@ Point = tuple[str, tuple[float, ...]]  # a method and a value for each of its kn
 
 
 class AllFailed(InputError):
-    """No trial of something ended well."""
+    """Every trial that a fit depends on failed."""
 
 
 class Interrupted(Exception):
@@ -106,151 +102,188 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a fit is: the step it is at, trials ended and planned in all, seconds left as far as can be told.
+    """Trials of the current stage that have ended and are planned, and the seconds until the fit ends, if known.
 
-    While data are read, `unit` is "rows" and these are counted.
+    While data are read, rows are counted instead of trials.
     """
 
-    step: str
+    stage: str
     done: int
     total: int
-    left_s: float | None
-    accuracy: float | None = None  # mean validation accuracy of the running trials
-    recall: float | None = None
-    unit: str = "models"
-
-    @property
-    def part(self) -> float:
-        return min(1.0, self.done / self.total) if self.total else 0.0
+    left_s: float | None = None
 
 
 class Trainer:
-    """Trains studies on the request's device, tells the progress, and measures the pace."""
+    """Trains studies on the request's device within the budget and reports progress."""
 
     def __init__(
         self,
         request: Request,
+        budget: Budget,
         on_progress: Callable[[Progress], None] | None,
         is_stopping: Callable[[], bool],
         pool: Pool,
     ):
-        self.request, self.on_progress, self.is_stopping, self.pool = request, on_progress, is_stopping, pool
-        self.total = 0  # trials planned in all
-        self.ended = 0  # trials that are stored
+        self.request, self.budget, self.on_progress = request, budget, on_progress
+        self.is_stopping, self.pool = is_stopping, pool
         self.is_cpu = request.device.type == "cpu"
-        self.pace = Pace(num_cores() if self.is_cpu else 1)
-        self.last_end = time.monotonic()  # of a call; what is thought until the next counts as its start
+        self.alone_s = None if budget.expected_s is None else budget.expected_s * num_cores()  # a trial in one process
+        self.stage, self.first, self.total = "starting", 0, 0
+
+    def begin(self, stage: str, total: int = 0, first: int | None = None) -> None:
+        """Begin a stage of `total` trials; `first` trials had ended before it, all so far by default."""
+        self.stage, self.total = stage, total
+        self.first = self.budget.num_ended if first is None else first
+        self.report()
+
+    def report(self) -> None:
+        """Call the listener with the progress."""
+        if self.on_progress is not None:
+            done = self.budget.num_ended - self.first
+            self.on_progress(Progress(self.stage, done, max(self.total, done), self.budget.left_s()))
 
     def train(
         self,
         asked: Study,
         folder: Path,
-        step: str,
-        wrap: Callable[[Executor], Executor] = lambda executor: executor,
+        *,
+        until_s: float = math.inf,
+        is_enough: Callable[[], bool] = lambda: True,
+        weights: Path | None = None,
         beside: Collection[str] = (),
-    ) -> None:
-        """Nothing; every trial of the study is in the folder's store. Raises :class:`Interrupted` where one is not."""
+    ) -> bool:
+        """Train the study's trials that its folder lacks. Returns False if the time was up first.
+
+        until_s: when to stop, by the budget's clock, though not before `is_enough`. weights: folder for the trained
+        weights. beside: files that the run's folder may hold. Raises :class:`Interrupted` after a signal.
+        """
         if self.is_stopping():
             raise Interrupted
-        num = len(asked.trials(asked.placeholders()))
-        workers = self._workers(num)
-        executor = wrap(LocalExecutor(str(self.request.device), workers=workers, pool=self.pool))
+        workers = self._workers(len(asked.trials(asked.placeholders())))
+        local = LocalExecutor(str(self.request.device), workers=workers, pool=self.pool)
+        executor = FitExecutor(local, lambda: self.budget.passed_s() >= until_s, is_enough, weights)
         began, began_core_s = time.monotonic(), time.process_time()
         pool_s, pool_core_s = self.pool.wall_s, self.pool.core_s
-        took: list[float] = []
 
         def count(outcome: Outcome) -> None:
-            self.ended += 1
-            took.append(outcome.device_s)
-            self.pace.recent.append(outcome.device_s)
-
-        def tell(report: EngineProgress) -> None:
-            self.tell(step, report)
+            self.budget.record_end()
+            self.alone_s = outcome.device_s
+            self.report()
 
         # A failed trial stays failed: the same command must come to the same end.
         try:
             result = run(
-                asked, folder, executor, data=self.request.data, listeners=[count], on_progress=tell, beside=beside
+                asked,
+                folder,
+                executor,
+                data=self.request.data,
+                listeners=[count],
+                on_progress=lambda _: self.report(),
+                beside=beside,
             )
         except NoBaseline as end:
             raise all_failed("cross-entropy", end.reason, self.request.out) from end
-        ended = time.monotonic()
-        if took:
-            width = 1 if workers == 1 or len(took) == 1 else self.pace.parallel
-            self.pace.hear(took, width, ended - self.last_end)
-            if self.is_cpu and width == 1:
-                self.pace.slowness = slowness(ended - began, time.process_time() - began_core_s)
-            elif self.is_cpu:
-                self.pace.slowness = slowness(self.pool.wall_s - pool_s, self.pool.core_s - pool_core_s)
-        self.last_end = ended
-        if not result.finished:
+        wall_s, core_s = self.pool.wall_s - pool_s, self.pool.core_s - pool_core_s
+        if not wall_s:
+            wall_s, core_s = time.monotonic() - began, time.process_time() - began_core_s
+        if self.is_cpu and result.new and core_s > 0:
+            self.budget.slowness = max(1.0, wall_s / core_s)
+        if not result.finished and self.is_stopping():
             raise Interrupted
-        self.tell(step)
-
-    def tell(self, step: str, report: EngineProgress | None = None) -> None:
-        """Nothing; the listener hears where the fit stands."""
-        if self.on_progress is None:
-            return
-        left = max(self.total - self.ended, 0)
-        left_s = self.pace.takes_s(left) if self.pace.trial_s is not None else None
-        if left_s is None and report is not None and report.trial_s < float("inf"):
-            left_s = left * report.trial_s  # of all trials of the fit, not of this step's alone
-        recall, accuracy = (None, None) if report is None else (report.recall, report.accuracy)
-        self.on_progress(Progress(step, self.ended, max(self.total, self.ended), left_s, accuracy, recall))
+        return result.finished
 
     def _workers(self, num_trials: int) -> int | None:
-        # Processes stay for the calls to come, so all trials that are left may pay for their start.
-        return 1 if self.pace.width(max(num_trials, self.total - self.ended)) == 1 else None
+        """1 if a worker pool would not pay; it stays, so all trials that are left may pay for its start."""
+        if not self.is_cpu or self.alone_s is None or self.pool.wall_s:
+            return None
+        saved_s = max(num_trials, self.budget.trials_left()) * self.alone_s * (1 - 1 / num_cores())
+        return None if saved_s > POOL_START_S * self.budget.slowness else 1
 
 
+@dataclass(frozen=True)
+class FitExecutor:
+    """An executor that stops when the time is up and there is enough, and writes trained weights to files.
+
+    A file is written before its outcome is stored: a process killed in between trains that trial again.
+    """
+
+    inner: LocalExecutor
+    is_time_up: Callable[[], bool]
+    is_enough: Callable[[], bool]
+    weights: Path | None
+
+    def train(self, trials: Sequence[Trial], job: Job, hooks: Hooks) -> bool:
+        """Train the trials. Returns whether all have ended."""
+        enough = self.is_enough()  # checked after each outcome only: it may read the store
+
+        def end(outcome: Outcome) -> None:
+            nonlocal enough
+            if self.weights is not None and outcome.weights is not None:
+                path = file_of(self.weights, outcome.trial, outcome.training, outcome.fingerprint)
+                write_weights(path, outcome.weights)
+                outcome = replace(outcome, weights=None)
+            hooks.on_outcome(outcome)
+            enough = enough or self.is_enough()
+
+        def should_stop() -> bool:
+            return hooks.should_stop() or (enough and self.is_time_up())
+
+        job = replace(job, keep_weights=self.weights is not None)
+        return self.inner.train(trials, job, replace(hooks, on_outcome=end, should_stop=should_stop))
+
+
+@dataclass(frozen=True)
 class TrainingRun:
     """The store of one training: settings × seeds go in, validation scores come out. Test scores are not read here."""
 
-    def __init__(
-        self,
-        workshop: Trainer,
-        name: str,
-        training: Training,
-        folder: Path,
-        important: Column,
-        has_baseline: bool = True,
-    ):
-        self.workshop, self.name, self.training, self.folder = workshop, name, training, folder
-        self.important, self.has_baseline = important, has_baseline
+    trainer: Trainer
+    name: str
+    training: Training
+    folder: Path
+    important: Column
 
-    def asked(self, points: Sequence[Point], seeds: Sequence[int]) -> Study:
-        """The study of these points with these seeds, and of cross-entropy unless another bench has it."""
-        by_method: dict[str, list[tuple[float, ...]]] = {"ce": [()]} if self.has_baseline else {}
+    def study(self, points: Sequence[Point], seeds: Sequence[int]) -> Study:
+        """The study of cross-entropy and these points with these seeds."""
+        by_method: dict[str, list[tuple[float, ...]]] = {"ce": [()]}
         for method, values in points:
             by_method.setdefault(method, []).append(values)
-        inputs = self.workshop.request.inputs
+        request = self.trainer.request
         return study(
             f"fit.{self.name}",
-            self.workshop.request.source,
+            request.source,
             [self.important],
             [Grid.at(method, [values]) for method, values in by_method.items()],
             seeds=list(seeds),
             training=self.training,
-            data_options=self.workshop.request.data_options,
-            val_fraction=inputs.val_fraction,
-            test_fraction=inputs.test_fraction,
+            data_options=request.data_options,
+            val_fraction=request.inputs.val_fraction,
+            test_fraction=request.inputs.test_fraction,
         )
 
-    def train(self, points: Sequence[Point], seeds: Sequence[int], step: str) -> None:
-        self.workshop.train(self.asked(points, seeds), self.folder, step)
+    def train(self, points: Sequence[Point], seeds: Sequence[int], until_s: float = math.inf, least: int = 0) -> bool:
+        """Train cross-entropy and these points with these seeds. Returns False if the time was up first.
+
+        least: trials to train before it may stop for time.
+        """
+        budget = self.trainer.budget
+        enough = budget.num_ended + least
+        return self.trainer.train(
+            self.study(points, seeds), self.folder, until_s=until_s, is_enough=lambda: budget.num_ended >= enough
+        )
 
     def column(self) -> Resolved:
         """Indices and strengths of the important classes, as the store has them."""
         with open_run(self.folder) as stored:
-            (found,) = stored.columns()
-        return found.resolved
+            (column,) = stored.columns()
+        return column.resolved
 
-    def rows(self, setting: Setting, status: str | None = "done") -> list[Row]:
+    def rows(self, setting: Setting) -> list[Row]:
+        """The setting's outcomes, failed ones too."""
         with open_run(self.folder) as stored:
-            return stored.rows(key=setting.key, status=status)
+            return stored.rows(key=setting.key, status=None)
 
     def validation(self, setting: Setting, important: Sequence[int]) -> Validation:
-        """The setting's validation scores by seed, of those that ended well."""
+        """The setting's validation scores by seed, without failed trials."""
         with open_run(self.folder) as stored:
             scores = {row.seed: stored.scores(row, "val", important) for row in stored.rows(key=setting.key)}
         return Validation(setting.key, scores)
@@ -278,93 +311,44 @@ def count_trials(folders: Sequence[Path]) -> int:
 
 
 def refuse_failures(rows: Sequence[Row], what: str, out: Path) -> None:
-    """Refuse to go on where every trial failed, with what the first one said at last."""
+    """Refuse to go on if every trial failed; quote the first error."""
     if rows and all(row.status != "done" for row in rows):
         raise all_failed(what, last_line(rows[0].error), out)
 
 
-def all_failed(what: str, reason: str, out: Path) -> "AllFailed":
-    """The error of a fit that cannot go on; failed trials stay failed in its folder, so that it ends as it ended."""
+def all_failed(what: str, reason: str, out: Path) -> AllFailed:
+    """The error of a fit that cannot continue. Failed trials stay failed in its folder, so it always ends the same."""
     return AllFailed(
-        f"every trial of {what} failed; the first: {reason}; mend that, and fit into another folder (--out): {out} "
-        "keeps its failed trials"
+        f"every trial of {what} failed; first error: {reason}. Fix it and fit into another folder (--out): {out} keeps "
+        "its failed trials"
     )
 
 
-FINALS_FOLDER = "weights"
-COSINE = ("camri", "cosface")  # methods whose last knob is a scale: L2-softmax at that scale is their control
-
-
 def controls_of(finalists: Sequence[Point]) -> list[Point]:
-    """L2-softmax at every scale that a finalist with a margin has.
+    """The controls of the finalists that have one, each once.
 
     >>> controls_of([("camri", (0.2, 8.0)), ("wce", (4.0,)), ("cosface", (0.1, 8.0))])
     [('l2softmax', (8.0,))]
     """
-    found = dict.fromkeys(("l2softmax", (values[-1],)) for method, values in finalists if method in COSINE)
-    return [point for point in found if point not in finalists]
-
-
-class SaveWeights:
-    """An executor that leaves every trained model's weights in a file, and not in the store.
-
-    The file is there before the outcome is stored: a process that is killed in between trains that trial again.
-    """
-
-    def __init__(self, inner: Executor, folder: Path):
-        self.inner, self.folder = inner, folder
-
-    def train(self, trials: Sequence[Trial], job: Job, hooks: Hooks) -> bool:
-        """Whether all trials came to an end."""
-
-        def keep(outcome: Outcome) -> None:
-            if outcome.weights is not None:
-                path = file_of(self.folder, outcome.trial, outcome.training, outcome.fingerprint)
-                write_weights(path, outcome.weights)
-            hooks.on_outcome(replace(outcome, weights=None))
-
-        return self.inner.train(trials, replace(job, keep_weights=True), replace(hooks, on_outcome=keep))
-
-
-class Deadline:
-    """An executor that stops in good order when time is up, but not before there is enough."""
-
-    def __init__(self, inner: Executor, is_time_up: Callable[[], bool], is_enough: Callable[[], bool]):
-        self.inner, self.is_time_up, self.is_enough = inner, is_time_up, is_enough
-
-    def train(self, trials: Sequence[Trial], job: Job, hooks: Hooks) -> bool:
-        """Whether all trials came to an end."""
-        enough: list[bool] = []  # asked once after each outcome: it reads the store
-
-        def heard(outcome: Outcome) -> None:
-            hooks.on_outcome(outcome)
-            enough.clear()
-
-        def should_stop() -> bool:
-            if hooks.should_stop():
-                return True
-            if not self.is_time_up():
-                return False
-            if not enough:
-                enough.append(self.is_enough())
-            return enough[0]
-
-        return self.inner.train(trials, job, replace(hooks, on_outcome=heard, should_stop=should_stop))
+    # No control depends on the important classes, so any will do.
+    settings = filter(None, (control_of(setting_of(point, ((0, 1.0),))) for point in finalists))
+    controls: dict[Any, None] = dict.fromkeys((one.method, tuple(value for _, value in one.knobs)) for one in settings)
+    return [point for point in controls if point not in finalists]
 
 
 def file_of(folder: Path, trial: Trial, training: Training, fingerprint: str) -> Path:
     return folder / f"{identity(trial, training, fingerprint)}.safetensors"
 
 
-def write_weights(path: Path, weights: dict[str, np.ndarray]) -> None:
-    """Nothing; the weights are in the file, whole or not at all."""
+def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
+    """Write the weights to a file, all or nothing."""
     with replacing(path, "; choose another folder") as part:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(save({name: np.ascontiguousarray(array) for name, array in weights.items()}))
 
 
 def outcome_with_weights(request: Request, folder: Path, trial: Trial, training: Training) -> Outcome:
-    """The trial's outcome with its weights: from its file, or trained again where the file is gone."""
+    """The trial's outcome with its weights: from its file, or trained again if the file is gone."""
     data = request.data
     path = file_of(folder, trial, training, data.fingerprint)
     try:

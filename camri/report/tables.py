@@ -7,7 +7,19 @@ from typing import Any
 from camri.errors import InputError
 from camri.methods import in_order, title_of
 from camri.report.records import about
-from camri.report.table import BLANK, Cell, Record, Table, interval_of, p_value, percent, points, span, spread, tabulate
+from camri.report.table import (
+    BLANK,
+    Cell,
+    Record,
+    Table,
+    cells,
+    interval_of,
+    p_value,
+    percent,
+    points,
+    spread,
+    tabulate,
+)
 from camri.selection import OPTIMISTIC
 from camri.study.reader import RunReader
 from camri.study.verdict import ColumnVerdict, is_significant
@@ -257,29 +269,14 @@ def calibration_table(verdicts: Sequence[ColumnVerdict]) -> Table | None:
 
 
 def steps_table(reading: RunReader) -> Table | None:
-    """What each step of `camri fit` added, from the run's note; None for a run that was no fit."""
+    """The table of steps that a fit stored in its run; None for a run that was no fit."""
     steps = reading.run.note(NOTE)
     if not steps:
         return None
-
-    def added(name: str) -> Callable[[Any], str]:
-        return lambda one: span(one[name]["estimate"], one[name]["low"], one[name]["high"]) if one[name] else BLANK
-
-    columns: Columns = {
-        "step": lambda one: one["title"],
-        "recall": lambda one: f"{one['recall']:.3f}",
-        "hits / n": lambda one: f"{one['hits']}/{one['num']}",
-        "accuracy": lambda one: f"{one['accuracy']:.3f}",
-        "false alarms (%)": lambda one: percent(one["false_alarms"]),
-        "Δ recall": added("recall_gain"),
-        "Δ accuracy": added("accuracy_gain"),
-    }
-    return tabulate(
-        steps,
-        "From plain cross-entropy to the chosen model, step by step.",
-        columns,
-        "Test data, mean over models of new seeds, the same in every row. Δ: percentage points over the row above "
-        "(last row: over the first), with 95 % confidence intervals over seeds and test data (from three seeds on). "
-        "False alarms: inputs of no important class that are predicted as one, in % of all inputs. Training, setting "
-        "and shifts were chosen on validation data. In brackets: the number of models that got the setting.",
+    return Table(
+        caption="From plain cross-entropy to the chosen model, step by step.",
+        header=tuple(steps["header"]),
+        groups=(tuple(cells(*row) for row in steps["rows"]),),
+        records=tuple(steps["records"]),
+        notes=(steps["note"],),
     )

@@ -17,7 +17,7 @@ def resolve(study: Study, classes: Sequence[str], found: Mapping[str, int] | Non
 
     Digits that are no class name are an index. A name that is no class is refused.
     """
-    columns = [_resolve_column(column, classes, found or {}) for column in study.important]
+    columns = [resolve_column(column, classes, found) for column in study.important]
     first: dict[Resolved, int] = {}
     for number, column in enumerate(study.important):
         # "worst" may turn out to be a class that has a column already; both are kept.
@@ -41,7 +41,7 @@ def place_into(run: Run, study: Study) -> Study:
         is_sought = bool(set(column.classes) & set(SYMBOLS))
         named = zip(column.classes, column.strengths, strict=True)
         by_name = [] if is_sought and study.important_from != split else _places(named, asked)
-        by_index = _places(_resolve_column(column, run.classes, {}), found)
+        by_index = _places(resolve_column(column, run.classes), found)
         if not by_name and not by_index:
             raise _not_there(run, study)
         for place in {*by_name, *by_index}:
@@ -86,12 +86,13 @@ def name_column(column: Resolved, classes: Sequence[str]) -> Column:
     return Column(tuple(name(index) for index, _ in column), tuple(strength for _, strength in column))
 
 
-def _resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, int]) -> Resolved:
+def resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, int] | None = None) -> Resolved:
+    """Class indices and strengths of a column; "worst", "second" and "median" are -1 unless they are in `found`."""
     indices: dict[int, float] = {}
     named: dict[int, str | int] = {}
     for name, strength in zip(column.classes, column.strengths, strict=True):
         if name in SYMBOLS:
-            index = found.get(str(name), -1)
+            index = (found or {}).get(str(name), -1)
         elif isinstance(name, int):
             if not 0 <= name < len(classes):
                 raise _refusal(f"{name} is not a class; there are {len(classes)}, 0 to {len(classes) - 1}")

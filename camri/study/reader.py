@@ -221,6 +221,7 @@ class RunReader:
         plan = {one.key for one in self.run.plan()}
         seeds = {tuple(study["seeds"]) for study in self.run.studies}
         total = len(plan) * len(next(iter(seeds))) if plan and len(seeds) == 1 else None
+        total = self.run.note("num_trials") or total  # a fit trains its seeds in several studies
         folder = self.folder if self.folder.is_dir() else self.folder.parent
         return Progress(
             len(self.rows) - len(self.failed), len(self.failed), total, run_folder.holder(folder) is not None

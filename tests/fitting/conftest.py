@@ -80,11 +80,10 @@ def weights_of(fitted):
     return (fitted.model_path / "model.safetensors").read_bytes()
 
 
-def told(fitted):
+def facts(fitted):
     """Everything about a fit but where and how long."""
-    left_out = {"out", "model_path", "page_path", "wall_s", "answer"}
-    kept = {name: value for name, value in vars(fitted).items() if name not in left_out}
-    return kept, [line for line in fitted.answer.splitlines() if not line.startswith("Tried")]
+    kept = {name: value for name, value in vars(fitted).items() if name != "out"}
+    return kept | {"effort": replace(fitted.effort, wall_s=0.0)}
 
 
 def interrupt():

@@ -15,7 +15,7 @@ TRACEBACK = "Traceback (most recent call last):\n  File “net.py”, line 3\nRu
 
 @pytest.fixture
 def breaking(monkeypatch):
-    """Makes trials fail that a question is answered with yes for."""
+    """Make those trials fail for which a function returns True."""
 
     def break_where(is_broken):
         real = executor.train_job
@@ -38,10 +38,8 @@ def test_a_fit_whose_baseline_fails_says_why_and_what_to_do(breaking, in_this_pr
     breaking(lambda outcome: True)
     with pytest.raises(InputError) as end:
         fit("digits", important, tmp_path / "out", num_trials=16, epochs=1, device="cpu")
-    assert str(end.value) == (
-        "every trial of cross-entropy failed; the first: RuntimeError: out of memory; mend that, and fit into another "
-        f"folder (--out): {tmp_path / 'out'} keeps its failed trials"
-    )
+    for text in ("every trial of cross-entropy failed", "RuntimeError: out of memory", "--out", str(tmp_path / "out")):
+        assert text in str(end.value)
 
 
 @pytest.mark.parametrize("important", [None, "9"])
@@ -49,11 +47,11 @@ def test_a_training_that_fails_is_passed_over(breaking, in_this_process, tmp_pat
     breaking(lambda outcome: outcome.training.label_smoothing > 0)
     fitted = fit("digits", important, tmp_path / "out", num_trials=16, epochs=1, device="cpu")
     assert fitted.training.label_smoothing == 0
-    assert fitted.num_failed > 0
+    assert fitted.effort.num_failed > 0
     assert len(fitted.important) == 1
 
 
 def test_a_fit_whose_finals_lose_cross_entropy_says_why(breaking, in_this_process, tmp_path):
     breaking(lambda outcome: outcome.trial.setting.method == "ce" and outcome.trial.seed >= SEEDS_APART // 2)
-    with pytest.raises(InputError, match="cross-entropy in the finals failed; the first: RuntimeError: out of memory"):
+    with pytest.raises(InputError, match=r"cross-entropy in the finals failed.*RuntimeError: out of memory"):
         fit("digits", "9", tmp_path / "out", num_trials=16, epochs=1, device="cpu")

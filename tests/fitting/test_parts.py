@@ -1,6 +1,5 @@
 """The parts of a fit on made scores: which training and model are chosen, how candidates race, what is claimed."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +13,9 @@ from camri.errors import InputError
 from camri.fitting import claims as claiming
 from camri.fitting import search as searching
 from camri.fitting import trainer
+from camri.fitting.budget import Budget, Race
 from camri.fitting.claims import claim_of, pick_model
-from camri.fitting.plan import Race, plan_finals, plan_race, plan_trainings
-from camri.fitting.search import search, weigh
+from camri.fitting.search import Search, weigh
 from camri.fitting.trainer import choose_training, describe_training, setting_of, trainings_for
 from camri.methods import MARGIN_UNIT
 from camri.metrics import condense, pool
@@ -102,16 +101,12 @@ def test_photographs_alone_are_mirrored_and_features_not_even_moved():
 def test_a_training_is_told_by_what_it_adds():
     plain = Training(model="small", epochs=2)
     assert describe_training("plain", plain) == "plain training"
-    assert describe_training("augmented", plain.with_(translate_px=2)) == "images moved by up to 2 px"
-    assert describe_training("augmented", plain.with_(flip=True)) == "mirrored"
+    assert describe_training("augmented", plain.with_(translate_px=2)) == "random shifts of up to 2 px"
+    assert describe_training("augmented", plain.with_(flip=True)) == "random flips"
     assert describe_training("averaged", plain.with_(average=0.999)) == "averaged weights"
     every = plain.with_(translate_px=1, flip=True, label_smoothing=0.1, average=0.999)
-    said = "images moved by up to 1 px, mirrored, label smoothing 0.1, averaged weights"
+    said = "random shifts of up to 1 px, random flips, label smoothing 0.1, averaged weights"
     assert describe_training("all", every) == said
-
-
-def test_more_finalists_where_there_are_more_trials():
-    assert [plan_race(num, 3).num_finalists for num in (49, 50, 159, 160)] == [2, 3, 3, 4]
 
 
 def test_the_better_candidate_weighs_more_and_one_below_the_floor_least():
@@ -122,48 +117,49 @@ def test_the_better_candidate_weighs_more_and_one_below_the_floor_least():
     )
     weights = [weigh(one, ce, rule) for one in (poor, equal, sharp)]
     assert sorted(weights) == weights
-    assert [one.is_kept for one in weights[::2]] == [False, True]
+    assert [one.rank[0] > 0 for one in weights[::2]] == [False, True]
     assert weights[0].missing > 0.2 > 0 >= weights[2].missing
-    assert not weigh(Validation("failed", {}), ce, rule).is_kept
+    assert weigh(Validation("failed", {}), ce, rule) == searching.UNKNOWN
 
 
-class FakeBench:
+class FakeRun:
     """A store without training: camri with more margin and a scale of 8 tells the important class better apart."""
 
     def __init__(self):
         self.calls, self.known = [], {}
 
-    def train(self, points, seeds, step):
-        self.calls.append((step, list(points), list(seeds)))
+    def train(self, points, seeds, until_s, least=0):
+        self.calls.append((list(points), list(seeds)))
         for point in points:
             for seed in seeds:
                 method, values = point
                 good = (0.1 * values[0] / MARGIN_UNIT if values[1] == 8.0 else 0.2) if method == "camri" else 0.0
                 key = setting_of(point, COLUMN).key
                 self.known.setdefault(key, {})[seed] = made_scores([seed, int(key, 16) % 1000], sharpness=good)
+        return True
 
     def validation(self, setting, important):
         scores = {s: made_scores(s) for s in range(9)} if setting.method == "ce" else self.known.get(setting.key, {})
         return Validation(setting.key, scores)
 
 
-def run_search(num=40, seed=0, bench=None, **how):
-    bench = bench or FakeBench()
-    return search(bench, COLUMN, searching.RaceLimits(Race(num, 3), **how), range(9), Rule(), seed), bench
+def run_search(num=40, seed=0, run=None):
+    """((finalists, settings tried), the run)"""
+    run = run or FakeRun()
+    race, budget = Race(num, 3), Budget(None, 1000, began=0.0)
+    return Search(run, COLUMN, race, range(9), Rule(), seed, budget).finalists(), run
 
 
 def test_a_search_finds_the_good_and_halves_the_rest():
-    found, bench = run_search()
-    first = [call for call in bench.calls if call[0] == "candidates"]
-    points = [point for _, pack, _ in first for point in pack]
-    assert [len(pack) for _, pack, _ in first] == [8, 8, 8, 8, 8]
-    assert len({setting_of(point, COLUMN).key for point in points}) == len(points) == found.num_tried == 40
+    (finalists, num_tried), run = run_search()
+    first = [points for points, seeds in run.calls if seeds == [0]]
+    points = [point for pack in first for point in pack]
+    assert [len(pack) for pack in first] == [8, 8, 8, 8, 8]
+    assert len({setting_of(point, COLUMN).key for point in points}) == len(points) == num_tried == 40
     assert {method for method, _ in points} == set(searching.METHODS)
     assert points[0] == ("camri", (8 * MARGIN_UNIT, 8.0))
-    rounds = [(len(pack), seeds) for step, pack, seeds in bench.calls if step != "candidates"]
-    assert rounds == [(20, [1]), (10, [2]), (5, [3])]
-    assert {seed for _, _, seeds in first for seed in seeds} == {0}
-    (method, (margin, scale)) = found.finalists[0]
+    assert [(len(points), seeds) for points, seeds in run.calls[5:]] == [(20, [1]), (10, [2]), (5, [3])]
+    (method, (margin, scale)) = finalists[0]
     assert (method, scale) == ("camri", 8.0)
     assert margin >= 8 * MARGIN_UNIT
     # It learns: the later half proposes more of what was good than the first, in which each method has its turn.
@@ -177,36 +173,22 @@ def test_finalists_are_of_several_methods_where_there_are_several():
     assert searching._varied([one, two, three], 3) == [one, two, three]
 
 
-def test_a_search_repeats_and_goes_on_to_the_same_proposals():
-    found, bench = run_search()
-    again, _ = run_search()
-    assert again == found
-    other, _ = run_search(seed=1)
-    assert other != found
+def test_a_search_repeats_and_resumes_with_the_same_proposals():
+    found, run = run_search()
+    assert run_search()[0] == found
+    assert run_search(seed=1)[0] != found
     # With everything stored, later rounds' seeds included, it proposes the same again.
-    known = FakeBench()
-    known.known = bench.known
-    resumed, _ = run_search(bench=known)
-    assert resumed == found
-    assert [call[1] for call in known.calls] == [call[1] for call in bench.calls]
+    known = FakeRun()
+    known.known = run.known
+    assert run_search(run=known)[0] == found
+    assert known.calls == run.calls
 
 
 def test_a_search_ends_where_there_is_nothing_new(monkeypatch):
     monkeypatch.setattr(searching, "METHODS", ("l2softmax",))
     monkeypatch.setattr(searching, "FIRST", ())
-    found, _ = run_search(num=10)
-    assert found.num_tried == len(searching.SCALES)
-
-
-def test_plans_spend_what_there_is():
-    for num in range(16, 400, 7):
-        trainings = plan_trainings(num, 5)
-        spent = trainings.num * trainings.num_seeds
-        assert spent <= 0.2 * num
-        race = plan_race(num - spent, trainings.num_seeds)
-        searched = sum(race.rounds()) + max(0, len(race.rounds()) - trainings.num_seeds)
-        assert race.num_candidates == race.num_finalists or searched <= 0.4 * (num - spent)
-        assert plan_finals(num - spent - searched, 4) >= 2  # cross-entropy, plain too, a finalist and its control
+    (_, num_tried), _ = run_search(num=10)
+    assert num_tried == len(searching.SCALES)
 
 
 def leads(*values):
@@ -249,29 +231,29 @@ def claims(tmp_path_factory):
 def test_where_a_method_truly_gains_it_is_handed_over_and_shown(claims):
     _, claim = claims("gain", sharpness={"camri": 1.2})
     assert claim.setting.method == "camri"
-    assert claim.gain_is_shown
-    assert [step.name for step in claim.steps] == ["before", "shift", "method", "together"]
-    method = claim.steps[2]
-    assert method.recall_gain == claim.over_shifted
-    assert method.recall_gain.low > 0.05
+    assert claim.evidence.gain_is_shown
+    assert [step.name for step in claim.evidence.steps] == ["before", "shift", "method", "together"]
+    method = claim.evidence.steps[2]
+    assert method.gains.recall == claim.evidence.over_shifted
+    assert method.gains.recall.low > 0.05
     assert "camri" in method.title
 
 
 def test_a_claim_says_where_validation_images_could_not_tell(claims, monkeypatch):
     monkeypatch.setattr("camri.fitting.claims.LOOSE", 0.05)  # its 400 images tell accuracy to ± 4 points
     folder, claim = claims("mute")
-    assert claim.caution is None
+    assert claim.cautions == ()
     monkeypatch.setattr(claiming.RunReader, "mute_validation", "they say nothing")
-    assert claim_of(folder, None, "plain", 5).caution == "they say nothing"
+    assert claim_of(folder, None, "plain", 5).cautions == ("they say nothing",)
 
 
 def test_where_nothing_beats_the_shifted_baseline_that_is_handed_over(claims):
     worse = {"camri": -1.0, "wce": -1.0, "l2softmax": -1.0}
     _, claim = claims("none", sharpness=worse)
     assert claim.setting.method == "ce"
-    assert (claim.over_shifted, claim.gain_is_shown) == (None, False)
-    assert [step.name for step in claim.steps] == ["before", "shift", "together"]
-    assert claim.steps[-1].figures == claim.steps[1].figures
+    assert (claim.evidence.over_shifted, claim.evidence.gain_is_shown) == (None, False)
+    assert [step.name for step in claim.evidence.steps] == ["before", "shift", "together"]
+    assert claim.evidence.steps[-1].figures == claim.evidence.steps[1].figures
 
 
 def test_a_gain_whose_interval_holds_zero_is_not_shown(tmp_path):
@@ -279,8 +261,8 @@ def test_a_gain_whose_interval_holds_zero_is_not_shown(tmp_path):
         make_run(tmp_path / "run", important=("column",), seeds=4, sharpness={"camri": 0.1}), None, "plain", 5
     )
     assert claim.setting.method == "camri"
-    assert claim.over_shifted.low < 0 < claim.over_shifted.estimate
-    assert not claim.gain_is_shown
+    assert claim.evidence.over_shifted.low < 0 < claim.evidence.over_shifted.estimate
+    assert not claim.evidence.gain_is_shown
 
 
 def test_what_only_all_seeds_together_prefer_is_not_handed_over(claims, monkeypatch):
@@ -294,30 +276,29 @@ def test_what_only_all_seeds_together_prefer_is_not_handed_over(claims, monkeypa
 
     monkeypatch.setattr(claiming, "judge_column", preferring)
     _, claim = claims("halves", sharpness={"camri": -1.0, "wce": -1.0, "l2softmax": -1.0})
-    assert (claim.setting.method, claim.over_shifted) == ("ce", None)
+    assert (claim.setting.method, claim.evidence.over_shifted) == ("ce", None)
 
 
 def test_plain_cross_entropy_stands_before_the_chosen_training(claims, tmp_path):
     folder, _ = claims("chosen", sharpness={"ce": 0.3})
     plain = make_run(tmp_path / "plain", important=("column",), methods={"ce": {}}, seeds=8)
     claim = claim_of(folder, plain, "label smoothing 0.1", 5)
-    before, training = claim.steps[:2]
-    assert training.title == "+ better training: label smoothing 0.1"
-    assert training.recall_gain.estimate == pytest.approx(training.figures.recall - before.figures.recall)
-    assert training.recall_gain.estimate > 0
+    before, training = claim.evidence.steps[:2]
+    assert training.title.endswith("label smoothing 0.1")
+    assert training.gains.recall.estimate == pytest.approx(training.figures.recall - before.figures.recall)
+    assert training.gains.recall.estimate > 0
     few = make_run(tmp_path / "few", important=("column",), methods={"ce": {}}, seeds=3)
     with pytest.raises(InputError, match="no trial of seed 3"):
         claim_of(folder, few, "label smoothing 0.1", 5)
 
 
-def test_who_paid_are_the_classes_that_lost_most(claims):
+def test_who_lost_are_the_classes_that_lost_most(claims):
     _, claim = claims("paid", sharpness={"camri": 1.2}, bias={"camri": 2.0})
-    names = [name for name, _ in claim.paid]
+    names = [name for name, _ in claim.evidence.lost]
     assert "column" not in names
-    losses = [found.estimate for _, found in claim.paid]
+    losses = [found.estimate for _, found in claim.evidence.lost]
     assert losses == sorted(losses)
     assert all(loss < 0 for loss in losses)
-    assert json.dumps([step.to_json() for step in claim.steps])
 
 
 def test_weights_are_written_whole_or_it_is_told(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from camri.fitting import Unfinished, fit, trainer
-from tests.fitting.conftest import interrupt, told
+from tests.fitting.conftest import facts, interrupt
 
 ASKED = {"num_trials": 16, "epochs": 1, "device": "cpu"}
 
@@ -18,7 +18,7 @@ def test_they_start_once_and_give_what_one_process_gives(started, trained, rows,
     assert sum(len(call) > 1 for call in trained.calls) >= 2
     assert [process.poll() is None for process in started] == [False, False]
     monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials: 1)
-    assert told(found) == told(fit(rows, "storm", tmp_path / "one", **ASKED))
+    assert facts(found) == facts(fit(rows, "storm", tmp_path / "one", **ASKED))
     assert len(started) == 2
 
 

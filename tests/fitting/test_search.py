@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from camri.fitting import search as searching
-from camri.fitting.search import weigh
+from camri.fitting.budget import Race
+from camri.fitting.search import Search, weigh
 from camri.fitting.trainer import setting_of
 from camri.methods import MARGIN_UNIT
 from camri.metrics import condense
 from camri.selection import Rule, Validation
-from tests.fitting.test_parts import COLUMN, FakeBench, made_scores, run_search
+from tests.fitting.test_parts import COLUMN, FakeRun, made_scores, run_search
 
 
 def leads(*values):
@@ -21,35 +22,22 @@ def test_a_candidate_is_worth_what_it_reaches_with_its_shift_over_the_seeds_it_s
     ce = Validation("ce", {seed: leads(1.0, -2.0, -3.0, -4.0, -5.0) for seed in range(2)})  # .8 accurate
     ahead = leads(1.0, -0.5, -1.5, -4.0, -5.0)  # all five right at a shift of 1
     found = weigh(Validation("x", {0: ahead}), ce, Rule())
-    assert found == searching.Worth(True, 1.0, 1.0, -1.0, 0.0)
-    assert found.missing == pytest.approx(-0.2)
+    assert found.rank == (1.0, 1.0, -1.0)  # recall, accuracy, and the smaller shift
+    assert (found.value, found.missing) == (1.01, pytest.approx(-0.2))
     # Shifts to either side cost the same.
     behind = leads(2.5, 3.5, 1.5, 1.5, -5.0)  # .6 as it is, all five right at a shift of −2
-    assert weigh(Validation("x", {0: behind}), ce, Rule()).small_shift == -2.0
+    assert weigh(Validation("x", {0: behind}), ce, Rule()).rank[2] == -2.0
     # Seeds of the one alone do not count: 1 and 2 here are hopeless.
     hopeless = leads(-1.0, -1.0, 1.0, 1.0, 1.0)
     few = Validation("ce", {0: ce.scores[0], 2: hopeless})
     assert weigh(Validation("x", {0: ahead, 1: hopeless}), few, Rule()) == found
     # No shift reaches the floor: the best there is are the three others.
     lost = weigh(Validation("x", {0: hopeless}), ce, Rule())
-    assert lost == searching.Worth(False, 0.0, 0.6, 0.0, 0.0)
-    assert lost.missing == pytest.approx(0.2)
+    assert (lost.rank, lost.value, lost.missing) == ((-np.inf, 0.6, 0.0), 0.006, pytest.approx(0.2))
     kept = weigh(Validation("x", {0: hopeless}), ce, Rule(max_accuracy_drop=0.25))
-    assert kept.is_kept
-    assert kept.missing == pytest.approx(0.55 - kept.accuracy)
-    assert weigh(Validation("x", {5: ahead}), ce, Rule()) == searching.Worth(False, 0.0, 0.0, 0.0, 1.0)
-    assert weigh(Validation("x", {5: ahead}), ce, Rule()).missing == 1.0
-
-
-def test_recall_counts_before_accuracy_and_accuracy_before_a_small_shift():
-    ranked = [
-        searching.Worth(False, 0.0, 0.9, 0.0, 0.1),
-        searching.Worth(True, 0.5, 0.9, 0.0, -0.1),
-        searching.Worth(True, 0.6, 0.7, -2.0, 0.0),
-        searching.Worth(True, 0.6, 0.8, -2.0, 0.0),
-        searching.Worth(True, 0.6, 0.8, -1.0, 0.0),
-    ]
-    assert sorted([ranked[place] for place in (3, 0, 4, 2, 1)]) == ranked
+    assert kept.rank > (0.0, 0.0, -np.inf)
+    assert kept.missing == pytest.approx(0.55 - kept.rank[1])
+    assert weigh(Validation("x", {5: ahead}), ce, Rule()) == searching.UNKNOWN
 
 
 def test_the_search_space_is_round_values_of_each_method():
@@ -71,8 +59,8 @@ def test_the_search_space_is_round_values_of_each_method():
 
 
 def test_what_has_done_well_elsewhere_is_asked_first_and_one_of_each_method():
-    _, bench = run_search(num=7)
-    ((_, points, seeds),) = [call for call in bench.calls if call[0] == "candidates"]
+    _, run = run_search(num=7)
+    points, seeds = run.calls[0]
     assert points == [
         ("camri", (8 * MARGIN_UNIT, 8.0)),
         ("l2softmax", (8.0,)),
@@ -90,16 +78,35 @@ def test_the_last_round_s_candidates_are_all_there_for_another_method(monkeypatc
     margins = [{"method": "camri", "s": 8.0, "camri.m": m} for m in (12, 10, 9)]
     others = [{"method": "l2softmax", "s": 8.0}, {"method": "wce", "wce.w": 4}, {"method": "l2softmax", "s": 4.0}]
     monkeypatch.setattr(searching, "FIRST", (*margins, *others))
-    found, _ = run_search(num=6)
-    first, second, third = (method for method, _ in found.finalists)
+    (finalists, _), _ = run_search(num=6)
+    first, second, third = (method for method, _ in finalists)
     assert first == second == "camri" != third
 
 
 @pytest.mark.filterwarnings("error::FutureWarning", "error::optuna.exceptions.ExperimentalWarning")
-def test_packs_are_as_wide_as_asked_and_no_wider_than_needed():
-    found, bench = run_search(num=7, pack=3)
-    assert [len(pack) for step, pack, _ in bench.calls if step == "candidates"] == [3, 3, 1]
-    assert found.num_tried == 7
+def test_packs_are_as_wide_as_asked_and_no_wider_than_needed(monkeypatch):
+    monkeypatch.setattr(searching, "PACK_SIZE", 3)
+    (_, num_tried), run = run_search(num=7)
+    assert [len(points) for points, seeds in run.calls if seeds == [0]] == [3, 3, 1]
+    assert num_tried == 7
+
+
+class Clock:
+    """A budget whose time is up after so many packs and rounds."""
+
+    def __init__(self, num_calls):
+        self.num_calls = num_calls
+
+    def fits(self, num_trials, until_s):
+        self.num_calls -= 1
+        return self.num_calls >= 0
+
+
+@pytest.mark.parametrize(("num_calls", "sizes"), [(0, [8]), (1, [8, 8]), (4, [8, 8, 4, 10, 5])])
+def test_no_pack_or_round_begins_when_the_time_is_up(num_calls, sizes):
+    run = FakeRun()
+    Search(run, COLUMN, Race(20, 3), range(9), Rule(), 0, Clock(num_calls), 1.0).finalists()
+    assert [len(points) for points, _ in run.calls] == sizes
 
 
 def test_optuna_hears_recall_then_accuracy_and_what_is_missing_to_the_floor(monkeypatch):
@@ -115,24 +122,25 @@ def test_optuna_hears_recall_then_accuracy_and_what_is_missing_to_the_floor(monk
 
     monkeypatch.setattr(optuna.study.Study, "tell", tell)
     before = optuna.logging.get_verbosity()
-    _, bench = run_search(num=3, pack=3)
+    _, run = run_search(num=3)
     assert optuna.logging.get_verbosity() == before
-    ((_, points, _),) = [call for call in bench.calls if call[0] == "candidates"]
-    ce = bench.validation(searching.CE, [1]).of([0])
+    points, _ = run.calls[0]
+    ce = run.validation(searching.CE, [1]).of([0])
     expected = []
     for point in points:
-        reached = weigh(bench.validation(setting_of(point, COLUMN), [1]).of([0]), ce, Rule())
-        expected.append(((reached.missing,), reached.recall + 0.01 * reached.accuracy, "MAXIMIZE"))
+        reached = weigh(run.validation(setting_of(point, COLUMN), [1]).of([0]), ce, Rule())
+        expected.append(((reached.missing,), reached.value, "MAXIMIZE"))
     assert told == expected
 
 
 def test_of_equals_the_one_that_was_proposed_first_goes_on():
-    class Equal(FakeBench):
-        def train(self, points, seeds, step):
-            self.calls.append((step, list(points), list(seeds)))
+    class Equal(FakeRun):
+        def train(self, points, seeds, until_s, least=0):
+            self.calls.append((list(points), list(seeds)))
             for point in points:
                 self.known.setdefault(setting_of(point, COLUMN).key, {}).update({s: made_scores(s) for s in seeds})
+            return True
 
-    found, bench = run_search(num=6, bench=Equal())
-    assert [(step, len(points), seeds) for step, points, seeds in bench.calls] == [("candidates", 6, [0])]
-    assert list(found.finalists) == bench.calls[0][1][:3]
+    (finalists, _), run = run_search(num=6, run=Equal())
+    assert [(len(points), seeds) for points, seeds in run.calls] == [(6, [0])]
+    assert finalists == run.calls[0][0][:3]

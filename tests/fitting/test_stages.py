@@ -7,9 +7,9 @@ import pytest
 
 from camri.engine import Training
 from camri.fitting import job
+from camri.fitting.budget import Budget
 from camri.fitting.job import Stages
-from camri.fitting.journal import Journal
-from camri.fitting.plan import Pace
+from camri.fitting.request import Journal
 from camri.fitting.search import CE
 from camri.fitting.trainer import Interrupted, setting_of
 from camri.study.store import STORE_FILE as STORE
@@ -25,11 +25,11 @@ def make(tmp_path, monkeypatch):
     def stages_of(num_trials=100, seed=0, classes=("go", "stop", "worst"), **decided):
         data = SimpleNamespace(classes=classes)
         request = SimpleNamespace(
-            out=tmp_path, data=data, plain=Training(model="small"), num_trials=num_trials, seed=seed, tolerance=0.0
+            out=tmp_path, data=data, plain=Training(model="small"), seed=seed, max_accuracy_drop=0.0
         )
-        workshop = SimpleNamespace(ended=0, total=0, pace=Pace(1))
+        trainer = SimpleNamespace(budget=Budget(None, num_trials, began=0.0))
         decided = {"spent_s": 0.0, "training": "plain", "important": [[1, 1.0]], **decided}
-        return Stages(request, Journal(tmp_path, decided), workshop, began=0.0)
+        return Stages(request, Journal(tmp_path, decided), trainer)
 
     return stages_of
 
@@ -64,21 +64,19 @@ def test_finalists_are_given_up_before_the_finals_have_too_few_seeds(make, num_t
 
 
 @pytest.mark.parametrize(
-    ("decided", "said"),
+    ("decided", "where"),
     [
-        ({"training": None}, "while trainings were compared"),
-        ({}, "while candidates were tried"),
-        ({"finalists": [CAMRI]}, "while ramps were compared"),
-        ({"finalists": [CAMRI], "final_seeds": 4}, "in the finals, with 0 of 4 seeds complete"),
+        ({"training": None}, "comparing trainings"),
+        ({}, "trying candidates"),
+        ({"finalists": [CAMRI]}, "trying candidates"),
+        ({"finalists": [CAMRI], "final_seeds": 4}, "0 of 4 seeds"),
     ],
 )
-def test_who_stops_a_fit_hears_where_it_was(make, tmp_path, decided, said):
+def test_a_stopped_fit_says_where_it_was(make, tmp_path, decided, where):
     found = make(**decided)
-    found.workshop.ended = 1234
-    assert found.missing() == (
-        f"stopped {said}: too early to hand a model back (the finals need 2 seeds of every arm); 1,234 trials are "
-        f"stored in {tmp_path}, and the same command goes on"
-    )
+    found.budget.num_ended = 1234
+    for text in (where, "1,234 trials", str(tmp_path), "the same command resumes"):
+        assert text in found.missing()
 
 
 def test_a_seed_is_complete_when_every_arm_has_ended(make, tmp_path, monkeypatch):
@@ -88,37 +86,21 @@ def test_a_seed_is_complete_when_every_arm_has_ended(make, tmp_path, monkeypatch
     rows = [SimpleNamespace(key=key, seed=seed) for key, seeds in ended.items() for seed in seeds]
     run = SimpleNamespace(rows=lambda status: rows)
     monkeypatch.setattr(job, "open_run", lambda folder: contextlib.nullcontext(run))
-    monkeypatch.setattr(job, "count_trials", lambda folders: 0)
     (tmp_path / STORE).touch()
     assert found._complete_seeds() == {501}
-    assert "with 1 of 4 seeds complete" in found.missing()
+    assert "1 of 4 seeds" in found.missing()
     with pytest.raises(Interrupted):
         found.hand_over(is_finished=False)
 
 
-def test_the_time_left_counts_what_the_budget_allows_and_what_a_step_needs_at_least(make):
-    found = make(num_trials=30)
-    found.workshop.ended = 7
-    found._expect(12)
-    assert found.workshop.total == 7 + 30
-    found._expect(50)
-    assert found.workshop.total == 7 + 50
-
-
 def test_a_finished_fit_notes_nothing_more(make):
-    found = make(finished=True, told_s=5.0)
-    found.note(told_s=9.0)
-    assert found.journal.get("told_s") == 5.0
+    found = make(finished=True, wall_s=5.0)
+    found.note(wall_s=9.0)
+    assert found.journal.get("wall_s") == 5.0
     assert not found.journal.path.exists()
 
 
 def test_a_class_called_like_a_symbol_is_meant_by_its_number(make):
     found = make(important=[[2, 0.5], [1, 1.0]])
-    column = found.named_bench("finals", found.training, found.before).important
+    column = found._finals_in(found.training, found.before).important
     assert (column.classes, column.strengths) == ((2, "stop"), (0.5, 1.0))
-
-
-def test_finals_have_the_chosen_ramp(make):
-    assert make().final_training.ramp == job.RAMPS[job.EARLY]
-    other = next(name for name in job.RAMPS if job.RAMPS[name] != job.RAMPS[job.EARLY])
-    assert make(ramp=other, training="flip").final_training == Training(model="small", flip=True, ramp=job.RAMPS[other])

@@ -187,9 +187,9 @@ def fit_facts(folder, **asked):
 
 
 def test_a_fit_decides_the_same(same_machine, tmp_path):
-    words = "--important 8 --important 3:0.5 --keep-accuracy 0.01 --trials 24 --epochs 5 --device cpu"
+    words = "--important 8 --important 3 --strength 3=0.5 --max-accuracy-drop 0.01 --trials 24 --epochs 5 --device cpu"
     run(tmp_path, "fit", "digits", *words.split(), "--out", "fit")
-    asked = {"important": {"8": 1.0, "3": 0.5}, "keep_accuracy": 0.01, "num_trials": 24, "epochs": 5}
+    asked = {"important": ["8", "3"], "strengths": {"3": 0.5}, "max_accuracy_drop": 0.01, "num_trials": 24, "epochs": 5}
     check("fit", fit_facts(tmp_path, **asked), TRAINED)
 
 
