@@ -96,14 +96,11 @@ def how_to_use(found: Audit) -> str:
 def note(found: Audit) -> str:
     """What the figures hold for."""
     units = "rows" if found.num_groups is None else "groups"
-    alone = "" if units == "groups" else " If several rows show one patient, film or object, name them with --group."
-    prior = f" The chance of a drop also weighs what calibrated scores predict, as much as {PRIOR_ROWS} rows."
-    judged = "The figures are of rows that the shift was not tuned on."
-    if found.is_guaranteed:
-        judged, prior = "The figures are those of the advised shift on the judged rows.", ""
+    judged = "not tuned on" if not found.is_guaranteed else "judged on"
     return (
-        f"{judged} Intervals are 95 % and hold for new {units} like these, which count as independent.{alone}"
-        f"{prior if found.kind == 'gain' else ''}"
+        f"The figures are of rows that the shift was {judged}. Intervals are 95 % and hold for new {units} like these, "
+        f"which count as independent. The chance of a drop also weighs what calibrated scores predict, as much as "
+        f"{PRIOR_ROWS} rows."
     )
 
 

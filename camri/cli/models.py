@@ -1,7 +1,4 @@
-"""`camri predict`: a trained model on files, folders and tables.
-
-`camri export`: a model as an ONNX file or a torch.export program.
-"""
+"""`camri predict` and `camri export`: use a trained model on files, and write it for other runtimes."""
 
 import contextlib
 import csv
@@ -38,15 +35,15 @@ def predict(
         str | None, typer.Option("--csv", help="Write every class's probability to this file; '-' is standard output.")
     ] = None,
     cropped: Annotated[
-        bool, typer.Option("--cropped", help="The images show the object alone already: no warning that they must.")
+        bool, typer.Option("--cropped", help="The images are crops of the object already: do not warn.")
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Inputs that the model takes at once.")] = 256,
+    batch_size: Annotated[int, typer.Option(min=1, help="Inputs per batch.")] = 256,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "cpu",
 ) -> None:
-    """The class of every image or table row, with its probability and those of the important classes.
+    """Predict the class of every image or table row, with its probability and those of the important classes.
 
-    Images are decoded and resized as they were for training, and the model's shift is applied. A file that cannot be
-    read does not stop the rest: it is named at the end, and the exit code is 1.
+    Images are decoded and resized as for training, and the model's shift is applied. A file that cannot be read does
+    not stop the rest: it is named at the end, and the exit code is 1.
 
     [bold]Examples[/bold]
 
@@ -96,19 +93,19 @@ def predict(
 
 
 def _refuse_input(out: str | None, groups: "Iterable[Group]") -> None:
-    """Nothing; a file to write that is one of those to read is refused: it would be lost."""
+    """Refuse to write to a file that is to be read."""
     if out is None or out == "-" or not os.path.exists(out):
         return
     from camri.export.inputs import Images
 
     files = {file for one in groups for file in (one.files if isinstance(one, Images) else [one.file])}
     if any(os.path.exists(file) and os.path.samefile(file, out) for file in files):
-        raise InputError(f"{out} is to be read, and would be overwritten; choose another file with --csv")
+        raise InputError(f"{out} is one of the inputs and would be overwritten; choose another file with --csv")
 
 
 @contextlib.contextmanager
 def _watching(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A function to call with the number of inputs read: it shows a bar and the time left on a terminal."""
+    """Yield a function to call with the number of inputs read; on a terminal it shows a bar and the time left."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -121,7 +118,7 @@ def _watching(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def _open_csv(out: str) -> Iterator[IO[str]]:
-    """The stream to write to; a file is there when it is whole, and its part stays where the work is broken off."""
+    """Yield the stream to write to. A file appears when it is whole; if interrupted, a part is left."""
     if out == "-":
         yield sys.stdout
         return
@@ -131,7 +128,7 @@ def _open_csv(out: str) -> Iterator[IO[str]]:
             try:
                 yield stream
             except KeyboardInterrupt:
-                typer.echo(f"stopped; what was predicted so far is in {part}", err=True)
+                typer.echo(f"stopped; the predictions so far are in {part}", err=True)
                 raise
         os.replace(part, out)
     except OSError as error:
@@ -208,9 +205,9 @@ def export(
     onnx: Annotated[Path | None, typer.Option(help="Write an ONNX file here.")] = None,
     torch_export: Annotated[Path | None, typer.Option(help="Write a torch.export program (.pt2) here.")] = None,
 ) -> None:
-    """Write a model for other runtimes, with preprocessing, scale and shift inside and any batch size.
+    """Write a model for other runtimes, with preprocessing and shift inside and any batch size.
 
-    Both take raw inputs (uint8 images, height x width x channels, or features) and give logits and probabilities.
+    Both map raw inputs (uint8 images, height x width x channels, or features) to logits and probabilities.
 
     [bold]Examples[/bold]
 

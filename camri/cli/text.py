@@ -1,4 +1,4 @@
-"""Help texts, and how far something is: a bar on a terminal, a line now and then in a log."""
+"""Help texts, and progress: a bar on a terminal, a line now and then in a log."""
 
 import contextlib
 import time
@@ -30,7 +30,7 @@ LOG_EVERY_S = 30.0
 
 
 def log_to(console: Console) -> Callable[[str], None]:
-    """A function that prints a line, but at most one in `LOG_EVERY_S` seconds, and none in the first of them."""
+    """A function that prints a line at most every `LOG_EVERY_S` seconds, the first one after as long."""
     told = time.monotonic()
 
     def log(line: str) -> None:

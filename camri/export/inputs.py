@@ -64,24 +64,18 @@ class Images:
         height, width, channels = trained.input_shape
         for start in (places := starts(len(self), trained)):
             part = slice(start, start + places.step)
-            sources, boxes = self.sources[part], None if self.boxes is None else self.boxes[part]
-            out = shared_array((len(sources), height, width, channels), np.uint8)
+            out = shared_array((len(self.sources[part]), height, width, channels), np.uint8)
 
-            def read(
-                row: int,
-                sources: Sequence[str | memoryview] = sources,
-                boxes: np.ndarray | None = boxes,
-                out: np.ndarray = out,
-            ) -> None:
-                box = None if boxes is None else boxes[row]
+            def read(row: int, start: int = start, out: np.ndarray = out) -> None:
+                box = None if self.boxes is None else self.boxes[start + row]
                 if box is not None and not (box[:2] < box[2:]).all():
                     raise ValueError("its box to crop to is missing or empty")
-                out[row] = decode_image(sources[row], (height, width, channels), box)
+                out[row] = decode_image(self.sources[start + row], (height, width, channels), box)
 
             def tell(done: int, total: int, start: int = start) -> None:
                 on_progress(start + done)
 
-            yield Chunk(self.files[part], self.rows[part], out, for_each(len(sources), read, tell))
+            yield Chunk(self.files[part], self.rows[part], out, for_each(len(out), read, tell))
 
 
 @dataclass(frozen=True, eq=False)
