@@ -31,7 +31,7 @@ CLASSES_SHOWN = 60
     epilog=examples(
         "camri data get cifar10",
         "camri data get gtsrb --to ~/datasets",
-        "If the download breaks, run the same command again to resume.",
+        "Broken off? Run the same command again to resume.",
     )
 )
 def get(

@@ -15,7 +15,7 @@ import torch
 from camri.data import arrays, download, folder, listing, published, tables
 from camri.data.cache import content_hash, read_cache, write_cache
 from camri.data.dataset import DataSet, Split, assemble, hash_json
-from camri.data.decode import decode_parts, resize_arrays
+from camri.data.decode import decode_parts, resize_array
 from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Source
 from camri.data.parallel import Progress
 from camri.data.splits import across_splits, copy_notes, count_copies, group_notes, make_test
@@ -176,9 +176,9 @@ def _decode(
         if "skipped" in facts:
             listing.check_classes(str(path), content.classes, {part: rows.labels for part, rows in parts.items()})
             facts["skipped_note"] = f"{len(facts['skipped'])} unreadable images were skipped"
-    else:
-        parts = resize_arrays(parts, options.size)
     inputs = {part: rows.inputs for part, rows in parts.items() if isinstance(rows.inputs, np.ndarray)}
+    if options.size:  # decoded images have it already
+        inputs = {part: resize_array(images, options.size) for part, images in inputs.items()}
     train = inputs["train"]
     if 0 in train.shape[1:]:
         raise InputError(f"{path}: the inputs are empty, of shape {train.shape[1:]}; give at least one number per row")

@@ -78,20 +78,15 @@ def decode_parts(
     return decoded, notes
 
 
-def resize_arrays(parts: Mapping[str, Part], size: tuple[int, int] | None) -> dict[str, Part]:
-    """Resize images that came as arrays; features, and all if size is None, stay as they are."""
-
-    def resize(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+def resize_array(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Resize uint8 images (N, H, W, C) to (height, width); features (N, D) stay as they are."""
+    if images.ndim != 4 or images.shape[1:3] == size:
+        return images
+    resized = []
+    for pixels in images:
         image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-        resized = image.resize((width, height), Image.Resampling.LANCZOS)
-        return np.asarray(resized).reshape(height, width, pixels.shape[-1])
-
-    return {
-        name: part
-        if size is None or not isinstance(part.inputs, np.ndarray) or part.inputs.ndim != 4
-        else replace(part, inputs=np.stack([resize(pixels, *size) for pixels in part.inputs]))
-        for name, part in parts.items()
-    }
+        resized.append(np.asarray(image.resize((size[1], size[0]), Image.Resampling.LANCZOS)))
+    return np.stack(resized).reshape(-1, *size, images.shape[-1])
 
 
 def _refuse_bad(bad: Mapping[int, str], names: list[str], skip_bad: bool) -> None:
@@ -106,7 +101,7 @@ def _refuse_bad(bad: Mapping[int, str], names: list[str], skip_bad: bool) -> Non
         shown = ", ".join(f"{name} ({why})" for name, why in entries[:BAD_SHOWN])
         more = ", …" if len(entries) > BAD_SHOWN else ""
         message = f"{len(entries):,} of {len(names):,} images cannot be read: {shown}{more}; repair or remove them"
-    raise InputError(f"{message}, or skip unreadable images with skip_bad=True (--skip-bad)")
+    raise InputError(f"{message}, or skip them with skip_bad=True", argument="skip_bad")
 
 
 def _choose_shape(

@@ -113,7 +113,7 @@ def files_below(folder: Path | str, above: tuple[tuple[int, int], ...] = ()) -> 
     status = os.stat(folder)
     here = (status.st_dev, status.st_ino)
     if here in above:
-        raise InputError(f"{folder} links to a folder above itself (a loop); remove the link")
+        raise InputError(f"{folder} is a link to a folder above itself (a loop); remove the link")
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
     for entry in ordered:

@@ -106,7 +106,7 @@ def refuse_untaken(where: str, layout: str, listing: Listing, options: Options) 
             if isinstance(value, tuple) and value[0] == value[1]:
                 value = value[0]  # a size as the user gave it
             held = f"{where} holds {'images' if is_image else 'features'} ({layout})"
-            message = f"{option.name}={value!r} is for {TAKEN_BY[option.name]}, but {held}; leave it out"
+            message = f"{option.name}={value!r} is for {TAKEN_BY[option.name]}, and {held}; leave it out"
             raise InputError(message, argument=option.name)
 
 
@@ -180,7 +180,8 @@ def encode(
     distinct, inverse = np.unique(texts, return_inverse=True)
     if len(distinct) > MANY_CLASSES and len(distinct) > len(texts) / 2:
         counts = f"{len(distinct):,} different labels in {len(texts):,} rows"
-        raise InputError(f"{where}: {counts} look like identifiers, not classes; choose another label_column=")
+        remedy = "choose another label_column=NAME"
+        raise InputError(f"{where}: {counts} look like identifiers, not classes; {remedy}", argument="label_column")
     used = _without_points(distinct.tolist(), where)
     classes = natural_order(list(dict.fromkeys(used))) if names is None else list(names)
     index = {name: position for position, name in enumerate(classes)}

@@ -117,7 +117,7 @@ def read_table(file: Path, named: Container[str | None] = ()) -> Any:
         )
         raise InputError(f"{file} cannot be read as a table: {reason}; {remedy}") from None
     if twice := sorted(name for name, count in Counter(table.column_names).items() if count > 1):
-        raise InputError(f"{file} has two columns named {twice[0]!r}; rename one")
+        raise InputError(f"{file} has two columns called {twice[0]!r}; rename one")
     if not table.num_rows:
         raise InputError(f"{file} has no rows")
     return table
@@ -345,7 +345,7 @@ def _list(path: Path, by_part: dict[str, list[Path]], options: Options) -> Listi
     label = role(first, "label", options.label_column, where)
     if label is None:
         names = listed(first.column_names)
-        raise InputError(f"{where} has no label column among {names}; name it with label_column=", "label_column")
+        raise InputError(f"{where} has no label column among {names}; name it with label_column=NAME", "label_column")
     for part, table in tables.items():
         if label not in table.column_names:
             hint = closest(label, table.column_names)
@@ -416,8 +416,10 @@ def _feature_columns(table: Any, roles: Container[str | None], where: str) -> li
                 remedy = "save the table with decimal points and plain digits (1234.5)"
                 raise InputError(f"{where}: column {name!r} has numbers with commas (first {odd!r}); {remedy}")
             short = odd if len(odd) <= 30 else f"{odd[:30]}…"
-            remedy = "encode or drop it, or name a column of image paths with path_column="
-            raise InputError(f"{where}: column {name!r} holds {kind} (first {short!r}), not numbers; {remedy}")
+            remedy = "encode or drop it, or name a column of image paths with path_column=NAME"
+            raise InputError(
+                f"{where}: column {name!r} holds {kind} (first {short!r}), not numbers; {remedy}", "path_column"
+            )
     return rest
 
 

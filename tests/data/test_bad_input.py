@@ -275,7 +275,7 @@ def table(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
         ("path,label\n0.png,a\n,b\n,a\n", r"the path of rows 1, 2 \(2 of 3\) is missing"),
         ("f,label,group\n1,a,x\n2,b,\n", "train part, column 'group': the group of row 1 is missing"),
         ("f,label\ntrue,a\n,b\n", "row 1, column f is nan; 1 such values must be filled in"),
-        ("path,label,label\n0.png,a,b\n", "two columns named 'label'"),
+        ("path,label,label\n0.png,a,b\n", "two columns called 'label'"),
         (
             ",".join([*(f"f{k}" for k in range(20)), "fraud"]) + "\n" + ",".join(["0"] * 20 + ["a"]) + "\n",
             r"no label column among f0, f1, .*, f10, …, fraud",
@@ -348,7 +348,7 @@ def test_a_hundred_thousand_real_classes_are_read(tmp_path: Path) -> None:
 def test_bad_parquet(tmp_path: Path) -> None:
     file = tmp_path / "t.parquet"
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["label", "label"]), file)
-    refused(file, "two columns named 'label'")
+    refused(file, "two columns called 'label'")
     pq.write_table(pa.table({"features": [[1.0, 2.0], [1.0]], "label": ["a", "b"]}), file)
     refused(file, r"column 'features': rows without the 2 values .*row 1 \(1 values\)")
     pq.write_table(pa.table({"f": [1.0, 2.0], "label": [0.0, 1.5]}), file)
@@ -531,7 +531,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("kind", "option"), IGNORED)
 def test_an_option_that_the_data_do_not_take_is_refused(kinds: Path, kind: str, option: str) -> None:
     source = Path("digits") if kind == "digits" else kinds / kind
-    wanted = f"{option}={GIVEN[option]!r} is for {TAKEN_BY[option]}, but {source} holds {TAKES[kind][0]}"
+    wanted = f"{option}={GIVEN[option]!r} is for {TAKEN_BY[option]}, and {source} holds {TAKES[kind][0]}"
     refused(source, "^" + re.escape(wanted), **{option: GIVEN[option]})
 
 

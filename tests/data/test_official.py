@@ -342,11 +342,11 @@ def test_a_benchmark_refuses_options_that_are_not_for_it(tmp_path: Path) -> None
     write_mnist(tmp_path / "m", True, False)
     write_cifar(tmp_path / "c", "binary")
     write_gtsrb(tmp_path / "g", "parquet")
-    with pytest.raises(InputError, match=r"^roi=True is for GTSRB, but .*m holds images \(idx\)"):
+    with pytest.raises(InputError, match=r"^roi=True is for GTSRB, and .*m holds images \(idx\)"):
         load(tmp_path / "m", verify=False, roi=True)
-    with pytest.raises(InputError, match=r"^skip_bad=True is for image files, but .*c holds images \(cifar10 binary\)"):
+    with pytest.raises(InputError, match=r"^skip_bad=True is for image files, and .*c holds images \(cifar10 binary\)"):
         load(tmp_path / "c", verify=False, skip_bad=True)
-    with pytest.raises(InputError, match=r"^label_column='kind' is for tables .*, but .*g holds images \(gtsrb"):
+    with pytest.raises(InputError, match=r"^label_column='kind' is for tables .*, and .*g holds images \(gtsrb"):
         load(tmp_path / "g", label_column="kind")
     with pytest.raises(InputError, match=r"^verify=False is for the official files of CIFAR-10"):
         load(tmp_path / "g", verify=False)
