@@ -161,6 +161,11 @@ def _gap(reading: RunReader, one: ColumnVerdict, setting: SettingResults) -> dic
     def over(other: Sequence[Scores], figure: CurveFigure) -> Gap:
         return compare_curves(arm, other, seed=SEED, recall=recall, groups=groups, figure=figure)
 
+    def thresholds(side: Sequence[Scores], other: Sequence[Scores]) -> Difference:
+        """False alarms of a side with thresholds on the class's probability, less those of the other."""
+        odds = [one.odds() for one in side]
+        return compare_curves(odds, other, seed=SEED, recall=recall, groups=groups, figure="alarms").mean
+
     accuracy, alarms = over(baseline, "accuracy"), over(baseline, "alarms")
     own = np.isin(labels, one.column.indices)
     own_groups = None if groups is None else groups[own]
@@ -180,6 +185,8 @@ def _gap(reading: RunReader, one: ColumnVerdict, setting: SettingResults) -> dic
         **ends_of("over_l2softmax", over(plain, "accuracy").mean if plain else None),
         **ends_of("alarms", alarms.mean),
         **ends_of("alarms_over_l2softmax", over(plain, "alarms").mean if plain else None),
+        **ends_of("alarms_of_ce_threshold", thresholds(baseline, baseline)),
+        **ends_of("alarms_threshold", thresholds(arm, [one.odds() for one in baseline])),
     }
 
 
