@@ -104,15 +104,16 @@ def hardware(one: Results) -> str:
 def matching(results: Sequence[Results], place: int) -> Iterator[tuple[Results, int]]:
     """Results with the paper's model and data, and the number of their column that has that place in Table I.
 
-    The paper's: the authors' CNN, no ensembles of it, no class thinned, whole images.
+    The paper's: the authors' CNN, no ensembles of it, no class thinned, whole images, with CAMRI among its methods.
     """
     data, name, index = COLUMNS[place]
     for one in results:
         training = one.verdict["training"]
         is_plain = training["model"] == "paper" and not training.get("model_options") and not one.verdict["altered"]
+        has_camri = any(record["method"] == "camri" for record in one.verdict["gaps"])
         for number, column in enumerate(one.verdict["columns"]):
             is_same = column["indices"] == [index] or column["important"] == name
-            if one.verdict["data"] == data and is_plain and is_same:
+            if one.verdict["data"] == data and is_plain and has_camri and is_same:
                 yield one, number
 
 
