@@ -218,7 +218,7 @@ def test_a_study_is_told_what_stands_in_its_file(camri_says, folder):
     assert "--label-column" in camri_says("data show unnamed.csv")
     said = camri_says("data show unnamed.csv --label-column f")
     assert "column 'kind' holds string (first 'go')" in said
-    assert said.endswith("(--path-column)\n")
+    assert "--path-column" in said
 
 
 def test_in_python_the_argument_is_named(folder):

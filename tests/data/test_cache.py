@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from camri import files
 from camri.data import cache, decode, load
 from camri.data.dataset import DataSet
 from camri.errors import InputError
@@ -193,14 +194,14 @@ def test_no_cache_on_request(pets: Path, own_cache: Path) -> None:
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CAMRI_CACHE", "/somewhere")
-    assert cache.cache_folder() == Path("/somewhere")
+    assert files.cache_folder() == Path("/somewhere")
     monkeypatch.delenv("CAMRI_CACHE")
-    monkeypatch.setattr(cache.sys, "platform", "linux")
+    monkeypatch.setattr(files.sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.cache_folder() == tmp_path / "camri"
-    monkeypatch.setattr(cache.sys, "platform", "darwin")
+    assert files.cache_folder() == tmp_path / "camri"
+    monkeypatch.setattr(files.sys, "platform", "darwin")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache.cache_folder() == tmp_path / "Library" / "Caches" / "camri"
+    assert files.cache_folder() == tmp_path / "Library" / "Caches" / "camri"
 
 
 def test_arrays_of_all_kinds_come_back(tmp_path: Path) -> None:
