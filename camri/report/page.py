@@ -28,51 +28,24 @@ from camri.report.results import FromRun, OnStep
 from camri.report.table import Table
 from camri.report.theme import PAGE, Figure, specification, style_of_methods
 from camri.study.reader import HARDWARE, VERSIONS, RunReader, list_environment
-from camri.text import Noun, duration, quoted
+from camri.text import duration, quoted
 
 PAGE_FILE = "report.html"
 NO_CHOICE = "no method was chosen on validation data"
 LISTED = 50  # of a list, such as the names of a table's columns
-WORDS = (
-    ("recall", "share of the important class’s {many} that are found; with several important classes, the mean"),
-    ("accuracy", "share of all {many} that are classified correctly"),
-    ("false alarm", "one of the {many} of no important class that is predicted as one"),
-    ("precision", "share of the {many} predicted as the important class that belong to it"),
-    ("point", "percentage point: from 0.70 to 0.71 is one point"),
-    ("hits / n", "important {many} found, of how many; summed over trials, which see the same {many}"),
-    ("trial, seed", "a trial is one trained model; its seed starts its random draws"),
-    (
-        "setting",
-        "a method with values of its knobs, such as a margin of 4π/64 and a scale of 8; with commas, per class",
-    ),
-    ("shift", "a constant added to the important class’s score before the largest score wins; it needs no training"),
-    ("validation, test", "{many} that choices are made on, and {many} that judge them and that no choice has seen"),
-    (
-        "[low, high]",
-        "95 % confidence interval: 95 of 100 such intervals contain the true value; 0 inside: may be chance",
-    ),
-    ("±", "one standard deviation between trials"),
-    ("p (Holm)", "probability of such a difference by chance, corrected for multiple comparisons; below 0.05 counts"),
-    ("CE, ce", "cross-entropy, the usual training that treats every class alike: the baseline"),
-    ("CE + shift", "cross-entropy with the best shift at its own accuracy: what can be had without training"),
-)
 
 
-def explain(methods: Iterable[str], noun: Noun) -> list[tuple[str, str]]:
-    """Terms with their meaning: the general ones, then the knobs of the methods.
+def explain(methods: Iterable[str]) -> list[tuple[str, str]]:
+    """What the knobs of the methods do, a term for each method that has some.
 
-    >>> told = explain(["wce", "ce"], Noun("row", "rows"))
-    >>> told[1]
-    ('accuracy', 'of all rows, the share that gets its right class')
-    >>> told[-1]
-    ('WCE (wce)', 'w: weight of the important class')
+    >>> explain(["wce", "ce"])
+    [('WCE (wce)', 'w: weight of the important class')]
     """
-    general = [(name, text.format(many=noun.many)) for name, text in WORDS]
     knobs = {name: METHODS[name].knobs for name in methods if name in METHODS and METHODS[name].knobs}
-    explained = {
-        name: "; ".join(f"{knob}: {entry.about}" for knob, entry in own.items()) for name, own in knobs.items()
-    }
-    return [*general, *((f"{title_of(name)} ({name})", text) for name, text in explained.items())]
+    return [
+        (f"{title_of(name)} ({name})", "; ".join(f"{knob}: {entry.about}" for knob, entry in own.items()))
+        for name, own in knobs.items()
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +105,8 @@ def render(reading: RunReader) -> str:
         is_fit=is_fit(reading),
         failed=reading.failed,
         num_outcomes=len(reading.rows),
-        words=explain(reading.methods(), reading.noun),
+        many=reading.noun.many,
+        words=explain(reading.methods()),
         facts=facts(reading),
         studies=[json.dumps(study, indent=1, ensure_ascii=False) for study in reading.run.studies],
     )

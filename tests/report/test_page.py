@@ -97,7 +97,7 @@ def test_where_cross_entropy_is_kept_no_gain_of_zero_is_shown(tmp_path):
     make_run(tmp_path, important=("column", "ring"), seeds=3, sharpness={"camri": -1.0, "wce": -1.0})
     page = text_of(tmp_path)
     assert "with a shift on validation data for “column”, “ring”." in lead(page)
-    assert " 0.0" not in lead(page)
+    assert "0.0 " not in lead(page)
     assert "Not shown: Classes (no method was chosen on validation data)" in page
 
 
@@ -160,7 +160,7 @@ FIT = {
 
 
 def test_the_page_of_a_finished_fit_says_nothing_of_missing_trials_and_has_nothing_of_the_paper(tmp_path):
-    make_run(tmp_path, seeds=3, leave_out={("camri", 2)})
+    make_run(tmp_path, seeds=4, sharpness={"camri": 1.0}, leave_out={("camri", 3)})
     study_page = text_of(tmp_path)
     assert "Not finished" in study_page
     for said in ("Table I", 'id="penalty"', 'id="angles"'):

@@ -135,7 +135,7 @@ def test_without_validation_data_there_is_no_honest_table(opened, no_validation)
 
 def test_the_control_has_no_margin_the_same_scale_and_all_the_seeds():
     def planned(made, seeds=(0, 1)):
-        return SimpleNamespace(key=made.key, setting=made, seeds=seeds)
+        return SimpleNamespace(key=made.key, method=made.method, setting=made, seeds=seeds)
 
     final = planned(setting("camri", 3, m=0.2, s=8))
     others = [

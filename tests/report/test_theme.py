@@ -10,7 +10,6 @@ import pytest
 from camri.methods import METHODS
 from camri.report.page import explain
 from camri.report.theme import PRINT, shorten, style_of_methods
-from camri.text import Noun
 
 STYLE = style_of_methods() + resources.files("camri.report").joinpath("templates/page.css").read_text("utf-8")
 LIGHT, DARK = style_of_methods().split("@media")
@@ -65,7 +64,7 @@ def test_lines_stand_out_from_the_page():
 
 def test_every_knob_is_explained():
     assert all(knob.about for entry in METHODS.values() for knob in entry.knobs.values())
-    told = dict(explain(["ce", "camri"], Noun("image", "images")))
+    told = dict(explain(["ce", "camri"]))
     assert "CAMRI (camri)" in told
     assert "margin of the important class" in told["CAMRI (camri)"]
     assert "cross-entropy (ce)" not in told, "it has no knobs"
