@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from camri.data import DataSet, batches, load
+from camri.data import DataSet, load
 from camri.data.parallel import num_cores
 from camri.data.splits import hold_out
 
@@ -61,11 +61,11 @@ def plain_epoch(table: pa.Table) -> None:
 def camri_epoch(dataset: DataSet, augment: bool) -> None:
     """Run the same epoch from the resident tensor, with or without flips and translations."""
     train, generator = dataset.splits["train"], torch.Generator().manual_seed(0)
-    for rows in batches.epoch_order(len(train), generator, "cpu").split(BATCH_ROWS):
-        images = batches.to_float(train.inputs[rows])
+    for rows in dataset.epoch_order(len(train), generator, "cpu").split(BATCH_ROWS):
+        images = dataset.to_float(train.inputs[rows])
         if augment:
-            images = batches.flip(images, batches.draw_flips(len(rows), generator, "cpu"))
-            images = batches.translate(images, *batches.draw_shifts(len(rows), 4, generator, "cpu"))
+            images = dataset.flip(images, dataset.draw_flips(len(rows), generator, "cpu"))
+            images = dataset.translate(images, *dataset.draw_shifts(len(rows), 4, generator, "cpu"))
         _ = train.labels[rows]
 
 

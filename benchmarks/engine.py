@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 from camri.data import DataSet, Split, hold_out, load
-from camri.data.batches import to_float
+from camri.data.dataset import to_float
 from camri.engine import FAST, PAPER, Job, Training, Trial, train
-from camri.engine.environment import describe_environment
 from camri.engine.loop import ADAM_EPS
 from camri.engine.replica import make
+from camri.engine.spec import describe_environment
 from camri.methods import setting
 
 CPU_TRIALS = 20

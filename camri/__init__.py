@@ -51,13 +51,7 @@ if TYPE_CHECKING:
     from camri.export import load
     from camri.fitting import fit
     from camri.heads import CosineHead, LinearHead, replace_head
-    from camri.modules import (
-        CamriLoss,
-        LogitAdjustedLoss,
-        OneVsRestLoss,
-        TwoSidedMarginLoss,
-        WeightedCrossEntropyLoss,
-    )
+    from camri.modules import CamriLoss, LogitAdjustedLoss, OneVsRestLoss, TwoSidedMarginLoss, WeightedCrossEntropyLoss
 
 
 def __getattr__(name: str) -> Any:

@@ -18,8 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from camri import export, methods
 from camri.data import Split
-from camri.data.batches import to_float
-from camri.data.dataset import assemble
+from camri.data.dataset import assemble, to_float
 from camri.data.listing import check_classes
 from camri.data.splits import choose_rows
 from camri.decision import Prior, choose_shift

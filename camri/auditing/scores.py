@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from camri.data import tables
-from camri.data.arrays import read_npz
 from camri.data.listing import to_splits
+from camri.data.tables import read_npz
 from camri.errors import InputError, closest, one_by_one
 from camri.metrics import Array, Scores, condense
 from camri.text import listed, name_rows

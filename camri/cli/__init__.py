@@ -12,8 +12,7 @@ import typer
 
 import camri
 from camri.cli import audit, data, fit, models, report, study
-from camri.cli.options import Once, naming_options
-from camri.cli.text import unwrap
+from camri.cli.options import Once, naming_options, unwrap
 from camri.errors import InputError
 from camri.text import visible
 
@@ -59,9 +58,9 @@ def demo(out: Annotated[Path, typer.Option(help="The folder to write.")] = Path(
 
       camri demo
     """
-    from camri.cli.demo import run
+    from camri.cli.fit_view import run_demo
 
-    run(out)
+    run_demo(out)
 
 
 def _finish(group: typer.Typer) -> None:

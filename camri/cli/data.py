@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, SplitColumn, Verify
-from camri.cli.text import examples
+from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, SplitColumn, Verify, examples
 from camri.errors import InputError
 from camri.files import cannot_write
 from camri.text import listed
@@ -97,7 +96,7 @@ def show(
 
     from rich.console import Console
 
-    from camri.cli.text import reading_progress
+    from camri.cli.options import reading_progress
     from camri.data import load
     from camri.data.describe import contact_sheet, describe
     from camri.data.listing import DataWarning

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.text import examples
+from camri.cli.options import examples
 from camri.errors import InputError
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ def run(
     """Run a study, or resume it: train what is not yet done, and store every outcome as its trial ends."""
     began = time.monotonic()  # the imports below take seconds, and count for the time limit
 
+    from camri.cli.options import reading_progress
     from camri.cli.study_view import print_result, watching
-    from camri.cli.text import reading_progress
     from camri.study.executor import find_executor
     from camri.study.export import find_tracker
     from camri.study.run_folder import load_data
@@ -161,7 +161,7 @@ def status(
 ) -> None:
     """Show what is done, failed and left of a run, and the best setting of each method so far."""
     from camri.cli.study_view import print_status
-    from camri.study.status import status as status_of
+    from camri.study.finalists import status as status_of
 
     print_status(status_of(folder, best), folder)
 
@@ -219,7 +219,7 @@ def finalists(
     """
     from camri.cli.study_view import print_finalists
     from camri.study.finalists import find_column, find_finalists, make_finals, write_study
-    from camri.study.status import status as status_of
+    from camri.study.finalists import status as status_of
     from camri.study.store import open_run
     from camri.study.study_file import parse_seeds
 

@@ -9,15 +9,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from camri.cli.text import log_to
+from camri.cli.options import log_to
 from camri.engine import Progress, Training
 from camri.methods import MARGIN_UNIT
 from camri.methods import method as find_method
-from camri.study.finalists import Finalist
+from camri.study.finalists import Finalist, Status
 from camri.study.recipes import RECIPES
 from camri.study.runner import Result
 from camri.study.spec import Study
-from camri.study.status import Status
 from camri.text import duration, visible
 
 NOTES_SHOWN = 5

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from camri.data import arrays, download, folder, listing, published, tables
+from camri.data import download, folder, listing, published, tables
 from camri.data.cache import content_hash, read_cache, write_cache
 from camri.data.dataset import DataSet, Split, assemble, hash_json
 from camri.data.decode import decode_parts, resize_array
@@ -133,7 +133,7 @@ def recognise(path: Path, options: Options) -> Source:
             or folder.find_folder(path)
         )
     else:
-        source = arrays.find_arrays(path) or tables.find_tables(path, options)
+        source = tables.find_arrays(path) or tables.find_tables(path, options)
     if source is None:
         raise InputError(
             f"no data set is recognised in {path}; give a folder with a folder of images per class, a CSV, TSV or "

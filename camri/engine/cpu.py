@@ -27,7 +27,7 @@ import torch
 
 import camri
 from camri.data import DataSet, Split
-from camri.engine import environment
+from camri.engine import spec
 from camri.engine.loop import train_one
 from camri.engine.outcome import Record, Tracker
 from camri.engine.replica import Job
@@ -216,7 +216,7 @@ class _Call:
         elif kind == "gone":
             code = worker.wait()
             why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            record = Record(self.trials[place], self.job, environment.describe_environment(torch.device("cpu")))
+            record = Record(self.trials[place], self.job, spec.describe_environment(torch.device("cpu")))
             self.tracker.end(place, record.failed(f"its process ended with {why}, perhaps out of memory"))
         del self.at_work[worker]
         self._hand_out()

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from camri.data import Split
-from camri.engine import checkpoint, environment
+from camri.engine import spec
 from camri.engine.cuda_replica import Forward, Replica, compiled, run_trunk
 from camri.engine.fused_optimizer import Tables
 from camri.engine.outcome import Outcome, Record, Tracker
-from camri.engine.replica import PACK_SIZE, Job, in_packs, judged, make
+from camri.engine.replica import PACK_SIZE, Job, in_packs, judged, make, read_checkpoint, read_notes, write_checkpoint
 from camri.engine.spec import Trial
 from camri.models import Classifier
 from camri.modules import Criterion
@@ -105,7 +105,7 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
         # With `deterministic`, how rows are evaluated must not depend on the number of trials.
         judge = forward if _rows_judged(job) * len(trials) > WORTH_COMPILING and not deterministic else run_trunk
         tables = Tables(training, job.num_steps, device)
-        about = {**environment.describe_environment(device), "deterministic": deterministic}
+        about = {**spec.describe_environment(device), "deterministic": deterministic}
         groups = _by_start(range(len(trials)), trials, job)
         over: set[int] = set()
 
@@ -176,7 +176,7 @@ def _by_start(places: Iterable[int], trials: Sequence[Trial], job: Job) -> list[
     starts: dict[tuple[int, int], list[int]] = {}
     for place in places:
         path = job.checkpoint_of(trials[place])
-        notes = None if path is None else checkpoint.read_notes(path, engine="cuda")
+        notes = None if path is None else read_notes(path, engine="cuda")
         start = (0, 0) if notes is None else (notes["epoch"], notes["step_in_epoch"])
         starts.setdefault(start, []).append(place)
     return [alike for _, alike in sorted(starts.items(), reverse=True)]
@@ -184,7 +184,7 @@ def _by_start(places: Iterable[int], trials: Sequence[Trial], job: Job) -> list[
 
 def _resume(replica: Replica) -> None:
     path = replica.job.checkpoint_of(replica.trial)
-    found = None if path is None else checkpoint.read_checkpoint(path, engine="cuda")
+    found = None if path is None else read_checkpoint(path, engine="cuda")
     if found is not None:
         tensors, notes = found
         replica.record.restore(notes)
@@ -196,7 +196,7 @@ def _save(replicas: list[Replica]) -> None:
         path = replica.job.checkpoint_of(replica.trial)
         if path is not None:
             tensors = {name: tensor.cpu() for name, tensor in replica.state().items()}
-            checkpoint.write_checkpoint(path, tensors, {**replica.record.notes(), "engine": "cuda"})
+            write_checkpoint(path, tensors, {**replica.record.notes(), "engine": "cuda"})
 
 
 def _train(

@@ -11,9 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from camri.data import Split
-from camri.engine import checkpoint, environment, spec
+from camri.engine import spec
 from camri.engine.outcome import Outcome, Record
-from camri.engine.replica import Evaluation, Job, draw_epoch, evaluate, judged, make, prepare
+from camri.engine.replica import (
+    Evaluation,
+    Job,
+    draw_epoch,
+    evaluate,
+    judged,
+    make,
+    prepare,
+    read_checkpoint,
+    write_checkpoint,
+)
 from camri.engine.spec import Training, Trial
 from camri.models import Classifier, resume_dropout
 from camri.modules import Criterion
@@ -59,7 +69,7 @@ def train_one(
 
     A trial that raises has a failed outcome with the end of its traceback.
     """
-    record = Record(trial, job, environment.describe_environment(torch.device("cpu")))
+    record = Record(trial, job, spec.describe_environment(torch.device("cpu")))
     try:
         return _train(trial, job, record, should_stop, on_epoch)
     except Exception:
@@ -77,7 +87,7 @@ def _train(
     state = _State(model, criterion, optimise, average)
     path = job.checkpoint_of(trial)
     loss_sum = 0.0
-    if path is not None and (found := checkpoint.read_checkpoint(path, engine="cpu")) is not None:
+    if path is not None and (found := read_checkpoint(path, engine="cpu")) is not None:
         tensors, notes = found
         record.restore(notes)
         loss_sum = notes["loss_sum"]
@@ -88,9 +98,7 @@ def _train(
     def save() -> None:
         if path is not None:
             record.tick()
-            checkpoint.write_checkpoint(
-                path, state.tensors(), {**record.notes(), "loss_sum": loss_sum, "engine": "cpu"}
-            )
+            write_checkpoint(path, state.tensors(), {**record.notes(), "loss_sum": loss_sum, "engine": "cpu"})
 
     while record.epoch < job.training.epochs:
         drawn = draw_epoch(trial, job, record.epoch)

@@ -1,16 +1,22 @@
-"""What one trial needs on any device: the job, its model and loss, the random draws of an epoch, and evaluation."""
+"""A trial made ready to train: model, loss and draws from its own seed; its evaluation and its checkpoints."""
 
+import contextlib
 import gc
+import json
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
-from camri.data import DataSet, Split, batches
+from camri.data import DataSet, Split, dataset
 from camri.engine import spec
 from camri.engine.spec import Training, Trial, generator, identity
 from camri.errors import InputError
@@ -149,14 +155,14 @@ class Epoch:
 def draw_epoch(trial: Trial, job: Job, epoch: int) -> Epoch:
     """Draw epoch number `epoch` on the CPU: the same for every device."""
     steps, size, training = job.steps_per_epoch, job.batch_size, job.training
-    order = batches.epoch_order(job.num_rows, generator(trial.seed, "order", epoch), "cpu")
+    order = dataset.epoch_order(job.num_rows, generator(trial.seed, "order", epoch), "cpu")
     drawn = Epoch(order[: steps * size].view(steps, size))
     if training.flip:
-        flips = batches.draw_flips(steps * size, generator(trial.seed, "flip", epoch), "cpu")
+        flips = dataset.draw_flips(steps * size, generator(trial.seed, "flip", epoch), "cpu")
         drawn.mirrored = flips.view(steps, size)
     if training.translate_px:
         shifts = generator(trial.seed, "translate", epoch)
-        dx, dy = batches.draw_shifts(steps * size, training.translate_px, shifts, "cpu")
+        dx, dy = dataset.draw_shifts(steps * size, training.translate_px, shifts, "cpu")
         drawn.dx, drawn.dy = dx.view(steps, size), dy.view(steps, size)
     return drawn
 
@@ -165,11 +171,11 @@ def prepare(
     inputs: Tensor, mirrored: Tensor | None, dx: Tensor | None, dy: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
     """The model's inputs: images in [0, 1], channels first, mirrored and moved as drawn."""
-    x = batches.to_float(inputs, dtype).to(dtype)
+    x = dataset.to_float(inputs, dtype).to(dtype)
     if mirrored is not None:
-        x = batches.flip(x, mirrored)
+        x = dataset.flip(x, mirrored)
     if dx is not None and dy is not None:
-        x = batches.translate(x, dx, dy)
+        x = dataset.translate(x, dx, dy)
     return x
 
 
@@ -233,3 +239,54 @@ def evaluate(
         if len(of_class):
             mean[index], sd[index] = of_class.mean(), of_class.std()
     return Evaluation(host_logits, confusion(host_logits.argmax(axis=1), truth, num_classes), mean, sd)
+
+
+CHECKPOINT_VERSION = "1"
+UNREADABLE = (FileNotFoundError, SafetensorError, json.JSONDecodeError, KeyError)
+
+
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> bool:
+    """Write a checkpoint and return whether that worked; even after a power cut the file is the new or the old one.
+
+    A full or read-only disk does not end the trial: it warns, and training continues.
+    """
+    data = save(
+        {name: t.detach().contiguous() for name, t in tensors.items()},
+        {"v": CHECKPOINT_VERSION, "n": json.dumps(notes)},
+    )
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        warnings.warn(f"no checkpoint at {path}: {error}; a trial that is stopped now starts over", stacklevel=2)
+        return False
+    return True
+
+
+def read_checkpoint(path: Path, engine: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Tensors and notes of a checkpoint; None if there is none that this engine ("cpu", "cuda") wrote."""
+    return _read(path, engine, lambda file: {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+
+
+def read_notes(path: Path, engine: str) -> dict[str, Any] | None:
+    """The notes of a checkpoint without its tensors."""
+    found = _read(path, engine, lambda file: {})
+    return None if found is None else found[1]
+
+
+def _read(path: Path, engine: str, tensors_of: Callable[[Any], dict[str, Tensor]]) -> Any:
+    try:
+        with safe_open(path, framework="pt") as file:  # once: a dying worker may replace the file meanwhile
+            header = file.metadata() or {}
+            notes = json.loads(header["n"])
+            is_ours = header.get("v") == CHECKPOINT_VERSION and notes.get("engine") == engine
+            return (tensors_of(file), notes) if is_ours else None
+    except UNREADABLE:
+        return None

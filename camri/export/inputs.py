@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from camri.data import tables
-from camri.data.arrays import INPUTS
 from camri.data.decode import is_image
 from camri.data.decode import to_array as decode_image
 from camri.data.folder import files_below
 from camri.data.parallel import for_each, shared_array
 from camri.data.published import to_boxes
+from camri.data.tables import INPUTS
 from camri.errors import InputError
 from camri.export.model import Model, Trained, arrange
 from camri.text import listed

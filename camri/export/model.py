@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from camri.data import DataSet
-from camri.data.batches import to_float
+from camri.data.dataset import to_float
 from camri.engine import Outcome, Training
 from camri.errors import InputError
 from camri.heads import HEADS

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import camri
-from camri.engine import Hooks, Job, Outcome, Progress, Trial, environment, train_job
+from camri.engine import Hooks, Job, Outcome, Progress, Trial, train_job
 from camri.engine.cpu import unship
+from camri.engine.spec import describe_environment
 from camri.engine.training import pick_device
 from camri.errors import InputError
 
@@ -80,7 +81,7 @@ class Worker:
     def hello(self) -> Hello:
         who = (socket.gethostname(), os.getpid(), code_digest())
         try:
-            return Hello(*who, environment.describe_environment(pick_device(self.job.device)))
+            return Hello(*who, describe_environment(pick_device(self.job.device)))
         except InputError as error:
             return Hello(*who, {}, str(error))
 

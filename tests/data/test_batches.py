@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from camri.data import batches
+from camri.data import dataset
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def moved_by_loop(images: torch.Tensor, dx: list[int], dy: list[int]) -> torch.T
 def test_translate_equals_a_loop(images: torch.Tensor, dtype: torch.dtype) -> None:
     images = (images % 200).to(dtype)
     dx, dy = [0, 2, -1, 7], [0, -3, 1, 0]
-    moved = batches.translate(images, torch.tensor(dx), torch.tensor(dy))
+    moved = dataset.translate(images, torch.tensor(dx), torch.tensor(dy))
     assert moved.equal(moved_by_loop(images, dx, dy))
     assert moved.dtype == dtype
 
 
 def test_flip_mirrors_the_marked_images_only(images: torch.Tensor) -> None:
-    flipped = batches.flip(images, torch.tensor([True, False, False, True]))
+    flipped = dataset.flip(images, torch.tensor([True, False, False, True]))
     assert flipped[0, 1, 2].tolist() == images[0, 1, 2].tolist()[::-1]
     assert flipped[1:3].equal(images[1:3])
     assert flipped[3].equal(images[3].flip(-1))
@@ -45,17 +45,17 @@ def test_flip_mirrors_the_marked_images_only(images: torch.Tensor) -> None:
 
 def test_draws_use_the_given_generator_only() -> None:
     state = torch.random.get_rng_state()
-    first = [batches.draw_flips(50, seeded(), "cpu"), *batches.draw_shifts(50, 2, seeded(5), "cpu")]
-    again = [batches.draw_flips(50, seeded(), "cpu"), *batches.draw_shifts(50, 2, seeded(5), "cpu")]
+    first = [dataset.draw_flips(50, seeded(), "cpu"), *dataset.draw_shifts(50, 2, seeded(5), "cpu")]
+    again = [dataset.draw_flips(50, seeded(), "cpu"), *dataset.draw_shifts(50, 2, seeded(5), "cpu")]
     assert all(one.equal(other) for one, other in zip(first, again, strict=True))
-    batches.epoch_order(10, seeded(), "cpu")
+    dataset.epoch_order(10, seeded(), "cpu")
     assert torch.random.get_rng_state().equal(state)
 
 
 def test_draws_cover_their_range_evenly() -> None:
-    flips = batches.draw_flips(20_000, seeded(), "cpu")
+    flips = dataset.draw_flips(20_000, seeded(), "cpu")
     assert abs(flips.float().mean().item() - 0.5) < 0.02
-    dx, dy = batches.draw_shifts(20_000, 2, seeded(), "cpu")
+    dx, dy = dataset.draw_shifts(20_000, 2, seeded(), "cpu")
     for shifts in (dx, dy):
         counts = torch.bincount(shifts + 2)
         assert counts.shape == (5,)
@@ -65,32 +65,32 @@ def test_draws_cover_their_range_evenly() -> None:
 
 def test_epoch_order_is_a_permutation_that_changes() -> None:
     generator = seeded()
-    first, second = (batches.epoch_order(1000, generator, "cpu") for _ in range(2))
+    first, second = (dataset.epoch_order(1000, generator, "cpu") for _ in range(2))
     assert first.sort().values.equal(torch.arange(1000))
     assert not first.equal(second)
-    assert first.equal(batches.epoch_order(1000, seeded(), "cpu"))
+    assert first.equal(dataset.epoch_order(1000, seeded(), "cpu"))
 
 
 def test_to_float_scales_and_moves_channels_without_a_copy_of_the_layout() -> None:
     pixels = torch.randint(0, 256, (2, 4, 5, 3), dtype=torch.uint8, generator=seeded())
-    images = batches.to_float(pixels)
+    images = dataset.to_float(pixels)
     assert images.shape == (2, 3, 4, 5)
     assert images.is_contiguous(memory_format=torch.channels_last)
     for value in (images[1, 2, 3, 4].item() * 255, pixels[1, 3, 4, 2].item()):
         assert value == pytest.approx(pixels[1, 3, 4, 2].item())
-    assert batches.to_float(torch.full((1, 1, 1, 1), 255, dtype=torch.uint8)).item() == 1.0
+    assert dataset.to_float(torch.full((1, 1, 1, 1), 255, dtype=torch.uint8)).item() == 1.0
 
 
 def test_augmented_images_stay_channels_last() -> None:
-    images = batches.to_float(torch.zeros(2, 4, 5, 3, dtype=torch.uint8))
+    images = dataset.to_float(torch.zeros(2, 4, 5, 3, dtype=torch.uint8))
     ones = torch.ones(2, dtype=torch.int64)
-    for changed in (batches.flip(images, ones.bool()), batches.translate(images, ones, ones)):
+    for changed in (dataset.flip(images, ones.bool()), dataset.translate(images, ones, ones)):
         assert changed.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_features_pass_through() -> None:
     features = torch.randn(3, 7)
-    assert batches.to_float(features) is features
+    assert dataset.to_float(features) is features
 
 
 @pytest.mark.gpu
@@ -99,11 +99,11 @@ def test_a_captured_graph_replays_with_new_draws(images: torch.Tensor) -> None:
     images = images.cuda()
     mask = torch.zeros(4, dtype=torch.bool, device="cuda")
     dx, dy = (torch.zeros(4, dtype=torch.int64, device="cuda") for _ in range(2))
-    batches.translate(batches.flip(images, mask), dx, dy)  # warm up
+    dataset.translate(dataset.flip(images, mask), dx, dy)  # warm up
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = batches.translate(batches.flip(images, mask), dx, dy)
+        out = dataset.translate(dataset.flip(images, mask), dx, dy)
     mask.fill_(True)
     dx.fill_(2)
     graph.replay()
-    assert out.equal(batches.translate(images.flip(-1), dx, dy))
+    assert out.equal(dataset.translate(images.flip(-1), dx, dy))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from camri.data import batches
+from camri.data import dataset
 from camri.engine import Stopped, Training, Trial, cpu, train
 from camri.engine.loop import ADAM_EPS
 from camri.engine.replica import make
@@ -100,7 +100,7 @@ def test_mixed_methods_equal_a_plain_loop(trials, data):
         optimise = torch.optim.Adam(model.parameters(), lr=1e-3, eps=ADAM_EPS)
         for step in range(2 * steps):
             epoch, place = divmod(step, steps)
-            rows = batches.epoch_order(200, generator(trial.seed, "order", epoch), "cpu")[place * 32 : place * 32 + 32]
+            rows = dataset.epoch_order(200, generator(trial.seed, "order", epoch), "cpu")[place * 32 : place * 32 + 32]
             x = inputs[rows].permute(0, 3, 1, 2).float() / 255
             for group in optimise.param_groups:
                 group["lr"] = np.float32(min(1.0, (2 * steps - step) / steps) * 1e-3).item()
@@ -339,7 +339,7 @@ def test_wrong_input_is_refused(data, call, words):
 
 
 def test_angles_of_the_training_images_are_kept_too(data, training, trials):
-    from camri.data import batches
+    from camri.data import dataset
     from camri.engine.replica import Job, angles, make
 
     (outcome,) = train([trials[1]], data, "cpu", training=training, keep_weights=True, workers=1)
@@ -347,7 +347,7 @@ def test_angles_of_the_training_images_are_kept_too(data, training, trials):
     model.load_state_dict({name: torch.as_tensor(value) for name, value in outcome.weights.items()})
     split = data.splits["train"]
     with torch.no_grad():
-        features = model.eval().trunk(batches.to_float(split.inputs))
+        features = model.eval().trunk(dataset.to_float(split.inputs))
         turned = angles(features, model.head.weight[split.labels]).double()
     wanted = [turned[split.labels == index].std(correction=0).item() for index in range(3)]
     assert outcome.angle_sd["train"] == pytest.approx(wanted, rel=1e-5)

@@ -112,7 +112,7 @@ def test_the_compiled_trunks_gradients_are_those_of_the_plain_one(model, monkeyp
 
 
 def test_the_trained_weights_give_the_outcomes_scores_on_the_cpu(data, training):
-    from camri.data import batches
+    from camri.data import dataset
     from camri.engine.replica import Job, make
 
     trial = Trial(setting("camri", 1, m=0.3, s=8), 0)
@@ -122,7 +122,7 @@ def test_the_trained_weights_give_the_outcomes_scores_on_the_cpu(data, training)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert unexpected == []
     assert all("num_batches_tracked" in name for name in missing)
-    logits = criterion.logits(model.eval()(batches.to_float(data.splits["test"].inputs))).detach().numpy()
+    logits = criterion.logits(model.eval()(dataset.to_float(data.splits["test"].inputs))).detach().numpy()
     assert np.abs(logits - outcome.logits["test"]).max() < 0.15  # bfloat16 in the trunk there, float32 here
     assert (logits.argmax(1) == outcome.logits["test"].argmax(1)).mean() > 0.97
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from camri.data import DataSet, Split, batches
-from camri.engine import FAST, PAPER, Hooks, Training, Trial, checkpoint, spec
+from camri.data import DataSet, Split, dataset
+from camri.engine import FAST, PAPER, Hooks, Training, Trial, replica, spec
 from camri.engine.loop import optimizer
 from camri.engine.outcome import Record, Tracker
 from camri.engine.replica import Job, angles, draw_epoch, evaluate, in_packs, judged, prepare
@@ -148,9 +148,9 @@ def test_rows_are_mirrored_and_moved_as_the_trials_own_seed_draws(data, trials):
     trial = trials[2]
     epoch = draw_epoch(trial, job, 4)
     assert epoch.order.shape == epoch.mirrored.shape == epoch.dx.shape == epoch.dy.shape == (6, 32)
-    order = batches.epoch_order(200, generator(trial.seed, "order", 4), "cpu")
-    flips = batches.draw_flips(192, generator(trial.seed, "flip", 4), "cpu")
-    dx, dy = batches.draw_shifts(192, 2, generator(trial.seed, "translate", 4), "cpu")
+    order = dataset.epoch_order(200, generator(trial.seed, "order", 4), "cpu")
+    flips = dataset.draw_flips(192, generator(trial.seed, "flip", 4), "cpu")
+    dx, dy = dataset.draw_shifts(192, 2, generator(trial.seed, "translate", 4), "cpu")
     assert epoch.order.flatten().equal(order[:192])
     for step in (0, 5):
         rows = data.splits["train"].inputs[epoch.order[step]]
@@ -205,30 +205,30 @@ def test_a_job_keeps_what_it_is_told_and_checkpoints_by_identity(data, trials, t
 
 def test_a_checkpoint_is_whole_or_not_there(tmp_path):
     path = tmp_path / "deep" / "trial.safetensors"
-    checkpoint.write_checkpoint(path, {"a": torch.arange(3), "b": torch.tensor(0.5)}, {"epoch": 2, "engine": "cpu"})
-    tensors, notes = checkpoint.read_checkpoint(path, engine="cpu")
+    replica.write_checkpoint(path, {"a": torch.arange(3), "b": torch.tensor(0.5)}, {"epoch": 2, "engine": "cpu"})
+    tensors, notes = replica.read_checkpoint(path, engine="cpu")
     assert tensors["a"].tolist() == [0, 1, 2]
     assert tensors["b"].item() == 0.5
     assert notes["epoch"] == 2
-    assert checkpoint.read_checkpoint(path, engine="cuda") is None
-    assert checkpoint.read_checkpoint(tmp_path / "none", engine="cpu") is None
+    assert replica.read_checkpoint(path, engine="cuda") is None
+    assert replica.read_checkpoint(tmp_path / "none", engine="cpu") is None
     with pytest.raises(TypeError):
-        checkpoint.write_checkpoint(path, {"a": torch.zeros(1)}, {"bad": object()})
-    assert checkpoint.read_checkpoint(path, engine="cpu")[1]["epoch"] == 2  # the old one is still there
+        replica.write_checkpoint(path, {"a": torch.zeros(1)}, {"bad": object()})
+    assert replica.read_checkpoint(path, engine="cpu")[1]["epoch"] == 2  # the old one is still there
     assert [p.name for p in path.parent.iterdir()] == ["trial.safetensors"]
 
 
 def test_a_full_disk_is_a_warning_and_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     path = tmp_path / "trial.safetensors"
-    assert checkpoint.write_checkpoint(path, {"a": torch.zeros(1)}, {"epoch": 1, "engine": "cpu"})
+    assert replica.write_checkpoint(path, {"a": torch.zeros(1)}, {"epoch": 1, "engine": "cpu"})
 
     def full(number):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.warns(UserWarning, match="No space left"):
-        assert not checkpoint.write_checkpoint(path, {"a": torch.ones(1)}, {"epoch": 2, "engine": "cpu"})
-    assert checkpoint.read_checkpoint(path, engine="cpu")[1]["epoch"] == 1
+        assert not replica.write_checkpoint(path, {"a": torch.ones(1)}, {"epoch": 2, "engine": "cpu"})
+    assert replica.read_checkpoint(path, engine="cpu")[1]["epoch"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["trial.safetensors"]
 
 
@@ -345,25 +345,25 @@ def test_other_layers_are_left_as_they_are(PaddedConv2d, layer):
 def test_a_checkpoint_is_of_one_moment_though_another_takes_its_place(tmp_path, monkeypatch):
     """A killed run's worker writes its last checkpoint after the next run has begun to read."""
     path = tmp_path / "trial.safetensors"
-    checkpoint.write_checkpoint(path, {"a": torch.tensor([4.0])}, {"engine": "cpu", "epoch": 4})
-    real = checkpoint.safe_open
+    replica.write_checkpoint(path, {"a": torch.tensor([4.0])}, {"engine": "cpu", "epoch": 4})
+    real = replica.safe_open
 
     def open_then_replace(*arguments, **options):
         opened = real(*arguments, **options)
-        checkpoint.write_checkpoint(path, {"a": torch.tensor([5.0])}, {"engine": "cpu", "epoch": 5})
+        replica.write_checkpoint(path, {"a": torch.tensor([5.0])}, {"engine": "cpu", "epoch": 5})
         return opened
 
-    monkeypatch.setattr(checkpoint, "safe_open", open_then_replace)
-    tensors, notes = checkpoint.read_checkpoint(path, "cpu")
+    monkeypatch.setattr(replica, "safe_open", open_then_replace)
+    tensors, notes = replica.read_checkpoint(path, "cpu")
     assert (tensors["a"].item(), notes["epoch"]) == (4.0, 4)
 
 
 def test_where_a_checkpoint_stands_is_read_without_its_tensors(tmp_path):
     path = tmp_path / "trial.safetensors"
-    checkpoint.write_checkpoint(path, {"a": torch.ones(2)}, {"engine": "cuda", "epoch": 4})
-    assert checkpoint.read_notes(path, "cuda") == {"engine": "cuda", "epoch": 4}
-    assert checkpoint.read_notes(path, "cpu") is None
-    assert checkpoint.read_notes(tmp_path / "none", "cuda") is None
+    replica.write_checkpoint(path, {"a": torch.ones(2)}, {"engine": "cuda", "epoch": 4})
+    assert replica.read_notes(path, "cuda") == {"engine": "cuda", "epoch": 4}
+    assert replica.read_notes(path, "cpu") is None
+    assert replica.read_notes(tmp_path / "none", "cuda") is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from camri.data import DataSet, Split
-from camri.data.batches import to_float
+from camri.data.dataset import to_float
 from camri.engine import Training, Trial, train
 from camri.export import Model, Trained, save
 from camri.export.model import make_classifier

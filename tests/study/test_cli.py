@@ -17,9 +17,8 @@ from typer.testing import CliRunner
 from camri.cli import app, main
 from camri.cli.study_view import print_result, print_status
 from camri.errors import InputError
-from camri.study.finalists import Finalist
+from camri.study.finalists import Finalist, Status
 from camri.study.runner import Result
-from camri.study.status import Status
 from camri.study.store import ColumnFacts, open_run
 from tests.study.test_runner import assert_same_table
 

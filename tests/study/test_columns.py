@@ -11,11 +11,10 @@ from camri.report.page import write_page
 from camri.study import runner
 from camri.study.combine import merge
 from camri.study.export import tidy
-from camri.study.finalists import find_finalists, make_finals
+from camri.study.finalists import find_finalists, make_finals, status
 from camri.study.important import place_into
 from camri.study.reader import RunReader
 from camri.study.spec import Grid
-from camri.study.status import status
 from camri.study.store import open_run
 from camri.study.verdict import judge_columns
 from tests.study.test_runner import Pretender

@@ -20,8 +20,8 @@ from camri.study import combine as merging
 from camri.study import executor, run_folder, runner
 from camri.study.combine import merge
 from camri.study.export import export, tidy
+from camri.study.finalists import status
 from camri.study.paper import cifar10
-from camri.study.status import status
 from camri.study.store import open_run
 from tests.study.conftest import TRAINING, made_outcome
 from tests.study.test_runner import Pretender, assert_same_table
