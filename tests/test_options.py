@@ -176,8 +176,16 @@ WRONG = [
     ("predict model table.csv", "--device tpu", "--device tpu is not known"),
     ("predict model table.csv", "--batch-size 0", "'--batch-size'"),
     ("predict model table.csv", "--csv no/a.csv", "choose another file with --csv"),
-    ("predict model table.csv", "--csv table.csv", "table.csv is to be read, and would be overwritten; choose another"),
-    ("predict model *.csv", "--csv ./table.csv", "./table.csv is to be read, and would be overwritten; choose another"),
+    (
+        "predict model table.csv",
+        "--csv table.csv",
+        "table.csv is one of the inputs and would be overwritten; choose another",
+    ),
+    (
+        "predict model *.csv",
+        "--csv ./table.csv",
+        "./table.csv is one of the inputs and would be overwritten; choose another",
+    ),
     ("export model", "--torch-export no/a.pt2", "--torch-export: no/a.pt2 cannot be written"),
     ("report run", "--table 3", "--table 3 is unknown"),
     ("report run", "--figure 4", "--figure 4 is unknown"),

