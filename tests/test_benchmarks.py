@@ -80,7 +80,7 @@ def test_audits_are_judged_by_what_their_shift_truly_gives(capsys, monkeypatch):
 def test_a_fit_is_judged_by_fresh_rows(monkeypatch, capsys):
     words = ["--cases", "shift", "--fits", "1", "--trials", "16", "--new", "2", "--fresh", "2000"]
     monkeypatch.setattr(sys, "argv", ["promises", *words])
-    monkeypatch.setattr(promises.handover, "can_draw", lambda: False)
+    monkeypatch.setattr(promises.outputs, "can_draw", lambda: False)
     promises.main()
     found = json.loads(capsys.readouterr().out)["shift"]
     assert (found["fits"], found["predicts"]) == (1, 1)
@@ -91,14 +91,14 @@ def test_a_fit_is_judged_by_fresh_rows(monkeypatch, capsys):
 
 def test_promises_that_hold_are_counted_among_the_fits_that_made_them():
     kept = {"held own": {"a": True, "b": False}, "claimed": True, "wrongly": True, "predicts": True, "accuracy": -0.02,
-            "recall": 0.1, "fell": True}  # fmt: skip
+            "recall": 0.1, "dropped": True}  # fmt: skip
     other = {"held own": {"a": True}, "claimed": True, "wrongly": False, "predicts": True, "accuracy": 0.01,
-             "recall": 0.3, "fell": False}  # fmt: skip
+             "recall": 0.3, "dropped": False}  # fmt: skip
     found = promises.summarise([{**one, "held new": {"a": one is kept}} for one in (kept, other)])
     assert (found["held own"], found["held new"]) == ({"a": "2/2", "b": "0/1"}, {"a": "1/2"})
     assert (found["fits"], found["claimed"], found["wrongly"], found["predicts"]) == (2, 2, 1, 2)
     spread = {"mean": pytest.approx(-0.005), "sd": pytest.approx(0.015)}
-    assert (found["fell"], found["accuracy"]) == (1, {**spread, "lowest": -0.02, "lower": 1})
+    assert (found["dropped"], found["accuracy"]) == (1, {**spread, "lowest": -0.02, "lower": 1})
     assert found["recall"] == {"mean": pytest.approx(0.2), "sd": pytest.approx(0.1)}
 
 

@@ -63,7 +63,7 @@ def fit(
 
       camri fit
       camri fit signs/ --important stop --budget 10m
-      camri fit signs/ --important stop --important yield --strength yield=0.5 --out runs/signs
+      camri fit signs/ --important stop --important yield --strength yield=0.5
       camri fit features.parquet --important fraud --trials 200
       camri fit scans.csv --important melanoma --group-column patient
     """

@@ -166,7 +166,7 @@ def make_request(
             argument="num_trials",
         )
     with blame("budget"):
-        budget_s = None if num_trials is not None else parse_duration(str(budget or DEFAULT_BUDGET), "budget")
+        budget_s = None if num_trials is not None else parse_duration(str(budget or DEFAULT_BUDGET), "budget=")
     if not 0 <= max_accuracy_drop <= LARGEST_DROP:
         raise InputError(
             f"max_accuracy_drop={max_accuracy_drop!r} is not allowed; give 0 to {LARGEST_DROP}, for example 0.01 for "
@@ -233,11 +233,12 @@ def parse_important(given: Important, strengths: Mapping[str, float] | None, cla
         if isinstance(name, str) and name not in classes and (hint := one_by_one(name, classes)):
             raise InputError(f"important={name!r} is not a class; {hint}", argument="important")
     by_name = {str(name): strength for name, strength in (strengths or {}).items()}
-    for name in by_name:
+    for name, strength in by_name.items():
         if name not in map(str, names):
-            raise InputError(
-                f"strengths={name!r} is not an important class; {closest(name, names)}", argument="strengths"
-            )
+            hint = f"is not an important class; {closest(name, names)}"
+            raise InputError(f"strengths={name!r} {hint}", argument="strengths")
+        if not 0 < strength < float("inf"):
+            raise InputError(f"strengths={name}={strength} is not allowed; give a number above 0", argument="strengths")
     return Column(tuple(names or ["worst"]), tuple(by_name.get(str(name), 1.0) for name in names or ["worst"]))
 
 

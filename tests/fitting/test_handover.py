@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -102,3 +103,13 @@ def test_the_model_is_measured_as_it_is_saved_and_needs_no_file_that_it_started_
     assert (handed.hits, handed.num) == ((right[own].sum(),), (own.sum(),))
     assert (handed.num_right, handed.num_images) == (right.sum(), len(test))
     assert (handed.setting, handed.seed, handed.shift) == (setting("ce"), 2, (0.5,))
+
+
+def test_a_fit_imports_the_report_only_to_write_the_page_and_never_the_audit():
+    lines = [
+        (path.name, line.strip())
+        for path in Path(outputs.__file__).parent.glob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "camri.report" in line or "camri.auditing" in line
+    ]
+    assert lines == [("outputs.py", "from camri.report.page import write_page as write")]

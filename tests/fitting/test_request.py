@@ -34,7 +34,7 @@ def ask(data="digits", important="9", out=None, **changes):
         ),
         ({"important": ["9", "9"]}, "none twice"),
         ({"data_options": {"label": "x"}}, "data has no option 'label'; choices: size"),
-        ({"strengths": {"9": 0}}, "strength 0"),
+        ({"strengths": {"9": 0}}, "strengths=9=0 is not allowed"),
         ({"strengths": {"8": 0.5}}, "strengths='8' is not an important class; choices: 9"),
         ({"important": list("0123456789")}, "all 10 classes are important"),
         ({"model": "smal"}, "model='smal' is not allowed; did you mean 'small'"),
