@@ -32,7 +32,7 @@ CLASSIFIERS = ("head.", "fc.", "classifier.")  # what files of whole models hold
 
 
 def draw(weight: Tensor, init: Callable[..., Tensor], generator: torch.Generator | None) -> None:
-    """Nothing; `weight` is filled, drawn on the generator's own device, so that it is the same on any other."""
+    """Fill `weight` with draws made on the generator's own device, so that every device gets the same."""
     with torch.no_grad():
         if generator is None:
             init(weight)
@@ -42,7 +42,7 @@ def draw(weight: Tensor, init: Callable[..., Tensor], generator: torch.Generator
 
 
 def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
-    """Nothing; the trunk's values are those of a safetensors file, whose names and shapes must be the trunk's.
+    """Load the trunk's values from a safetensors file, whose names and shapes must be the trunk's.
 
     A file of a whole classifier serves too: "trunk." before its names is taken off, and its last layer is left out.
     """
@@ -119,7 +119,7 @@ class Dropout(nn.Module):
 
 
 def seed_dropout(model: nn.Module, seed: int) -> None:
-    """Nothing; the masks of every `Dropout` in `model` follow from `seed` from now on, the calls counted from 0."""
+    """Seed every `Dropout` in `model`: its masks follow from the seed and the number of the call, from 0."""
     for place, layer in enumerate(_layers(model)):
         digest = hashlib.blake2b(f"dropout/{seed}/{place}".encode(), digest_size=8).digest()
         layer.seeded = True
@@ -128,7 +128,7 @@ def seed_dropout(model: nn.Module, seed: int) -> None:
 
 
 def resume_dropout(model: nn.Module, num_calls: int | Tensor) -> None:
-    """Nothing; the masks of every `Dropout` in `model` go on as if that many calls had been made."""
+    """Set the number of calls that every `Dropout` in `model` has made."""
     for layer in _layers(model):
         layer.calls.fill_(num_calls)
 

@@ -277,7 +277,7 @@ def judge(
     >>> plain, sharp = scores([0.5, -2.0, -1.0, -1.0]), scores([0.5, -0.5, -1.0, -1.0])
     >>> ce, camri = (Candidate(k, [Trial(i, v, v) for i in (0, 1)]) for k, v in [("ce", plain), ("camri", sharp)])
     >>> found = judge(choose(ce.validation(), [camri.validation()]), ce, [camri], seed=0)
-    >>> found.arms["chosen"].keys, found.gains["baseline shifted"].recall.estimate
+    >>> found.arms["chosen"].keys, found.gains["baseline shifted"].recall.value
     (('camri', 'camri'), 0.5)
     """
     settings = {one.key: one for one in (baseline, *candidates)}
@@ -486,9 +486,9 @@ def compare_curves(
     ...     return condense(np.array([[0.0, lead] for lead in leads]), [1, 1, 0, 0], important=(1,))
     >>> better, worse = scores(1.0, -0.5, -1.0, -2.0), scores(1.0, -1.5, -1.0, -2.0)
     >>> found = compare_curves([better, better], [worse, worse], seed=0, recall=np.array([0.5, 1.0]))
-    >>> [float(found.at(place).estimate) for place in (0, 1)], float(found.mean.estimate)
+    >>> [float(found.at(place).value) for place in (0, 1)], float(found.mean.value)
     ([0.0, 0.25], 0.125)
-    >>> float(compare_curves([better], [worse], seed=0, recall=np.array([1.0]), figure="alarms").mean.estimate)
+    >>> float(compare_curves([better], [worse], seed=0, recall=np.array([1.0]), figure="alarms").mean.value)
     -0.25
     """
     if len(arm) != len(baseline):

@@ -106,20 +106,36 @@ def design_effect(values: ArrayLike, groups: ArrayLike, parts: ArrayLike | None 
     return max(1.0, float(variances)) * (tails[0] / tails[1]) ** 2
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of_share(hits: float, num: float, effect: float = 1.0) -> "Estimate":
+        """A share of rows with its Wilson interval; `effect` is the design effect of grouped rows."""
+        return Estimate(hits / num, *wilson(hits / effect, num / effect))
+
+
 @dataclass(frozen=True, eq=False)
-class Difference:
-    """A difference of two arms with its interval; `draws` are what the bootstrap says the truth might be.
+class Difference(Estimate):
+    """A difference of two arms; `draws` are the bootstrap's values of it.
 
     `p` is two-sided, against no difference on other seeds and other images; nan for one seed.
     """
 
-    estimate: float
-    low: float
-    high: float
     p: float
     draws: Array
     num_seeds: int
     num_images: int
+
+    @property
+    def plain(self) -> Estimate:
+        """The value and its interval alone."""
+        return Estimate(self.value, self.low, self.high)
 
     def chance_of_fall(self, epsilon: float = 0.0) -> float:
         """The probability that the difference is below −epsilon."""
@@ -158,7 +174,7 @@ def compare(
 
     >>> arm, other = np.array([[1, 1, 1, 0, 1], [1, 1, 1, 1, 0]]), np.array([[1, 0, 1, 0, 1], [1, 0, 1, 0, 0]])
     >>> found = compare(arm, other, seed=0)
-    >>> round(found.estimate, 3), found.low < found.estimate < found.high
+    >>> round(found.value, 3), found.low < found.value < found.high
     (0.3, True)
     """
     one, two = np.asarray(arm, dtype=np.float64), np.asarray(other, dtype=np.float64)

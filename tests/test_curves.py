@@ -30,10 +30,10 @@ def everywhere(gap):
 def test_the_same_models_differ_by_nothing():
     arm = models(1.5)
     gap = compare_curves(arm, arm, seed=0)
-    assert gap.mean.estimate == 0
+    assert gap.mean.value == 0
     assert gap.mean.p == 1
     assert -0.0035 < gap.mean.low < 0 < gap.mean.high < 0.0035  # 1.96/602: on other images they would differ
-    assert all(one.estimate == 0 for one in everywhere(gap))
+    assert all(one.value == 0 for one in everywhere(gap))
 
 
 def test_a_better_model_is_above_and_a_worse_one_below():
@@ -86,10 +86,10 @@ def test_intervals_are_those_of_shifts_found_anew_on_other_images(important, rec
         assert found.draws.std() == pytest.approx(wanted.std(), rel=0.15)
     if figure == "alarms":
         mine, its = (alarms_at(one, trace(one), recall) for one in (arm, baseline))
-        assert [one.estimate for one in everywhere(gap)] == pytest.approx(mine - its)
+        assert [one.value for one in everywhere(gap)] == pytest.approx(mine - its)
         assert gap.baseline == pytest.approx(its)
         return
-    assert gap.at(0).estimate == pytest.approx(
+    assert gap.at(0).value == pytest.approx(
         np.subtract(*(trace(one).accuracy[trace(one).reach(recall[0])] for one in (arm, baseline)))
     )
 
@@ -137,12 +137,12 @@ def test_models_of_one_accuracy_may_differ_in_false_alarms():
     calm[4], calm[5] = [0, 0, 5], [5, 0, 0]
     arm, baseline = (condense(one, labels, (1,)) for one in (calm, loud))
     recall = np.array([1.0])
-    assert compare_curves([arm], [baseline], seed=0, recall=recall).mean.estimate == 0
+    assert compare_curves([arm], [baseline], seed=0, recall=recall).mean.value == 0
     found = compare_curves([arm], [baseline], seed=0, recall=recall, figure="alarms")
-    assert (found.mean.estimate, found.baseline[0]) == pytest.approx((-2 / 6, 2 / 6))
+    assert (found.mean.value, found.baseline[0]) == pytest.approx((-2 / 6, 2 / 6))
     calm[4] = [3, 3, 0]  # a tie goes to the first of the classes, which is not the important one
     tied = compare_curves([condense(calm, labels, (1,))], [baseline], seed=0, recall=recall, figure="alarms")
-    assert tied.mean.estimate == pytest.approx(-2 / 6)
+    assert tied.mean.value == pytest.approx(-2 / 6)
     with pytest.raises(InputError, match="figure='alarm' is not compared; did you mean 'alarms'"):
         compare_curves([arm], [baseline], seed=0, figure="alarm")
 
@@ -154,7 +154,7 @@ def test_a_shift_alone_moves_along_the_curve_and_not_above_it():
     ]
     assert shifted[0].recall()[0] > plain[0].recall()[0] + 0.03
     gap = compare_curves(shifted, plain, seed=0)
-    assert gap.mean.estimate == pytest.approx(0, abs=0.003)  # leads are float16
+    assert gap.mean.value == pytest.approx(0, abs=0.003)  # leads are float16
 
 
 def test_every_point_is_the_accuracy_at_that_recall():
@@ -169,9 +169,9 @@ def test_every_point_is_the_accuracy_at_that_recall():
                 curve = trace(one)
                 accuracies.append(curve.accuracy[np.flatnonzero(curve.mean_recall >= recall)[0]])
             wanted.append(accuracies)
-        assert gap.at(place).estimate == pytest.approx(np.diff(wanted, axis=1).mean() * -1)
+        assert gap.at(place).value == pytest.approx(np.diff(wanted, axis=1).mean() * -1)
         assert gap.baseline[place] == pytest.approx(np.mean(wanted, axis=0)[1])
-    assert gap.mean.estimate == pytest.approx(np.mean([one.estimate for one in everywhere(gap)]))
+    assert gap.mean.value == pytest.approx(np.mean([one.value for one in everywhere(gap)]))
 
 
 def test_the_range_of_one_class_goes_from_the_baselines_recall_to_half_its_misses():
@@ -208,7 +208,7 @@ def test_a_recall_that_no_common_shift_reaches_is_refused_and_not_in_the_range()
         with pytest.raises(InputError, match=r"recall=1 is not reached by every model; give recalls up to 0\.75$"):
             compare_curves([arm, arm], [baseline, baseline], seed=0, recall=np.array([0.5, 1.0]))
         found = compare_curves([arm, arm], [baseline, baseline], seed=0, recall=np.array([0.75]))
-        assert abs(found.mean.estimate) == pytest.approx(0.2)  # 4 of 5 at no shift, 3 of 5 at the last
+        assert abs(found.mean.value) == pytest.approx(0.2)  # 4 of 5 at no shift, 3 of 5 at the last
     assert compare_curves([blocked], [full], seed=0).recall.tolist() == [0.75] * 9  # else .75 to .875
     assert compare_curves([full], [blocked], seed=0).recall.tolist() == np.linspace(0.5, 0.625, 9).tolist()
     assert common_range([full], [full]).tolist() == np.linspace(0.75, 0.875, 9).tolist()

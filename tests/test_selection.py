@@ -206,10 +206,10 @@ def test_the_judgement_by_hand_opens_no_other_test_scores():
     assert found.arms["baseline"].recall.tolist() == [[0.5], [0.5]]
     assert found.arms["l2"].recall.tolist() == [[0.0], [0.0]]
     gain = found.gains["baseline"]
-    assert gain.recall.estimate == 0.5
-    assert gain.accuracy.estimate == 0.0
-    assert gain.by_class[1].estimate == 0.5
-    np.testing.assert_allclose(gain.by_class[0].estimate, -1 / 3)
+    assert gain.recall.value == 0.5
+    assert gain.accuracy.value == 0.0
+    assert gain.by_class[1].value == 0.5
+    np.testing.assert_allclose(gain.by_class[0].value, -1 / 3)
     assert set(found.gains) == {"baseline", "baseline shifted", "l2"}
     assert (found.fresh_seeds, found.optimistic) == (True, False)
     assert chosen.calibration.count.sum() == 10
@@ -224,8 +224,8 @@ def test_the_baseline_is_judged_as_it_is_and_shifted():
     assert found.arms["baseline"].recall.tolist() == [[0.5], [0.5]]
     assert found.arms["baseline shifted"].shifts == ((0.75,), (0.75,))
     assert found.arms["baseline shifted"].recall.tolist() == [[1.0], [1.0]]
-    assert found.gains["baseline shifted"].recall.estimate == 0.0
-    assert found.gains["baseline"].recall.estimate == 0.5
+    assert found.gains["baseline shifted"].recall.value == 0.0
+    assert found.gains["baseline"].recall.value == 0.5
 
 
 def test_the_floor_of_a_seed_comes_from_the_other_seeds():
@@ -333,7 +333,7 @@ def test_a_setting_that_shines_on_one_seed_is_not_judged_there():
     assert {min(group): pick.key for group, pick in choice.folds} == {0: "ce", 1: "fluke"}
     found = judge(choice, ce, [Candidate("fluke", trials)], seed=0)
     assert found.arms["chosen"].keys == ("ce", "fluke")
-    assert found.gains["baseline"].accuracy.estimate < 0
+    assert found.gains["baseline"].accuracy.value < 0
 
 
 def made_scores(rng, labels, difficulty, bias, quality):
@@ -391,10 +391,10 @@ def test_the_recall_of_several_classes_is_their_mean_however_many_images_each_ha
     np.testing.assert_array_equal(plain.hits, np.sum([trial.test.hits() for trial in ce.trials], axis=0))
     np.testing.assert_array_equal(plain.num, [240, 40])
     gain = found.gains["baseline"]
-    assert gain.recall.estimate == pytest.approx((chosen.recall - plain.recall).mean())
+    assert gain.recall.value == pytest.approx((chosen.recall - plain.recall).mean())
     by_hand = compare(chosen.correct[:, own], plain.correct[:, own], parts=labels[own], seed=3, num_draws=300)
     assert gain.recall.draws.tolist() == by_hand.draws.tolist()
-    assert [gain.by_class[index].estimate for index in (1, 2)] == pytest.approx(
+    assert [gain.by_class[index].value for index in (1, 2)] == pytest.approx(
         (chosen.recall - plain.recall).mean(axis=0).tolist()
     )
 
@@ -411,7 +411,7 @@ def run_both_rules(seed, **study):
     paper = choose_as_paper(measured(ce), [measured(one) for one in others])
     gain = honest.gains["baseline shifted"]
     apparent = 0.0 if paper is None else paper.recall - np.mean(measured(ce).recall)
-    return gain.recall.estimate, gain.accuracy.estimate, apparent
+    return gain.recall.value, gain.accuracy.value, apparent
 
 
 def test_of_63_equal_settings_the_honest_rule_gains_nothing_and_the_papers_does():

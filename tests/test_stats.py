@@ -181,11 +181,11 @@ def test_images_in_groups_are_fewer_than_they_look():
 def test_difference_by_hand_and_by_group():
     arm = np.array([[1, 1, 1, 0], [1, 1, 0, 0]])
     other = np.array([[1, 0, 1, 0], [0, 0, 0, 0]])
-    assert compare(arm, other, seed=0).estimate == 3 / 8
+    assert compare(arm, other, seed=0).value == 3 / 8
     # Group 0 holds image 0 alone: +.5; group 1 the others: +2/6.
-    np.testing.assert_allclose(compare(arm, other, seed=0, parts=np.array([0, 1, 1, 1])).estimate, (0.5 + 2 / 6) / 2)
-    assert compare(other, arm, seed=0).estimate == -3 / 8
-    assert compare(arm, arm, seed=0).estimate == 0
+    np.testing.assert_allclose(compare(arm, other, seed=0, parts=np.array([0, 1, 1, 1])).value, (0.5 + 2 / 6) / 2)
+    assert compare(other, arm, seed=0).value == -3 / 8
+    assert compare(arm, arm, seed=0).value == 0
 
 
 def test_the_image_part_is_shrunk_by_its_share_and_the_seed_part_spread_as_students_t():
@@ -220,7 +220,7 @@ def test_seeds_that_agree_by_chance_have_the_noise_of_their_cells():
 def test_shares_of_images_of_which_none_changed_are_not_held_for_sure():
     found = np.ones((3, 20), dtype=bool)
     same = compare(found, found, seed=0, num_draws=20_000)
-    assert (same.estimate, same.p) == (0, 1)
+    assert (same.value, same.p) == (0, 1)
     np.testing.assert_allclose((same.low, same.high), (-1.96 / 22, 1.96 / 22), rtol=0.03)  # Agresti and Min's
     two = compare(found, found, seed=0, parts=np.repeat([0, 1], 10), num_draws=20_000)
     assert two.high == pytest.approx(1.96 * math.sqrt(2 / 12**2) / 2, rel=0.03)
@@ -291,7 +291,7 @@ def test_what_an_image_does_besides_widens_the_interval_and_leaves_the_estimate(
     apart = difference - difference.mean()
     plain = compare(arm, other, seed=0)
     twice, none = (compare(arm, other, seed=0, besides=times * apart) for times in (1, -1))
-    assert plain.estimate == pytest.approx(twice.estimate) == pytest.approx(none.estimate)
+    assert plain.value == pytest.approx(twice.value) == pytest.approx(none.value)
     assert twice.draws.std() == pytest.approx(2 * plain.draws.std())
     # nothing is left of the images' differences, and they are still shares: Agresti and Min's least spread
     assert none.draws.std() == pytest.approx(1 / 402, rel=0.05)
@@ -309,7 +309,7 @@ def test_one_seed_is_the_plain_paired_bootstrap_over_images():
     arm, other = rng.random((1, 2000)) < 0.82, rng.random((1, 2000)) < 0.8
     found = compare(arm, other, seed=0, num_draws=20000)
     se = np.std(arm.astype(float) - other, ddof=1) / math.sqrt(2000)
-    np.testing.assert_allclose((found.low, found.high), found.estimate + np.array([-1.96, 1.96]) * se, atol=0.05 * se)
+    np.testing.assert_allclose((found.low, found.high), found.value + np.array([-1.96, 1.96]) * se, atol=0.05 * se)
 
 
 def test_the_same_seed_gives_the_same_interval():

@@ -12,9 +12,10 @@ from typing import Any
 
 from camri.methods import title_of
 from camri.report.results import Results
-from camri.report.table import BLANK, Table, cells, interval_of, points, spread, tabulate
+from camri.report.table import BLANK, Table, cells, interval_of, spread, tabulate
 from camri.report.tables import ANGLES_OF, Columns, gap_of
 from camri.study.reader import list_environment
+from camri.text import points
 
 # Table I's columns: data set, class, and its index there. The recipes are `paper.<data set>.<class>`.
 COLUMNS = (

@@ -1,12 +1,12 @@
 """An audit in sentences and tables, for the terminal and the page."""
 
-from camri.auditing.result import Audit, ClassResult, Comparison, Estimate
+from camri.auditing.result import Audit, ClassResult, Comparison, RowEstimate
 from camri.auditing.verdict import advised
 from camri.decision import PRIOR_ROWS
 from camri.report.answer import Answer
-from camri.report.table import BLANK, Cell, Table, cells, percent, points, span
+from camri.report.table import BLANK, Cell, Table, cells, span, two_decimals
 from camri.stats import FALL, FEWEST_GROUPS, FEWEST_ROWS
-from camri.text import quoted
+from camri.text import points, quoted
 
 CLASSES_SHOWN = 60
 
@@ -104,7 +104,7 @@ def note(found: Audit) -> str:
     )
 
 
-def share(found: Estimate) -> str:
+def share(found: RowEstimate) -> str:
     """A share in % with its interval and counts.
 
     >>> from camri.auditing.result import share_of
@@ -134,7 +134,7 @@ def _arrow(one: Comparison) -> str:
     return f"{100 * one.before.value:.1f} % → {100 * one.after.value:.1f} %"
 
 
-def _span(change: Estimate) -> str:
+def _span(change: RowEstimate) -> str:
     return span(change.value, change.low, change.high)
 
 
@@ -175,7 +175,7 @@ def price_table(found: Audit) -> Table | None:
             f"{one.shift:+.3g}",
             f"{one.accuracy:.3f}",
             points(one.accuracy - now),
-            percent(one.false_alarms),
+            two_decimals(one.false_alarms),
             BLANK if one.precision is None else f"{one.precision:.3f}",
         )
         for one in found.prices

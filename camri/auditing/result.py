@@ -9,11 +9,11 @@ import numpy as np
 
 from camri.decision import Curve, Guarantee
 from camri.metrics import Array
-from camri.stats import FALL, FEWEST_GROUPS, Z, design_effect, wilson
+from camri.stats import FALL, FEWEST_GROUPS, Estimate, Z, design_effect, wilson
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RowEstimate(Estimate):
     """A share of `num` rows, or the change of one, with its 95 % interval.
 
     hits: rows that count; of a change, rows gained. lost: of a change, rows lost; None for a share.
@@ -21,9 +21,6 @@ class Estimate:
     normal: distribution of the true change; None for a share.
     """
 
-    value: float
-    low: float
-    high: float
     num: int
     hits: int
     lost: int | None = None
@@ -40,7 +37,7 @@ class Estimate:
         return {"value": self.value if self.num else None, "low": self.low, "high": self.high, **counts}
 
 
-def share_of(hit: Array, groups: Array | None = None) -> Estimate:
+def share_of(hit: Array, groups: Array | None = None) -> RowEstimate:
     """The share of bool outcomes (N,) that are true, with its Wilson interval; groups (N,) widen it.
 
     >>> found = share_of(np.arange(10) < 8)
@@ -50,13 +47,13 @@ def share_of(hit: Array, groups: Array | None = None) -> Estimate:
     hits, num = int(hit.sum()), len(hit)
     num_groups = None if groups is None else len(np.unique(groups))
     if not num:
-        return Estimate(math.nan, 0.0, 1.0, 0, 0, num_groups=num_groups)
+        return RowEstimate(math.nan, 0.0, 1.0, 0, 0, num_groups=num_groups)
     effect = 1.0 if groups is None else design_effect(hit, groups)
     low, high = wilson(hits / effect, num / effect)
-    return Estimate(hits / num, low, high, num, hits, num_groups=num_groups, num_independent=num / effect)
+    return RowEstimate(hits / num, low, high, num, hits, num_groups=num_groups, num_independent=num / effect)
 
 
-def change_of(before: Array, after: Array, labels: Array | None = None, groups: Array | None = None) -> Estimate:
+def change_of(before: Array, after: Array, labels: Array | None = None, groups: Array | None = None) -> RowEstimate:
     """after − before of bool outcomes (N,); with labels (N,) the mean over classes of their changes.
 
     Agresti and Min (2005): half a row is added to each of the four kinds of rows, then the interval is Wald's. Where
@@ -78,7 +75,7 @@ def change_of(before: Array, after: Array, labels: Array | None = None, groups: 
         centres.append((up - down) / num)
         variances.append((up + down - (up - down) ** 2 / num) / num**2)
     centre, sd = float(np.mean(centres)), math.sqrt(sum(variances)) / len(values)
-    return Estimate(
+    return RowEstimate(
         float(np.mean(values)),
         max(-1.0, centre - Z * sd),
         min(1.0, centre + Z * sd),
@@ -90,7 +87,7 @@ def change_of(before: Array, after: Array, labels: Array | None = None, groups: 
     )
 
 
-def expect(change: Estimate, expected: float, num_rows: int) -> NormalDist:
+def expect(change: RowEstimate, expected: float, num_rows: int) -> NormalDist:
     """The distribution of the true change, shrunk toward an expected change worth `num_rows` rows.
 
     Rows that show a gain are more often than not lucky, and their own distribution ignores that. On made tables of 300
@@ -106,9 +103,9 @@ def expect(change: Estimate, expected: float, num_rows: int) -> NormalDist:
 class Comparison:
     """A share before and after the change of the decision; `change` is None where there are no rows to pair."""
 
-    before: Estimate
-    after: Estimate
-    change: Estimate | None = None
+    before: RowEstimate
+    after: RowEstimate
+    change: RowEstimate | None = None
 
     @staticmethod
     def of(before: Array, after: Array, groups: Array | None) -> "Comparison":
@@ -173,7 +170,7 @@ class Audit:
     max_accuracy_drop: float
     kind: str
     shift: float
-    recall: Estimate
+    recall: RowEstimate
     accuracy: Comparison
     drop: NormalDist
     false_alarms: Comparison

@@ -64,10 +64,7 @@ def demo(out: Annotated[Path, typer.Option(help="The folder to write.")] = Path(
 
 
 def _finish(group: typer.Typer) -> None:
-    """Nothing; every command's help is wrapped by the terminal and not by the source, its errors name options.
-
-    No option is taken twice.
-    """
+    """Finish every command: its help is wrapped by the terminal, errors name options, no option is taken twice."""
     for command in group.registered_commands:
         assert command.callback is not None
         command.help = unwrap(inspect.cleandoc(command.callback.__doc__ or ""))

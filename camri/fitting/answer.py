@@ -5,8 +5,9 @@ from typing import Any
 
 from camri.data import DataSet
 from camri.data.catalog import notes as data_notes
-from camri.fitting.result import LEAST_SEEDS, LEVEL, Fitted, Interval
+from camri.fitting.result import LEAST_SEEDS, LEVEL, Fitted
 from camri.methods import METHODS, Setting
+from camri.stats import Estimate
 from camri.text import duration, listed, percent, plural, points, quoted
 
 COLUMNS_SHOWN = 50  # names of a table's columns on the card
@@ -38,7 +39,7 @@ def headline(fitted: Fitted) -> str:
     return (
         f"{named(fitted)}: found {sum(model.hits):,} of {sum(model.num):,} (before: {before.hits / num_models:.1f}); "
         f"false alarms {model.num_false_alarms:,} of {model.num_images:,} (before: "
-        f"{before.false_alarms * model.num_images:.1f}); accuracy {percent(model.accuracy.estimate)} (before: "
+        f"{before.false_alarms * model.num_images:.1f}); accuracy {percent(model.accuracy.value)} (before: "
         f"{percent(before.accuracy)}). Before: mean of {plural(num_models, 'plain cross-entropy model')}."
     )
 
@@ -118,9 +119,9 @@ def named(fitted: Fitted) -> str:
     return " and ".join(quoted(name) for name in fitted.important)
 
 
-def gain(interval: Interval, num_seeds: int, decimals: int = 1) -> str:
+def gain(interval: Estimate, num_seeds: int, decimals: int = 1) -> str:
     """
-    >>> gain(Interval(0.012, -0.004, 0.028), 10), gain(Interval(0.012, -0.4, 0.5), 2)
+    >>> gain(Estimate(0.012, -0.004, 0.028), 10), gain(Estimate(0.012, -0.4, 0.5), 2)
     ('+1.2 points (95 % CI −0.4 to +2.8)', '+1.2 points (no interval: 2 seeds)')
     """
     estimate, low, high = (points(value, decimals) for value in vars(interval).values())
@@ -128,13 +129,13 @@ def gain(interval: Interval, num_seeds: int, decimals: int = 1) -> str:
     return f"{estimate} points ({ends})"
 
 
-def share(interval: Interval, hits: int, num: int, decimals: int = 1) -> str:
+def share(interval: Estimate, hits: int, num: int, decimals: int = 1) -> str:
     """
-    >>> share(Interval(0.95, 0.9, 0.98), 95, 100)
+    >>> share(Estimate(0.95, 0.9, 0.98), 95, 100)
     '95.0 % (95/100; 95 % CI 90.0 to 98.0)'
     """
     ends = f"{100 * interval.low:.{decimals}f} to {100 * interval.high:.{decimals}f}"
-    return f"{percent(interval.estimate, decimals)} ({hits}/{num}; 95 % CI {ends})"
+    return f"{percent(interval.value, decimals)} ({hits}/{num}; 95 % CI {ends})"
 
 
 def _precision(share: float | None) -> str:
@@ -173,7 +174,7 @@ def steps_table(fitted: Fitted) -> dict[str, Any]:
     """The table of steps as terminal, page and card show it: header, rows of cells, a note; and its numbers."""
     evidence = fitted.evidence
 
-    def cell(interval: Interval) -> str:
+    def cell(interval: Estimate) -> str:
         estimate, low, high = (points(value) for value in vars(interval).values())
         return f"{estimate} [{low}, {high}]" if evidence.has_intervals else estimate
 
@@ -192,8 +193,10 @@ def steps_table(fitted: Fitted) -> dict[str, Any]:
         )
         record = {"step": step.name, **vars(figures)}
         for name, interval in {} if gains is None else vars(gains).items():
-            ends = vars(interval) if evidence.has_intervals else {"estimate": interval.estimate}
-            record |= {f"{name}_gain_{end}": value for end, value in ends.items()}
+            stored = {"estimate": interval.value}
+            if evidence.has_intervals:
+                stored |= {"low": interval.low, "high": interval.high}
+            record |= {f"{name}_gain_{end}": value for end, value in stored.items()}
         records.append(record)
     ends = "[95 % CI]" if evidence.has_intervals else f"no intervals with {plural(evidence.num_seeds, 'seed')}"
     return {

@@ -8,11 +8,11 @@ import numpy as np
 
 from camri.decision import SLACK
 from camri.errors import InputError
-from camri.fitting.result import LEAST_SEEDS, Evidence, Figures, Gains, Handed, Interval, Step
+from camri.fitting.result import LEAST_SEEDS, Evidence, Figures, Gains, Handed, Step
 from camri.methods import Setting
 from camri.metrics import Array, Scores
 from camri.selection import ArmScores, Floor, Rule, Validation
-from camri.stats import compare, design_effect, wilson
+from camri.stats import Estimate, compare, design_effect, wilson
 from camri.study.reader import RunReader
 from camri.study.store import open_run
 from camri.study.verdict import SEED, ColumnVerdict, Judged, correct_for_columns, is_sure, judge_column
@@ -123,7 +123,7 @@ def claim_of(folder: Path, plain: Path | None, training_title: str, num_training
             lost=find_lost(
                 titled[-1][2].correct, titled[0][2].correct, labels, groups, column.indices, reading.classes
             ),
-            over_shifted=None if is_baseline else Interval.of(best.gain),
+            over_shifted=None if is_baseline else best.gain.plain,
             p=p,
             gain_is_shown=not is_baseline
             and num_seeds >= LEAST_SEEDS
@@ -177,9 +177,9 @@ def compare_arms(
     own = np.isin(labels, important)
     mine, its = arm.correct[:, own], other.correct[:, own]
     return Gains(
-        Interval.of(compare(mine, its, parts=labels[own], groups=_only(groups, own), seed=SEED)),
-        Interval.of(compare(arm.correct, other.correct, groups=groups, seed=SEED)),
-        Interval.of(compare(arm.false_alarms, other.false_alarms, groups=groups, seed=SEED)),
+        compare(mine, its, parts=labels[own], groups=_only(groups, own), seed=SEED).plain,
+        compare(arm.correct, other.correct, groups=groups, seed=SEED).plain,
+        compare(arm.false_alarms, other.false_alarms, groups=groups, seed=SEED).plain,
     )
 
 
@@ -202,14 +202,14 @@ def figures_of(arm: ArmScores) -> Figures:
 
 def find_lost(
     after: Array, before: Array, labels: Array, groups: Array | None, important: Sequence[int], classes: Sequence[str]
-) -> tuple[tuple[str, Interval], ...]:
+) -> tuple[tuple[str, Estimate], ...]:
     """The classes that lost most recall, the greatest loss first."""
     others = [index for index in np.unique(labels).tolist() if index not in important]
     changes = {i: float(after[:, labels == i].mean() - before[:, labels == i].mean()) for i in others}
     lost = sorted((i for i in others if changes[i] < 0), key=lambda i: changes[i])[:MOST_LOST]
 
-    def change(i: int) -> Interval:
+    def change(i: int) -> Estimate:
         own = labels == i
-        return Interval.of(compare(after[:, own], before[:, own], groups=_only(groups, own), seed=SEED))
+        return compare(after[:, own], before[:, own], groups=_only(groups, own), seed=SEED).plain
 
     return tuple((classes[i], change(i)) for i in lost)

@@ -19,6 +19,7 @@ from camri.fitting.request import BEFORE, Journal, Request
 from camri.fitting.result import LEAST_SEEDS, MODEL, PAGE, Effort, Fitted, Handed
 from camri.fitting.trainer import count_trials, describe_training, outcome_with_weights
 from camri.metrics import condense
+from camri.stats import FEWEST_GROUPS, FEWEST_ROWS
 from camri.study import run_folder
 from camri.study.run_folder import facts_of
 from camri.study.spec import Study
@@ -27,8 +28,6 @@ from camri.text import quoted
 
 WEIGHTS = "weights"  # folder of the finals' weights, until the fit has finished
 PAGE_NEEDS = ("altair", "vl_convert", "jinja2")
-FEWEST_ROWS = 20  # of an important class, to trust figures of it
-FEWEST_GROUPS = 10
 
 
 def hand_over(

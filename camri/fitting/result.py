@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from camri.engine import Training
 from camri.methods import Setting
-from camri.stats import Difference, wilson
+from camri.stats import Estimate
 
 if TYPE_CHECKING:
     from camri.export import Model
@@ -15,24 +15,6 @@ if TYPE_CHECKING:
 MODEL, PAGE = "model", "report.html"  # in the folder of a fit
 LEVEL = 0.05  # of significance
 LEAST_SEEDS = 3  # for an interval over seeds: two say next to nothing about how models differ
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its 95 % confidence interval."""
-
-    estimate: float
-    low: float
-    high: float
-
-    @staticmethod
-    def of(difference: Difference) -> "Interval":
-        return Interval(difference.estimate, difference.low, difference.high)
-
-    @staticmethod
-    def of_share(hits: int, num: int, effect: float = 1.0) -> "Interval":
-        """A share of images with its Wilson interval; `effect` is the design effect of grouped images."""
-        return Interval(hits / num, *wilson(hits / effect, num / effect))
 
 
 @dataclass(frozen=True)
@@ -56,9 +38,9 @@ class Figures:
 class Gains:
     """Differences between two steps."""
 
-    recall: Interval
-    accuracy: Interval
-    false_alarms: Interval
+    recall: Estimate
+    accuracy: Estimate
+    false_alarms: Estimate
 
 
 @dataclass(frozen=True)
@@ -87,8 +69,8 @@ class Evidence:
     """
 
     steps: tuple[Step, ...]
-    lost: tuple[tuple[str, Interval], ...]
-    over_shifted: Interval | None
+    lost: tuple[tuple[str, Estimate], ...]
+    over_shifted: Estimate | None
     p: float
     gain_is_shown: bool
     is_unanimous: bool
@@ -138,25 +120,25 @@ class Handed:
     effects: tuple[float, ...] = ()
 
     @property
-    def recalls(self) -> tuple[Interval, ...]:
+    def recalls(self) -> tuple[Estimate, ...]:
         effects = self._effects(0, len(self.num))
-        return tuple(Interval.of_share(*counts) for counts in zip(self.hits, self.num, effects, strict=True))
+        return tuple(Estimate.of_share(*counts) for counts in zip(self.hits, self.num, effects, strict=True))
 
     @property
-    def accuracy(self) -> Interval:
-        return Interval.of_share(self.num_right, self.num_images, *self._effects(len(self.num), 1))
+    def accuracy(self) -> Estimate:
+        return Estimate.of_share(self.num_right, self.num_images, *self._effects(len(self.num), 1))
 
     @property
-    def false_alarms(self) -> Interval:
+    def false_alarms(self) -> Estimate:
         """Their share of all images."""
-        return Interval.of_share(self.num_false_alarms, self.num_images, *self._effects(len(self.num) + 1, 1))
+        return Estimate.of_share(self.num_false_alarms, self.num_images, *self._effects(len(self.num) + 1, 1))
 
     @property
-    def precisions(self) -> tuple[Interval | None, ...]:
+    def precisions(self) -> tuple[Estimate | None, ...]:
         """One for each important class; None where it is never predicted."""
         effects = self._effects(len(self.num) + 2, len(self.num))
         counts = zip(self.hits, self.called, effects, strict=True)
-        return tuple(Interval.of_share(*one) if one[1] else None for one in counts)
+        return tuple(Estimate.of_share(*one) if one[1] else None for one in counts)
 
     def _effects(self, start: int, num: int) -> Sequence[float]:
         return self.effects[start : start + num] or (1.0,) * num

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from camri.methods import BASELINE
-from camri.report.table import BLANK, Cell, Record, Table, p_value, points, span, tabulate
+from camri.report.table import BLANK, Cell, Record, Table, p_value, span, tabulate
 from camri.report.tables import Columns, relative_alarms
 from camri.selection import OPTIMISTIC
 from camri.stats import Difference
@@ -19,7 +19,7 @@ from camri.study.verdict import (
     picked,
     seeds,
 )
-from camri.text import quoted
+from camri.text import points, quoted
 
 NOTE = "answer"  # the store's note with a fit's own answer
 
@@ -51,12 +51,12 @@ class Finding:
     def is_gain(self) -> bool:
         """Whether recall is significantly higher than that of cross-entropy with a shift."""
         best = self.best
-        return not best.keeps_baseline and is_significant(self.p, best.num_seeds) and best.gain.estimate > 0
+        return not best.keeps_baseline and is_significant(self.p, best.num_seeds) and best.gain.value > 0
 
     def show(self, found: Difference) -> str:
         """A difference in percentage points, with its interval from three seeds on."""
         ends = (found.low, found.high) if self.best.num_seeds >= LEAST_SEEDS else (None, None)
-        return span(found.estimate, *ends)
+        return span(found.value, *ends)
 
 
 def find(verdicts: Sequence[ColumnVerdict], gaps: Sequence[Record] = ()) -> list[Finding]:
@@ -127,7 +127,7 @@ def _sentence(one: Finding, has_seeds: bool) -> str:
     before, after = (best.judgement.arms[name] for name in ("baseline shifted", "chosen"))
     hits = " → ".join(f"{arm.hits.sum()}/{arm.num.sum()}" for arm in (before, after))
     ends = f"95 % CI {points(gain.low)} to {points(gain.high)}; " if has_seeds else ""
-    by = f"{points(gain.estimate)} points over cross-entropy with a shift ({ends}hits {hits}, {seeds(best.num_seeds)})"
+    by = f"{points(gain.value)} points over cross-entropy with a shift ({ends}hits {hits}, {seeds(best.num_seeds)})"
     if one.is_gain:
         lower = " Accuracy is significantly lower than cross-entropy’s." if best.accuracy.high < 0 else ""
         return f"{one.picked} raises recall of {important}: {by}; {costs}.{lower}"

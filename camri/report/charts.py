@@ -245,9 +245,9 @@ def _change_records(reading: RunReader, one: ColumnVerdict, row: Judged) -> Reco
     arms = {"cross-entropy": "baseline", "cross-entropy + shift": "baseline shifted"}
     gains = {title: row.judgement.gains[arm].by_class for title, arm in arms.items()}
     first = gains["cross-entropy"]
-    others = sorted((index for index in first if index not in one.column.indices), key=lambda i: first[i].estimate)
+    others = sorted((index for index in first if index not in one.column.indices), key=lambda i: first[i].value)
     if len(reading.classes) > MOST_CLASSES:
-        kept = sorted(others, key=lambda i: -abs(first[i].estimate))[: MOST_CLASSES - len(one.column.indices)]
+        kept = sorted(others, key=lambda i: -abs(first[i].value))[: MOST_CLASSES - len(one.column.indices)]
         others = [index for index in others if index in kept]
     has_ends = row.num_seeds >= LEAST_SEEDS
     return [
@@ -257,9 +257,9 @@ def _change_records(reading: RunReader, one: ColumnVerdict, row: Judged) -> Reco
             "place": place,
             "important": index in one.column.indices,
             "against": title,
-            "gain": round(100 * found.estimate, 3),
-            "low": round(100 * (found.low if has_ends else found.estimate), 3),
-            "high": round(100 * (found.high if has_ends else found.estimate), 3),
+            "gain": round(100 * found.value, 3),
+            "low": round(100 * (found.low if has_ends else found.value), 3),
+            "high": round(100 * (found.high if has_ends else found.value), 3),
         }
         for title, by_class in gains.items()
         for place, index in enumerate([*one.column.indices, *others])

@@ -43,7 +43,7 @@ def about(one: ColumnVerdict) -> dict[str, Any]:
 
 def ends_of(name: str, found: Difference | None) -> dict[str, float | None]:
     """The fields of a difference; None where there is none."""
-    values = (None,) * 3 if found is None else (found.estimate, found.low, found.high)
+    values = (None,) * 3 if found is None else (found.value, found.low, found.high)
     return {f"{name}{end}": value for end, value in zip(ENDS, values, strict=True)}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from camri.errors import InputError, closest
 from camri.study.verdict import LEAST_SEEDS
-from camri.text import csv_text
+from camri.text import csv_text, points
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -28,20 +28,10 @@ def spread(record: Record, name: str) -> str:
     return mean if record["num_trials"] == 1 else f"{mean} ± {record[f'{name}_sd']:.3f}"
 
 
-def points(value: float, decimals: int = 1) -> str:
-    """A difference in percentage points, with its sign.
-
-    >>> points(0.0312), points(-0.004), points(0.0), points(-0.00004, decimals=2)
-    ('+3.1', '−0.4', '0.0', '0.00')
-    """
-    text = f"{100 * value:+.{decimals}f}"
-    return text[1:] if not text.strip("+-0.") else text.replace("-", "−")
-
-
-def percent(share: float) -> str:
+def two_decimals(share: float) -> str:
     """A small share, such as that of false alarms, in percent with two decimals.
 
-    >>> percent(0.0124), percent(0.0)
+    >>> two_decimals(0.0124), two_decimals(0.0)
     ('1.24', '0.00')
     """
     return f"{100 * share:.2f}"

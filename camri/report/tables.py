@@ -7,22 +7,11 @@ from typing import Any
 from camri.errors import InputError
 from camri.methods import in_order, title_of
 from camri.report.records import about
-from camri.report.table import (
-    BLANK,
-    Cell,
-    Record,
-    Table,
-    cells,
-    interval_of,
-    p_value,
-    percent,
-    points,
-    spread,
-    tabulate,
-)
+from camri.report.table import BLANK, Cell, Record, Table, cells, interval_of, p_value, spread, tabulate, two_decimals
 from camri.selection import OPTIMISTIC
 from camri.study.reader import RunReader
 from camri.study.verdict import ColumnVerdict, is_significant
+from camri.text import points
 
 ARMS = {"baseline": "cross-entropy", "baseline shifted": "cross-entropy + shift", "chosen": "chosen + shift"}
 ANGLES_OF = {"train": "training data", "test": "test data"}
@@ -163,7 +152,7 @@ def table_of_alarms(records: Sequence[Record]) -> Table | None:
 
     columns: Columns = {
         **METHOD,
-        "CE’s false alarms (%)": lambda one: percent(one["alarms_of_ce"]),
+        "CE’s false alarms (%)": lambda one: two_decimals(one["alarms_of_ce"]),
         "Δ vs CE": change,
         "relative": relative_alarms,
         "p (Holm)": lambda one: p_value(one["p_alarms_holm"], one["num_trials"]),

@@ -156,7 +156,7 @@ def test_two_seeds_are_shown_without_intervals_and_with_a_caution(clock, rows, t
     assert answer["kind"] == "none"
     assert not any("[" in cell for row in steps["rows"] for cell in row[1:])
     assert "recall_gain_low" not in steps["records"][-1]
-    assert steps["records"][-1]["recall_gain_estimate"] == found.evidence.gains.recall.estimate
+    assert steps["records"][-1]["recall_gain_estimate"] == found.evidence.gains.recall.value
     assert caution in (found.model_path / "README.md").read_text()
 
 

@@ -18,12 +18,13 @@ from camri.cli import fit_view
 from camri.data import DataSet, Split, hold_out, load
 from camri.decision import Prior, choose_shift
 from camri.fitting import Unfinished, answer, fit, outputs
-from camri.fitting.result import Gains, Handed, Interval, Step
+from camri.fitting.result import Gains, Handed, Step
 from camri.metrics import pool
 from camri.models import build
 from camri.report.answer import answer as answer_of
 from camri.report.page import render, write_page
 from camri.report.tables import steps_table
+from camri.stats import Estimate
 from camri.study.reader import RunReader
 from camri.study.store import open_run
 from tests.fitting.conftest import ASKED, IMPORTANT, facts, interrupt, weights_of
@@ -66,12 +67,12 @@ def test_the_model_handed_over_does_what_is_said_of_it(fitted, digits):
     assert (sum(right), len(right)) == (handed.num_right, handed.num_images)
     own = [one for one, label in zip(right, labels, strict=True) if label == IMPORTANT]
     assert ((sum(own),), (len(own),)) == (handed.hits, handed.num)
-    assert handed.accuracy.estimate == pytest.approx(np.mean(right))
+    assert handed.accuracy.value == pytest.approx(np.mean(right))
     assert handed.accuracy.low < np.mean(right) < handed.accuracy.high
     said = model.predict(test.inputs.numpy())
     alarms = sum(one == IMPORTANT != label for one, label in zip(said, labels, strict=True))
     assert (handed.called, handed.num_false_alarms) == ((said.count(IMPORTANT),), alarms)
-    assert handed.false_alarms.estimate == pytest.approx(alarms / len(labels))
+    assert handed.false_alarms.value == pytest.approx(alarms / len(labels))
     assert model.important == (IMPORTANT,)
     assert model.trained.shift == fitted.handed.shift
 
@@ -110,8 +111,8 @@ def test_steps_add_up_to_the_whole_gain(fitted):
     assert "shift" in names
     assert ("method" in names) == (fitted.handed.setting.method != "ce")
     for figure in ("recall", "accuracy", "false_alarms"):
-        single = [getattr(step.gains, figure).estimate for step in fitted.evidence.steps[1:-1]]
-        whole = getattr(fitted.evidence.gains, figure).estimate
+        single = [getattr(step.gains, figure).value for step in fitted.evidence.steps[1:-1]]
+        whole = getattr(fitted.evidence.gains, figure).value
         assert sum(single) == pytest.approx(whole)
         difference = getattr(fitted.evidence.after, figure) - getattr(fitted.evidence.before, figure)
         assert whole == pytest.approx(difference)
@@ -156,12 +157,12 @@ def test_the_answer_says_the_model_first_and_what_to_expect(fitted):
 
 def test_the_verdict_is_one_of_four(fitted):
     known = changed(
-        fitted, over_shifted=Interval(0.01, -0.01, 0.03), gain_is_shown=False, is_unanimous=False, num_seeds=5
+        fitted, over_shifted=Estimate(0.01, -0.01, 0.03), gain_is_shown=False, is_unanimous=False, num_seeds=5
     )
     assert "+1.0 points (95 % CI −1.0 to +3.0)" in answer.verdict(known)
     assert answer.verdict(known).startswith("Cannot tell")
     assert answer.verdict(changed(known, gain_is_shown=True)).startswith("Train with")
-    unsure = changed(known, over_shifted=Interval(0.02, 0.01, 0.03), p=0.07)
+    unsure = changed(known, over_shifted=Estimate(0.02, 0.01, 0.03), p=0.07)
     assert "p = 0.07" in answer.verdict(unsure)
     assert "Accuracy dropped" in answer.verdict(changed(unsure, p=0.01))
     assert "halves" in answer.verdict(known)
@@ -205,8 +206,8 @@ def test_the_card_describes_the_model_and_its_inputs(fitted):
 def test_the_answer_says_what_recall_costs_in_false_alarms(fitted):
     before = replace(fitted.evidence.before, false_alarms=0.0124, precisions=(0.95,))
     after = replace(fitted.evidence.after, false_alarms=0.0148, precisions=(0.931,))
-    none = Interval(0.0, 0.0, 0.0)
-    gains = Gains(none, none, Interval(0.0024, -0.001, 0.007))
+    none = Estimate(0.0, 0.0, 0.0)
+    gains = Gains(none, none, Estimate(0.0024, -0.001, 0.007))
     steps = (Step("before", "", before, None), Step("together", "", after, gains))
     cost = changed(fitted, steps=steps, num_seeds=5)
     said = "false alarms 1.24 % → 1.48 %, +0.24 points (95 % CI −0.10 to +0.70); precision of “9” 95.0 % → 93.1 %."
@@ -243,7 +244,7 @@ def test_terminal_page_and_card_show_the_same_table_of_steps(fitted, capsys):
         assert [cell.text for cell in cells] == row
         assert f"| {' | '.join(row)} |" in card
         assert any(line.split() == " ".join(row).split() for line in shown)
-    estimate = fitted.evidence.gains.false_alarms.estimate
+    estimate = fitted.evidence.gains.false_alarms.value
     assert table.records[-1]["false_alarms_gain_estimate"] == estimate
 
 
@@ -337,7 +338,7 @@ def test_nothing_is_chosen_by_test_labels(fitted, digits, tmp_path, without_file
     dealt = test.labels[torch.randperm(len(test), generator=torch.Generator().manual_seed(1))]
     splits = {**digits.splits, "test": Split(test.inputs, dealt)}
     blind = fit(replace(digits, splits=splits), IMPORTANT, tmp_path / "out", **ASKED)
-    assert blind.handed.accuracy.estimate < 0.3
+    assert blind.handed.accuracy.value < 0.3
     assert (blind.handed.setting, blind.handed.shift, blind.handed.seed) == (
         fitted.handed.setting,
         fitted.handed.shift,
@@ -447,7 +448,7 @@ def test_the_page_answers_what_the_fit_told(fitted):
     ],
 )
 def test_recall_that_accuracy_surely_paid_for_is_no_gain(fitted, recall_low, accuracy_high, allowed, kind, dropped):
-    gains = Gains(Interval(0.05, recall_low, 0.1), Interval(-0.02, -0.04, accuracy_high), Interval(0, 0, 0))
+    gains = Gains(Estimate(0.05, recall_low, 0.1), Estimate(-0.02, -0.04, accuracy_high), Estimate(0, 0, 0))
     steps = (*fitted.evidence.steps[:-1], replace(fitted.evidence.steps[-1], gains=gains))
     made = replace(changed(fitted, steps=steps, num_seeds=5), max_accuracy_drop=allowed)
     assert answer.note(made)["kind"] == kind

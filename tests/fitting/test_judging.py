@@ -19,11 +19,10 @@ from camri.fitting.claims import (
     measure,
     pick_model,
 )
-from camri.fitting.result import Interval
 from camri.methods import setting
 from camri.metrics import condense
 from camri.selection import ArmScores, Floor, Rule, Validation
-from camri.stats import compare, design_effect, wilson
+from camri.stats import Estimate, compare, design_effect, wilson
 from camri.study.store import open_run
 from camri.study.verdict import SEED
 from camri.text import noun_of
@@ -70,10 +69,10 @@ def test_false_alarms_are_of_no_important_class_and_precision_counts_every_wrong
 def test_changes_are_of_mean_recall_accuracy_and_false_alarms_after_less_before():
     after, before = arm(4, 3, 2, 5, 0, 1, wrong=2), arm(4, 4, 0, 5, 2, 1)
     gains = compare_arms(after, before, LABELS, None, (1, 2))
-    assert gains.recall.estimate == pytest.approx((-1 / 6 + 1) / 2)
-    assert gains.accuracy.estimate == pytest.approx(-1 / 27)
-    assert gains.false_alarms.estimate == pytest.approx((9 + 10) / 54)  # before, wrong ones are taken for class 0
-    assert gains.false_alarms.low < gains.false_alarms.estimate < gains.false_alarms.high
+    assert gains.recall.value == pytest.approx((-1 / 6 + 1) / 2)
+    assert gains.accuracy.value == pytest.approx(-1 / 27)
+    assert gains.false_alarms.value == pytest.approx((9 + 10) / 54)  # before, wrong ones are taken for class 0
+    assert gains.false_alarms.low < gains.false_alarms.value < gains.false_alarms.high
     assert gains == compare_arms(after, before, LABELS, None, (1, 2)), "the same data give the same interval"
 
 
@@ -93,7 +92,7 @@ def test_intervals_are_of_groups_where_rows_come_in_groups():
         lost = dict(find_lost(after, before, LABELS, groups, (1, 2), NAMES))
         return [*vars(compare_arms(*arms, LABELS, groups, (1, 2))).values(), lost["f"]]
 
-    assert found(groups) == [Interval.of(one) for one in expected]
+    assert found(groups) == [one.plain for one in expected]
     assert all(one != other for one, other in zip(found(groups), found(None), strict=True))
 
 
@@ -101,12 +100,12 @@ def test_who_lost_are_at_most_three_others_that_lost_the_greatest_loss_first():
     before, after = right(4, 6, 2, 5, 5, 5), right(3, 0, 0, 5, 3, 1)
     lost = find_lost(after, before, LABELS, None, (1, 2), NAMES)
     assert [name for name, _ in lost] == ["f", "e", "a"]  # d lost nothing, b and c are the important ones
-    assert [loss.estimate for _, loss in lost] == pytest.approx([-0.8, -0.4, -0.25])
+    assert [loss.value for _, loss in lost] == pytest.approx([-0.8, -0.4, -0.25])
     assert find_lost(before, after, LABELS, None, (1, 2), NAMES) == ()
     most = find_lost(right(3, 6, 2, 3, 2, 1), before, LABELS, None, (1, 2), NAMES)
     assert [name for name, _ in most] == ["f", "e", "d"]
     assert len(most) == MOST_LOST == 3
-    assert most[-1][1].estimate == pytest.approx(-0.4)
+    assert most[-1][1].value == pytest.approx(-0.4)
 
 
 def test_a_model_s_figures_are_counts_of_its_test_images_after_the_shift():
@@ -116,12 +115,12 @@ def test_a_model_s_figures_are_counts_of_its_test_images_after_the_shift():
     assert (found.setting, found.seed, found.shift) == (setting("ce"), 7, (1.5,))
     assert (found.hits, found.num) == ((2,), (3,))
     assert (found.num_right, found.num_images) == (3, 6)  # two of the three others are captured
-    assert (found.accuracy, *found.recalls) == (Interval(0.5, *wilson(3, 6)), Interval(2 / 3, *wilson(2, 3)))
+    assert (found.accuracy, *found.recalls) == (Estimate(0.5, *wilson(3, 6)), Estimate(2 / 3, *wilson(2, 3)))
     assert measure(setting("ce"), 7, (0.0,), test).num_right == 4
     assert (found.called, found.num_false_alarms) == ((4,), 2)
     assert (found.precisions, found.false_alarms) == (
-        (Interval(0.5, *wilson(2, 4)),),
-        Interval(2 / 6, *wilson(2, 6)),
+        (Estimate(0.5, *wilson(2, 4)),),
+        Estimate(2 / 6, *wilson(2, 6)),
     )
     grouped = measure(setting("ce"), 7, (1.5,), test, np.array([0, 0, 1, 2, 2, 3]))
     assert grouped.effects == (
@@ -144,7 +143,7 @@ def test_a_model_that_never_predicts_a_class_has_no_precision_of_it():
     test = condense(logits, [1, 1, 2, 0, 3, 3, 3], important=(1, 2))
     both = measure(setting("ce"), 7, (0.0, 0.0), test)
     assert (both.called, both.num_false_alarms) == ((2, 2), 1)
-    assert both.precisions == (Interval(0.5, *wilson(1, 2)),) * 2
+    assert both.precisions == (Estimate(0.5, *wilson(1, 2)),) * 2
     for groups in (None, np.array([0, 0, 1, 2, 2, 3, 3])):
         found = measure(setting("ce"), 7, (-5.0, 0.0), test, groups)
         assert (found.called, found.num_false_alarms) == ((0, 2), 0)
@@ -200,7 +199,7 @@ def test_every_step_is_compared_with_the_one_before_and_all_together_with_the_fi
     for before, step in (*itertools.pairwise(steps[:4]), (steps[0], steps[-1])):
         for name in ("recall", "accuracy", "false_alarms"):
             change = getattr(step.figures, name) - getattr(before.figures, name)
-            assert getattr(step.gains, name).estimate == pytest.approx(change), (step.name, name)
+            assert getattr(step.gains, name).value == pytest.approx(change), (step.name, name)
     assert steps[-1].figures == steps[-2].figures
     with open_run(plain) as run:
         of_plain = np.mean([shares(run, row, (0.0,)) for row in run.rows(method="ce") if row.seed < 4], axis=0)
@@ -214,8 +213,8 @@ def test_every_step_is_compared_with_the_one_before_and_all_together_with_the_fi
     # Losses are over all steps together: four classes of equal size share what accuracy lost or won.
     lost = claim.evidence.lost
     assert {name for name, _ in lost} == set(CLASSES) - {"column"}
-    changes = steps[-1].gains.recall.estimate + sum(loss.estimate for _, loss in lost)
-    assert changes / 4 == pytest.approx(steps[-1].gains.accuracy.estimate)
+    changes = steps[-1].gains.recall.value + sum(loss.value for _, loss in lost)
+    assert changes / 4 == pytest.approx(steps[-1].gains.accuracy.value)
     assert (claim.evidence.num_seeds, len(claim.shift), claim.evidence.is_unanimous) == (4, 1, True)
     assert claim.seed in range(4)
 

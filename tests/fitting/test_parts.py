@@ -261,7 +261,7 @@ def test_a_gain_whose_interval_holds_zero_is_not_shown(tmp_path):
         make_run(tmp_path / "run", important=("column",), seeds=4, sharpness={"camri": 0.1}), None, "plain", 5
     )
     assert claim.setting.method == "camri"
-    assert claim.evidence.over_shifted.low < 0 < claim.evidence.over_shifted.estimate
+    assert claim.evidence.over_shifted.low < 0 < claim.evidence.over_shifted.value
     assert not claim.evidence.gain_is_shown
 
 
@@ -285,8 +285,8 @@ def test_plain_cross_entropy_stands_before_the_chosen_training(claims, tmp_path)
     claim = claim_of(folder, plain, "label smoothing 0.1", 5)
     before, training = claim.evidence.steps[:2]
     assert training.title.endswith("label smoothing 0.1")
-    assert training.gains.recall.estimate == pytest.approx(training.figures.recall - before.figures.recall)
-    assert training.gains.recall.estimate > 0
+    assert training.gains.recall.value == pytest.approx(training.figures.recall - before.figures.recall)
+    assert training.gains.recall.value > 0
     few = make_run(tmp_path / "few", important=("column",), methods={"ce": {}}, seeds=3)
     with pytest.raises(InputError, match="no trial of seed 3"):
         claim_of(folder, few, "label smoothing 0.1", 5)
@@ -296,7 +296,7 @@ def test_who_lost_are_the_classes_that_lost_most(claims):
     _, claim = claims("paid", sharpness={"camri": 1.2}, bias={"camri": 2.0})
     names = [name for name, _ in claim.evidence.lost]
     assert "column" not in names
-    losses = [found.estimate for _, found in claim.evidence.lost]
+    losses = [found.value for _, found in claim.evidence.lost]
     assert losses == sorted(losses)
     assert all(loss < 0 for loss in losses)
 

@@ -142,14 +142,14 @@ def test_changes_of_recall_show_every_class_the_important_first(opened, gain, mo
     found = verdicts[0].best.judgement.gains["baseline shifted"].by_class
     for record in against:
         difference = found[reading.classes.index(record["class"])]
-        assert record["gain"] == pytest.approx(100 * difference.estimate, abs=1e-3)
+        assert record["gain"] == pytest.approx(100 * difference.value, abs=1e-3)
         assert record["low"] <= record["gain"] <= record["high"]
     gains = verdicts[0].best.judgement.gains["baseline"].by_class
-    others = sorted(set(gains) - {1}, key=lambda index: gains[index].estimate)
+    others = sorted(set(gains) - {1}, key=lambda index: gains[index].value)
     assert others != sorted(others)
     assert [record["class"] for record in against] == [reading.classes[index] for index in (1, *others)]
     monkeypatch.setattr(charts, "MOST_CLASSES", 3)
-    least = min(others, key=lambda index: abs(gains[index].estimate))
+    least = min(others, key=lambda index: abs(gains[index].value))
     shown = [r["class"] for r in charts.draw_changes(reading, verdicts[:1]).records if r["against"] == "cross-entropy"]
     assert shown == [reading.classes[index] for index in (1, *others) if index != least]
 

@@ -28,7 +28,7 @@ def test_a_sharper_method_has_the_higher_curve(opened, gain):
     column, setting, baseline = verdicts[0].column, verdicts[0].own["camri"], verdicts[0].baseline
     arm, other = ([reading.scores(row, "test", column) for row in one.rows] for one in (setting, baseline))
     wanted = compare_curves(arm, other, seed=SEED)
-    assert camri["mean"] == wanted.mean.estimate
+    assert camri["mean"] == wanted.mean.value
     every = gap_records(reading, verdicts)
     assert camri["p_holm"] == pytest.approx(min(1.0, len(every) * wanted.mean.p))  # the least of them all
     assert camri["p_holm"] == min(one["p_holm"] for one in every)
@@ -66,7 +66,7 @@ def test_several_important_classes_count_alike(opened, tmp_path):
 
     wanted = compare(right(one.own["camri"]), right(one.baseline), parts=labels[own], seed=SEED)
     found = next(record for record in gap_records(reading, [one]) if record["method"] == "camri")
-    assert (found["recall_change"], found["recall_change_low"]) == (wanted.estimate, wanted.low)
+    assert (found["recall_change"], found["recall_change_low"]) == (wanted.value, wanted.low)
     control = one.best.control
     shifted = one.best.judgement.arms["baseline shifted"].correct[:, own]
     its = one.best.judgement.arms[control.key].correct[:, own]
@@ -123,9 +123,9 @@ def test_a_margin_is_also_held_against_the_head_without_it(opened, tmp_path):
     )
     grid = np.linspace(records["camri"]["recall_from"], records["camri"]["recall_to"], 9)
     wanted = compare_curves(arm, other, seed=SEED, recall=grid).mean
-    assert records["camri"]["over_l2softmax"] == pytest.approx(wanted.estimate)
+    assert records["camri"]["over_l2softmax"] == pytest.approx(wanted.value)
     assert records["camri"]["over_l2softmax_low"] == pytest.approx(wanted.low)
-    assert 0.005 < wanted.estimate < records["camri"]["mean"] - 0.005
+    assert 0.005 < wanted.value < records["camri"]["mean"] - 0.005
     assert records["wce"]["over_l2softmax"] is None  # it has no scale
     assert records["l2softmax"]["over_l2softmax"] is None  # it is that
 
@@ -208,14 +208,14 @@ def test_a_sharper_method_has_fewer_false_alarms_at_equal_recall(opened, gain):
         for setting in (one.own["camri"], one.baseline)
     )
     wanted = compare_curves(arm, other, seed=SEED, figure="alarms")
-    assert (camri["alarms"], camri["alarms_low"]) == (wanted.mean.estimate, wanted.mean.low)
+    assert (camri["alarms"], camri["alarms_low"]) == (wanted.mean.value, wanted.mean.low)
     assert camri["alarms_high"] < 0
     assert camri["alarms_of_ce"] == wanted.baseline.mean()
     assert camri["p_alarms_holm"] == pytest.approx(min(1.0, len(every) * wanted.mean.p))  # the least of them all
     plain = next(setting for setting in one.settings if setting.method == "l2softmax")
     its = [reading.scores(row, "test", one.column) for row in plain.rows]
     control = compare_curves(arm, its, seed=SEED, recall=wanted.recall, figure="alarms")
-    assert camri["alarms_over_l2softmax"] == control.mean.estimate
+    assert camri["alarms_over_l2softmax"] == control.mean.value
 
 
 def test_the_table_of_alarms_shows_rates_and_what_part_is_saved():
