@@ -300,9 +300,9 @@ def test_every_kind_is_documented():
 def test_the_whole_way_from_a_screening_to_the_docs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "screen.toml").write_text(
-        'important = "worst"\nseeds = [100]\ndata = "digits"\n[split]\nval_fraction = 0.3\n'
+        'columns = "worst"\nseeds = [100]\ndata = "digits"\n[split]\nval_fraction = 0.3\n'
         '[training]\nmodel = "small"\nepochs = 2\n[training.model_options]\nwidth = 4\n'
-        "[methods]\nce = {}\nwce = { w = [4, 8] }\ncamri = { m = [4, 8], s = [8, 16] }\n"
+        "[methods]\nce = {}\nwce = { w = [4, 8] }\ncamri = { m = [0.2, 0.4], s = [8, 16] }\n"
     )
 
     def camri(line):
