@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.luck import gains_by_luck, late_pairs
 from camri.cli import app
 from camri.errors import InputError
 from camri.report.charts import draw_epochs
@@ -149,30 +148,10 @@ def test_the_page_the_results_and_the_docs_have_it(run, tmp_path, records):
     assert "![How training went](img/training-made.png)" in make_block("training made", site, "img")
 
 
-def test_luck_is_drawn_from_cross_entropys_late_epochs(run):
-    pairs = late_pairs(run, 0)
-    hits = np.concatenate([made_hits("ce", seed)[8:] for seed in range(3)])
-    assert pairs == pytest.approx(np.stack([hits[:, 1] / 100, hits.sum(axis=1) / 400], axis=1))
 
 
-def test_luck_shows_what_the_best_of_many_equal_settings_has_over_cross_entropy():
-    fair = np.array([[0.4, 0.9], [0.6, 0.9]])  # all are equally accurate, so all are kept
-    gains = gains_by_luck(fair, settings=63, trials=1, draws=400, seed=0)
-    assert set(gains.round(6)) == {0.0, 20.0}, "one of 63 draws the better end; cross-entropy does in half of the cases"
-    assert np.mean(gains) == pytest.approx(10, abs=1.5)
-    assert np.mean(gains_by_luck(fair, settings=1, trials=1, draws=4000, seed=0)) == pytest.approx(0, abs=0.7)
-    # recall is bought with accuracy: what is kept beside an accurate cross-entropy has the low recall, too
-    traded = np.array([[0.4, 0.95], [0.6, 0.85]])
-    gains = gains_by_luck(traded, settings=1, trials=1, draws=400, seed=0)
-    assert np.isnan(gains).mean() == pytest.approx(0.25, abs=0.07)
-    assert set(gains[~np.isnan(gains)].round(6)) == {-20.0, 0.0}
 
 
-def test_the_docs_have_the_luck_of_the_papers_schedule():
-    root = Path(__file__).parents[2]
-    gains = gains_by_luck(late_pairs(root / "results/unfinished/cifar10-full", 0), 63, trials=10, draws=4000, seed=0)
-    text = (root / "docs/reproduce.md").read_text(encoding="utf-8")
-    assert f"would show up to +{np.nanmean(gains):.1f} points" in " ".join(text.split())
 
 
 def test_a_run_without_epochs_or_validation_images_says_so(tmp_path):
