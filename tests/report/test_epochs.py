@@ -1,6 +1,5 @@
 """Training epoch by epoch: what the records count, the table tells and the figure draws."""
 
-from pathlib import Path
 
 import numpy as np
 import pytest
