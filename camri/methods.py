@@ -30,6 +30,7 @@ class Knob:
     """One number of a method: its grid, whether each important class has its own value, and what it does.
 
     `neutral` is the value at which the knob does nothing, if there is one. `is_angle`: the value is in radians.
+    `search`: values that `camri fit` may propose, ascending; a knob without any stays neutral there.
     """
 
     grid: tuple[float, ...]
@@ -37,6 +38,7 @@ class Knob:
     per_class: bool = False
     about: str = ""
     is_angle: bool = False
+    search: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Method:
     `make(num_classes, class_counts, knobs, **common)` returns the loss; a per-class knob arrives as {class: value}.
     `base` is the method this one becomes when every knob that has a neutral value is at it (None: it stays itself, but
     no longer depends on the important classes). `control` is the method it is compared with at the same scale: what
-    its head does without a margin. `colors` are those of print, the light and the dark page.
+    its head does without a margin. `first`: settings of its searched knobs that `camri fit` tries first; a fit searches
+    methods that have some. `colors` are those of print, the light and the dark page.
     """
 
     title: str
@@ -56,6 +59,7 @@ class Method:
     head: str = "linear"
     control: str | None = None
     takes_beyond_pi: bool = False
+    first: tuple[Mapping[str, float], ...] = ()
     colors: tuple[str, str, str] = UNKNOWN_COLORS
     dash: tuple[int, ...] = UNKNOWN_DASH
 
@@ -109,11 +113,15 @@ def _make_logit_adjusted(
 _COSTS = _steps(1.0, 4.0, 0.2)
 _ANGLES = tuple(i * MARGIN_UNIT for i in range(9))
 _COSINE_MARGINS = _steps(0.05, 0.4, 0.05)
-_SCALE = Knob(tuple(2.0**i for i in range(7)), about="factor of the cosines")
+_SCALE = Knob(
+    tuple(2.0**i for i in range(7)),
+    about="factor of the cosines",
+    search=(4.0, 8.0, 16.0, 32.0),  # few, so that finalists share their control
+)
 
 
-def _weight(*grid: float) -> Knob:
-    return Knob(grid, neutral=1.0, per_class=True, about="weight of the important class")
+def _weight(*grid: float, search: tuple[float, ...] = ()) -> Knob:
+    return Knob(grid, neutral=1.0, per_class=True, about="weight of the important class", search=search)
 
 
 # In the order of the paper's Table I, the rivals it does not have, then the baseline. Methods that share a dash differ
@@ -123,9 +131,17 @@ METHODS: dict[str, Method] = {
         title="CAMRI",
         make=_loss("CamriLoss", lambda k: (k["m"], k["s"])),
         knobs={
-            "m": Knob(_ANGLES, 0.0, per_class=True, about="angular margin of the important class", is_angle=True),
+            "m": Knob(
+                _ANGLES,
+                neutral=0.0,
+                per_class=True,
+                about="angular margin of the important class",
+                is_angle=True,
+                search=tuple(i * MARGIN_UNIT for i in range(1, 13)),
+            ),
             "s": _SCALE,
         },
+        first=({"m": 8 * MARGIN_UNIT, "s": 8.0}, {"m": 4 * MARGIN_UNIT, "s": 16.0}),
         base="l2softmax",
         head="cosine",
         control="l2softmax",
@@ -171,7 +187,8 @@ METHODS: dict[str, Method] = {
     "wce": Method(
         title="WCE",
         make=_loss("WeightedCrossEntropyLoss", lambda k: (k["w"],)),
-        knobs={"w": _weight(*_steps(4, 40, 4))},
+        knobs={"w": _weight(*_steps(4, 40, 4), search=(2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0))},
+        first=({"w": 4.0},),
         base="ce",
         colors=("#0072B2", "#0072b2", "#4ba7e0"),
         dash=(1, 0),
@@ -180,6 +197,7 @@ METHODS: dict[str, Method] = {
         title="L2-softmax",
         make=_loss("L2SoftmaxLoss", lambda k: (k["s"],)),
         knobs={"s": _SCALE},
+        first=({"s": 8.0},),
         base=None,
         head="cosine",
         takes_beyond_pi=True,
@@ -190,9 +208,16 @@ METHODS: dict[str, Method] = {
         title="CosFace on the important class",
         make=_loss("CosFaceLoss", lambda k: (k["m"], k["s"])),
         knobs={
-            "m": Knob(_COSINE_MARGINS, 0.0, per_class=True, about="cosine margin of the important class"),
+            "m": Knob(
+                _COSINE_MARGINS,
+                neutral=0.0,
+                per_class=True,
+                about="cosine margin of the important class",
+                search=_COSINE_MARGINS,
+            ),
             "s": _SCALE,
         },
+        first=({"m": 0.2, "s": 8.0},),
         base="l2softmax",
         head="cosine",
         control="l2softmax",
@@ -216,8 +241,15 @@ METHODS: dict[str, Method] = {
         title="two-sided margin",
         make=_loss("TwoSidedMarginLoss", lambda k: (k["m"],)),
         knobs={
-            "m": Knob((0.25, 0.5, 1.0, 2.0), 0.0, per_class=True, about="logit margin on both sides of the boundary")
+            "m": Knob(
+                (0.25, 0.5, 1.0, 2.0),
+                neutral=0.0,
+                per_class=True,
+                about="logit margin on both sides",
+                search=(0.25, 0.5, 1.0, 1.5, 2.0),
+            )
         },
+        first=({"m": 1.0},),
         base="ce",
         colors=("#7A1F6B", "#7a1f6b", "#d98acb"),
         dash=(6, 2, 1, 2),
@@ -259,9 +291,16 @@ METHODS: dict[str, Method] = {
         title="logit adjustment",
         make=_make_logit_adjusted,
         knobs={
-            "d": Knob((0.5, 1.0, 1.5, 2.0, 3.0), 0.0, per_class=True, about="lowers the important logit in training"),
+            "d": Knob(
+                (0.5, 1.0, 1.5, 2.0, 3.0),
+                neutral=0.0,
+                per_class=True,
+                about="lowers the important logit in training",
+                search=_steps(0.5, 3.0, 0.5),
+            ),
             "tau": Knob((0.0, 1.0), neutral=0.0, about="share of the class frequencies taken out"),
         },
+        first=({"d": 1.0},),
         base="ce",
         colors=("#B33A5B", "#b33a5b", "#ef7f9d"),
         dash=(2, 2),
@@ -271,10 +310,21 @@ METHODS: dict[str, Method] = {
         make=_loss("VectorScalingLoss", lambda k: (k["delta"], k["d"])),
         knobs={
             "delta": Knob(
-                (0.6, 0.7, 0.8, 0.9, 1.0), 1.0, per_class=True, about="scales the important logit in training"
+                (0.6, 0.7, 0.8, 0.9, 1.0),
+                neutral=1.0,
+                per_class=True,
+                about="scales the important logit in training",
+                search=(0.6, 0.7, 0.8, 0.9),
             ),
-            "d": Knob((0.0, 1.0, 2.0), 0.0, per_class=True, about="lowers the important logit in training"),
+            "d": Knob(
+                (0.0, 1.0, 2.0),
+                neutral=0.0,
+                per_class=True,
+                about="lowers the important logit in training",
+                search=_steps(0.0, 2.0, 0.5),
+            ),
         },
+        first=({"delta": 0.8, "d": 0.0},),
         base="ce",
         colors=("#3E8C9E", "#3e8c9e", "#7fcadb"),
         dash=(14, 4),

@@ -1,6 +1,7 @@
 """The search: candidates proposed by Optuna, raced on validation data; every round adds a seed and halves them."""
 
 import contextlib
+import itertools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from camri.decision import trace
 from camri.engine.replica import PACK_SIZE
 from camri.fitting.budget import LEAST_CANDIDATES, Budget, Race
 from camri.fitting.trainer import Point, TrainingRun, setting_of
-from camri.methods import MARGIN_UNIT, setting
+from camri.methods import METHODS, setting
 from camri.metrics import pool
 from camri.selection import Rule, Validation, worth
 from camri.study.spec import Resolved
@@ -19,43 +20,45 @@ from camri.study.spec import Resolved
 if TYPE_CHECKING:
     import optuna
 
-SCALES = (4.0, 8.0, 16.0, 32.0)  # few, so that finalists share their L2-softmax control
-# Tried first, in this order: what has done well elsewhere, one of each method before a second of any.
-FIRST: tuple[dict[str, Any], ...] = (
-    {"method": "camri", "s": 8.0, "camri.m": 8},
-    {"method": "l2softmax", "s": 8.0},
-    {"method": "logit_adjusted", "logit_adjusted.d": 1.0},
-    {"method": "wce", "wce.w": 4},
-    {"method": "cosface", "s": 8.0, "cosface.m": 0.2},
-    {"method": "vector_scaling", "vector_scaling.delta": 0.8, "vector_scaling.d": 0.0},
-    {"method": "camri", "s": 16.0, "camri.m": 4},
-)
-METHODS = ("camri", "cosface", "wce", "logit_adjusted", "vector_scaling", "l2softmax")
 MOST_OF_A_METHOD = 2  # among the finalists: settings that hardly differ say the same thing twice
 TRIES = 20  # proposals for each place of a pack; if they bring nothing new, the search space is used up
 CE = setting("ce")
 
 
+def searched() -> list[str]:
+    """The methods that a fit searches, in the order of the table."""
+    return [name for name, entry in METHODS.items() if entry.first]
+
+
+def first_settings() -> list[dict[str, Any]]:
+    """What has done well elsewhere, tried first: one setting of each method before a second of any."""
+    rounds = itertools.zip_longest(*(METHODS[name].first for name in searched()))
+    return [
+        {
+            "method": name,
+            **{_label(name, knob): METHODS[name].knobs[knob].search.index(v) for knob, v in values.items()},
+        }
+        for settings in rounds
+        for name, values in zip(searched(), settings, strict=True)
+        if values is not None
+    ]
+
+
 def suggest(trial: "optuna.trial.Trial") -> Point:
     """The point of an Optuna trial; its values are round, so that finalists are easy to read and repeat."""
-    method = trial.suggest_categorical("method", METHODS)
-    if method == "wce":
-        return method, (float(trial.suggest_int("wce.w", 2, 32, log=True)),)
-    if method == "logit_adjusted":
-        return method, (_step(trial, "logit_adjusted.d", 0.5, 3.0, 0.5), 0.0)
-    if method == "vector_scaling":
-        delta = _step(trial, "vector_scaling.delta", 0.6, 0.9, 0.1)
-        return method, (delta, _step(trial, "vector_scaling.d", 0.0, 2.0, 0.5))
-    scale = trial.suggest_categorical("s", SCALES)
-    if method == "camri":
-        return method, (trial.suggest_int("camri.m", 1, 12) * MARGIN_UNIT, scale)
-    if method == "cosface":
-        return method, (_step(trial, "cosface.m", 0.05, 0.4, 0.05), scale)
-    return method, (scale,)
+    method = trial.suggest_categorical("method", searched())
+    values = []
+    for name, knob in METHODS[method].knobs.items():
+        if knob.search:
+            values.append(knob.search[trial.suggest_int(_label(method, name), 0, len(knob.search) - 1)])
+        else:
+            assert knob.neutral is not None, f"{method}: {name} needs values to search or a neutral one"
+            values.append(knob.neutral)
+    return method, tuple(values)
 
 
-def _step(trial: "optuna.trial.Trial", name: str, low: float, high: float, step: float) -> float:
-    return round(trial.suggest_float(name, low, high, step=step), 10)
+def _label(method: str, knob: str) -> str:
+    return knob if knob == "s" else f"{method}.{knob}"  # what is known of a scale holds for every method
 
 
 class Worth(NamedTuple):
@@ -132,10 +135,10 @@ class Search:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # constant_liar, constraints
                 sampler = optuna.samplers.TPESampler(
-                    seed=self.seed, n_startup_trials=2 * len(FIRST), constant_liar=True, **options
+                    seed=self.seed, n_startup_trials=2 * len(first_settings()), constant_liar=True, **options
                 )
             study = optuna.create_study(direction="maximize", sampler=sampler)
-            for values in FIRST:
+            for values in first_settings():
                 study.enqueue_trial(values)
             while (size := min(PACK_SIZE, self.race.num_candidates - len(found))) > 0:
                 if found and not self.budget.fits(size, self.until_s):

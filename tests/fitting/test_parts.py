@@ -17,7 +17,7 @@ from camri.fitting.budget import Budget, Race
 from camri.fitting.claims import claim_of, pick_model
 from camri.fitting.search import Search, weigh
 from camri.fitting.trainer import choose_training, describe_training, setting_of, trainings_for
-from camri.methods import MARGIN_UNIT
+from camri.methods import MARGIN_UNIT, METHODS
 from camri.metrics import condense, pool
 from camri.selection import Floor, Rule, Validation
 from tests.report.conftest import make_run
@@ -156,7 +156,7 @@ def test_a_search_finds_the_good_and_halves_the_rest():
     points = [point for pack in first for point in pack]
     assert [len(pack) for pack in first] == [8, 8, 8, 8, 8]
     assert len({setting_of(point, COLUMN).key for point in points}) == len(points) == num_tried == 40
-    assert {method for method, _ in points} == set(searching.METHODS)
+    assert {method for method, _ in points} == set(searching.searched())
     assert points[0] == ("camri", (8 * MARGIN_UNIT, 8.0))
     assert [(len(points), seeds) for points, seeds in run.calls[5:]] == [(20, [1]), (10, [2]), (5, [3])]
     (method, (margin, scale)) = finalists[0]
@@ -185,10 +185,9 @@ def test_a_search_repeats_and_resumes_with_the_same_proposals():
 
 
 def test_a_search_ends_where_there_is_nothing_new(monkeypatch):
-    monkeypatch.setattr(searching, "METHODS", ("l2softmax",))
-    monkeypatch.setattr(searching, "FIRST", ())
+    monkeypatch.setattr(searching, "searched", lambda: ["l2softmax"])
     (_, num_tried), _ = run_search(num=10)
-    assert num_tried == len(searching.SCALES)
+    assert num_tried == len(METHODS["l2softmax"].knobs["s"].search)
 
 
 def leads(*values):

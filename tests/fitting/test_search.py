@@ -44,8 +44,8 @@ def test_the_search_space_is_round_values_of_each_method():
     pytest.importorskip("optuna")
     with searching._quiet() as optuna:
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-        points = [searching.suggest(study.ask()) for _ in range(1500)]
-    found = {method: {values for name, values in points if name == method} for method in searching.METHODS}
+        points = [searching.suggest(study.ask()) for _ in range(4000)]
+    found = {method: {values for name, values in points if name == method} for method in searching.searched()}
     scales = (4.0, 8.0, 16.0, 32.0)
     assert found["l2softmax"] == {(scale,) for scale in scales}
     assert found["camri"] == {(m * np.pi / 64, scale) for m in range(1, 13) for scale in scales}
@@ -53,20 +53,20 @@ def test_the_search_space_is_round_values_of_each_method():
     assert found["logit_adjusted"] == {(d, 0.0) for d in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)}
     deltas = (0.6, 0.7, 0.8, 0.9)
     assert found["vector_scaling"] == {(delta, d) for delta in deltas for d in (0.0, 0.5, 1.0, 1.5, 2.0)}
-    weights = next(trial.distributions["wce.w"] for trial in study.trials if "wce.w" in trial.distributions)
-    assert weights == optuna.distributions.IntDistribution(2, 32, log=True)
-    assert found["wce"] <= {(float(weight),) for weight in range(2, 33)}
+    assert found["wce"] == {(weight,) for weight in (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0)}
+    assert found["two_sided_logits"] == {(m,) for m in (0.25, 0.5, 1.0, 1.5, 2.0)}
 
 
 def test_what_has_done_well_elsewhere_is_asked_first_and_one_of_each_method():
-    _, run = run_search(num=7)
+    _, run = run_search(num=8)
     points, seeds = run.calls[0]
     assert points == [
         ("camri", (8 * MARGIN_UNIT, 8.0)),
-        ("l2softmax", (8.0,)),
-        ("logit_adjusted", (1.0, 0.0)),
         ("wce", (4.0,)),
+        ("l2softmax", (8.0,)),
         ("cosface", (0.2, 8.0)),
+        ("two_sided_logits", (1.0,)),
+        ("logit_adjusted", (1.0, 0.0)),
         ("vector_scaling", (0.8, 0.0)),
         ("camri", (4 * MARGIN_UNIT, 16.0)),
     ]
@@ -75,9 +75,9 @@ def test_what_has_done_well_elsewhere_is_asked_first_and_one_of_each_method():
 
 def test_the_last_round_s_candidates_are_all_there_for_another_method(monkeypatch):
     """Three of CAMRI lead six; the third of them makes room though all of the others are in the worse half."""
-    margins = [{"method": "camri", "s": 8.0, "camri.m": m} for m in (12, 10, 9)]
-    others = [{"method": "l2softmax", "s": 8.0}, {"method": "wce", "wce.w": 4}, {"method": "l2softmax", "s": 4.0}]
-    monkeypatch.setattr(searching, "FIRST", (*margins, *others))
+    margins = [{"method": "camri", "s": 1, "camri.m": place} for place in (11, 9, 8)]
+    others = [{"method": "l2softmax", "s": 1}, {"method": "wce", "wce.w": 2}, {"method": "l2softmax", "s": 0}]
+    monkeypatch.setattr(searching, "first_settings", lambda: [*margins, *others])
     (finalists, _), _ = run_search(num=6)
     first, second, third = (method for method, _ in finalists)
     assert first == second == "camri" != third

@@ -1,6 +1,5 @@
 """Training epoch by epoch: what the records count, the table tells and the figure draws."""
 
-
 import numpy as np
 import pytest
 
@@ -145,12 +144,6 @@ def test_the_page_the_results_and_the_docs_have_it(run, tmp_path, records):
     site = Site([stored])
     assert "+6.0 \\[+3.5, +8.5\\]" in make_block("epochs made", site, "img")
     assert "![How training went](img/training-made.png)" in make_block("training made", site, "img")
-
-
-
-
-
-
 
 
 def test_a_run_without_epochs_or_validation_images_says_so(tmp_path):
