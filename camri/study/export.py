@@ -1,6 +1,5 @@
 """Outcomes for other programs: a tidy table as CSV or parquet, and listeners that log to MLflow or TensorBoard."""
 
-import csv
 import dataclasses
 import os
 import re
@@ -16,6 +15,7 @@ from camri.errors import InputError, blame, closest
 from camri.files import replacing
 from camri.metrics import recall
 from camri.study.store import Row, Run, open_run
+from camri.text import csv_text
 
 if TYPE_CHECKING:  # reports use `tidy` without torch
     from camri.data import DataSet
@@ -75,10 +75,7 @@ def _plain(value: float | list[float]) -> float | str | None:
 
 
 def _write_csv(path: Path, names: list[str], table: list[dict[str, Any]]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(table)
+    path.write_bytes(csv_text(names, table).encode())
 
 
 def _write_parquet(path: Path, names: list[str], table: list[dict[str, Any]]) -> None:
