@@ -130,7 +130,7 @@ WRONG = [
     ("study merge run", "--out taken", "--out: taken holds other files (letter.txt, …) and no run"),
     (FINALISTS, "--methods cee", "--methods: method 'cee' is not in the screening"),
     (FINALISTS, "--column nope", "--column nope is not a column of the run"),
-    (FINALISTS, "--seeds 0-1", "leave --seeds out"),
+    (FINALISTS, "--seeds 0-1", "--seeds 0, 1 chose the finalists"),
     (FINALISTS, "--schedule slow", "--schedule slow is unknown"),
     (FINALISTS, "--epochs 0", "'--epochs'"),
     (

@@ -90,7 +90,7 @@ def show(
 @app.command(
     epilog=examples(
         "camri study run digits --out runs/digits",
-        "camri study run paper.cifar10.cat --out runs/cat --num-seeds 5 --grid m=4pi/64,8pi/64 s=8",
+        "camri study run paper.cifar10.cat --out runs/cat --grid m=4pi/64 s=8",
         "camri study run mine.toml --out runs/mine --max-wall 25m",
         "camri study run paper.cifar10 --out runs/all --on ray://head:10001",
         "Stopped or killed? The same command resumes it.",

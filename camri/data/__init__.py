@@ -1,4 +1,4 @@
-"""Data sets of the paper and the user's own: `load` one, `hold_out` a part of it, feed it through `batches`.
+"""Data sets of the paper and the user's own: `load` one, `hold_out` a part of it, feed it in batches (`dataset`).
 
 Names are imported when they are first asked for, so importing this package does not import torch.
 """
