@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from camri.data import tables
 from camri.data.cache import md5
 from camri.data.folder import files_below, shown, subfolders
 from camri.data.listing import EncodedImages, Listing, Options, Part, Source, encode
 from camri.errors import InputError, closest
+from camri.imports import LazyModule
+
+pq: Any = LazyModule("pyarrow.parquet")
 
 
 def find_digits() -> Source:

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as arrow_csv
-import pyarrow.parquet as pq
 
 from camri.data.folder import is_clutter, shown, subfolders, visible
 from camri.data.listing import SPLIT_ALIASES, EncodedImages, Listing, Options, Part, Source, encode, is_float, to_splits
 from camri.errors import InputError, closest
+from camri.imports import LazyModule
 from camri.text import ROWS_SHOWN, listed, name_rows
+
+pa: Any = LazyModule("pyarrow")
+pc: Any = LazyModule("pyarrow.compute")
+arrow_csv: Any = LazyModule("pyarrow.csv")
+pq: Any = LazyModule("pyarrow.parquet")
 
 TEXT_SUFFIXES = (".csv", ".tsv")
 SUFFIXES = (*TEXT_SUFFIXES, ".parquet")

@@ -300,19 +300,19 @@ def test_cost_is_images_by_throughput(monkeypatch):
     monkeypatch.setattr(executor, "measure", lambda *_: 1000.0)
     study = cifar10("cat", num_seeds=2).with_(methods=["ce"])
     device = executor.torch.device("cpu")
-    found = executor.value(study, device, workers=4)
+    found = executor.estimate(study, device, workers=4)
     images = 18 * (45_000 // 64) * 64
     assert (found.images_per_s, found.device) == (4000.0, "4 CPU cores")
     assert found.trial_s == pytest.approx(images / 4000)
     assert found.total_s == pytest.approx(2 * images / 4000)
     assert found.source == "measured just now in one process, times 4"
-    assert executor.value(study, device, workers=1).source == "measured just now"
+    assert executor.estimate(study, device, workers=1).source == "measured just now"
 
 
 def test_stored_throughput_is_used_where_there_is_one(monkeypatch):
     monkeypatch.setattr(executor.torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(executor, "measure", lambda *_: pytest.fail("measured"))
-    found = executor.value(cifar10("cat"), executor.torch.device("cuda"), workers=1)
+    found = executor.estimate(cifar10("cat"), executor.torch.device("cuda"), workers=1)
     assert (found.images_per_s, found.source) == (80_998.0, "stored: measured before on this kind of GPU")
 
 
