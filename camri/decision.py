@@ -381,14 +381,23 @@ def _missed(lead: Array, i: int, weight: Array, shifts: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Shift:
+class _Rule:
+    values: Mapping[int, float]
+    name: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The rule as plain JSON; `rule_from_json` reads it."""
+        return {"rule": self.name, "values": {str(index): value for index, value in self.values.items()}}
+
+
+@dataclass(frozen=True)
+class Shift(_Rule):
     """Add a constant to the logits of important classes; the largest wins. `values`: {class index: constant}.
 
     >>> Shift({1: 1.5}).predict([[2.0, 1.0], [3.0, 1.0]]).tolist()
     [1, 0]
     """
 
-    values: Mapping[int, float]
     name: ClassVar[str] = "shift"
 
     def predict(self, scores: ArrayLike, kind: str = "logits") -> Array:
@@ -398,12 +407,9 @@ class Shift:
             logits[:, index] += value
         return logits.argmax(axis=1)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"rule": self.name, "values": {str(index): value for index, value in self.values.items()}}
-
 
 @dataclass(frozen=True)
-class Threshold:
+class Threshold(_Rule):
     """Predict an important class where its probability is above its value, else the best of the other classes.
 
     `values`: {class index: probability}. Where several pass, the one whose odds exceed its threshold by the largest
@@ -413,23 +419,18 @@ class Threshold:
     [1, 0]
     """
 
-    values: Mapping[int, float]
     name: ClassVar[str] = "threshold"
 
     def predict(self, scores: ArrayLike, kind: str = "logits") -> Array:
         """The class of each row: int (N,). kind: "logits" or "probabilities"."""
         important = tuple(self.values)
         reduced = reduce_scores(scores, important, kind)
-        with np.errstate(divide="ignore"):
-            odds = np.array([math.log(t) - math.log1p(-t) if 0 < t < 1 else (-np.inf if t <= 0 else np.inf)
-                             for t in self.values.values()])  # fmt: skip
-        excess = np.where(reduced.odds > odds, reduced.odds - odds, -np.inf)
-        excess = np.where((reduced.odds > odds) & np.isnan(excess), np.inf, excess)
+        odds = special.logit(list(self.values.values()))
+        passes = reduced.odds > odds
+        with np.errstate(invalid="ignore"):
+            excess = np.where(passes, reduced.odds - odds, -np.inf)
         winner = np.array(important)[excess.argmax(axis=1)]
-        return np.where((reduced.odds > odds).any(axis=1), winner, reduced.rest)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"rule": self.name, "values": {str(index): value for index, value in self.values.items()}}
+        return np.where(passes.any(axis=1), winner, reduced.rest)
 
 
 DecisionRule = Shift | Threshold

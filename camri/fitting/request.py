@@ -19,7 +19,7 @@ from camri.decision import PRIOR_ROWS
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
 from camri.engine.training import pick_device
-from camri.errors import InputError, blame, closest, one_by_one
+from camri.errors import InputError, closest, one_by_one
 from camri.export.model import Standardise
 from camri.files import replacing
 from camri.methods import setting
@@ -165,8 +165,7 @@ def make_request(
             f"num_trials={num_trials!r} is not allowed; give a whole number of at least {LEAST_TRIALS}",
             argument="num_trials",
         )
-    with blame("budget"):
-        budget_s = None if num_trials is not None else parse_duration(str(budget or DEFAULT_BUDGET), "budget=")
+    budget_s = None if num_trials is not None else parse_duration(str(budget or DEFAULT_BUDGET), "budget")
     if not 0 <= max_accuracy_drop <= LARGEST_DROP:
         raise InputError(
             f"max_accuracy_drop={max_accuracy_drop!r} is not allowed; give 0 to {LARGEST_DROP}, for example 0.01 for "

@@ -46,7 +46,7 @@ class SettingResults:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrialCounts:
     """Trials of the run by state. `total` is None while it is not known; `is_running`: a process is at it now."""
 
     done: int
@@ -216,14 +216,14 @@ class RunReader:
         every = {name: dict.fromkeys(str(row.environment.get(name) or "") for row in self.rows) for name in names}
         return {name: [value for value in values if value] for name, values in every.items() if any(values)}
 
-    def progress(self) -> Progress:
+    def progress(self) -> TrialCounts:
         """How far the run has come."""
         plan = {one.key for one in self.run.plan()}
         seeds = {tuple(study["seeds"]) for study in self.run.studies}
         total = len(plan) * len(next(iter(seeds))) if plan and len(seeds) == 1 else None
         total = self.run.note("num_trials") or total  # a fit trains its seeds in several studies
         folder = self.folder if self.folder.is_dir() else self.folder.parent
-        return Progress(
+        return TrialCounts(
             len(self.rows) - len(self.failed), len(self.failed), total, run_folder.holder(folder) is not None
         )
 

@@ -253,7 +253,7 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def parse_duration(text: str, option: str = "--max-wall") -> float:
+def parse_duration(text: str, argument: str = "max_wall") -> float:
     """Seconds of "90", "90s", "25m", "1.5h".
 
     >>> parse_duration("25m")
@@ -266,5 +266,5 @@ def parse_duration(text: str, option: str = "--max-wall") -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise InputError(f"{option} {text!r} is not a duration; for example 90s, 25m or 1.5h")
+        raise InputError(f"{argument}={text!r} is not a duration; for example 90s, 25m or 1.5h", argument)
     return seconds

@@ -109,6 +109,6 @@ def test_durations_as_typed():
     assert [parse_duration(text) for text in ("0.5", "2s", "3m", "2h")] == [0.5, 2.0, 180.0, 7200.0]
     assert all(math.isfinite(parse_duration(text)) for text in ("1e9h", "1e-9s"))
     for text in ("0", "0m", "-1", "inf", "m", "5 d", "nanh"):
-        said = f"--budget {text!r} is not a duration; for example 90s, 25m or 1.5h"
-        assert refusal(parse_duration, text, "--budget") == said
+        said = f"budget={text!r} is not a duration; for example 90s, 25m or 1.5h"
+        assert refusal(parse_duration, text, "budget") == said
     assert refusal(parse_duration, "0").startswith("--max-wall '0' ")
