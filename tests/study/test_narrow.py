@@ -111,4 +111,4 @@ def test_durations_as_typed():
     for text in ("0", "0m", "-1", "inf", "m", "5 d", "nanh"):
         said = f"budget={text!r} is not a duration; for example 90s, 25m or 1.5h"
         assert refusal(parse_duration, text, "budget") == said
-    assert refusal(parse_duration, "0").startswith("--max-wall '0' ")
+    assert refusal(parse_duration, "0").startswith("max_wall='0' ")
