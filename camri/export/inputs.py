@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from camri.data import tables
-from camri.data.decode import is_image
+from camri.data.decode import LANCZOS, is_image
 from camri.data.decode import to_array as decode_image
 from camri.data.folder import files_below
 from camri.data.parallel import for_each, shared_array
@@ -62,6 +62,7 @@ class Images:
 
     def chunks(self, trained: Trained, on_progress: OnProgress) -> Iterator[Chunk]:
         height, width, channels = trained.input_shape
+        how = str(trained.preprocessing.get("resize", LANCZOS))
         for start in (places := starts(len(self), trained)):
             part = slice(start, start + places.step)
             out = shared_array((len(self.sources[part]), height, width, channels), np.uint8)
@@ -70,7 +71,7 @@ class Images:
                 box = None if self.boxes is None else self.boxes[start + row]
                 if box is not None and not (box[:2] < box[2:]).all():
                     raise ValueError("its box to crop to is missing or empty")
-                out[row] = decode_image(self.sources[start + row], (height, width, channels), box)
+                out[row] = decode_image(self.sources[start + row], (height, width, channels), box, how)
 
             def tell(done: int, total: int, start: int = start) -> None:
                 on_progress(start + done)

@@ -122,7 +122,8 @@ def preprocessing_of(data: DataSet) -> dict[str, Any]:
         names = ("feature_columns", "num_feature_columns", "label_column")
         return {name: source[name] for name in names if name in source}
     height, width, channels = data.input_shape
-    steps: dict[str, Any] = {"size": [height, width], "mode": "L" if channels == 1 else "RGB", "resize": "lanczos"}
+    steps: dict[str, Any] = {"size": [height, width], "mode": "L" if channels == 1 else "RGB"}
+    steps["resize"] = source.get("options", {}).get("resize", "lanczos")
     if "path_column" in source:
         steps["path_column"] = source["path_column"]
     if source.get("roi"):  # of the source, not of the options: only GTSRB has boxes to crop to
