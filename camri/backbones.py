@@ -3,8 +3,9 @@
 `timm:NAME[.TAG]` is a model of timm, `hf:ORG/NAME` or `hf:FOLDER` an image classifier of transformers. Weights are
 safetensors, from the hub or its cache or from a file; nothing is unpickled and no code of a model's author is run.
 
-An image is resized and cropped as the model's own transform does it, by Pillow when a file is decoded, or by two matrix
-products inside the network when images have another size. Both round to 8 bits after each direction.
+An image file is resized and cropped by Pillow, exactly as the model's own transform does it. Arrays of images of another
+size are resized inside the network, by two matrix products that round to 8 bits in between as Pillow does: the pixels
+are the same, but for some one level apart. (Pillow 13 takes the two directions of some oblong images in the other order.)
 """
 
 import functools
@@ -15,7 +16,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,13 +47,17 @@ class Preprocessing:
 
     size: (height, width) of its input; None takes images as they are. resize: the interpolation alone, which stretches
     an image to `size`; or with the shorter side (or HxW) to scale to and how the centre of the crop is rounded, such as
-    "bicubic 201 round". mean, sd: of each colour, for pixels in [0, 1].
+    "bicubic 201 round"; or "none" for images that were decoded so. mean, sd: of each colour, for pixels in [0, 1].
     """
 
     size: tuple[int, int] | None = None
     resize: str = "bicubic"
     mean: tuple[float, ...] = IMAGENET[0]
     sd: tuple[float, ...] = IMAGENET[1]
+
+    def decoded(self) -> "Preprocessing":
+        """What is left to do for images that were decoded with `size` and `resize`."""
+        return replace(self, resize="none")
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -74,7 +79,7 @@ class Preprocessing:
         'bicubic 128 floor'
         """
         if size is None or size == self.size or self.size is None:
-            return self if size is None else Preprocessing(size, self.resize, self.mean, self.sd)
+            return self if size is None else replace(self, size=size)
         name, *rest = self.resize.split()
         if rest:
             sides = [int(side) for side in rest[0].split("x")]
@@ -82,7 +87,7 @@ class Preprocessing:
             after = size if len(sides) == 2 else (min(size),)
             scaled = [math.floor(new * side / old) for side, old, new in zip(sides, before, after, strict=True)]
             rest[0] = "x".join(map(str, scaled))
-        return Preprocessing(size, " ".join([name, *rest]), self.mean, self.sd)
+        return replace(self, size=size, resize=" ".join([name, *rest]))
 
 
 def frame(height: int, width: int, size: tuple[int, int], resize: str) -> tuple[int, int, int, int]:
@@ -95,7 +100,8 @@ def frame(height: int, width: int, size: tuple[int, int], resize: str) -> tuple[
     >>> frame(300, 200, (96, 96), "bilinear")
     (96, 96, 0, 0)
     """
-    _, *rest = resize.split()
+    name, *rest = resize.split()
+    resampling(name)
     if not rest:
         return *size, 0, 0
     sides, rounding = [int(side) for side in rest[0].split("x")], rest[1]
@@ -121,8 +127,8 @@ def resampling(resize: str) -> int:
     3
     """
     name = resize.split()[0]
-    if name not in FILTERS:
-        raise InputError(f"interpolation={name!r} is not known; {closest(name, FILTERS)}", argument="interpolation")
+    if name not in _KERNELS:
+        raise InputError(f"resize={resize!r} is not known; {closest(name, _KERNELS)}", argument="resize")
     return FILTERS.index(name)
 
 
@@ -154,9 +160,6 @@ def scaling_matrix(num_in: int, num_scaled: int, first: int, num_out: int, resiz
     name, scale = resize.split()[0], num_in / num_scaled
     for row in range(max(0, -first), min(num_out, num_scaled - first)):
         centre = (first + row + 0.5) * scale
-        if name == "nearest":
-            matrix[row, int(centre)] = 1.0
-            continue
         support, kernel = _KERNELS[name]
         wide = max(scale, 1.0)
         start, end = max(0, int(centre - support * wide + 0.5)), min(num_in, int(centre + support * wide + 0.5))
@@ -190,17 +193,21 @@ def find(
         record = preprocessing_of(config if sides is None else {**config, "input_size": (3, *sides)})
     options["preprocessing"] = record.to_text()
     if weights is not None:
-        path = Path(weights).absolute()
+        options |= read_weights(weights)
     elif not from_scratch:
-        path = _fetch(model, options, record)
-    else:
-        return options
+        options |= read_weights(_fetch(model, options, record))
+    return options
+
+
+def read_weights(weights: str | os.PathLike[str]) -> dict[str, Any]:
+    """The `model_options` of a training that starts from the values in a safetensors file."""
+    path = Path(weights).absolute()
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         message = f"weights={weights} cannot be read ({error.strerror}); give a safetensors file"
         raise InputError(message, argument="weights") from None
-    return {**options, "initial": str(path), "initial_sha256": digest}
+    return {"initial": str(path), "initial_sha256": digest}
 
 
 def make_net(model: str, options: Mapping[str, Any]) -> "nn.Module":
@@ -294,14 +301,18 @@ def _read_folder(model: str, without_weights: bool) -> tuple[str, Preprocessing]
     except (OSError, ValueError) as error:
         if without_weights:
             return text, default
-        message = f"model={model!r} has no preprocessor_config.json, which says how images are prepared ({_first(error)})"
+        message = (
+            f"model={model!r} has no preprocessor_config.json, which says how images are prepared ({_first(error)})"
+        )
         raise InputError(f"{message}; add the one of the model that it was trained from", argument="model") from None
     return text, _of_processor(processor, model)
 
 
 def _processor(transformers: Any, name: str) -> Any:
     # Pillow's: torchvision's rounds otherwise, and is not always installed. transformers 4 says so in another way.
-    how: dict[str, Any] = {"backend": "pil"} if int(transformers.__version__.split(".")[0]) >= 5 else {"use_fast": False}
+    how: dict[str, Any] = (
+        {"backend": "pil"} if int(transformers.__version__.split(".")[0]) >= 5 else {"use_fast": False}
+    )
     return transformers.AutoImageProcessor.from_pretrained(name, trust_remote_code=False, **how)
 
 
@@ -354,6 +365,11 @@ def _make_hf(model: str, config: Mapping[str, Any]) -> "nn.Module":
     return net
 
 
+def published_folder() -> Path:
+    """The folder of the cache with published weights."""
+    return cache_folder() / "backbones"
+
+
 def _fetch(model: str, options: Mapping[str, Any], record: Preprocessing) -> Path:
     """A safetensors file in the cache with the published weights of the network, without its classifier."""
     from safetensors.torch import save
@@ -364,7 +380,7 @@ def _fetch(model: str, options: Mapping[str, Any], record: Preprocessing) -> Pat
         net = _load_timm(model, options, record)
     state = {name: value.float().contiguous() for name, value in net.state_dict().items() if value.is_floating_point()}
     data = save(state)
-    path = cache_folder() / "backbones" / f"{hashlib.sha256(data).hexdigest()}.safetensors"
+    path = published_folder() / f"{hashlib.sha256(data).hexdigest()}.safetensors"
     if not path.exists():
         with replacing(path, "; set CAMRI_CACHE to a folder with space") as part:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -433,11 +449,11 @@ def _first(error: Exception) -> str:
 
 
 @functools.cache
-def axes(
-    height: int, width: int, size: tuple[int, int], resize: str
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """The matrices (size[0], height) and (size[1], width) of a preprocessing; None where images have its size."""
-    if (height, width) == size:
+def axes(height: int, width: int, size: tuple[int, int], resize: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """The matrices (size[0], height) and (size[1], width) of a preprocessing; None where nothing is resized."""
+    if resize == "none" and (height, width) != size:
+        raise InputError(f"the images have {height} x {width} pixels, and the model was made for {size[0]} x {size[1]}")
+    if resize == "none" or ((height, width) == size and len(resize.split()) == 1):
         return None
     scaled_height, scaled_width, top, left = frame(height, width, size, resize)
     rows = scaling_matrix(height, scaled_height, top, size[0], resize)

@@ -373,9 +373,8 @@ class _Block(nn.Module):
 class Backbone(Trunk):
     """A network of another package behind its own preprocessing: images (B, C, H, W) in [0, 1] -> (B, num_features).
 
-    Grey images are repeated for the three colours. Images that already have the network's size are only normalised;
-    others are resized and cropped as the record says, in 8-bit steps like Pillow's, so that a pixel differs from
-    Pillow's by at most one of 255 levels.
+    Grey images are repeated for the three colours. Images that were decoded at the network's size are only normalised;
+    others are resized and cropped as the record says, in 8-bit steps like Pillow's.
     """
 
     mean: Tensor
@@ -387,13 +386,17 @@ class Backbone(Trunk):
         super().__init__()
         self.net = net
         size = record.size or (shape[1], shape[2])
-        matrices = axes(shape[1], shape[2], size, record.resize) or (None, None)
+        matrices = (
+            (None, None) if record.size is None else axes(shape[1], shape[2], size, record.resize) or (None, None)
+        )
         for name, matrix in zip(("rows", "columns"), matrices, strict=True):
             self.register_buffer(name, None if matrix is None else torch.tensor(matrix), persistent=False)
         for name, values in (("mean", record.mean), ("sd", record.sd)):
             self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
         if shape[0] not in (1, len(record.mean)):
-            raise InputError(f"the images have {shape[0]} channels, and the model takes {len(record.mean)} or grey ones")
+            raise InputError(
+                f"the images have {shape[0]} channels, and the model takes {len(record.mean)} or grey ones"
+            )
         self.num_features = _num_features(net, (len(record.mean), *size))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -423,7 +426,9 @@ def _num_features(net: nn.Module, shape: tuple[int, ...]) -> int:
     try:
         features = net.eval()(torch.zeros(1, *shape))
     except Exception as error:
-        raise InputError(f"{type(net).__name__} cannot take images of {shape[1]} x {shape[2]} pixels ({error})") from None
+        raise InputError(
+            f"{type(net).__name__} cannot take images of {shape[1]} x {shape[2]} pixels ({error})"
+        ) from None
     finally:
         net.train(was_training)
     return (features if isinstance(features, Tensor) else features.logits).flatten(1).shape[1]

@@ -61,7 +61,9 @@ def load(
         resampling(resize)
         if size is None:
             raise InputError(f"resize={resize!r} needs a size; give size=PIXELS too", argument="resize")
-    options = Options(_as_size(size), resize, roi, skip_bad, verify, path_column, label_column, group_column, split_column)
+    options = Options(
+        _as_size(size), resize, roi, skip_bad, verify, path_column, label_column, group_column, split_column
+    )
     name = str(source) if str(source) in NAMES else Path(source).stem
     try:
         path = locate(source)
@@ -187,7 +189,9 @@ def _decode(
             facts["skipped_note"] = f"{len(facts['skipped'])} unreadable images were skipped"
     inputs = {part: rows.inputs for part, rows in parts.items() if isinstance(rows.inputs, np.ndarray)}
     if options.size:  # decoded images have it already
-        inputs = {part: resize_array(images, options.size, options.resize or LANCZOS) for part, images in inputs.items()}
+        inputs = {
+            part: resize_array(images, options.size, options.resize or LANCZOS) for part, images in inputs.items()
+        }
     train = inputs["train"]
     if 0 in train.shape[1:]:
         raise InputError(f"{path}: the inputs are empty, of shape {train.shape[1:]}; give at least one number per row")

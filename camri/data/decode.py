@@ -201,11 +201,11 @@ def to_array(
 
 def _resized(image: Image.Image, size: tuple[int, int], resize: str) -> Image.Image:
     """The image at (height, width): stretched, or scaled and cut out; pixels beyond its edge are 0."""
-    if image.size == size[::-1]:
+    if image.size == size[::-1] and len(resize.split()) == 1:
         return image
     height, width, top, left = frame(image.height, image.width, size, resize)
     scaled = image.resize((width, height), Image.Resampling(resampling(resize)))
-    return scaled.crop((left, top, left + size[1], top + size[0])) if scaled.size != size[::-1] else scaled
+    return scaled.crop((left, top, left + size[1], top + size[0]))
 
 
 def _to_eight_bits(image: Image.Image, mode: str) -> Image.Image:
