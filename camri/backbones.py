@@ -3,9 +3,9 @@
 `timm:NAME[.TAG]` is a model of timm, `hf:ORG/NAME` or `hf:FOLDER` an image classifier of transformers. Weights are
 safetensors, from the hub or its cache or from a file; nothing is unpickled and no code of a model's author is run.
 
-An image file is resized and cropped by Pillow, exactly as the model's own transform does it. Arrays of images of another
-size are resized inside the network, by two matrix products that round to 8 bits in between as Pillow does: the pixels
-are the same, but for some one level apart. (Pillow 13 takes the two directions of some oblong images in the other order.)
+An image file is resized and cropped by Pillow, exactly as the model's own transform does it. Arrays of images of
+another size are resized inside the network, by two matrix products that round to 8 bits in between, columns first, as
+Pillow does: some pixels are one of 255 levels apart, few two. (Pillow 13 takes rows first for some oblong images.)
 """
 
 import functools
@@ -69,8 +69,8 @@ class Preprocessing:
         >>> Preprocessing.from_text(Preprocessing((96, 96)).to_text()) == Preprocessing((96, 96))
         True
         """
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()}
-        return Preprocessing(**values)
+        values: dict[str, Any] = json.loads(text)
+        return Preprocessing(**{k: tuple(value) if isinstance(value, list) else value for k, value in values.items()})
 
     def at(self, size: tuple[int, int] | None) -> "Preprocessing":
         """The same for another input size; the part of the image that is cropped away stays the same.
@@ -374,10 +374,7 @@ def _fetch(model: str, options: Mapping[str, Any], record: Preprocessing) -> Pat
     """A safetensors file in the cache with the published weights of the network, without its classifier."""
     from safetensors.torch import save
 
-    if model.startswith("hf:"):
-        net = _load_hf(model, options)
-    else:
-        net = _load_timm(model, options, record)
+    net = _load_hf(model, options) if model.startswith("hf:") else _load_timm(model, record)
     state = {name: value.float().contiguous() for name, value in net.state_dict().items() if value.is_floating_point()}
     data = save(state)
     path = published_folder() / f"{hashlib.sha256(data).hexdigest()}.safetensors"
@@ -388,7 +385,7 @@ def _fetch(model: str, options: Mapping[str, Any], record: Preprocessing) -> Pat
     return path
 
 
-def _load_timm(model: str, options: Mapping[str, Any], record: Preprocessing) -> "nn.Module":
+def _load_timm(model: str, record: Preprocessing) -> "nn.Module":
     timm, name, config = _timm(model), model.removeprefix("timm:"), _timm_config(model)
 
     def download(local_only: bool) -> str:

@@ -167,6 +167,8 @@ def command(request: Request, is_finished: bool = True) -> str:
             words += [] if value else ["--no-verify"]
         elif name == "resize":
             pass  # the model's own
+        elif isinstance(value, tuple):  # a size
+            words += ["--size", str(value[0])]
         elif value is not None and value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     initial = dict(request.plain.model_options).get("initial")
