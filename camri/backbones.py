@@ -70,7 +70,8 @@ class Preprocessing:
         True
         """
         values: dict[str, Any] = json.loads(text)
-        return Preprocessing(**{k: tuple(value) if isinstance(value, list) else value for k, value in values.items()})
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return Preprocessing(**values)
 
     def at(self, size: tuple[int, int] | None) -> "Preprocessing":
         """The same for another input size; the part of the image that is cropped away stays the same.
@@ -224,7 +225,7 @@ def make_net(model: str, options: Mapping[str, Any]) -> "nn.Module":
     config = _timm_config(model)
     if config.get("fixed_input_size") and record is not None and record.size not in (None, config["input_size"][1:]):
         rest.setdefault("img_size", record.size)
-    return _timm(model).create_model(name, pretrained=False, num_classes=0, **rest)
+    return _package(model).create_model(name, pretrained=False, num_classes=0, **rest)
 
 
 def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
@@ -247,17 +248,19 @@ def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
     return Preprocessing(size, f"{name} {sides} round", tuple(mean), tuple(sd))
 
 
-def _timm(model: str) -> Any:
+def _package(model: str) -> Any:
+    """timm or transformers, whose model it is."""
+    name = "transformers" if model.startswith("hf:") else "timm"
     try:
-        return importlib.import_module("timm")
+        return importlib.import_module(name)
     except IMPORT_ERRORS as error:
-        message = f"model={model!r} needs timm, which cannot be imported ({error}): pip install timm"
+        message = f"model={model!r} needs {name}, which cannot be imported ({error}): pip install {name}"
         raise InputError(message, argument="model") from None
 
 
 def _timm_config(model: str) -> dict[str, Any]:
     """timm's record of the pretrained weights of a model; empty where it has none."""
-    timm, name = _timm(model), model.removeprefix("timm:")
+    timm, name = _package(model), model.removeprefix("timm:")
     known = timm.list_models()
     if name.partition(".")[0] not in known:
         raise InputError(f"model={model!r} is not one of timm's; {closest(name, known)}", argument="model")
@@ -271,17 +274,9 @@ def _timm_config(model: str) -> dict[str, Any]:
     return {} if config is None else config.to_dict()
 
 
-def _transformers(model: str) -> Any:
-    try:
-        return importlib.import_module("transformers")
-    except IMPORT_ERRORS as error:
-        message = f"model={model!r} needs transformers, which cannot be imported ({error}): pip install transformers"
-        raise InputError(message, argument="model") from None
-
-
 def _read_folder(model: str, without_weights: bool) -> tuple[str, Preprocessing]:
     """config.json of a model of transformers, without dropout, and its preprocessing."""
-    transformers, name = _transformers(model), model.removeprefix("hf:")
+    transformers, name = _package(model), model.removeprefix("hf:")
 
     def read(local_only: bool) -> Any:
         return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local_only)
@@ -352,7 +347,7 @@ def _of_processor(processor: Any, model: str) -> Preprocessing:
 def _make_hf(model: str, config: Mapping[str, Any]) -> "nn.Module":
     from torch import nn
 
-    transformers = _transformers(model)
+    transformers = _package(model)
     made = transformers.AutoConfig.for_model(**config)
     net = transformers.AutoModelForImageClassification.from_config(made)
     last = getattr(net, "classifier", None)
@@ -386,7 +381,7 @@ def _fetch(model: str, options: Mapping[str, Any], record: Preprocessing) -> Pat
 
 
 def _load_timm(model: str, record: Preprocessing) -> "nn.Module":
-    timm, name, config = _timm(model), model.removeprefix("timm:"), _timm_config(model)
+    timm, name, config = _package(model), model.removeprefix("timm:"), _timm_config(model)
 
     def download(local_only: bool) -> str:
         if not config.get("hf_hub_id"):
@@ -402,7 +397,7 @@ def _load_timm(model: str, record: Preprocessing) -> "nn.Module":
 
 
 def _load_hf(model: str, options: Mapping[str, Any]) -> "nn.Module":
-    transformers, name = _transformers(model), model.removeprefix("hf:")
+    transformers, name = _package(model), model.removeprefix("hf:")
     net = _make_hf(model, json.loads(options["config"]))
     before = transformers.logging.get_verbosity()
 

@@ -145,7 +145,7 @@ def test_from_scratch_and_weights_of_a_file(folders, tmp_path):
 def test_what_cannot_be_had_names_the_ways_out(folders, tmp_path):
     with pytest.raises(InputError, match=r"config.json cannot be had \(.*\); give the folder of a downloaded model"):
         find("hf:nobody/nothing")
-    model, net, processor = folders["resnet"]
+    _, net, processor = folders["resnet"]
     net.config.save_pretrained(tmp_path / "bare")
     processor.save_pretrained(tmp_path / "bare")
     torch.save(net.state_dict(), tmp_path / "bare" / "pytorch_model.bin")  # a pickle is no way
@@ -157,7 +157,7 @@ def test_what_cannot_be_had_names_the_ways_out(folders, tmp_path):
 
 
 def test_code_of_a_model_s_author_is_not_run(folders, tmp_path):
-    model, net, processor = folders["resnet"]
+    _, net, processor = folders["resnet"]
     folder = tmp_path / "remote"
     net.save_pretrained(folder)
     processor.save_pretrained(folder)
@@ -240,7 +240,7 @@ def test_timm_at_another_size_and_its_refusals():
     assert build("timm:vit_tiny_patch16_224", (3, 64, 64), **options).net.patch_embed.img_size == (64, 64)
     config = timm.data.resolve_data_config({"img_size": 96}, model=timm.create_model("resnet10t"))
     assert backbones.preprocessing_of({**config, "input_size": (3, 96, 96)}).resize == "bicubic 109 round"
-    with pytest.raises(InputError, match="did you mean 'resnet10t.c3_in1k'"):
+    with pytest.raises(InputError, match=r"did you mean 'resnet10t\.c3_in1k'"):
         find("timm:resnet10t.c3_in1")
     with pytest.raises(InputError, match=r"weights cannot be had.*\(weights=FILE\).*\(from_scratch=True\)"):
         find("timm:resnet10t")
