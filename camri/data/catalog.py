@@ -24,7 +24,7 @@ from camri.errors import InputError, closest
 from camri.files import cache_folder, data_folder, scratch_folder
 
 NAMES = ("digits", "mnist", "cifar10", "gtsrb", "awa2")
-CACHE_VERSION = 7  # raise it when the same files and options would decode to something else, or be refused
+CACHE_VERSION = 8  # raise it when the same files and options would decode to something else, or be refused
 
 
 def load(
@@ -92,7 +92,7 @@ def load(
 
 def notes(provenance: Mapping[str, Any]) -> list[str]:
     """What the owner of a data set should know, one sentence each."""
-    single = [provenance[key] for key in ("size_note", "depth_note", "skipped_note") if key in provenance]
+    single = [provenance[key] for key in ("path_note", "size_note", "depth_note", "skipped_note") if key in provenance]
     return [*single, *provenance.get("notes", [])]
 
 
@@ -122,6 +122,8 @@ def locate(source: str | PathLike[str]) -> Path:
         raise InputError(f"{text!r} cannot be opened: {error}") from None
     if not exists:
         raise InputError(f"{text!r} is neither a path nor a known data set; {closest(text, NAMES)}")
+    if not path.is_dir():
+        folder.refuse_special(path)
     if not os.access(path, os.R_OK):
         raise InputError(f"{text}: permission denied; change its permissions")
     return path

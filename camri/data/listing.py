@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from camri.errors import InputError, closest
-from camri.text import listed, name_rows
+from camri.text import is_printable, listed, name_rows
 
 
 class DataWarning(UserWarning):
@@ -309,7 +309,7 @@ def giveaways(features: np.ndarray, labels: np.ndarray, names: Sequence[str]) ->
 def check_classes(source: str, classes: Sequence[str], labels: Mapping[str, np.ndarray]) -> None:
     """Refuse what cannot be trained on: no training rows, one class, a class without training rows."""
     for name in classes:
-        if not name.isprintable():
+        if not is_printable(name):
             raise InputError(f"{source}: class name {name!a} is not printable UTF-8 text; rename it")
     if len(set(classes)) < len(classes):
         twice = next(name for position, name in enumerate(classes) if name in classes[:position])
