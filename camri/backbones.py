@@ -211,6 +211,18 @@ def read_weights(weights: str | os.PathLike[str]) -> dict[str, Any]:
     return {"initial": str(path), "initial_sha256": digest}
 
 
+def decoding(found: Mapping[str, Any], data_options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The model options and the options of `camri.data.load` with which images are decoded as the backbone wants them.
+
+    Data options that say how to resize are left alone: the network then resizes what it gets.
+    """
+    record = Preprocessing.from_text(found["preprocessing"])
+    if record.size is None or "resize" in data_options:
+        return dict(found), dict(data_options)
+    decoded = {**data_options, "size": record.size, "resize": record.resize}
+    return {**found, "preprocessing": record.decoded().to_text()}, decoded
+
+
 def make_net(model: str, options: Mapping[str, Any]) -> "nn.Module":
     """The network without its classifier, its first values from torch's global generator.
 
