@@ -25,6 +25,7 @@ VARIANTS = [
     "margin_two_centres",
     "margin_three_centres",
     "ce_smoothed",
+    "margin_extra",
 ]
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "variants"
 
@@ -112,6 +113,30 @@ def test_smoothing_among_the_other_classes(variants):
     assert torch.autograd.gradcheck(sharp, logits.requires_grad_())
 
 
+def test_an_extra_output_asks_for_the_class_alone_and_moves_its_log_odds(variants):
+    outputs, labels = batch(num_classes=6)
+    labels = labels % 5
+    margins, extra, costs = (torch.tensor([0.0, value, 0, 0, 0, 0], dtype=torch.float64) for value in (1.5, 0.5, 2.0))
+
+    def loss(row, label):
+        logits = [z + (1.5 if label != 1 else -1.5) * (k == 1) for k, z in enumerate(row[:5])]
+        lead = row[5] - 0.5 if label == 1 else -(row[5] + 0.5)
+        return -math.log(references.softmax(logits)[label]) + 2.0 * math.log1p(math.exp(-lead))
+
+    def found(x):
+        return variants.margin_with_extra(x, labels, margins, extra, costs)
+
+    torch.testing.assert_close(found(outputs), references.over_rows(outputs, labels, loss))
+    assert torch.autograd.gradcheck(found, outputs.clone().requires_grad_())
+
+    before = outputs[:, :5]
+    after = variants.ExtraOutputLoss(5, {1: 1.5}, {1: 0.5}, {1: 2.0}).logits(outputs)
+    others = [0, 2, 3, 4]
+    assert torch.equal(after[:, others], before[:, others])
+    odds = [z[:, 1] - z[:, others].logsumexp(dim=1) for z in (before, after)]
+    torch.testing.assert_close(odds[1], (odds[0] + outputs[:, 5]) / 2)
+
+
 def test_sub_centres_add_their_odds(variants):
     head = variants.ThreeCentres(4, 3, torch.Generator().manual_seed(0)).double()
     x = torch.randn(6, 4, dtype=torch.float64)
@@ -151,17 +176,23 @@ def test_a_study_of_variants_is_ranked_on_validation_data(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    asked = (
-        f"--seeds 1,2 --workers 1 --device cpu --methods ce,two_sided_logits,{','.join(VARIANTS)} --grid m=2 weights=2"
-    )
+    names = ",".join(["ce", "two_sided_logits", *VARIANTS])
+    asked = f"--seeds 1,2 --workers 1 --device cpu --methods {names} --grid m=2 weights=2 one_vs_rest=1 extra_m=1"
     run("-m", "camri", "study", "run", "study.toml", "--out", "runs", *asked.split())
-    run(str(FOLDER / "rank.py"), "runs", "--json", "ranked.json")
-    ranked = json.loads((tmp_path / "ranked.json").read_text())
+    (tmp_path / "next.toml").write_text("ce = {}\nx = { m = [1] }  # chosen\n")
+    run(str(FOLDER / "rank.py"), "runs", "--json", "ranked.json", "--into", "next.toml")
+    run(str(FOLDER / "rank.py"), "runs", "--json", "quick.json", "--quick")
+    ranked, quick = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("ranked", "quick"))
+    for name, value in quick[-1]["threshold"].items():
+        assert ranked[-1]["threshold"][name] == pytest.approx(value)
     with RunReader(tmp_path / "runs") as reading:
         (column,) = reading.columns
         by_title = {one.title: one for one in reading.settings(column)}
         assert {record["setting"] for record in ranked} == set(by_title)
-        assert len(ranked) == 2 + len(VARIANTS)
+        assert {record["method"] for record in ranked} == {"ce", "two_sided_logits", *VARIANTS}
+        able = [r for r in ranked[1:] if r["threshold"]["accuracy"] >= -5e-4 and r["threshold"]["alarms"] < 0]
+        if able:
+            assert f"\n{able[0]['method']} = {{ " in (tmp_path / "next.toml").read_text()
         record = next(record for record in ranked if record["setting"] == "two_sided_logits m=2")
         recall = np.array(record["recalls"])
 
@@ -178,3 +209,17 @@ def test_a_study_of_variants_is_ranked_on_validation_data(tmp_path):
 
         change = alarms("two_sided_logits m=2") - alarms("ce")
         assert record["threshold"]["alarms"] == pytest.approx(change, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("study", "wanted"),
+    [
+        ("ce = {}\nx = { m = [1] }  # chosen\n", "ce = {}\nwce = { w = [2.0] }  # chosen\n"),
+        ("wce = { w = [1] }\nx = { m = [1] }  # chosen\n", "wce = { w = [1, 2.0] }\n"),
+        ("wce = { w = [1, 2] }\nx = { m = [1] }  # chosen\n", "wce = { w = [1, 2] }\n"),
+        ("ce = {}\n", "ce = {}\n"),
+    ],
+)
+def test_the_choice_is_written_into_studies(variants, study, wanted):
+    rank = importlib.import_module("rank")
+    assert rank.write_into(study, {"method": "wce", "knobs": {"w": [2.0]}}) == wanted
