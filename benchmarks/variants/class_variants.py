@@ -34,6 +34,7 @@ def margin_variant(
     weights: Tensor | None = None,
     *,
     against: str = "all",
+    beside: bool = False,
     label_smoothing: float = 0.0,
     validate: bool = False,
 ) -> Tensor:
@@ -42,12 +43,16 @@ def margin_variant(
     The label's logit is lowered by its margin; every other logit is raised by its own margin times its part: 1
     (`against="all"`), its share of the probability that is not the label's ("confused"), or 1 for the largest of them
     and 0 for the rest ("hard"). `one_vs_rest` (C,) adds that weight times the two-class cross-entropy of a class
-    against the rest, `weights` (C,) multiply the loss of a class's samples.
+    against the rest, under the margin too, or without it (`beside`). `weights` (C,) multiply the loss of a class's
+    samples.
     """
     moved = _move(logits, labels, margins, against)
     common: dict[str, Any] = {"label_smoothing": label_smoothing, "validate": validate}
     if one_vs_rest is None:
         loss = losses.cross_entropy(moved, labels, **common)
+    elif beside:
+        alone = margin_variant(logits, labels, torch.zeros_like(margins), one_vs_rest, **common)
+        loss = losses.cross_entropy(moved, labels, **common) + alone - losses.cross_entropy(logits, labels, **common)
     else:
         others = 1 - torch.eye(len(one_vs_rest), device=moved.device, dtype=moved.dtype)
         cost = one_vs_rest.to(moved)
@@ -104,6 +109,7 @@ class MarginVariantLoss(Criterion):
         one_vs_rest: Mapping[int, float] | None = None,
         weights: Mapping[int, float] | None = None,
         against: str = "all",
+        beside: bool = False,
         **common: Any,
     ):
         parameters = {
@@ -111,7 +117,7 @@ class MarginVariantLoss(Criterion):
             "one_vs_rest": None if one_vs_rest is None else important_vector(num_classes, one_vs_rest),
             "weights": None if weights is None else important_vector(num_classes, weights, elsewhere=1.0),
         }
-        super().__init__(margin_variant, parameters, against=against, **common)
+        super().__init__(margin_variant, parameters, against=against, beside=beside, **common)
 
 
 class AnnealedMarginLoss(MarginVariantLoss):
@@ -265,6 +271,8 @@ CONFUSED = _margin_method("two-sided margin, by confusion", against="confused")
 HARD = _margin_method("two-sided margin, hard negatives", against="hard")
 WEIGHTED = _margin_method("two-sided margin, weighted", "weights")
 WITH_ONE_VS_REST = _margin_method("two-sided margin, one-vs-rest", "one_vs_rest")
+HARD_ONE_VS_REST = _margin_method("two-sided margin, hard negatives, one-vs-rest", "one_vs_rest", against="hard")
+BESIDE = _margin_method("two-sided margin beside one-vs-rest", "one_vs_rest", beside=True)
 TWO_CENTRES = _margin_method("two-sided margin, two centres", head="sub_centres_2")
 THREE_CENTRES = _margin_method("two-sided margin, three centres", head="sub_centres_3")
 SHARP = Method("two-sided margin, others smoothed", _make_sharp, {"m": _MARGIN, "eps": _EPS}, base=None)
