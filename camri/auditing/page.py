@@ -115,7 +115,7 @@ def curve_records(found: Audit) -> tuple[list[dict[str, Any]], list[dict[str, An
     """The curve from the model as it is to where accuracy has dropped too far, and the dots."""
     curve = found.curve
     accuracy, recall = curve.accuracy, curve.mean_recall
-    start = int(np.flatnonzero(curve.shift == 0.0)[0])
+    start = int(np.flatnonzero(curve.value == 0.0)[0])
     best: dict[float, int] = {}  # the most accurate state at each recall
     for state in range(int(np.searchsorted(recall, recall[start] - BACK)), len(recall)):
         now = best.setdefault(float(recall[state]), state)
@@ -124,7 +124,7 @@ def curve_records(found: Audit) -> tuple[list[dict[str, Any]], list[dict[str, An
     least = min(accuracy[start] - DEPTH, found.accuracy.after.value - DEPTH / 10)
     kept = [state for state in best.values() if accuracy[state] >= least]
     states = kept[:: max(1, -(-len(kept) // MOST_POINTS))]
-    lines = [_record(recall[state], accuracy[state], curve.shift[state]) for state in states]
+    lines = [_record(recall[state], accuracy[state], curve.value[state]) for state in states]
     dots = [{**_record(recall[start], accuracy[start], 0.0), "point": "as it is"}]
     if found.shift:
         after = float(np.mean([one.recall.after.value for one in found.by_class if one.important]))
