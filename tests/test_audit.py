@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from camri.auditing import audit, read_scores
 from camri.auditing import verdict as auditing
 from camri.auditing.answer import answer, class_table, note, price_table
-from camri.auditing.page import curve_records, facts, render, write_page
+from camri.auditing.page import facts, render, slider_of, write_page
 from camri.auditing.result import change_of, expect, share_of
 from camri.auditing.scores import encode_labels
 from camri.auditing.verdict import MOST_ROWS, Calibration, advised, draw_folds
@@ -103,7 +103,9 @@ def test_all_figures_are_of_the_instruction_that_guarantees_the_recall(important
         rows = {cells[0].text: cells for cells in class_table(found).groups[0]}
         for index, name in enumerate(CLASSES):
             assert rows[name][4].text == f"{right[labels == index].mean():.3f}"
-        assert [one["shift"] for one in curve_records(found)[1]] == [0.0, round(found.shift, 5)]
+        now = slider_of(found).now
+        assert (now.hits, now.right, now.alarms) == (found.guarantee.hits, right.sum(), alarm.sum())
+        assert now.number in instruction(found)
 
 
 def test_a_guarantee_is_calibrated_on_the_val_rows_and_shown_on_the_test_rows():
@@ -1227,11 +1229,6 @@ def test_a_guarantee_can_be_asked_for_by_command(table, tmp_path):
     assert told["shift"] == told["guarantee"]["shift"] == pytest.approx(made_of.rule.values[1])
     assert told["guarantee"]["hits"] == list(made_of.hits)
     assert "99 % confidence" in html.unescape(page.read_text(encoding="utf-8"))
-    found = audit(*made(), 1, at_least=0.97, confidence=0.9)
-    lines, (_, dot) = curve_records(found)
-    assert dot["recall"] == pytest.approx(found.by_class[1].recall.after.value, abs=1e-5)
-    assert dot["accuracy"] == pytest.approx(found.accuracy.after.value, abs=1e-5)
-    assert lines[-1]["recall"] >= dot["recall"], "the line reaches the dot"
     done = run(table, "--important", "stop", "--at-least", "95")
     assert isinstance(done.exception, InputError)
     assert "--at-least 95" in str(done.exception)
@@ -1308,25 +1305,6 @@ def test_it_runs_without_torch(table):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_curve_s_dots_are_what_was_judged(found):
-    lines, dots = curve_records(found)
-    assert [one["recall"] for one in lines] == sorted({one["recall"] for one in lines})
-    assert dots[0]["recall"] == round(found.by_class[1].recall.before.value, 5)
-    assert dots[0]["accuracy"] == round(found.accuracy.before.value, 5)
-    assert dots[1]["recall"] == round(found.by_class[1].recall.after.value, 5)
-    assert dots[1]["accuracy"] == round(found.accuracy.after.value, 5)
-    assert len(lines) <= 400
-    curve = found.curve
-    for one in lines:
-        same = np.round(curve.mean_recall, 5) == one["recall"]
-        assert one["accuracy"] == round(float(curve.accuracy[same].max()), 5), "the line runs below the curve"
-    no_gain = audit(np.eye(4)[np.arange(80) % 4] * 9, np.arange(80) % 4, 1)
-    assert no_gain.kind == "none"
-    assert len(curve_records(no_gain)[1]) == 1
-    for at_least, num_dots in ((0.2, 1), (0.99, 2)):  # kept as it is; not to be guaranteed
-        assert len(curve_records(audit(*made(), 1, at_least=at_least))[1]) == num_dots
-
-
 def test_nothing_to_gain_is_said():
     scores = np.eye(4)[np.arange(80) % 4] * 9
     found = audit(scores, np.arange(80) % 4, 1)
@@ -1383,9 +1361,8 @@ def test_in_a_browser_nothing_is_asked_for_and_nothing_overflows(tmp_path, width
         page.on("dialog", lambda dialog: said.append(dialog.message))
         page.on("request", lambda request: asked.append(request.url))
         page.goto(path.as_uri())
-        page.wait_for_function("document.documentElement.dataset.charts === '1'")
         assert said == []
         assert asked == [path.as_uri()]
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator("#chart-curve-0 svg").count() == 1
+        assert page.locator(".slider figure svg").count() == 2
         browser.close()

@@ -16,8 +16,9 @@ ROOT = Path(camri.__file__).parent
 FLOORS = [
     {"errors", "imports", "text"},
     {"checks", "files", "penalties", "metrics"},
+    {"backbones"},
     {"losses", "decision", "models", "stats"},
-    {"modules", "heads", "selection", "data"},
+    {"modules", "heads", "selection", "data", "fit_record"},
     {"methods"},
     {"engine"},
     {"study"},

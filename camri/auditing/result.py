@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from camri.decision import Curve, Promise
-from camri.metrics import Array
+from camri.metrics import Array, Scores
 from camri.stats import FALL, FEWEST_GROUPS, Estimate, Z, design_effect, wilson
 
 
@@ -178,6 +178,7 @@ class Audit:
     by_class: tuple[ClassResult, ...]
     prices: tuple[Price, ...]
     curve: Curve
+    scores: Scores
     num_groups: int | None
     guarantee: Promise | None
     refusal: str | None
@@ -186,6 +187,11 @@ class Audit:
     def is_guaranteed(self) -> bool:
         """Whether `shift` guarantees the recall that was asked for."""
         return self.guarantee is not None and self.refusal is None
+
+    @property
+    def is_cross_fitted(self) -> bool:
+        """Whether every row is judged with a shift of its own fold, tuned on the others."""
+        return not self.is_guaranteed and "fold" in self.tuned_on
 
     @property
     def few_groups(self) -> tuple[str, ...]:

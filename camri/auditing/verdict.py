@@ -261,6 +261,7 @@ def audit(
         by_class=tuple(_by_class(checked, judged, before, after)),
         prices=tuple(_prices(curve, here)),
         curve=curve,
+        scores=here,
         num_groups=None if checked.groups is None else len(checked.group_names),
         guarantee=made,
         refusal=refusal,

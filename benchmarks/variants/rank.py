@@ -1,0 +1,184 @@
+"""Rank a run's settings by false alarms at equal recall against cross-entropy, each under both decision rules.
+
+Every model is brought to the same recalls by a threshold on the class's probability, and by a shift of its score;
+cross-entropy of the same seeds under the same rule is the baseline. On validation data it serves to choose:
+
+    python benchmarks/variants/rank.py runs/screen --json runs/screen.json
+    python benchmarks/variants/rank.py runs/screen --quick --into results/columns-*/study.toml
+    python benchmarks/variants/rank.py runs/columns --split test
+
+The choice: the fewest false alarms under the threshold among settings whose accuracy there is at most 0.05 points below
+cross-entropy's. `--into` writes it into study files, at the line that ends with "# chosen". `--quick` leaves out
+intervals and p values.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from camri.decision import trace
+from camri.metrics import Scores
+from camri.selection import common_range, compare_curves
+from camri.stats import holm
+from camri.study.reader import RunReader, SettingResults
+from camri.study.store import ColumnFacts
+
+RULES = ("threshold", "shift")
+FIGURES = ("alarms", "accuracy")
+MOST_LOST = 0.0005  # of accuracy, by a setting that may be chosen
+MARK = "# chosen"
+
+
+def rank_column(
+    reading: RunReader, column: ColumnFacts, split: str, recalls: list[float] | None, quick: bool
+) -> list[dict[str, Any]]:
+    """A record for each setting of a column, cross-entropy's first, then the fewest false alarms first."""
+    settings = reading.settings(column)
+    (baseline,) = (one for one in settings if one.method == "ce")
+    groups = reading.run.groups(split)
+
+    def scores(one: SettingResults) -> dict[int, Scores]:
+        return {row.seed: reading.scores(row, split, column) for row in one.rows}
+
+    theirs = scores(baseline)
+    grid = common_range(list(theirs.values())) if recalls is None else np.array(recalls)
+    records = []
+    for one in settings:
+        mine = {seed: found for seed, found in scores(one).items() if seed in theirs}
+        if not mine:
+            continue
+        print(f"{column.title}: {one.title}", file=sys.stderr)
+        record: dict[str, Any] = {
+            "column": column.title,
+            "setting": one.title,
+            "method": one.method,
+            "knobs": one.knobs,
+            "num_seeds": len(mine),
+            "recalls": grid.tolist(),
+            "recall_as_trained": float(np.mean([found.recall().mean() for found in mine.values()])),
+            "accuracy_as_trained": float(np.mean([found.accuracy() for found in mine.values()])),
+        }
+        sides = [list(mine.values()), [theirs[seed] for seed in mine]]
+        for rule in RULES:
+            arm, other = sides if rule == "shift" else [[found.odds() for found in side] for side in sides]
+            record[rule] = (compare_means if quick else compare_with_intervals)(arm, other, grid, groups)
+        records.append(record)
+    rivals = [record for record in records if record["method"] != "ce"]
+    for rule in RULES if not quick else ():
+        corrected = holm([record[rule]["p_alarms"] for record in rivals]) if rivals else []
+        for record, p in zip(rivals, corrected, strict=True):
+            record[rule]["p_alarms_holm"] = float(p)
+    rivals.sort(key=lambda record: record["threshold"]["alarms"])
+    return [record for record in records if record["method"] == "ce"] + rivals
+
+
+def compare_with_intervals(
+    arm: Sequence[Scores], other: Sequence[Scores], grid: np.ndarray, groups: np.ndarray | None
+) -> dict[str, float]:
+    """False alarms and accuracy of an arm less the other's, mean over the recalls, with intervals and p."""
+    found: dict[str, float] = {}
+    for figure in FIGURES:
+        gap = compare_curves(arm, other, seed=0, recall=grid, groups=groups, figure=figure)  # type: ignore[arg-type]
+        found |= {figure: gap.mean.value, f"{figure}_low": gap.mean.low, f"{figure}_high": gap.mean.high}
+        found |= {f"{figure}_of_ce": float(gap.baseline.mean()), f"p_{figure}": gap.mean.p}
+    return found
+
+
+def compare_means(
+    arm: Sequence[Scores], other: Sequence[Scores], grid: np.ndarray, groups: np.ndarray | None = None
+) -> dict[str, float]:
+    """The same without intervals."""
+    mine, its = (np.mean([_figures(one, grid) for one in side], axis=0) for side in (arm, other))
+    found = {name: float(value) for name, value in zip(FIGURES, mine - its, strict=True)}
+    return found | {f"{name}_of_ce": float(value) for name, value in zip(FIGURES, its, strict=True)}
+
+
+def _figures(scores: Scores, grid: np.ndarray) -> tuple[float, float]:
+    curve = trace(scores)
+    states = curve.reach(grid)
+    return float(curve.alarms[states].mean() / curve.total), float(curve.accuracy[states].mean())
+
+
+def choose(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The record with the fewest false alarms under the threshold at about cross-entropy's accuracy; None if none."""
+    able = [one for one in records if one["threshold"]["accuracy"] >= -MOST_LOST and one["threshold"]["alarms"] < 0]
+    return min(able, key=lambda one: one["threshold"]["alarms"], default=None)
+
+
+def write_into(study: str, chosen: dict[str, Any]) -> str:
+    """A study file's text with the chosen setting at its marked line; of a method that it has, the value is added."""
+    values = {name: value[0] if isinstance(value, list) else value for name, value in chosen["knobs"].items()}
+    line = f"{chosen['method']} = {{ {', '.join(f'{name} = [{value!r}]' for name, value in values.items())} }}"
+    kept = re.sub(rf"^[^\n]*{MARK}\n", "", study, flags=re.M)
+    if not re.search(rf"^{chosen['method']} = ", kept, flags=re.M):
+        return re.sub(rf"^[^\n]*{MARK}$", f"{line}  {MARK}", study, flags=re.M)
+    ((name, value),) = values.items()
+
+    def widen(found: re.Match[str]) -> str:
+        has = [float(word) for word in found[2].split(",")]
+        return found[0] if value in has else f"{found[1]}{found[2]}, {value!r}]"
+
+    return re.sub(rf"^({chosen['method']} = {{ {name} = \[)([^\]]*)\]", widen, kept, flags=re.M)
+
+
+def show(records: list[dict[str, Any]]) -> str:
+    """The records of one column as a Markdown table; false alarms in % of cross-entropy's, accuracy in points."""
+    first = records[0]
+    of = {rule: f"{100 * first[rule]['alarms_of_ce']:.2f} %" for rule in RULES}
+    lines = [
+        f"{first['column']}, recalls {first['recalls'][0]:.3f} to {first['recalls'][-1]:.3f}; cross-entropy's false "
+        f"alarms {of['threshold']} of all images with a threshold, {of['shift']} with a shift",
+        "",
+        "| setting | n | false alarms, threshold | accuracy, threshold | false alarms, shift | accuracy, shift "
+        "| recall, accuracy as trained |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in records:
+        cells = [one["setting"], str(one["num_seeds"])]
+        for rule in RULES:
+            cells += [_span(one[rule], "alarms", 100 / one[rule]["alarms_of_ce"], 1) + " %"]
+            cells += [_span(one[rule], "accuracy", 100, 2)]
+        cells += [f"{100 * one['recall_as_trained']:.1f}, {100 * one['accuracy_as_trained']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    chosen = choose(records[1:])
+    return "\n".join([*lines, "", f"Chosen: {chosen and chosen['setting']}", ""])
+
+
+def _span(found: dict[str, float], name: str, scale: float, decimals: int) -> str:
+    low, high = (found.get(f"{name}{end}") for end in ("_low", "_high"))
+    mean = f"{scale * found[name]:+.{decimals}f}"
+    return (
+        mean if low is None or high is None else f"{mean} [{scale * low:+.{decimals}f}, {scale * high:+.{decimals}f}]"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--split", default="val", choices=["val", "test"])
+    parser.add_argument("--recalls", type=lambda text: [float(word) for word in text.split(",")], default=None)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--into", type=Path, nargs="*", default=[], help="study files to write the choice into")
+    asked = parser.parse_args()
+    records = []
+    with RunReader(asked.run) as reading:
+        for column in reading.columns:
+            found = rank_column(reading, column, asked.split, asked.recalls, asked.quick)
+            print(show(found))
+            records += found
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    chosen = choose([one for one in records if one["method"] != "ce"])
+    for path in asked.into if chosen is not None else []:
+        path.write_text(write_into(path.read_text(encoding="utf-8"), chosen), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
