@@ -106,8 +106,7 @@ def compare_with_intervals(
 def _figures(scores: Scores, grid: np.ndarray) -> tuple[float, float]:
     curve = trace(scores)
     states = curve.reach(grid)
-    alarms = np.mean([scores.false_alarms(shift).mean() for shift in curve.shift[states]])
-    return float(alarms), float(curve.accuracy[states].mean())
+    return float(curve.alarms[states].mean() / curve.total), float(curve.accuracy[states].mean())
 
 
 def choose(records: list[dict[str, Any]]) -> dict[str, Any] | None:
