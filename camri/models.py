@@ -426,7 +426,7 @@ class Backbone(Trunk):
         self.num_features = _num_features(net, (len(record.mean), *size))
 
     def add_probe(self, probe: Trunk) -> None:
-        """Put a trunk on the features; its values and the features' mean and sd are those of the state that is loaded."""
+        """Put a trunk on the features; its values and the features' mean and sd come with the state that is loaded."""
         self.register_buffer("feature_mean", torch.zeros(self.num_features))
         self.register_buffer("feature_sd", torch.ones(self.num_features))
         self.probe, self.num_features = probe, probe.num_features
@@ -534,7 +534,7 @@ def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dic
         if option == "hidden" and not (isinstance(value, (list, tuple)) and all(is_size(size) for size in value)):
             raise InputError(f"model {name!r} option hidden={value!r} must be a list of whole numbers of at least 1")
     if model in (MLP, Linear):
-        return model(math.prod(shape), generator=generator, **options)  # type: ignore[call-arg]
+        return model(math.prod(shape), generator=generator, **options)
     if len(shape) != 3:
         raise InputError(
             f"model={name!r} takes images (channels, height, width); the inputs have shape {shape}", argument="model"

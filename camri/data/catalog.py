@@ -63,7 +63,7 @@ def load(
         if type(value) is not bool:  # "no" in a study's file would count as true
             raise InputError(f"{flag}={value!r} is not allowed; choices: true, false", argument=flag)
     if backbone is not None:
-        asked = {k: v for k, v in (("size", _as_size(size)), ("resize", resize)) if v is not None}
+        asked: dict[str, Any] = {k: v for k, v in (("size", _as_size(size)), ("resize", resize)) if v is not None}
         found, asked = decoding(find(backbone, weights=weights, size=asked.get("size")), asked)
         images = load(
             source,

@@ -33,15 +33,15 @@ def embed(
     model: str,
     options: Mapping[str, Any],
     *,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> DataSet:
     """The data set with the features of a backbone in the place of its images.
 
-    options: as `camri.backbones.find` returns them. cache: a folder, by default camri's. progress: called with (images
-    done, images in all) while features are computed. The provenance keeps the backbone under "backbone", from which
-    `camri.export.Trained.of` makes a model that takes images.
+    options: as `camri.backbones.find` returns them. device: by default a GPU where there is one. cache: a folder, by
+    default camri's. progress: called with (images done, images in all) while features are computed. The provenance
+    keeps the backbone, from which `camri.export.Trained.of` makes a model that takes images.
     """
     if not data.is_image:
         raise InputError(f"{data.name} holds features already; a frozen backbone takes images", argument="frozen")
@@ -53,7 +53,8 @@ def embed(
         height, width, channels = data.input_shape
         trunk = build(model, (channels, height, width), torch.Generator().manual_seed(0), **options)
         assert isinstance(trunk, Backbone)
-        computed = _compute(trunk, data, torch.device(device), progress)
+        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        computed = _compute(trunk, data, device, progress)
         write_cache(file, {"model": model}, computed)
         stored = read_cache(file) or ({}, computed)  # if it cannot be written, a warning has said so
     inputs = {part: torch.from_numpy(array) for part, array in stored[1].items()}
@@ -76,9 +77,9 @@ def _compute(trunk: Backbone, data: DataSet, device: torch.device, progress: Pro
     network, done = _ready(trunk, device), 0
     with torch.inference_mode(), _all_cores():
         for part, split in data.splits.items():
-            rows = np.array([row for row in range(len(split)) if (part, row) not in copies], dtype=np.int64)
-            for start in range(0, len(rows), BATCH_ROWS):
-                batch = rows[start : start + BATCH_ROWS]
+            left = np.array([row for row in range(len(split)) if (part, row) not in copies], dtype=np.int64)
+            for start in range(0, len(left), BATCH_ROWS):
+                batch = left[start : start + BATCH_ROWS]
                 features = network(to_float(split.inputs[torch.from_numpy(batch)].to(device)))
                 found[part][batch] = to_half(features).cpu().numpy()
                 done += len(batch)
@@ -86,9 +87,9 @@ def _compute(trunk: Backbone, data: DataSet, device: torch.device, progress: Pro
                     progress(done, len(first))
     for (part, row), (from_part, from_row) in copies.items():
         found[part][row] = found[from_part][from_row]
-    for part, features in found.items():
-        if not np.isfinite(features).all():
-            row = int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])
+    for part, rows in found.items():
+        if not np.isfinite(rows).all():
+            row = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
             raise InputError(f"the features of {part} image {row} are not finite; its network's weights may be damaged")
     return found
 

@@ -96,6 +96,7 @@ class Trained:
             )
         if "backbone" in data.provenance:
             outcome, data, standardise = _on_images(outcome, data, standardise)
+        assert outcome.weights is not None
         shifts = [float(shift)] * len(important) if isinstance(shift, (int, float)) else map(float, shift)
         return Trained(
             setting=outcome.trial.setting,

@@ -1,5 +1,7 @@
 """Features of a frozen backbone: what is computed, cached, trained on and handed over."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,9 @@ from camri.errors import InputError
 from camri.export import Model, Trained
 from camri.methods import setting
 from camri.models import build
+from camri.study.executor import LocalExecutor
+from camri.study.runner import run
+from camri.study.study_file import read_study
 from tests.networks import photos, save_tiny
 
 PROBE = Training(model="linear", model_options=(("dropout", 0.2),), epochs=20, batch_size=8, learning_rate=0.01)
@@ -119,3 +124,37 @@ def test_standardised_features_are_standardised_in_the_model_too(model, folder):
         half = trunk.trunk.net(trunk.trunk.prepare(images.permute(0, 3, 1, 2) / 255)).logits.half().float()
         wanted = trunk.head(trunk.trunk.probe((half - mean) / sd))
     np.testing.assert_allclose(Model.of(scaled).logits(images), wanted.numpy(), atol=1e-4)
+
+
+def test_the_estimator_freezes_a_pretrained_network_without_a_gpu(model, folder, tmp_path):
+    data = load(folder, size=40)
+    images, labels = data.splits["train"].inputs.numpy(), np.array(data.classes)[data.splits["train"].labels]
+    how = {"model": model, "batch_size": 8, "learning_rate": 0.02, "shift": None, "device": "cpu", "random_state": 0}
+    estimator = camri.CamriClassifier("b", epochs=25, **how).fit(images, labels)
+    assert '"model": "linear"' in dict(estimator.trained_.training.model_options)["probe"]
+    assert estimator.score(images, labels) > 0.8
+    again = camri.CamriClassifier.load(estimator.save(tmp_path / "model"))
+    assert (again.predict(images) == estimator.predict(images)).all()
+    tuned = camri.CamriClassifier("b", frozen=False, epochs=1, **how).fit(images, labels)
+    assert "probe" not in dict(tuned.trained_.training.model_options)
+    with pytest.raises(InputError, match="frozen=True keeps pretrained weights"):
+        camri.CamriClassifier("b", model=model, frozen=True, from_scratch=True).fit(images, labels)
+
+
+def test_a_study_trains_heads_on_features_or_the_whole_network(model, folder, tmp_path):
+    def study(text):
+        (tmp_path / "s.toml").write_text(f'columns = ["b"]\nseeds = 1\n{text}\n[methods.ce]\n')
+        return read_study(tmp_path / "s.toml")
+
+    heads = study(f'[data]\nsource = "{folder}"\nbackbone = "{model}"\n[training]\nmodel = "linear"\nepochs = 2')
+    result = run(heads, tmp_path / "heads", LocalExecutor("cpu", workers=1))
+    assert (result.finished, result.new) == (True, 1)
+    whole = study(f'[data]\nsource = "{folder}"\n[training]\nmodel = "{model}"\nepochs = 1\nbatch_size = 8')
+    assert dict(whole.data_options) == {"size": (32, 32), "resize": "bicubic 42 floor"}
+    assert run(whole, tmp_path / "whole", LocalExecutor("cpu", workers=1)).finished
+    weights = dict(whole.training.model_options)["initial"]
+    moved = tmp_path / "moved.safetensors"
+    moved.write_bytes(Path(weights).read_bytes())
+    named = study(f'[data]\nsource = "{folder}"\n[training]\nmodel = "{model}"\nepochs = 1\nbatch_size = 8\n'
+                  f'weights = "{moved}"')  # fmt: skip
+    assert named.training.key == whole.training.key  # by content, not by path
