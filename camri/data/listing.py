@@ -25,6 +25,7 @@ class Options:
     """How a data set is read; part of the cache's key."""
 
     size: tuple[int, int] | None = None  # (height, width)
+    resize: str | None = None  # how images get that size, as in camri.backbones.Preprocessing; None: "lanczos"
     roi: bool = False
     skip_bad: bool = False
     verify: bool = True
@@ -80,6 +81,7 @@ class Source:
 TABLES, OFFICIAL_FILES = "tables (CSV, TSV, parquet)", "the official files of CIFAR-10 and MNIST"
 TAKEN_BY = {
     "size": "images",
+    "resize": "images",
     "skip_bad": "image files",
     "roi": "GTSRB",
     "verify": OFFICIAL_FILES,

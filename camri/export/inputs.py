@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from camri.data import tables
-from camri.data.decode import is_image
+from camri.data.decode import LANCZOS, is_image
 from camri.data.decode import to_array as decode_image
 from camri.data.folder import files_below
 from camri.data.parallel import for_each, shared_array
@@ -62,6 +62,7 @@ class Images:
 
     def chunks(self, trained: Trained, on_progress: OnProgress) -> Iterator[Chunk]:
         height, width, channels = trained.input_shape
+        how = str(trained.preprocessing.get("resize", LANCZOS))
         for start in (places := starts(len(self), trained)):
             part = slice(start, start + places.step)
             out = shared_array((len(self.sources[part]), height, width, channels), np.uint8)
@@ -70,7 +71,7 @@ class Images:
                 box = None if self.boxes is None else self.boxes[start + row]
                 if box is not None and not (box[:2] < box[2:]).all():
                     raise ValueError("its box to crop to is missing or empty")
-                out[row] = decode_image(self.sources[start + row], (height, width, channels), box)
+                out[row] = decode_image(self.sources[start + row], (height, width, channels), box, how)
 
             def tell(done: int, total: int, start: int = start) -> None:
                 on_progress(start + done)
@@ -353,7 +354,7 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Probabilities (C,) of one input after the shift, or what is wrong with it.
+    """Probabilities (C,) of one input and the class index that the rule predicts, or what is wrong with it.
 
     row: its number in a table, from 0; None for a file of its own.
     """
@@ -361,6 +362,7 @@ class Prediction:
     file: str
     row: int | None
     probabilities: np.ndarray | None
+    predicted: int = -1
     problem: str | None = None
 
     @property
@@ -382,8 +384,11 @@ def predict(
     for group in groups:
         for chunk in group.chunks(model.trained, lambda num, before=before: on_progress(before + num)):  # type: ignore[misc]
             good = [row for row in range(len(chunk.files)) if row not in chunk.problems]
-            found = iter(model.predict_proba(chunk.inputs[good], batch_size))
+            probabilities = model.predict_proba(chunk.inputs[good], batch_size)
+            found = zip(probabilities, model.decide(probabilities).tolist(), strict=True)
             for row, (file, number) in enumerate(zip(chunk.files, chunk.rows, strict=True)):
-                problem = chunk.problems.get(row)
-                yield Prediction(file, number, None if problem is not None else next(found), problem)
+                if row in chunk.problems:
+                    yield Prediction(file, number, None, problem=chunk.problems[row])
+                else:
+                    yield Prediction(file, number, *next(found))
         before += len(group)

@@ -126,15 +126,13 @@ def make_slider(
     often.
     """
     curve, margin, model = trace(scores), scores.shifted().max(axis=1), scores if plain is None else plain
-    others = np.sort(margin[~np.isin(scores.labels, scores.important)])
-    alarms = len(others) - np.searchsorted(others, -curve.shift, side="right")
     edges = np.unique(-margin[np.isfinite(margin)])
     chosen = int(np.searchsorted(edges, advised, side="left"))
     is_kept = np.append(True, np.diff(curve.hits.sum(axis=1)) > 0)
     is_kept[chosen] = True
     now = float(model.recall().mean())
     kept = _thin(np.flatnonzero(is_kept), curve.mean_recall, now - BACK, chosen)
-    figures = np.stack([curve.mean_recall, curve.accuracy, alarms / curve.total], axis=1)
+    figures = np.stack([curve.mean_recall, curve.accuracy, curve.alarms / curve.total], axis=1)
     before = np.array([now, model.accuracy(), model.false_alarms().mean()])
     places, charts = _draw(figures[kept], before, figures[chosen])
     ends = np.concatenate([[-np.inf], edges, [np.inf]])
@@ -155,7 +153,7 @@ def make_slider(
     return Slider(
         names=tuple(names),
         num=tuple(scores.num.tolist()),
-        num_rows=curve.total,
+        num_rows=len(scores),
         states=tuple(states),
         start=int(np.flatnonzero(kept == chosen)[0]),
         before=make(
