@@ -24,7 +24,8 @@ lint: $(VENV)/.dev  ## ruff and mypy
 unit: $(VENV)/.dev  ## tests and doctests
 	$(PYTEST)
 
-docs: $(VENV)/.dev  ## fill the tables and pictures of the pages from results/
+docs: $(VENV)/.dev  ## fill the tables and pictures of the pages from results/; with RUNS=folder, results/ from scores first
+	$(if $(RUNS),$(BIN)/python -m tools.releases rebuild $(RUNS))
 	$(BIN)/python -m tools.docs README.md docs/*.md results/README.md results/*/README.md
 
 clean:  ## remove the virtual environment and caches
