@@ -104,19 +104,7 @@ def main() -> None:
         _write_images(folder / "images")
         _write_scores(folder / "scores.csv")
         fit = ["fit", str(folder / "images"), "--important", "digit 8", "--trials", "16", "--epochs", "1"]
-        study = [
-            "study",
-            "run",
-            "digits",
-            "--seeds",
-            "0-1",
-            "--methods",
-            "ce,camri",
-            "--workers",
-            "1",
-            "--device",
-            "cpu",
-        ]
+        study = ["study", "run", "digits", "--methods", "ce,camri", "--seeds", "0-1", "--workers", "1"]
         journeys = {
             "fit": [[*fit, "--device", "cpu", "--out", str(folder / "fit")]],
             "study to page": [
