@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -212,20 +213,15 @@ def keep_rate(table, at_least, num_tables, num_rows=500):
     return given, kept
 
 
+NUM_TABLES = int(os.environ.get("CAMRI_TABLES", "40"))  # of each kind and level; with 1000 it takes 12 minutes
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_guarantee_holds_when_the_instruction_is_followed_literally(name):
-    given, kept = keep_rate(TABLES[name], 0.75, 100)
-    assert given >= 50, "too few guarantees to judge"
+    given, kept = np.sum([keep_rate(TABLES[name], level, NUM_TABLES) for level in (0.6, 0.75, 0.85, 0.9, 0.95)], axis=0)
+    assert given >= NUM_TABLES, "too few guarantees to judge"
+    assert given - kept <= 0.06 * 5 * NUM_TABLES, f"{kept} of {given}"  # 5 % of all tables may give a false one
     assert kept >= 0.94 * given, f"{kept} of {given}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("at_least", [0.6, 0.75, 0.85, 0.9, 0.95])
-@pytest.mark.parametrize("name", TABLES)
-def test_guarantees_hold_on_a_thousand_tables(name, at_least):
-    given, kept = keep_rate(TABLES[name], at_least, 1000)
-    assert given - kept <= 0.06 * 1000, f"{kept} of {given}"  # at most 5 % of all tables may give a false one
-    assert kept >= 0.94 * given or given < 900, f"{kept} of {given}"
 
 
 @pytest.mark.parametrize(

@@ -259,12 +259,6 @@ def test_cautions_are_in_the_answer_and_on_the_card(fitted):
     assert "Caution" not in "".join(answer.compose(replace(fitted, cautions=())))
 
 
-def test_the_same_call_gives_the_same_result(fitted, tmp_path, without_files):
-    again = fit("digits", IMPORTANT, tmp_path / "again", **ASKED)
-    assert facts(again) == facts(fitted)
-    assert weights_of(again) == weights_of(fitted)
-
-
 def test_a_finished_fit_trains_nothing_more(fitted, trained, without_files):
     with pytest.MonkeyPatch.context() as patch:
         heard = []

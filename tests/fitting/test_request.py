@@ -1,5 +1,6 @@
 """What is refused before anything is trained or written, and what is taken where nothing is said."""
 
+import shutil
 import sys
 import types
 
@@ -15,6 +16,7 @@ from camri.fitting import budget, fit
 from camri.fitting.request import Journal, make_request, prepare
 from camri.fitting.trainer import trainings_for
 from camri.models import build
+from tests.fitting.conftest import ASKED, IMPORTANT
 
 
 def ask(data="digits", important="9", out=None, **changes):
@@ -114,13 +116,15 @@ def test_a_missing_extra_says_its_install_command(monkeypatch, tmp_path):
         fit("digits", "9", tmp_path / "out", num_trials=20)
 
 
-def test_without_the_reports_extra_there_is_a_model_and_no_page(monkeypatch, tmp_path, in_this_process):
+def test_without_the_reports_extra_there_is_a_model_and_no_page(monkeypatch, tmp_path, fitted):
     import importlib.util
 
+    shutil.copytree(fitted.out, tmp_path / "out")
+    (tmp_path / "out" / "report.html").unlink()
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "altair" else real(name))
     monkeypatch.setattr("camri.export.onnx_file.is_installed", lambda: False)
-    found = fit("digits", "9", tmp_path / "out", num_trials=16, epochs=1, device="cpu")
+    found = fit("digits", IMPORTANT, tmp_path / "out", **ASKED)
     assert found.page_path is None
     assert not (tmp_path / "out" / "report.html").exists()
     assert (found.model_path / "config.json").exists()

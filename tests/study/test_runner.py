@@ -338,14 +338,14 @@ def longer(small):
 
 
 @pytest.mark.slow
-def test_killed_twenty_times_the_table_is_that_of_an_undisturbed_run(data, longer, tmp_path):
+def test_killed_ten_times_the_table_is_that_of_an_undisturbed_run(data, longer, tmp_path):
     began = time.monotonic()
     runner.run(longer, tmp_path / "whole", LocalExecutor("cpu", workers=1), data=data)
     whole_s = time.monotonic() - began
     kills = 0
-    while kills < 20:
+    while kills < 10:
         process = start(longer, tmp_path / "killed", data)
-        process.join(timeout=random.uniform(0.0, whole_s / 16))
+        process.join(timeout=random.uniform(0.0, whole_s / 10))
         if process.exitcode is None:
             os.kill(process.pid, signal.SIGKILL)
             process.join()
