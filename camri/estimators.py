@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import warnings
 from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping
 from pathlib import Path
@@ -22,8 +23,10 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from camri import export, methods
+from camri.backbones import find, is_backbone, is_frozen
 from camri.data import Split
 from camri.data.dataset import assemble, to_float
+from camri.data.features import embed
 from camri.data.listing import check_classes
 from camri.data.splits import choose_rows
 from camri.decision import (
@@ -42,7 +45,7 @@ from camri.decision import (
     tune,
 )
 from camri.engine import Outcome, Stopped, Training, Trial, train
-from camri.engine.spec import frozen
+from camri.engine.spec import PROBE, frozen
 from camri.engine.training import pick_device
 from camri.errors import InputError, closest, last_line
 from camri.export.model import Network
@@ -137,6 +140,8 @@ def _plain_value(value: Any) -> Any:
     """The value as JSON has it: lists for collections, Python's numbers for numpy's."""
     if isinstance(value, (list, tuple, set, frozenset, np.ndarray, ItemsView)):
         return [_plain_value(one) for one in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -183,8 +188,11 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
     margin: radians, for important classes without a strength.
     scale: what the cosines are multiplied by.
     knobs: further values a method needs, such as {"gamma": 2.0} for "focal".
-    model: "auto" is an MLP for features and a small CNN for images; or a name in `camri.models.MODELS`.
+    model: "auto" is an MLP for features and a small CNN for images; or a name in `camri.models.MODELS`; or a pretrained
+        network, "timm:NAME" or "hf:NAME".
     model_options: such as {"hidden": (256, 128), "dropout": 0.1} for the MLP.
+    weights, from_scratch: of a pretrained network, a safetensors file instead of its published weights, or random ones.
+    frozen: leave a pretrained network as it is and train a head on its features; "auto" does so without a GPU.
     epochs, batch_size, learning_rate: of the training; training_options: other fields of `camri.engine.Training`.
     shift: "auto" first trains without `validation_fraction` of the rows, finds on these what to add to the important
         classes' logits for the best recall at no loss of accuracy, then trains on all rows; None adds nothing.
@@ -211,6 +219,9 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         knobs: Mapping[str, Any] | None = None,
         model: str = "auto",
         model_options: Mapping[str, Any] | None = None,
+        weights: Any = None,
+        from_scratch: bool = False,
+        frozen: bool | str = "auto",
         epochs: int = 40,
         batch_size: int = 128,
         learning_rate: float = 3e-3,
@@ -227,6 +238,9 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         self.knobs = knobs
         self.model = model
         self.model_options = model_options
+        self.weights = weights
+        self.from_scratch = from_scratch
+        self.frozen = frozen
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -368,8 +382,22 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
     ) -> tuple[Outcome, export.Trained]:
         """Train one model on the rows that are not held out, in this process."""
         scaling, is_image = None, rows.dtype == np.uint8
-        if not is_image:
-            scaler = StandardScaler().fit(rows[~held_out])
+        columns = getattr(self, "feature_names_in_", None)  # by which `camri predict` finds them in a table
+        source: dict[str, Any] = {} if columns is None else {"feature_columns": columns.tolist()}
+        training = self._training(is_image)
+        names = tuple(str(label) for label in self.classes_.tolist())
+        if is_backbone(self.model):
+            options = dict(training.model_options)
+            asked = {"weights": self.weights, "from_scratch": self.from_scratch, "size": options.pop("size", None)}
+            found = find(self.model, **asked)
+            training = training.with_(model_options=tuple(sorted({**found, **options}.items())))
+            if is_frozen(self.frozen, self.from_scratch, pick_device(self.device).type):
+                whole = assemble("X", names, {"train": Split(torch.from_numpy(rows), torch.from_numpy(codes))}, source)
+                embedded = embed(whole, self.model, found)  # of all rows: the second training finds them in the cache
+                rows, source = embedded.splits["train"].inputs.numpy(), dict(embedded.provenance)
+                training = training.with_(**PROBE)
+        if rows.dtype != np.uint8:
+            scaler = StandardScaler().fit(rows[~held_out].astype(np.float64))
             scaling = (tuple(scaler.mean_.tolist()), tuple(scaler.scale_.tolist()))
             rows = scaler.transform(rows).astype(np.float32)
         splits = {
@@ -377,11 +405,9 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
             for part, mask in (("train", ~held_out), ("val", held_out))
             if mask.any()
         }
-        columns = getattr(self, "feature_names_in_", None)  # by which `camri predict` finds them in a table
-        source = {} if columns is None else {"feature_columns": columns.tolist()}
-        data = assemble("X", tuple(str(label) for label in self.classes_.tolist()), splits, source)
+        data = assemble("X", names, splits, source)
         how: dict[str, Any] = {"keep_weights": True, "workers": 1, "deterministic": True}
-        how |= {"training": self._training(is_image), "important": important}
+        how |= {"training": training, "important": important}
         try:
             (outcome,) = train([trial], data, self.device, **how)
         except Stopped:  # by Ctrl-C
