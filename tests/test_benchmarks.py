@@ -13,7 +13,7 @@ from benchmarks import audit as auditing
 from benchmarks import guarantee, promises
 from camri.auditing import audit
 from camri.data import hold_out, load
-from camri.decision import assure
+from camri.decision import promise
 from camri.engine import Training
 from camri.study import runner
 from camri.study.executor import LocalExecutor
@@ -41,7 +41,7 @@ def test_promises_are_counted_on_fresh_rows_and_on_the_test_images_of_a_run(tmp_
     (promised, seen) = told("--run", str(tmp_path), "--at-least", "0.8").values()
     with open_run(tmp_path) as run:
         rows = run.rows()
-        shifts = [assure(run.scores(row, "val", (9,)), 0.8).shift for row in rows]
+        shifts = [promise(run.scores(row, "val", (9,)), 0.8, rule="shift", negative=False).rule for row in rows]
         tests = [run.scores(row, "test", (9,)) for row in rows]
     recalls = [test.recall(shift)[0] for test, shift in zip(tests, shifts, strict=True) if shift is not None]
     assert promised["made"] == f"{len(recalls)}/2" == "2/2"

@@ -5,7 +5,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
@@ -74,9 +74,9 @@ class Bar:
     name: str
     text: str
     end: float
-    low: float | None
-    high: float | None
-    kind: str
+    low: float | None = None
+    high: float | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ def make_bars(changes: Mapping[str, tuple[float, float | None, float | None]], c
     rows = []
     for name in shown:
         value, low, high = changes[name]
-        known = low is not None and high is not None
-        kind = "down" if known and high < 0 else "up" if known and low > 0 else ""  # type: ignore[operator]
-        places = (place(low), place(high)) if known else (None, None)  # type: ignore[arg-type]
-        rows.append(Bar(name, span(value, low, high), place(value), *places, kind))
+        bar = Bar(name, span(value, low, high), place(value))
+        if low is not None and high is not None:
+            bar = replace(bar, low=place(low), high=place(high), kind="down" if high < 0 else "up" if low > 0 else "")
+        rows.append(bar)
     lost = sum(high is not None and high < 0 for _, _, high in changes.values())
     note = f"{lost or 'None'} of {len(changes):,} surely lost recall; only those are coloured. Lines: 95 % intervals."
     more = f" The {len(order) - len(shown):,} others lost less." if len(order) > len(shown) else ""
