@@ -276,6 +276,7 @@ def fit(
     strengths: Mapping[str, float] | None = None,
     model: str | None = None,
     weights: str | PathLike[str] | None = None,
+    from_scratch: bool = False,
     device: str = "auto",
     seed: int = 0,
     epochs: int | None = None,
@@ -288,8 +289,9 @@ def fit(
     important jointly; by default the class with the lowest validation recall. out: a new folder, or that of this same
     fit, which then resumes; runs/DATA-CLASS by default. budget: "10m", or seconds; 10 minutes by default. num_trials:
     a number of models instead. max_accuracy_drop: accuracy that may be lost, 0.01 for one percentage point.
-    strengths: {class: strength} of important classes that count less or more than 1. weights: a safetensors file with
-    the trunk's initial weights. data_options: options of `camri.data.load`.
+    strengths: {class: strength} of important classes that count less or more than 1. model: small, paper,
+    resnet18, features, timm:NAME or hf:NAME, pretrained by default. weights: a safetensors file with the trunk's
+    initial weights. from_scratch: random weights. data_options: options of `camri.data.load`.
 
     Everything is chosen on validation data; test images are used once, at the end. With `num_trials` the same call
     gives the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
@@ -305,6 +307,7 @@ def fit(
         strengths=strengths,
         model=model,
         weights=weights,
+        from_scratch=from_scratch,
         device=device,
         seed=seed,
         epochs=epochs,

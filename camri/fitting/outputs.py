@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from camri.backbones import is_backbone, published_folder
 from camri.data import DataSet
 from camri.engine import Training, Trial
 from camri.errors import InputError
@@ -164,14 +165,20 @@ def command(request: Request, is_finished: bool = True) -> str:
     for name, value in request.data_options:
         if name == "verify":
             words += [] if value else ["--no-verify"]
+        elif name == "resize":
+            pass  # the model's own
+        elif isinstance(value, tuple):  # a size
+            words += ["--size", str(value[0])]
         elif value is not None and value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    initial = dict(request.plain.model_options).get("initial")
+    words += ["--from-scratch"] if is_backbone(request.plain.model) and initial is None else []
     options = {
         "--trials": request.num_trials,
         "--budget": None if request.budget_s is None else f"{request.budget_s:g}s",
         "--max-accuracy-drop": request.max_accuracy_drop or None,
         "--model": request.plain.model,
-        "--weights": dict(request.plain.model_options).get("initial"),
+        "--weights": None if initial is None or initial.startswith(str(published_folder())) else initial,
         "--epochs": request.epochs,
         "--seed": request.seed or None,
         "--out": "runs/again" if is_finished else request.out,
