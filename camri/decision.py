@@ -206,8 +206,11 @@ class Curve:
             return short_between(-high, -low)
         if self.value[state] == 0:
             return 1.0 if as_factor else 0.0
-        low, high = max(low, high - 1.0), min(high, low + 1.0)
-        return short_between(math.exp(low), math.exp(high)) if as_factor else short_between(low, high)
+        if math.isinf(low) or math.isinf(high):
+            low, high = (high - 1.0, high) if math.isinf(low) else (low, low + 1.0)
+        if as_factor:
+            low, high = math.exp(low), math.exp(high)
+        return -short_between(-high, -low)  # a shift may be that of the next state's edge, not of its own
 
     def count(self, outcome: Callable[[Array], Array]) -> Array:
         """The sum over rows of what an outcome says of predictions (N,), in every state: (K,)."""
@@ -329,12 +332,13 @@ def short_between(low: float, high: float) -> float:
     >>> short_between(0.21341, 0.21398), short_between(0.0, 1.0)
     (0.2137, 0.5)
     """
-    kinds = [kind for kind in (np.float16, np.float32) if kind(low) == low and kind(high) == high]
     middle = (low + high) / 2
-    for digits in range(1, 17):
-        rounded = float(f"{middle:.{digits}g}")
-        if low < rounded < high and all(low <= kind(rounded) < high for kind in kinds):
-            return rounded
+    with np.errstate(over="ignore"):
+        kinds = [kind for kind in (np.float16, np.float32) if all(float(kind(end)) == end for end in (low, high))]
+        for digits in range(1, 17):
+            rounded = float(f"{middle:.{digits}g}")
+            if low < rounded < high and all(low <= float(kind(rounded)) < high for kind in kinds):
+                return rounded
     return low
 
 

@@ -125,7 +125,7 @@ def _as_probabilities(values: Array, kind: str | None, names: Sequence[str]) -> 
     """
     if kind == "logits":
         return None
-    remedy = "Probabilities lie between 0 and 1 and sum to 1; for raw scores give kind=logits"
+    remedy = "Probabilities lie between 0 and 1 and sum to 1; for raw scores add --logits (kind='logits')"
     for unit in (1.0, 100.0):
         shares = values / unit
         total, decimals = shares.sum(axis=1), num_decimals(shares)
@@ -135,7 +135,7 @@ def _as_probabilities(values: Array, kind: str | None, names: Sequence[str]) -> 
             _refuse((shares < 0) | (shares > 1), values, names, remedy)
             if kind is None and not fits.all():
                 row = int(np.flatnonzero(~fits)[0])
-                raise InputError(f"row {row}: the probabilities sum to {total[row]:g}. {remedy}", argument="kind")
+                raise InputError(f"row {row}: the probabilities sum to {total[row]:g}. {remedy}", argument="scores")
             return shares
     return None
 
@@ -157,7 +157,7 @@ def _refuse(is_wrong: Array, values: Array, names: Sequence[str], remedy: str, w
         num_rows = int(is_wrong.any(axis=1).sum())
         many = "" if num_rows == 1 else f" ({num_rows:,} of {len(values):,} rows are like this)"
         shown = f"{what}({names[column]}) = {values[row, column]:g}"
-        raise InputError(f"row {row}: {shown}{many}. {remedy}", argument="scores" if what == "score" else "kind")
+        raise InputError(f"row {row}: {shown}{many}. {remedy}", argument="scores")
 
 
 def _logarithms(shares: Array) -> Array:
