@@ -141,7 +141,7 @@ def _trained(request: Request, training: Training, important: Sequence[int], cla
         outcome = replace(outcome, training=portable)
         trained = Trained.of(outcome, request.data, important, claim.shift, request.inputs.standardise)
     # As it takes the features in `data`, which are scaled already.
-    model = Model.of(replace(trained, shift=(0.0,) * len(trained.shift), standardise=None))
+    model = Model.of(replace(trained, rule=None, standardise=None))
     model.module.to(request.device)
     split = request.data.splits["test"]
     test = condense(model.logits(split.inputs), split.labels.numpy(), important)
