@@ -17,6 +17,7 @@ import json
 import sys
 import warnings
 from itertools import product
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm, ttest_rel
@@ -35,6 +36,7 @@ WORLDS = {  # the sd of an arm's own view of images, of luck, of single outcomes
 }
 RECALLS = np.linspace(0.3, 1.0, 200)
 COSTS = np.where(np.arange(CLASSES)[:, None] == IMPORTANT, 5.0, 1.0) * (1 - np.eye(CLASSES))  # a miss costs five times
+GOALS: dict[str, dict[str, Any]] = {"recall": {}, "at-least": {"at_least": 0.8}, "cost": {"cost_matrix": COSTS}}
 
 
 def made_arms(
@@ -181,9 +183,9 @@ def judge_curves(asked: argparse.Namespace) -> None:
 
 def judge_tuned(asked: argparse.Namespace) -> None:
     """Coverage of an audit's intervals, with something to gain by a shift (bias −0.8) and without (bias 0)."""
-    goals = {"recall": {}, "at least 0.8": {"at_least": 0.8}, "cost": {"cost_matrix": COSTS}}
     found = []
-    for (goal, options), bias, num_rows in product(goals.items(), (-0.8, 0.0), asked.rows):
+    for goal, bias, num_rows in product(asked.goals, (-0.8, 0.0), asked.rows):
+        options = GOALS[goal]
         fresh = exact(*made_rows(100_000, bias, np.random.default_rng(99)), (IMPORTANT,))
         own, marks = fresh.labels == IMPORTANT, []
         for seed in range(asked.tables):
@@ -213,6 +215,7 @@ def main() -> None:
     parser.add_argument("--figure", choices=("accuracy", "alarms"), default="accuracy", help="with --curves")
     parser.add_argument("--tuned", action="store_true", help="what the rule of an audit changes")
     parser.add_argument("--rows", type=int, nargs="+", default=[300, 1000, 4000, 10_000], help="with --tuned")
+    parser.add_argument("--goals", choices=GOALS, nargs="+", default=list(GOALS), help="with --tuned")
     parser.add_argument("--tables", type=int)
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--images", type=int, nargs="+")
