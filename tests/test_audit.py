@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -220,20 +221,15 @@ def keep_rate(table, at_least, num_tables, num_rows=500):
     return given, kept
 
 
+NUM_TABLES = int(os.environ.get("CAMRI_TABLES", "40"))  # of each kind and level; with 1000 it takes 12 minutes
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_guarantee_holds_when_the_instruction_is_followed_literally(name):
-    given, kept = keep_rate(TABLES[name], 0.75, 100)
-    assert given >= 50, "too few guarantees to judge"
+    given, kept = np.sum([keep_rate(TABLES[name], level, NUM_TABLES) for level in (0.6, 0.75, 0.85, 0.9, 0.95)], axis=0)
+    assert given >= NUM_TABLES, "too few guarantees to judge"
+    assert given - kept <= 0.06 * 5 * NUM_TABLES, f"{kept} of {given}"  # 5 % of all tables may give a false one
     assert kept >= 0.94 * given, f"{kept} of {given}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("at_least", [0.6, 0.75, 0.85, 0.9, 0.95])
-@pytest.mark.parametrize("name", TABLES)
-def test_guarantees_hold_on_a_thousand_tables(name, at_least):
-    given, kept = keep_rate(TABLES[name], at_least, 1000)
-    assert given - kept <= 0.06 * 1000, f"{kept} of {given}"  # at most 5 % of all tables may give a false one
-    assert kept >= 0.94 * given or given < 900, f"{kept} of {given}"
 
 
 @pytest.mark.parametrize(
@@ -321,7 +317,7 @@ def test_the_shift_has_the_best_recall_at_the_accuracy_to_expect(important, max_
     assert np.array_equal((3 * logits + told.shift * mask).argmax(axis=1), then), "the unit of the scores matters"
 
 
-def test_the_shift_does_the_same_in_anybody_s_code(found):
+def test_the_shift_does_the_same_in_plain_numpy(found):
     logits, labels = made()
 
     def at(shift):
@@ -337,7 +333,7 @@ def test_the_shift_does_the_same_in_anybody_s_code(found):
         assert at(price.value) == (price.recall, price.accuracy)
 
 
-def test_few_rows_luck_is_not_spent():
+def test_few_rows_are_not_overfitted():
     """The largest shift without a loss on 300 rows costs 0.42 points of accuracy on fresh ones, this one 0.08."""
     fresh = exact(*made(50_000, 999, bias=-0.4), (1,))
     lost = []
@@ -717,7 +713,7 @@ def test_too_few_rows_say_so():
         audit(logits[labels != 1], labels[labels != 1], "stop", classes=CLASSES)
 
 
-def test_a_column_that_wins_and_no_label_has_is_doubted():
+def test_a_column_that_wins_and_no_label_has_is_warned_of():
     logits, labels = made()
     ages = np.column_stack([logits, np.full(800, 40.5)])
     with pytest.warns(UserWarning, match=r"'age' is predicted for 800 of 800 rows, and no row has that label; if its"):
@@ -975,7 +971,7 @@ def test_few_groups_are_warned_of(found):
         audit(logits[only], labels[only], "stop", classes=CLASSES, groups=groups[only])
 
 
-def test_a_class_of_one_group_says_next_to_nothing():
+def test_a_class_of_one_group_has_a_wide_interval():
     logits, labels, groups = made_groups(60, 8)
     groups[labels == 3] = 1000
     recall = audit(logits, labels, 1, groups=groups).by_class[3].recall.before
@@ -1153,7 +1149,7 @@ def test_lists_of_scores_that_do_not_fit_are_refused_by_their_rows(tmp_path, sco
         read_scores(tmp_path / "a.parquet")
 
 
-def test_a_column_of_groups_is_found_or_told(tmp_path):
+def test_a_column_of_groups_is_found_or_reported(tmp_path):
     logits, labels, groups = made_groups(60, 5)
     rows = [[CLASSES[k], f"{g:04d}", g, *row] for k, g, row in zip(labels, groups, logits, strict=True)]
     file = write_csv(tmp_path / "s.csv", ["label", "patient", "track", *CLASSES], rows)
@@ -1370,7 +1366,7 @@ def test_it_runs_without_torch(table):
     assert done.returncode == 0, done.stderr
 
 
-def test_nothing_to_gain_is_said():
+def test_nothing_to_gain_is_stated():
     scores = np.eye(4)[np.arange(80) % 4] * 9
     found = audit(scores, np.arange(80) % 4, 1)
     assert found.kind == "none"

@@ -213,7 +213,7 @@ def test_an_error_names_the_option_as_typed(camri_says, folder, command, typed, 
     assert [path for path in sorted(folder.iterdir()) if path not in before] == []
 
 
-def test_a_study_is_told_what_stands_in_its_file(camri_says, folder):
+def test_a_study_s_errors_name_the_file(camri_says, folder):
     wrong = STUDY.format(table=folder / "unnamed.csv").replace('important = "stop"', 'important = "go"')
     (folder / "unnamed.csv").write_text("kind,f\ngo,1\nstop,2\n", encoding="utf-8")
     (folder / "unnamed.toml").write_text(wrong, encoding="utf-8")
