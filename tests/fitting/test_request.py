@@ -1,5 +1,6 @@
 """What is refused before anything is trained or written, and what is taken where nothing is said."""
 
+import shutil
 import sys
 import types
 
@@ -15,6 +16,7 @@ from camri.fitting import budget, fit
 from camri.fitting.request import Journal, make_request, prepare
 from camri.fitting.trainer import trainings_for
 from camri.models import build
+from tests.fitting.conftest import ASKED, IMPORTANT
 
 
 def ask(data="digits", important="9", out=None, **changes):
@@ -87,7 +89,7 @@ def test_nothing_is_written_when_something_is_refused(tmp_path):
     assert [path.name for path in strange.iterdir()] == ["thesis.tex"]
 
 
-def test_a_fit_goes_on_where_a_kill_left_its_first_folder_alone(tmp_path):
+def test_a_fit_resumes_where_a_kill_left_its_first_folder_alone(tmp_path):
     (tmp_path / "trainings").mkdir()
     assert Journal.open(tmp_path, {"seed": 0}).values == {"request": {"seed": 0}, "spent_s": 0.0}
 
@@ -114,19 +116,21 @@ def test_a_missing_extra_says_its_install_command(monkeypatch, tmp_path):
         fit("digits", "9", tmp_path / "out", num_trials=20)
 
 
-def test_without_the_reports_extra_there_is_a_model_and_no_page(monkeypatch, tmp_path, in_this_process):
+def test_without_the_reports_extra_there_is_a_model_and_no_page(monkeypatch, tmp_path, fitted):
     import importlib.util
 
+    shutil.copytree(fitted.out, tmp_path / "out")
+    (tmp_path / "out" / "report.html").unlink()
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "altair" else real(name))
     monkeypatch.setattr("camri.export.onnx_file.is_installed", lambda: False)
-    found = fit("digits", "9", tmp_path / "out", num_trials=16, epochs=1, device="cpu")
+    found = fit("digits", IMPORTANT, tmp_path / "out", **ASKED)
     assert found.page_path is None
     assert not (tmp_path / "out" / "report.html").exists()
     assert (found.model_path / "config.json").exists()
 
 
-def test_what_is_taken_where_nothing_is_said():
+def test_defaults_of_a_request():
     found = ask(important=None, num_trials=None)
     assert found.important.classes == ("worst",)
     assert found.resolved() is None
@@ -265,7 +269,7 @@ def test_a_journal_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reading_is_heard(tmp_path):
+def test_reading_reports_progress(tmp_path):
     drawn = np.random.default_rng(0)
     for name in ("row", "column"):
         (tmp_path / name).mkdir()
