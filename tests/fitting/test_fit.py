@@ -58,7 +58,7 @@ def test_what_it_leaves(fitted):
     assert fitted.effort.num_trials <= ASKED["num_trials"]
 
 
-def test_the_model_handed_over_does_what_is_said_of_it(fitted, digits):
+def test_the_model_handed_over_does_what_is_reported(fitted, digits):
     model = camri.load(fitted.model_path)
     test = digits.splits["test"]
     labels = [digits.classes[index] for index in test.labels.tolist()]
@@ -304,7 +304,7 @@ fit("digits", "9", sys.argv[1], num_trials=30, epochs=2, device="cpu")
 """
 
 
-def test_after_a_kill_in_the_finals_the_same_command_goes_on(fitted, tmp_path, trained, without_files, in_this_process):
+def test_after_a_kill_in_the_finals_the_same_command_resumes(fitted, tmp_path, trained, without_files, in_this_process):
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "out"), "22"], capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert not (tmp_path / "out" / "model").exists()
@@ -314,7 +314,7 @@ def test_after_a_kill_in_the_finals_the_same_command_goes_on(fitted, tmp_path, t
     assert weights_of(again) == weights_of(fitted)
 
 
-def test_after_a_break_among_the_candidates_the_same_command_goes_on(fitted, tmp_path, trained, without_files):
+def test_after_a_break_among_the_candidates_the_same_command_resumes(fitted, tmp_path, trained, without_files):
     def break_off():
         raise MemoryError
 
@@ -345,9 +345,7 @@ def test_nothing_is_chosen_by_test_labels(fitted, digits, tmp_path, without_file
         assert mine[name] == other[name]
 
 
-def test_an_interrupt_in_the_finals_hands_back_the_best_so_far(
-    fitted, tmp_path, trained, without_files, in_this_process
-):
+def test_an_interrupt_in_the_finals_returns_the_best_so_far(fitted, tmp_path, trained, without_files, in_this_process):
     trained.after = {fitted.effort.num_trials - 1: interrupt}
     early = fit("digits", IMPORTANT, tmp_path / "out", **ASKED)
     assert (early.finished, early.model_path.is_dir()) == (False, True)
@@ -424,7 +422,7 @@ def test_features_with_several_important_classes_of_several_strengths(tmp_path, 
     assert "What each step gave" in page
 
 
-def test_the_page_answers_what_the_fit_told(fitted):
+def test_the_page_answers_what_the_fit_answered(fitted):
     with RunReader(fitted.out) as reading:
         said = answer_of(reading, [])
     assert [said.sentence, *said.details] == answer.compose(fitted)
@@ -441,7 +439,7 @@ def test_the_page_answers_what_the_fit_told(fitted):
         (0.0, 0.001, 0.0, "none", False),
     ],
 )
-def test_recall_that_accuracy_surely_paid_for_is_no_gain(fitted, recall_low, accuracy_high, allowed, kind, dropped):
+def test_recall_bought_with_accuracy_is_no_gain(fitted, recall_low, accuracy_high, allowed, kind, dropped):
     gains = Gains(Estimate(0.05, recall_low, 0.1), Estimate(-0.02, -0.04, accuracy_high), Estimate(0, 0, 0))
     steps = (*fitted.evidence.steps[:-1], replace(fitted.evidence.steps[-1], gains=gains))
     made = replace(changed(fitted, steps=steps, num_seeds=5), max_accuracy_drop=allowed)

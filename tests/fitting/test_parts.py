@@ -62,7 +62,7 @@ def test_a_training_must_surpass_the_plain_one():
     assert choose_training(found) == "plain"
 
 
-def test_a_training_all_of_whose_trials_failed_is_passed_over():
+def test_a_training_all_of_whose_trials_failed_is_skipped():
     assert choose_training({**baselines(), "averaged": Validation("ce", {})}) == "plain"
 
 
@@ -98,7 +98,7 @@ def test_photographs_alone_are_mirrored_and_features_not_even_moved():
     assert found["all"] == plain.with_(label_smoothing=0.1, average=0.999)
 
 
-def test_a_training_is_told_by_what_it_adds():
+def test_a_training_is_named_by_what_it_adds():
     plain = Training(model="small", epochs=2)
     assert describe_training("plain", plain) == "plain training"
     assert describe_training("augmented", plain.with_(translate_px=2)) == "random shifts of up to 2 px"
@@ -291,7 +291,7 @@ def test_plain_cross_entropy_stands_before_the_chosen_training(claims, tmp_path)
         claim_of(folder, few, "label smoothing 0.1", 5)
 
 
-def test_who_lost_are_the_classes_that_lost_most(claims):
+def test_classes_that_lost_recall_are_those_that_lost_most(claims):
     _, claim = claims("paid", sharpness={"camri": 1.2}, bias={"camri": 2.0})
     names = [name for name, _ in claim.evidence.lost]
     assert "column" not in names
@@ -300,7 +300,7 @@ def test_who_lost_are_the_classes_that_lost_most(claims):
     assert all(loss < 0 for loss in losses)
 
 
-def test_weights_are_written_whole_or_it_is_told(tmp_path):
+def test_weights_are_written_whole_or_it_is_reported(tmp_path):
     path, weights = tmp_path / "weights" / "a.safetensors", {"head.weight": np.arange(6.0).reshape(2, 3).T}
     trainer.write_weights(path, weights)
     assert np.array_equal(load_file(path)["head.weight"], weights["head.weight"])

@@ -89,7 +89,7 @@ def test_nothing_is_written_when_something_is_refused(tmp_path):
     assert [path.name for path in strange.iterdir()] == ["thesis.tex"]
 
 
-def test_a_fit_goes_on_where_a_kill_left_its_first_folder_alone(tmp_path):
+def test_a_fit_resumes_where_a_kill_left_its_first_folder_alone(tmp_path):
     (tmp_path / "trainings").mkdir()
     assert Journal.open(tmp_path, {"seed": 0}).values == {"request": {"seed": 0}, "spent_s": 0.0}
 
@@ -130,7 +130,7 @@ def test_without_the_reports_extra_there_is_a_model_and_no_page(monkeypatch, tmp
     assert (found.model_path / "config.json").exists()
 
 
-def test_what_is_taken_where_nothing_is_said():
+def test_defaults_of_a_request():
     found = ask(important=None, num_trials=None)
     assert found.important.classes == ("worst",)
     assert found.resolved() is None
@@ -269,7 +269,7 @@ def test_a_journal_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reading_is_heard(tmp_path):
+def test_reading_reports_progress(tmp_path):
     drawn = np.random.default_rng(0)
     for name in ("row", "column"):
         (tmp_path / name).mkdir()

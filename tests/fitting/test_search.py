@@ -58,7 +58,7 @@ def test_the_search_space_is_round_values_of_each_method():
     assert found["two_sided_logits"] == {(m,) for m in (0.25, 0.5, 1.0, 1.5, 2.0)}
 
 
-def test_what_has_done_well_elsewhere_is_asked_first_and_one_of_each_method():
+def test_what_has_done_well_elsewhere_is_proposed_first_and_one_of_each_method():
     _, run = run_search(num=8)
     points, seeds = run.calls[0]
     assert points == [
@@ -110,7 +110,7 @@ def test_no_pack_or_round_begins_when_the_time_is_up(num_calls, sizes):
     assert [len(points) for points, _ in run.calls] == sizes
 
 
-def test_optuna_hears_recall_then_accuracy_and_what_is_missing_to_the_floor(monkeypatch):
+def test_optuna_gets_recall_then_accuracy_and_what_is_missing_to_the_floor(monkeypatch):
     optuna = pytest.importorskip("optuna")
     told = []
     real = optuna.study.Study.tell
@@ -134,7 +134,7 @@ def test_optuna_hears_recall_then_accuracy_and_what_is_missing_to_the_floor(monk
     assert told == expected
 
 
-def test_of_equals_the_one_that_was_proposed_first_goes_on():
+def test_of_equals_the_one_that_was_proposed_first_wins():
     class Equal(FakeRun):
         def train(self, points, seeds, until_s, least=0):
             self.calls.append((list(points), list(seeds)))

@@ -246,7 +246,7 @@ def test_a_full_disk_under_the_checkpoints_is_a_sentence(data, small, tmp_path):
     assert runner.run(small, tmp_path, Pretender(), data=data).new == 4
 
 
-def test_max_wall_stops_in_good_order(data, small, tmp_path, monkeypatch):
+def test_max_wall_stops_cleanly(data, small, tmp_path, monkeypatch):
     """By a clock that a busy machine cannot disturb: every look at it takes a tenth of a second."""
     looks = itertools.count()
     monkeypatch.setattr(runner, "time", types.SimpleNamespace(monotonic=lambda: next(looks) / 10))
@@ -257,7 +257,7 @@ def test_max_wall_stops_in_good_order(data, small, tmp_path, monkeypatch):
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1  # the trial in flight goes on from here
 
 
-def test_listeners_hear_of_what_is_stored(data, small, tmp_path):
+def test_listeners_get_what_is_stored(data, small, tmp_path):
     heard = []
 
     def listen(outcome):
@@ -364,7 +364,7 @@ def test_killed_ten_times_the_table_is_that_of_an_undisturbed_run(data, longer, 
         assert len(run.rows()) == 14
 
 
-def test_an_interrupt_leaves_checkpoints_and_the_next_call_goes_on(data, small, tmp_path, undisturbed):
+def test_an_interrupt_leaves_checkpoints_and_the_next_call_resumes(data, small, tmp_path, undisturbed):
     def interrupt(report):
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -96,7 +96,7 @@ def test_intervals_are_of_groups_where_rows_come_in_groups():
     assert all(one != other for one, other in zip(found(groups), found(None), strict=True))
 
 
-def test_who_lost_are_at_most_three_others_that_lost_the_greatest_loss_first():
+def test_classes_that_lost_recall_are_at_most_three_largest_loss_first():
     before, after = right(4, 6, 2, 5, 5, 5), right(3, 0, 0, 5, 3, 1)
     lost = find_lost(after, before, LABELS, None, (1, 2), NAMES)
     assert [name for name, _ in lost] == ["f", "e", "a"]  # d lost nothing, b and c are the important ones
@@ -219,7 +219,7 @@ def test_every_step_is_compared_with_the_one_before_and_all_together_with_the_fi
     assert claim.seed in range(4)
 
 
-def test_halves_that_picked_another_setting_than_the_one_handed_over_are_told(tmp_path, monkeypatch):
+def test_halves_that_picked_another_setting_than_the_one_handed_over_are_reported(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run", seeds=4, sharpness={"camri": 1.2})
     real = claims.judge_column
 
