@@ -7,6 +7,7 @@ import pytest
 from camri.errors import InputError
 from camri.report.results import open_results, write_results
 from camri.stats import holm
+from camri.text import points
 from tests.report.conftest import make_run
 from tools import releases
 from tools.columns import column_records, columns_figure, columns_table, ranked_table
@@ -39,22 +40,23 @@ def test_columns_have_both_sides_with_thresholds_and_p_over_all(results):
         assert record["p_holm"] == pytest.approx(p)
     assert records[0]["relative"] < records[1]["relative"]
     with pytest.raises(InputError, match="no results of focal"):
-        columns_table(results, "focal")
+        columns_table(results, ["focal"])
 
 
 def test_the_table_has_a_row_a_column_and_blanks_for_a_model_that_was_not_run(results):
     small, other = results
     other.verdict["training"]["model"], other.verdict["data"] = "paper", "other"
     try:
-        table = columns_table(results, "wce")
+        table = columns_table(results, ["wce"])
         figure = columns_figure(results, ["wce"])
     finally:
         other.verdict["training"]["model"], other.verdict["data"] = "small", small.verdict["data"]
     (first, second) = ([cell.text for cell in row] for row in table.rows)
-    assert len(first) == len(table.header) == 7
-    assert first[4:] == ["–"] * 3 == second[1:4]
-    assert first[1] == f"{100 * (gap := column_records([small], 'wce')[0])['alarms_of_ce_with_threshold']:.2f}"
-    assert first[2].startswith(f"−{-100 * gap['relative']:.0f} % [")
+    gap = column_records([small], "wce")[0]
+    assert table.header[1] == f"small CNN, WCE w=4 ({gap['num_trials']} seeds): Δ false alarms"
+    assert first[3:] == ["–", "–"] == second[1:3]
+    assert first[1].startswith(f"−{-100 * gap['relative']:.0f} % [")
+    assert first[2].startswith(points(gap["accuracy_threshold"], decimals=2))
     assert [panel.title for panel in figure.panels] == ["small CNN", "authors’ CNN"]
     assert figure.records[0]["change"] == round(100 * gap["relative"], 2)
 
@@ -78,7 +80,10 @@ def test_release_files_are_checked_and_give_the_same_results(runs, tmp_path):
     assert row[0].text == records[1]["setting"]
     assert f"{100 * records[0]['shift']['alarms_of_ce']:.2f} % with a shift" in table.notes[0]
 
+    with pytest.raises(InputError, match="'sharpe' is no release file"):
+        releases.rebuild(folder, listed, ["sharpe"])
     with open(folder / "sharp.sqlite", "ab") as file:
         file.write(b"x")
+    assert releases.rebuild(folder, listed, ["gone"]) == ["gone"]
     with pytest.raises(InputError, match="get it again"):
         releases.rebuild(folder, listed)

@@ -14,7 +14,7 @@ import altair as alt
 from camri.errors import InputError
 from camri.methods import title_of
 from camri.report.results import Results
-from camri.report.table import BLANK, Cell, Table, cells, interval_of, p_value, two_decimals
+from camri.report.table import BLANK, Cell, Table, cells, interval_of, two_decimals
 from camri.report.theme import PRINT, Figure, Panel, drawing, tips
 from camri.study.verdict import LEAST_SEEDS, correct_several, is_significant
 from camri.text import points
@@ -44,42 +44,46 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def columns_table(results: Sequence[Results], method: str) -> Table:
-    """False alarms and accuracy of a method against cross-entropy, both with thresholds: a row a column."""
-    records = column_records(results, method)
-    if not records:
-        raise InputError(f"no results of {method}; methods are those of the studies")
-    models = [model for model in MODELS.values() if any(one["model"] == model for one in records)]
-    places = list(dict.fromkeys((one["data"], one["important"]) for one in records))
-
-    def shown(place: tuple[str, str], model: str) -> tuple[Cell, ...]:
-        one = next((r for r in records if (r["data"], r["important"], r["model"]) == (*place, model)), None)
-        if one is None:
-            return cells(BLANK, BLANK, BLANK)
-        fewer = is_significant(one["p_holm"], one["num_trials"]) and one["alarms_threshold"] < 0
-        mark = p_value(one["p_holm"], one["num_trials"])
-        change = BLANK if one["relative"] is None else _percent(one)
-        return (
-            Cell(two_decimals(one["alarms_of_ce_with_threshold"])),
-            Cell(f"{change}, p {mark if mark[0] == '<' else f'= {mark}'}, n = {one['num_trials']}", bold=bool(fewer)),
-            Cell(interval_of(one, "accuracy_threshold", decimals=2)),
-        )
-
-    rows = [
-        (Cell(f"{data}: {important}"), *(cell for model in models for cell in shown((data, important), model)))
-        for data, important in places
+def columns_table(results: Sequence[Results], methods: Sequence[str]) -> Table:
+    """False alarms and accuracy of methods against cross-entropy, both with thresholds: a row a column."""
+    every = {method: column_records(results, method) for method in methods}
+    places = list(dict.fromkeys((one["data"], one["important"]) for own in every.values() for one in own))
+    arms = [
+        (model, method, {(one["data"], one["important"]): one for one in own if one["model"] == model})
+        for model in MODELS.values()
+        for method, own in every.items()
+        if any(one["model"] == model for one in own)
     ]
-    header = [name for model in models for name in (f"{model}: CE’s false alarms (%)", "Δ false alarms", "Δ accuracy")]
+    if not arms:
+        raise InputError(f"no results of {', '.join(methods)}; methods are those of the studies")
+
+    def shown(one: Mapping[str, Any] | None) -> tuple[Cell, Cell]:
+        if one is None or one["relative"] is None:
+            return Cell(BLANK), Cell(BLANK)
+        is_fewer = is_significant(one["p_holm"], one["num_trials"]) and one["alarms_threshold"] < 0
+        return Cell(_percent(one), bold=bool(is_fewer)), Cell(interval_of(one, "accuracy_threshold", decimals=2))
+
+    def header(model: str, method: str, own: Mapping[Any, Mapping[str, Any]]) -> tuple[str, str]:
+        counts = sorted({one["num_trials"] for one in own.values()})
+        seeds = " or ".join(map(str, counts)) if len(counts) < 3 else f"{counts[0]} to {counts[-1]}"
+        settings = sorted({one["setting"].removeprefix(f"{method} ") for one in own.values()})
+        return f"{model}, {title_of(method)} {', '.join(settings)} ({seeds} seeds): Δ false alarms", "Δ accuracy"
+
     return Table(
-        f"{title_of(method)} against cross-entropy (CE) at equal recall, both with a threshold on the probability.",
-        ("column", *header),
-        (tuple(rows),),
-        tuple(records),
+        "Training for a class against cross-entropy (CE) at equal recall, both with a threshold on the probability.",
+        ("column", *(name for arm in arms for name in header(*arm))),
+        (
+            tuple(
+                (Cell(": ".join(place)), *(cell for *_, own in arms for cell in shown(own.get(place))))
+                for place in places
+            ),
+        ),
+        tuple(one for own in every.values() for one in own),
         notes=(
-            "Test data. False alarms: inputs of other classes predicted as the class, % of all inputs; Δ relative to "
-            "CE’s. Δ accuracy: percentage points. Mean over recalls from CE’s own to half way to 1. 95 % confidence "
-            f"intervals over seeds and test data (from {LEAST_SEEDS} seeds on); p: Holm’s correction over all cells. "
-            "Bold: fewer false alarms, p < 0.05.",
+            "Test data. False alarms: inputs of other classes predicted as the class; Δ relative to CE’s. Δ accuracy: "
+            "percentage points. Mean over recalls from CE’s own to half way to 1. 95 % confidence intervals over seeds "
+            f"and test data (from {LEAST_SEEDS} seeds on). Bold: fewer false alarms, p < 0.05 after Holm’s correction "
+            "over all cells of a method.",
         ),
     )
 

@@ -187,9 +187,9 @@ def contour_block(site: Site, patterns: Sequence[str]) -> list[Picture]:
 
 
 def columns_block(site: Site, patterns: Sequence[str]) -> list[Table]:
-    method, *names = patterns
+    methods, *names = patterns
     found = site.find(names)
-    return [columns_table(found, method)] if found else []
+    return [columns_table(found, methods.split(","))] if found else []
 
 
 def columns_picture(site: Site, patterns: Sequence[str]) -> list[Picture]:

@@ -1,7 +1,7 @@
 """Per-image scores of published runs: files too large for the repository, and the results that are made from them.
 
-    python -m tools.releases rebuild FOLDER      # check the files there, write results/ anew from them
-    python -m tools.releases add NAME RUN FOLDER # put a run's store into the folder, note its checksum
+    python -m tools.releases rebuild FOLDER [NAME…]    # check the files there, write results/ anew from them
+    python -m tools.releases add NAME RUN FOLDER       # put a run's store into the folder, note its checksum
 
 A file is a run's store: settings, seeds and, for each image, lead, spread and rightness as float16, compressed. `camri
 report`, `camri study export` and benchmarks/variants/rank.py read it. results/releases.json has the checksums.
@@ -11,11 +11,12 @@ import argparse
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.variants import rank
-from camri.errors import InputError
+from camri.errors import InputError, closest
 from camri.report.results import write_results
 from camri.study.reader import RunReader
 from camri.study.store import STORE_FILE
@@ -48,11 +49,13 @@ def add(name: str, run: Path, folder: Path, results: Path, ranked: bool = False)
     (results / LIST).write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n", encoding="utf-8")
 
 
-def rebuild(folder: Path, results: Path) -> list[str]:
-    """Write results anew from every file of the list that is in the folder; return the names of the others."""
-    missing = []
-    for name, entry in read_list(results).items():
-        path = folder / entry["file"]
+def rebuild(folder: Path, results: Path, names: Sequence[str] = ()) -> list[str]:
+    """Write results anew from the files in the folder, all of the list by default; return the names of missing ones."""
+    missing, listed = [], read_list(results)
+    for name in names or listed:
+        if name not in listed:
+            raise InputError(f"{name!r} is no release file; {closest(name, listed)}")
+        entry, path = listed[name], folder / listed[name]["file"]
         if not path.is_file():
             missing.append(name)
             continue
@@ -73,6 +76,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     again = commands.add_parser("rebuild")
     again.add_argument("folder", type=Path)
+    again.add_argument("names", nargs="*")
     new = commands.add_parser("add")
     new.add_argument("name")
     new.add_argument("run", type=Path)
@@ -83,7 +87,7 @@ def main() -> None:
     if asked.command == "add":
         add(asked.name, asked.run, asked.folder, results, asked.ranked)
     else:
-        for name in rebuild(asked.folder, results):
+        for name in rebuild(asked.folder, results, asked.names):
             print(f"{name}: not in {asked.folder}, left as it is")
 
 
