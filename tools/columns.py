@@ -148,8 +148,8 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
         "False alarms at equal recall",
         "Change of false alarms at equal recall against cross-entropy, both with a threshold on the class’s "
         "probability; test data, mean over recalls from cross-entropy’s own to half way to 1. Lines: 95 % confidence "
-        "intervals over seeds and test data, not corrected for several columns, cut at −100 and +40 %. Left of 0: fewer "
-        "false alarms.",
+        "intervals over seeds and test data, not corrected for several columns, cut at −100 and +40 %. Left of 0: "
+        "fewer false alarms.",
         tuple(panels),
         tuple(records),
         across=2,
