@@ -1,0 +1,399 @@
+"""Decisions of a fit: rules tuned to the goal on validation data, arms compared on test data, and the verdict."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from camri.decision import (
+    SLACK,
+    AtLeast,
+    BestRecall,
+    DecisionRule,
+    Goal,
+    LeastCost,
+    Shift,
+    Threshold,
+    chance_of_luck,
+    choose_shift,
+    trace,
+    tune,
+)
+from camri.fit_record import (
+    SEEDS_FOR_INTERVALS,
+    SEEDS_FOR_PRAISE,
+    Arm,
+    Change,
+    ClassChange,
+    Comparison,
+    Counts,
+    Evidence,
+    Reason,
+    Verdict,
+)
+from camri.fit_record import Goal as GoalRecord
+from camri.metrics import Array, Scores, pool
+from camri.selection import Floor, Rule, Validation
+from camri.stats import FEWEST_ROWS, Difference, compare, design_effect, wilson
+
+SEED = 0  # of every bootstrap: the same outcomes give the same record
+ONE_ERROR = 0.683  # level of an interval of one standard error to each side
+SMALL_GAIN = 0.02  # of the deciding share: less is nothing to gain
+RANKS = 0.75  # area under the ROC curve from which a model that always predicts the most frequent class has learnt
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """One trained model: held-out scores by split, and full logits (N, C) where costs need them."""
+
+    seed: int
+    scores: Mapping[str, Scores]
+    logits: Mapping[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """A rule applied to one model's rows (N,): which are right, which are false alarms, what is predicted, the costs.
+
+    predicted: an important class, or −1 for any other.
+    """
+
+    correct: Array
+    false_alarms: Array
+    predicted: Array
+    cost: Array | None
+
+
+def argmax_of(important: Sequence[int]) -> Shift:
+    """The ordinary decision."""
+    return Shift(dict.fromkeys(important, 0.0))
+
+
+def apply(rule: DecisionRule, model: Held, split: str, goal: Goal) -> Decided:
+    """Apply the rule to one split."""
+    scores = model.scores[split]
+    shift = [rule.values[index] for index in scores.important]
+    base = scores
+    if isinstance(rule, Threshold):
+        base, shift = scores.odds(), [-float(special.logit(value)) for value in shift]
+    predicted = base.predict(shift)
+    cost = None
+    if isinstance(goal, LeastCost):
+        cost = np.asarray(goal.matrix)[scores.labels, rule.predict(model.logits[split].astype(np.float64))]
+    return Decided(base.is_right(predicted), base.is_false_alarm(predicted), predicted, cost)
+
+
+def floor_of(goal: Goal, baseline: Sequence[Held], prior_rows: int) -> Floor:
+    """The least accuracy allowed on validation data; without a limit for goals that set none."""
+    if not isinstance(goal, BestRecall):
+        return Floor(-math.inf)
+    rule = Rule(max_accuracy_drop=goal.max_accuracy_drop, prior_rows=prior_rows)
+    return rule.floor(Validation("ce", {model.seed: model.scores["val"] for model in baseline}))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A rule with its rank on the rows it was tuned on: the higher is better. None: no rule meets the goal."""
+
+    rule: DecisionRule | None
+    rank: tuple[float, ...]
+
+
+def tune_rule(goal: Goal, models: Sequence[Held], floor: Floor, *, negative: bool = True) -> Tuned:
+    """The best rule for these models together, on validation data.
+
+    negative: whether a shift may lower the important scores. The promise of a recall holds for one model alone; of
+    several models together the recall is reached without it.
+    """
+    scores = [model.scores["val"] for model in models]
+    important = scores[0].important
+    if isinstance(goal, BestRecall):
+        found = choose_shift(scores, accuracy_floor=floor.accuracy, negative=negative, prior=floor.prior)
+        if found is None:
+            return Tuned(None, (-math.inf, max(float(trace(one).accuracy.max()) for one in scores)))
+        shift = Shift(dict(zip(important, found.shift, strict=True)))
+        return Tuned(shift, (found.value, found.accuracy, -sum(map(abs, found.shift))))
+    if isinstance(goal, AtLeast):
+        return _at_least(goal, scores, promised=len(scores) == 1)
+    logits = np.concatenate([model.logits["val"] for model in models]).astype(np.float64)
+    point = tune(logits, np.concatenate([one.labels for one in scores]), important, goal, num_draws=0)
+    assert point is not None
+    assert point.cost is not None
+    plain = np.mean([apply(argmax_of(important), model, "val", goal).cost for model in models])
+    if plain <= point.cost + SLACK:
+        return Tuned(argmax_of(important), (-float(plain),))
+    return Tuned(point.rule, (-point.cost,))
+
+
+def _at_least(goal: AtLeast, scores: Sequence[Scores], promised: bool) -> Tuned:
+    """The highest threshold that reaches the recall; promised for new rows where rows are enough for it."""
+    pooled = pool([one.odds() for one in scores])
+    curve = trace(pooled)
+    passes = (curve.recall >= goal.recall - SLACK).all(axis=1)
+    if promised and goal.confidence is not None:
+        level = (1 - goal.confidence) / len(pooled.important)
+        missed = curve.num - curve.hits
+        chances = [chance_of_luck(missed[:, i], int(num), 1 - goal.recall, True) for i, num in enumerate(curve.num)]
+        if (sure := np.all(np.array(chances) <= level, axis=0)).any():
+            passes = sure
+    if not passes.any():
+        return Tuned(None, (-math.inf, float(curve.mean_recall.max())))
+    state = int(passes.argmax())
+    shift = float(curve.shift[state])
+    alarms = float(pooled.false_alarms(shift).mean())
+    return Tuned(
+        Threshold(dict.fromkeys(pooled.important, float(special.expit(-shift)))),
+        (-alarms, float(curve.accuracy[state])),
+    )
+
+
+def tune_each(goal: Goal, models: Sequence[Held], floor: Floor, is_baseline: bool) -> list[DecisionRule]:
+    """A rule for each model, tuned on its own validation scores; argmax if none meets the goal.
+
+    Models are shifted back only where the setting as a whole has to be, the baseline never: a model a little below the
+    floor by chance would lose recall by "its best shift".
+    """
+    negative = not is_baseline
+    if negative and isinstance(goal, BestRecall):
+        whole = tune_rule(goal, models, floor)
+        negative = whole.rule is None or min(whole.rule.values.values()) < 0
+    important = models[0].scores["val"].important
+    return [tune_rule(goal, [model], floor, negative=negative).rule or argmax_of(important) for model in models]
+
+
+def figures(decided: Sequence[Decided], labels: Array, important: Sequence[int], figure: str) -> tuple[Array, Array]:
+    """The deciding outcomes (S, n) and the parts (n,) they are averaged in; higher is better."""
+    if figure == "recall":
+        own = np.isin(labels, important)
+        return np.array([one.correct[own] for one in decided], dtype=float), labels[own]
+    values = [one.false_alarms if figure == "false_alarms" else one.cost for one in decided]
+    return -np.array(values, dtype=float), np.zeros(len(labels), dtype=int)
+
+
+def is_better(
+    mine: Sequence[Decided], theirs: Sequence[Decided], labels: Array, important: Sequence[int], figure: str
+) -> bool:
+    """Whether one arm beats another by more than a standard error."""
+    (one, parts), (two, _) = (figures(arm, labels, important, figure) for arm in (mine, theirs))
+    return compare(one, two, parts=parts, seed=SEED, level=ONE_ERROR).low > 0
+
+
+def median_model(goal: Goal, models: Sequence[Held], rule: DecisionRule) -> Held:
+    """The model in the middle by the goal on validation data, with this rule; of an even number the lower one."""
+
+    def rank(model: Held) -> tuple[float, float, int]:
+        decided = apply(rule, model, "val", goal)
+        scores = model.scores["val"]
+        figure = "recall" if isinstance(goal, AtLeast) else goal_record(goal).figure
+        values, parts = figures([decided], scores.labels, scores.important, figure)
+        value = float(np.mean([values[0, parts == part].mean() for part in np.unique(parts)]))
+        return value, float(decided.correct.mean()), -model.seed
+
+    return sorted(models, key=rank)[(len(models) - 1) // 2]
+
+
+def count(rule: DecisionRule, model: Held, goal: Goal, groups: Array | None = None, split: str = "test") -> Counts:
+    """The counts of one model on test rows, which may come in groups (N,)."""
+    decided, test = apply(rule, model, split, goal), model.scores[split]
+    labels, classes = test.labels, np.array(test.important)
+    effects: list[float] = []
+    if groups is not None:
+        whole = np.ones(len(test), dtype=bool)
+        shares = [(decided.correct, labels == index) for index in classes]
+        shares += [(decided.correct, whole), (decided.false_alarms, whole)]
+        shares += [(decided.correct, decided.predicted == index) for index in classes]
+        effects = [design_effect(values[rows], groups[rows]) if rows.any() else 1.0 for values, rows in shares]
+    return Counts(
+        hits=tuple(int(decided.correct[labels == index].sum()) for index in classes),
+        num=tuple(test.num.tolist()),
+        called=tuple(int((decided.predicted == index).sum()) for index in classes),
+        num_false_alarms=int(decided.false_alarms.sum()),
+        num_right=int(decided.correct.sum()),
+        num_rows=len(test),
+        cost=None if decided.cost is None else float(decided.cost.mean()),
+        effects=tuple(effects),
+    )
+
+
+def gather(
+    arms: Mapping[str, tuple[str, Sequence[Decided]]],
+    pairs: Sequence[tuple[str, str]],
+    labels: Array,
+    groups: Array | None,
+    important: Sequence[int],
+    classes: Sequence[str],
+    final: str,
+) -> Evidence:
+    """The evidence of arms {name: (title, decided models)}: their figures, and the comparisons of these pairs.
+
+    final: the arm that is handed over; the recalls of the other classes are compared between it and the baseline.
+    """
+    num_seeds = len(arms["baseline"][1])
+
+    def change(mine: Array, theirs: Array, rows: Array, parts: Array | None = None) -> Change:
+        units = None if groups is None else groups[rows]
+        found = compare(mine[:, rows], theirs[:, rows], parts=parts, groups=units, seed=SEED)
+        return _change(found, num_seeds)
+
+    def stack(name: str, field: str) -> Array:
+        return np.array([getattr(one, field) for one in arms[name][1]], dtype=float)
+
+    own, whole = np.isin(labels, important), np.ones(len(labels), dtype=bool)
+    has_cost = arms["baseline"][1][0].cost is not None
+    comparisons = []
+    for arm, over in pairs:
+        right = [stack(name, "correct") for name in (arm, over)]
+        alarms = [stack(name, "false_alarms") for name in (arm, over)]
+        comparisons.append(
+            Comparison(
+                arm,
+                over,
+                recall=change(*right, own, labels[own]),
+                accuracy=change(*right, whole),
+                false_alarms=change(*alarms, whole),
+                cost=change(*(stack(name, "cost") for name in (arm, over)), whole) if has_cost else None,
+            )
+        )
+    after, before = stack(final, "correct"), stack("baseline", "correct")
+    others = [index for index in np.unique(labels).tolist() if index not in important] if final != "baseline" else []
+    return Evidence(
+        num_seeds=num_seeds,
+        arms=tuple(_arm(name, title, decided, labels, important) for name, (title, decided) in arms.items()),
+        comparisons=tuple(comparisons),
+        classes=tuple(ClassChange(classes[index], change(after, before, labels == index)) for index in others),
+    )
+
+
+def _change(found: Difference, num_seeds: int) -> Change:
+    if num_seeds < SEEDS_FOR_INTERVALS:
+        return Change(found.value)
+    return Change(found.value, found.low, found.high)
+
+
+def _arm(name: str, title: str, decided: Sequence[Decided], labels: Array, important: Sequence[int]) -> Arm:
+    recalls, precisions, hits, num = [], [], 0, 0
+    for index in important:
+        own = labels == index
+        found = sum(int(one.correct[own].sum()) for one in decided)
+        called = sum(int((one.predicted == index).sum()) for one in decided)
+        recalls.append(found / (int(own.sum()) * len(decided)))
+        precisions.append(found / called if called else None)
+        hits, num = hits + found, num + int(own.sum()) * len(decided)
+    costs = [one.cost.mean() for one in decided if one.cost is not None]
+    return Arm(
+        name,
+        title,
+        recall=float(np.mean(recalls)),
+        accuracy=float(np.mean([one.correct.mean() for one in decided])),
+        false_alarms=float(np.mean([one.false_alarms.mean() for one in decided])),
+        hits=hits,
+        num=num,
+        precisions=tuple(precisions),
+        cost=float(np.mean(costs)) if costs else None,
+    )
+
+
+def has_learnt(confusion: Array, model: Held) -> bool:
+    """Whether cross-entropy is better than guessing, on validation data.
+
+    Its accuracy is surely above the share of the most frequent class, or that class is more than half of the data, the
+    accuracy no lower, and the important scores rank rows well.
+    """
+    total = int(confusion.sum())
+    share = float(confusion.sum(axis=1).max()) / total
+    right = int(np.trace(confusion))
+    if wilson(right, total)[0] > share:
+        return True
+    return share > 0.5 and wilson(right, total)[1] >= share and _ranking(model.scores["val"]) >= RANKS
+
+
+def _ranking(scores: Scores) -> float:
+    """Area under the ROC curve of the important classes' best lead."""
+    lead = scores.lead.astype(np.float64).max(axis=1)
+    own = np.isin(scores.labels, scores.important)
+    order = np.argsort(lead, kind="stable")
+    ranks = np.empty(len(lead))
+    ranks[order] = np.arange(1, len(lead) + 1)
+    num, rest = int(own.sum()), int((~own).sum())
+    return float((ranks[own].sum() - num * (num + 1) / 2) / max(num * rest, 1))
+
+
+def goal_record(goal: Goal) -> GoalRecord:
+    """The goal as a fit's record has it."""
+    if isinstance(goal, BestRecall):
+        return GoalRecord("best_recall", max_accuracy_drop=goal.max_accuracy_drop)
+    if isinstance(goal, AtLeast):
+        return GoalRecord("at_least", recall=goal.recall, confidence=goal.confidence)
+    return GoalRecord("least_cost", matrix=tuple(tuple(map(float, row)) for row in np.asarray(goal.matrix)))
+
+
+def decide(
+    evidence: Evidence,
+    goal: GoalRecord,
+    *,
+    method: str | None,
+    is_redecided: bool,
+    learnt: bool = True,
+    num_rows: int = FEWEST_ROWS,
+) -> Verdict:
+    """The verdict, by the first of these rules that applies.
+
+    | verdict | rule |
+    |---|---|
+    | cannot tell | cross-entropy is no better than guessing; or fewer than five seeds; or fewer than 20 validation or
+      test rows of an important class |
+    | train with METHOD | validation data chose the method, and on test data it beats the re-decided baseline: 95 %
+      interval on the right side of 0; accuracy not surely lower than allowed; its control gains less |
+    | cannot tell | validation data chose the method, and test data do not show it |
+    | change the decision | validation data chose a rule other than argmax, and on test data the re-decided baseline
+      beats argmax in the same sense |
+    | nothing to gain | validation data chose neither; or test data exclude a gain of 2 points |
+    | cannot tell | everything else |
+
+    method: the title of the chosen method, None if cross-entropy was chosen. num_rows: the fewest validation or test
+    rows of an important class.
+    """
+    if not learnt:
+        return Verdict("cannot_tell", "not_learnt")
+    if evidence.num_seeds < SEEDS_FOR_PRAISE:
+        return Verdict("cannot_tell", "few_seeds")
+    if num_rows < FEWEST_ROWS:
+        return Verdict("cannot_tell", "few_rows", more_rows=FEWEST_ROWS - num_rows)
+    arm, over = ("method", "redecided") if method is not None else ("redecided", "baseline")
+    if method is None and not is_redecided:
+        return Verdict("nothing_to_gain")
+    found, total = evidence.compare(arm, over), evidence.compare(arm, "baseline")
+    assert found is not None
+    assert total is not None
+    figure = goal.figure
+    if figure == "false_alarms" and over == "baseline" and found.recall.value > 0:
+        figure = "recall"  # the baseline missed the recall that was asked for
+    gain = getattr(found, figure)
+    sign = 1.0 if figure == "recall" else -1.0
+    low, high = sorted(sign * end for end in (gain.low, gain.high))
+    reason: Reason = ""
+    if low <= 0:
+        reason = "not_significant"
+    elif goal.name == "best_recall" and total.accuracy.high < -goal.max_accuracy_drop:
+        reason = "accuracy_dropped"
+    elif method is not None and (control := evidence.compare("method", "control")) is not None:
+        reason = "control_as_good" if sign * getattr(control, figure).value <= 0 else ""
+    facts = {"method": method, "arm": arm, "over": over, "gain": gain}
+    if not reason:
+        return Verdict("train_with" if method is not None else "change_the_decision", **facts)
+    if reason == "not_significant" and figure != "cost" and high < SMALL_GAIN:
+        return Verdict("nothing_to_gain", **facts)
+    return Verdict("cannot_tell", reason, **facts, **_more_rows(evidence, low, high, figure, reason))
+
+
+def _more_rows(evidence: Evidence, low: float, high: float, figure: str, reason: Reason) -> dict[str, float]:
+    """Rows that would settle a difference of 5 or 10 points; none if other things stand in the way."""
+    half = (high - low) / 2
+    if reason != "not_significant" or figure != "recall":
+        return {}
+    settles = 0.1 if half > 0.1 else 0.05
+    num = evidence.arms[0].num // evidence.num_seeds
+    more = math.ceil(num * ((half / settles) ** 2 - 1) / 10) * 10
+    return {"more_rows": more, "settles": settles} if more > 0 else {}
