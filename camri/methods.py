@@ -68,13 +68,16 @@ def _steps(first: float, last: float, step: float) -> tuple[float, ...]:
     return tuple(round(first + i * step, 10) for i in range(round((last - first) / step) + 1))
 
 
-def _loss(name: str, arguments: Callable[[dict[str, Any]], Sequence[Any]]) -> "Callable[..., Criterion]":
-    """A `make` that calls the loss of camri.modules; torch is imported when it is first called."""
+def _loss(name: str, *knobs: str, takes_counts: bool = False, **named: str) -> "Callable[..., Criterion]":
+    """A `make` that gives a loss of camri.modules its knobs, in this order or by keyword; imports torch when called."""
 
-    def make(num_classes: int, class_counts: Sequence[int], knobs: dict[str, Any], **common: Any) -> "Criterion":
+    def make(num_classes: int, class_counts: Sequence[int], values: dict[str, Any], **common: Any) -> "Criterion":
         from camri import modules
 
-        return getattr(modules, name)(num_classes, *arguments(knobs), **common)
+        given = common | {argument: values[knob] for argument, knob in named.items()}
+        if takes_counts:
+            given["class_counts"] = class_counts
+        return getattr(modules, name)(num_classes, *(values[knob] for knob in knobs), **given)
 
     return make
 
@@ -87,31 +90,9 @@ def _make_cross_entropy(
     return modules.CrossEntropyLoss(**common)
 
 
-def _make_wasserstein(
-    num_classes: int, class_counts: Sequence[int], knobs: dict[str, Any], **common: Any
-) -> "Criterion":
-    from camri import modules
-
-    return modules.WassersteinLoss(num_classes, knobs["c"], entropy=knobs["entropy"], **common)
-
-
-def _make_ldam(num_classes: int, class_counts: Sequence[int], knobs: dict[str, Any], **common: Any) -> "Criterion":
-    from camri import modules
-
-    counts, max_margin = class_counts, knobs["max_m"]
-    return modules.LdamLoss(num_classes, knobs["m"], knobs["s"], class_counts=counts, max_margin=max_margin, **common)
-
-
-def _make_logit_adjusted(
-    num_classes: int, class_counts: Sequence[int], knobs: dict[str, Any], **common: Any
-) -> "Criterion":
-    from camri import modules
-
-    return modules.LogitAdjustedLoss(num_classes, knobs["d"], class_counts=class_counts, tau=knobs["tau"], **common)
-
-
+_WEIGHT = "weight of the important class"
 _COSTS = _steps(1.0, 4.0, 0.2)
-_ANGLES = tuple(i * MARGIN_UNIT for i in range(9))
+_ANGLES = tuple(i * MARGIN_UNIT for i in range(13))
 _COSINE_MARGINS = _steps(0.05, 0.4, 0.05)
 _SCALE = Knob(
     tuple(2.0**i for i in range(7)),
@@ -120,8 +101,8 @@ _SCALE = Knob(
 )
 
 
-def _weight(*grid: float, search: tuple[float, ...] = ()) -> Knob:
-    return Knob(grid, neutral=1.0, per_class=True, about="weight of the important class", search=search)
+def _per_class(grid: tuple[float, ...], neutral: float, about: str, **more: Any) -> Knob:
+    return Knob(grid, neutral, per_class=True, about=about, **more)
 
 
 # In the order of the paper's Table I, the rivals it does not have, then the baseline. Methods that share a dash differ
@@ -129,15 +110,10 @@ def _weight(*grid: float, search: tuple[float, ...] = ()) -> Knob:
 METHODS: dict[str, Method] = {
     "camri": Method(
         title="CAMRI",
-        make=_loss("CamriLoss", lambda k: (k["m"], k["s"])),
+        make=_loss("CamriLoss", "m", "s"),
         knobs={
-            "m": Knob(
-                _ANGLES,
-                neutral=0.0,
-                per_class=True,
-                about="angular margin of the important class",
-                is_angle=True,
-                search=tuple(i * MARGIN_UNIT for i in range(1, 13)),
+            "m": _per_class(
+                _ANGLES[:9], 0.0, "angular margin of the important class", is_angle=True, search=_ANGLES[1:]
             ),
             "s": _SCALE,
         },
@@ -151,8 +127,8 @@ METHODS: dict[str, Method] = {
     ),
     "arcface": Method(
         title="ArcFace",
-        make=_loss("ArcFaceLoss", lambda k: (k["m"], k["s"])),
-        knobs={"m": Knob(_ANGLES, 0.0, about="angular margin of every class", is_angle=True), "s": _SCALE},
+        make=_loss("ArcFaceLoss", "m", "s"),
+        knobs={"m": Knob(_ANGLES[:9], 0.0, about="angular margin of every class", is_angle=True), "s": _SCALE},
         base="l2softmax",
         head="cosine",
         control="l2softmax",
@@ -162,11 +138,11 @@ METHODS: dict[str, Method] = {
     ),
     "wasserstein": Method(
         title="Wasserstein",
-        make=_make_wasserstein,
+        make=_loss("WassersteinLoss", "c", entropy="entropy"),
         # paper: does not state its entropy weight / here: 0.01 / why: small beside the costs, so that the transport
         # decides; with one-hot labels the loss is exact for any value.
         knobs={
-            "c": Knob(_COSTS, 1.0, per_class=True, about="cost of confusing the important class"),
+            "c": _per_class(_COSTS, 1.0, "cost of confusing the important class"),
             "entropy": Knob((0.01,), about="weight of the entropy term"),
         },
         base=None,
@@ -175,10 +151,10 @@ METHODS: dict[str, Method] = {
     ),
     "crwwce": Method(
         title="CRWWCE",
-        make=_loss("RealWorldWeightCrossEntropyLoss", lambda k: (k["fn"], k["fp"])),
+        make=_loss("RealWorldWeightCrossEntropyLoss", "fn", "fp"),
         knobs={
-            "fn": Knob((1.0, *_steps(4, 40, 4)), 1.0, per_class=True, about="cost of missing the important class"),
-            "fp": Knob(_COSTS, 1.0, per_class=True, about="cost of a wrong guess from or to the important class"),
+            "fn": _per_class((1.0, *_steps(4, 40, 4)), 1.0, "cost of missing the important class"),
+            "fp": _per_class(_COSTS, 1.0, "cost of a wrong guess from or to the important class"),
         },
         base=None,
         colors=("#E69F00", "#b87c00", "#f0b429"),
@@ -186,8 +162,10 @@ METHODS: dict[str, Method] = {
     ),
     "wce": Method(
         title="WCE",
-        make=_loss("WeightedCrossEntropyLoss", lambda k: (k["w"],)),
-        knobs={"w": _weight(*_steps(4, 40, 4), search=(2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0))},
+        make=_loss("WeightedCrossEntropyLoss", "w"),
+        knobs={
+            "w": _per_class(_steps(4, 40, 4), 1.0, _WEIGHT, search=(2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0))
+        },
         first=({"w": 2.0}, {"w": 4.0}),
         base="ce",
         colors=("#0072B2", "#0072b2", "#4ba7e0"),
@@ -195,7 +173,7 @@ METHODS: dict[str, Method] = {
     ),
     "l2softmax": Method(
         title="L2-softmax",
-        make=_loss("L2SoftmaxLoss", lambda k: (k["s"],)),
+        make=_loss("L2SoftmaxLoss", "s"),
         knobs={"s": _SCALE},
         first=({"s": 8.0},),
         base=None,
@@ -206,15 +184,9 @@ METHODS: dict[str, Method] = {
     ),
     "cosface": Method(
         title="CosFace on the important class",
-        make=_loss("CosFaceLoss", lambda k: (k["m"], k["s"])),
+        make=_loss("CosFaceLoss", "m", "s"),
         knobs={
-            "m": Knob(
-                _COSINE_MARGINS,
-                neutral=0.0,
-                per_class=True,
-                about="cosine margin of the important class",
-                search=_COSINE_MARGINS,
-            ),
+            "m": _per_class(_COSINE_MARGINS, 0.0, "cosine margin of the important class", search=_COSINE_MARGINS),
             "s": _SCALE,
         },
         first=({"m": 0.2, "s": 8.0},),
@@ -226,9 +198,9 @@ METHODS: dict[str, Method] = {
     ),
     "two_sided": Method(
         title="two-sided margin, cosine",
-        make=_loss("TwoSidedCosineLoss", lambda k: (k["m"], k["s"])),
+        make=_loss("TwoSidedCosineLoss", "m", "s"),
         knobs={
-            "m": Knob(_COSINE_MARGINS, 0.0, per_class=True, about="cosine margin on both sides of the boundary"),
+            "m": _per_class(_COSINE_MARGINS, 0.0, "cosine margin on both sides of the boundary"),
             "s": _SCALE,
         },
         base="l2softmax",
@@ -239,15 +211,9 @@ METHODS: dict[str, Method] = {
     ),
     "two_sided_logits": Method(
         title="two-sided margin",
-        make=_loss("TwoSidedMarginLoss", lambda k: (k["m"],)),
+        make=_loss("TwoSidedMarginLoss", "m"),
         knobs={
-            "m": Knob(
-                (0.25, 0.5, 1.0, 2.0),
-                neutral=0.0,
-                per_class=True,
-                about="logit margin on both sides",
-                search=(0.25, 0.5, 1.0, 1.5, 2.0),
-            )
+            "m": _per_class((0.25, 0.5, 1.0, 2.0), 0.0, "logit margin on both sides", search=(0.25, 0.5, 1.0, 1.5, 2.0))
         },
         first=({"m": 1.0}, {"m": 0.5}),
         base="ce",
@@ -256,9 +222,9 @@ METHODS: dict[str, Method] = {
     ),
     "ldam": Method(
         title="LDAM",
-        make=_make_ldam,
+        make=_loss("LdamLoss", "m", "s", max_margin="max_m", takes_counts=True),
         knobs={
-            "m": Knob((0.0, 0.1, 0.2, 0.3), 0.0, per_class=True, about="extra cosine margin of the important class"),
+            "m": _per_class((0.0, 0.1, 0.2, 0.3), 0.0, "extra cosine margin of the important class"),
             "max_m": Knob((0.1, 0.3, 0.5), neutral=0.0, about="cosine margin of the rarest class"),
             "s": Knob((8.0, 16.0, 32.0), about=_SCALE.about),
         },
@@ -270,10 +236,10 @@ METHODS: dict[str, Method] = {
     ),
     "focal": Method(
         title="focal loss",
-        make=_loss("FocalLoss", lambda k: (k["w"], k["gamma"])),
+        make=_loss("FocalLoss", "w", "gamma"),
         knobs={
             "gamma": Knob((0.5, 1.0, 2.0, 5.0), neutral=0.0, about="how strongly easy samples are damped"),
-            "w": _weight(1.0, 2.0, 4.0),
+            "w": _per_class((1.0, 2.0, 4.0), 1.0, _WEIGHT),
         },
         base="ce",
         colors=("#8A8D00", "#777a00", "#c9cc4a"),
@@ -281,22 +247,18 @@ METHODS: dict[str, Method] = {
     ),
     "one_vs_rest": Method(
         title="one-vs-rest",
-        make=_loss("OneVsRestLoss", lambda k: (k["w"],)),
-        knobs={"w": Knob((0.5, 1.0, 2.0, 4.0), 0.0, per_class=True, about="weight of “important or not?”")},
+        make=_loss("OneVsRestLoss", "w"),
+        knobs={"w": _per_class((0.5, 1.0, 2.0, 4.0), 0.0, "weight of “important or not?”")},
         base="ce",
         colors=("#5B7F2B", "#5b7f2b", "#a8cc7a"),
         dash=(5, 3),
     ),
     "logit_adjusted": Method(
         title="logit adjustment",
-        make=_make_logit_adjusted,
+        make=_loss("LogitAdjustedLoss", "d", tau="tau", takes_counts=True),
         knobs={
-            "d": Knob(
-                (0.5, 1.0, 1.5, 2.0, 3.0),
-                neutral=0.0,
-                per_class=True,
-                about="lowers the important logit in training",
-                search=_steps(0.5, 3.0, 0.5),
+            "d": _per_class(
+                (0.5, 1.0, 1.5, 2.0, 3.0), 0.0, "lowers the important logit in training", search=_steps(0.5, 3.0, 0.5)
             ),
             "tau": Knob((0.0, 1.0), neutral=0.0, about="share of the class frequencies taken out"),
         },
@@ -307,21 +269,13 @@ METHODS: dict[str, Method] = {
     ),
     "vector_scaling": Method(
         title="vector scaling",
-        make=_loss("VectorScalingLoss", lambda k: (k["delta"], k["d"])),
+        make=_loss("VectorScalingLoss", "delta", "d"),
         knobs={
-            "delta": Knob(
-                (0.6, 0.7, 0.8, 0.9, 1.0),
-                neutral=1.0,
-                per_class=True,
-                about="scales the important logit in training",
-                search=(0.6, 0.7, 0.8, 0.9),
+            "delta": _per_class(
+                (0.6, 0.7, 0.8, 0.9, 1.0), 1.0, "scales the important logit in training", search=(0.6, 0.7, 0.8, 0.9)
             ),
-            "d": Knob(
-                (0.0, 1.0, 2.0),
-                neutral=0.0,
-                per_class=True,
-                about="lowers the important logit in training",
-                search=_steps(0.0, 2.0, 0.5),
+            "d": _per_class(
+                (0.0, 1.0, 2.0), 0.0, "lowers the important logit in training", search=_steps(0.0, 2.0, 0.5)
             ),
         },
         first=({"delta": 0.8, "d": 0.0},),

@@ -139,16 +139,8 @@ class CrossEntropyLoss(Criterion):
 class WeightedCrossEntropyLoss(Criterion):
     """Cross-entropy with a weight at each important class and 1 elsewhere, equation 2; the mean divides by N."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        *,
-        classes: Sequence[str] | None = None,
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, important: Important, *, classes: Sequence[str] | None = None,
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         weights = important_vector(_names_of(num_classes, classes), _some(important), elsewhere=1.0)
         super().__init__(losses.weighted_cross_entropy, {"weights": weights}, ramp, label_smoothing, reduction)
 
@@ -156,17 +148,9 @@ class WeightedCrossEntropyLoss(Criterion):
 class RealWorldWeightCrossEntropyLoss(Criterion):
     """CRWWCE, equation 3: `important` maps classes to the cost of a miss, `false_positive` to that of a false alarm."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        false_positive: Important,
-        *,
-        classes: Sequence[str] | None = None,
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, important: Important, false_positive: Important, *,
+                 classes: Sequence[str] | None = None,
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         names = _names_of(num_classes, classes)
         costs = {
             "false_negative": important_vector(names, _strengths(important), elsewhere=1.0),
@@ -186,16 +170,8 @@ class OneVsRestLoss(Criterion):
     tensor(4.)
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        *,
-        classes: Sequence[str] | None = None,
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, important: Important, *, classes: Sequence[str] | None = None,
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         weights = important_vector(_names_of(num_classes, classes), _some(important))
         costs = {
             "false_negative": 1 + weights,
@@ -207,17 +183,9 @@ class OneVsRestLoss(Criterion):
 class WassersteinLoss(Criterion):
     """Wasserstein loss, equation 4: `important` maps classes to the cost of confusing them with any other class."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        *,
-        entropy: float = 0.0,
-        classes: Sequence[str] | None = None,
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, important: Important, *, entropy: float = 0.0,
+                 classes: Sequence[str] | None = None,
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         cost = important_matrix(_names_of(num_classes, classes), _strengths(important))
         super().__init__(_wasserstein_smoothed, {"cost": cost}, ramp, label_smoothing, reduction, entropy=entropy)
 
@@ -237,16 +205,8 @@ class TwoSidedMarginLoss(Criterion):
 
     training_only = (("margins", 0.0),)
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        *,
-        classes: Sequence[str] | None = None,
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, important: Important, *, classes: Sequence[str] | None = None,
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         margins = important_vector(_names_of(num_classes, classes), _some(important))
         super().__init__(losses.two_sided_margin, {"margins": margins}, ramp, label_smoothing, reduction)
 
@@ -261,16 +221,8 @@ class _CosineLoss(Criterion):
 class L2SoftmaxLoss(_CosineLoss):
     """L2-constrained softmax, equation 11: scaled cosines without a margin; the control of CAMRI at the same scale."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        scale: float = 8.0,
-        *,
-        beyond_pi: str = "monotone",
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, scale: float = 8.0, *, beyond_pi: str = "monotone",
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         margins = {"margins": important_vector(_names_of(num_classes, None), {})}
         options = {"scale": scale, "beyond_pi": beyond_pi}
         super().__init__(losses.margin_softmax, margins, ramp, label_smoothing, reduction, **options)
@@ -279,17 +231,8 @@ class L2SoftmaxLoss(_CosineLoss):
 class ArcFaceLoss(_CosineLoss):
     """ArcFace, equation 12: the same angular margin (radians) at every class."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        margin: float,
-        scale: float = 8.0,
-        *,
-        beyond_pi: str = "monotone",
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, margin: float, scale: float = 8.0, *, beyond_pi: str = "monotone",
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         names = _names_of(num_classes, None)
         margins = {"margins": important_vector(names, dict.fromkeys(range(num_classes), margin))}
         options = {"scale": scale, "beyond_pi": beyond_pi}
@@ -309,18 +252,9 @@ class CamriLoss(_CosineLoss):
     (tensor(0.0601), tensor(0.0379))
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        scale: float = 8.0,
-        *,
-        classes: Sequence[str] | None = None,
-        beyond_pi: str = "monotone",
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, important: Important, scale: float = 8.0, *,
+                 classes: Sequence[str] | None = None, beyond_pi: str = "monotone",
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         margins = {"margins": important_vector(_names_of(num_classes, classes), _some(important))}
         options = {"scale": scale, "beyond_pi": beyond_pi}
         super().__init__(losses.margin_softmax, margins, ramp, label_smoothing, reduction, **options)
@@ -331,17 +265,9 @@ class CosFaceLoss(_CosineLoss):
 
     function = staticmethod(losses.cosine_margin_softmax)
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        scale: float = 8.0,
-        *,
-        classes: Sequence[str] | None = None,
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, important: Important, scale: float = 8.0, *,
+                 classes: Sequence[str] | None = None,
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         margins = {"margins": important_vector(_names_of(num_classes, classes), _some(important))}
         super().__init__(type(self).function, margins, ramp, label_smoothing, reduction, scale=scale)
 
@@ -355,20 +281,10 @@ class TwoSidedCosineLoss(CosFaceLoss):
 class LdamLoss(_CosineLoss):
     """LDAM: cosine margins of max_margin · (n_min / n)^¼, and an extra margin at each important class."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        scale: float = 30.0,
-        *,
-        class_counts: Sequence[int],
-        max_margin: float = 0.5,
-        weights: Tensor | Sequence[float] | None = None,
-        classes: Sequence[str] | None = None,
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, important: Important, scale: float = 30.0, *, class_counts: Sequence[int],
+                 max_margin: float = 0.5, weights: Tensor | Sequence[float] | None = None,
+                 classes: Sequence[str] | None = None,
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         extra = important_vector(_names_of(num_classes, classes), _strengths(important))
         margins = _fitting(ldam_margins(class_counts, max_margin), num_classes) + extra
         tensors = {"margins": margins, "weights": weights}
@@ -381,17 +297,9 @@ class FocalLoss(Criterion):
     `gamma` is one number, or one for each class.
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        gamma: float | Sequence[float] | Tensor = 2.0,
-        *,
-        classes: Sequence[str] | None = None,
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, important: Important, gamma: float | Sequence[float] | Tensor = 2.0, *,
+                 classes: Sequence[str] | None = None,
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         weights = important_vector(_names_of(num_classes, classes), _strengths(important), elsewhere=1.0)
         tensors = {"gamma": torch.as_tensor(gamma), "weights": weights}
         super().__init__(losses.focal, tensors, ramp, label_smoothing, reduction)
@@ -405,18 +313,9 @@ class LogitAdjustedLoss(Criterion):
 
     training_only = (("adjustments", 0.0),)
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        *,
-        class_counts: Sequence[int] | None = None,
-        tau: float = 0.0,
-        classes: Sequence[str] | None = None,
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, important: Important, *, class_counts: Sequence[int] | None = None,
+                 tau: float = 0.0, classes: Sequence[str] | None = None,
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         adjustments = -important_vector(_names_of(num_classes, classes), _strengths(important))
         if class_counts is not None:
             adjustments = adjustments + _fitting(log_priors(class_counts, tau), num_classes)
@@ -431,18 +330,9 @@ class VectorScalingLoss(Criterion):
 
     training_only = (("scales", 1.0), ("shifts", 0.0))
 
-    def __init__(
-        self,
-        num_classes: int,
-        important: Important,
-        shifts: Important,
-        *,
-        weights: Tensor | Sequence[float] | None = None,
-        classes: Sequence[str] | None = None,
-        ramp: Ramp = 0,
-        label_smoothing: float = 0.0,
-        reduction: str = "mean",
-    ):
+    def __init__(self, num_classes: int, important: Important, shifts: Important, *,
+                 weights: Tensor | Sequence[float] | None = None, classes: Sequence[str] | None = None,
+                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         names = _names_of(num_classes, classes)
         tensors = {
             "scales": important_vector(names, _strengths(important), elsewhere=1.0),

@@ -1,9 +1,12 @@
 """The command line: parse, call, print. Nothing heavy is imported before a command needs it."""
 
+import contextlib
 import inspect
 import io
 import signal
 import sys
+import tempfile
+import traceback
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +16,7 @@ import typer
 import camri
 from camri.cli import audit, data, fit, models, report, study
 from camri.cli.options import Once, naming_options, unwrap
-from camri.errors import InputError
+from camri.errors import InputError, last_line
 from camri.text import visible
 
 app = typer.Typer(
@@ -89,7 +92,7 @@ _show_with_place = warnings.showwarning
 
 
 def main() -> None:
-    """Run the command line; bad input ends with one sentence on stderr and exit code 2."""
+    """Run the command line: bad input is one sentence and exit code 2, an error of camri's own one and exit code 70."""
     warnings.showwarning = _show_warning
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # temporary files go, as after Ctrl-C
     for stream in (sys.stdout, sys.stderr):
@@ -100,3 +103,21 @@ def main() -> None:
     except InputError as error:
         typer.echo(f"camri: {visible(str(error))}", err=True)
         sys.exit(2)
+    except Exception as error:
+        message = visible(f"{type(error).__name__}: {last_line(str(error))}".removesuffix(": "))
+        typer.echo(f"camri: {message}. {_log(traceback.format_exc())}", err=True)
+        sys.exit(70)
+
+
+def _log(details: str) -> str:
+    """Write the details of an error to a file; returns the sentence that names it."""
+    details = f"camri {camri.__version__}, {' '.join(map(repr, sys.argv[1:]))}\n{details}"
+    with (
+        contextlib.suppress(OSError),
+        tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", errors="backslashreplace", prefix="camri-error-", suffix=".log", delete=False
+        ) as file,
+    ):
+        file.write(details)
+        return f"This is a fault of camri; please report it with {file.name}"
+    return f"This is a fault of camri; please report it with:\n{details}"  # the disk is full, or read-only

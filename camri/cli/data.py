@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, SplitColumn, Verify, examples
+from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, SplitColumn, Verify, examples, group
 from camri.errors import InputError
 from camri.files import cannot_write
 from camri.text import listed
@@ -14,13 +14,7 @@ from camri.text import listed
 if TYPE_CHECKING:
     from rich.console import Console
 
-app = typer.Typer(
-    name="data",
-    help="Fetch the paper's data sets, and show what a data set holds.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = group("data", "Fetch the paper's data sets, and show what a data set holds.")
 
 SKIPPED_SHOWN = 20
 CLASSES_SHOWN = 60

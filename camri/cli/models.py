@@ -11,8 +11,9 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from camri.cli.options import progress_bar
 from camri.errors import InputError, blame
-from camri.text import csv_cell, csv_path, visible
+from camri.text import csv_cell, csv_path, plural, visible
 
 if TYPE_CHECKING:
     from camri.export.inputs import Group, Prediction
@@ -106,14 +107,11 @@ def _refuse_input(out: str | None, groups: "Iterable[Group]") -> None:
 @contextlib.contextmanager
 def _watching(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
     """Yield a function to call with the number of inputs read; on a terminal it shows a bar and the time left."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
-        bar = bars.add_task("", total=total)
-        yield lambda num_read: bars.update(bar, completed=num_read)
+    columns = ("predicting", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with progress_bar(*columns, quiet=quiet, total=total) as update:
+        yield lambda num_read: update(completed=num_read)
 
 
 @contextlib.contextmanager
@@ -191,8 +189,7 @@ def _print_end(
     if left_out:
         endings = sorted({os.path.splitext(file)[1].lower() or "no ending" for file in left_out})
         kinds = visible(", ".join(endings[:8]) + (", …" if len(endings) > 8 else ""))
-        files = "files" if len(left_out) > 1 else "file"
-        typer.echo(f"{len(left_out):,} other {files} in the folders left out ({kinds})", err=True)
+        typer.echo(f"{plural(len(left_out), 'other file')} in the folders left out ({kinds})", err=True)
     for one in problems[:PROBLEMS_SHOWN]:
         typer.echo(f"{visible(one.name)}: {visible(one.problem or '')}", err=True)
     if len(problems) > PROBLEMS_SHOWN:

@@ -10,11 +10,19 @@ from typing import Annotated, Any, get_origin
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, ProgressColumn
 from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from camri.errors import InputError
+
+
+def group(name: str, about: str) -> typer.Typer:
+    """A command with commands of its own."""
+    help_options = {"help_option_names": ["-h", "--help"]}
+    return typer.Typer(
+        name=name, help=about, no_args_is_help=True, rich_markup_mode="rich", context_settings=help_options
+    )
 
 
 def examples(*lines: str) -> str:
@@ -52,16 +60,29 @@ def log_to(console: Console) -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
+def progress_bar(*columns: str | ProgressColumn, quiet: bool = False, **first: Any) -> Iterator[Callable[..., None]]:
+    """A function that updates the fields of a bar on a terminal; in a log it prints its `line` now and then."""
+    console = Console(stderr=True)
+    log = log_to(console)
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
+        bar = bars.add_task(**{"description": "", "total": 1.0, **first})
+
+        def update(line: str | None = None, **fields: Any) -> None:
+            bars.update(bar, **fields)
+            if line is not None and not console.is_terminal:
+                log(line)
+
+        yield update
+
+
+@contextlib.contextmanager
 def reading_progress() -> Iterator[Callable[[int, int], None]]:
     """A function to call with (rows read, rows in all); nothing is shown until it is called."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        log = log_to(console)
-        yield lambda done, num: log(f"reading the data: {done:,}/{num:,} rows")
-        return
-    with Progress(console=console, transient=True) as bars:
-        bar = bars.add_task("reading the data", total=None, visible=False)
-        yield lambda done, num: bars.update(bar, completed=done, total=num, visible=True)
+    columns = Progress.get_default_columns()
+    with progress_bar(*columns, description="reading the data", total=None, visible=False) as update:
+        yield lambda done, num: update(
+            f"reading the data: {done:,}/{num:,} rows", completed=done, total=num, visible=True
+        )
 
 
 # How data are read; camri.data.load has the same names.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from camri.cli.options import progress_bar
 from camri.errors import InputError, closest
 from camri.files import replacing
 
@@ -104,19 +105,12 @@ def report(
 @contextlib.contextmanager
 def _watching() -> Iterator[Callable[[str, float], None]]:
     """Yield a function to call with each step; it shows a bar on a terminal. A page of 1,000 trials takes 6 s."""
-    from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        bar = bars.add_task("reading the run", total=1.0)
-
-        def tell(step: str, part: float) -> None:
-            bars.update(bar, description=escape(step), completed=part)
-
-        yield tell
+    columns = ("{task.description}", BarColumn(), TimeRemainingColumn())
+    with progress_bar(*columns, description="reading the run") as update:
+        yield lambda step, part: update(description=escape(step), completed=part)
 
 
 def _known(option: str, name: str, choices: Collection[str]) -> str:

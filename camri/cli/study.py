@@ -6,19 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import examples
+from camri.cli.options import examples, group
 from camri.errors import InputError
 
 if TYPE_CHECKING:
     from camri.study.spec import Study
 
-app = typer.Typer(
-    name="study",
-    help="Run the paper's studies or your own, and see their status.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = group("study", "Run the paper's studies or your own, and see their status.")
 
 
 Words = Annotated[

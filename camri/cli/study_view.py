@@ -4,12 +4,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rich import progress as rich_progress
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn
 from rich.table import Column, Table
 
-from camri.cli.options import log_to
+from camri.cli.options import progress_bar
 from camri.engine import Progress, Training
 from camri.methods import MARGIN_UNIT
 from camri.methods import method as find_method
@@ -98,19 +98,12 @@ def print_cost(study: Study, device: str) -> None:
 @contextlib.contextmanager
 def watching() -> Iterator[Callable[[Progress], None]]:
     """A function that shows a run's progress: a bar on a terminal, a line now and then in a log."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        log = log_to(console)
-        yield lambda progress: log(f"{_trials(progress)}, {_rest(progress)}")
-        return
-    text = rich_progress.TextColumn
-    columns = (text("{task.fields[trials]}"), rich_progress.BarColumn(), text("{task.percentage:>3.0f} %"),
-               text("{task.fields[rest]}"))  # fmt: skip
-    with rich_progress.Progress(*columns, console=console, transient=True) as bars:
-        bar = bars.add_task("", total=1.0, trials="loading", rest="")
+    columns = ("{task.fields[trials]}", BarColumn(), "{task.percentage:>3.0f} %", "{task.fields[rest]}")
+    with progress_bar(*columns, trials="loading", rest="") as update:
 
         def show(progress: Progress) -> None:
-            bars.update(bar, completed=progress.part, trials=_trials(progress), rest=_rest(progress))
+            trials, rest = _trials(progress), _rest(progress)
+            update(f"{trials}, {rest}", completed=progress.part, trials=trials, rest=rest)
 
         yield show
 

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,13 +30,20 @@ import camri
 from camri.data import DataSet, Split
 from camri.engine import spec
 from camri.engine.loop import train_one
-from camri.engine.outcome import Record, Tracker
+from camri.engine.outcome import ENDED_BY, Outcome, Record, Tracker
 from camri.engine.replica import Job
 from camri.engine.spec import Trial
 from camri.errors import InputError
 from camri.files import scratch_folder
 
 STOP_PATIENCE_S = 30.0
+RETRIES = 2  # of a trial whose process died, beside others; then one more alone
+REASONS = {
+    "SIGKILL": "perhaps out of memory",
+    "SIGTERM": "something stopped it",
+    "SIGXCPU": "the limit of CPU time",
+    **dict.fromkeys(("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE"), "a crash in compiled code"),
+}
 # Not `-m`: it would put the current folder first on the path, and a queue.py beside the data would be executed.
 START = "import sys\nif not sys.path[0]: del sys.path[0]\nfrom camri.engine.cpu import work\nwork()"
 
@@ -152,19 +160,25 @@ class Pool:
 
     def _listen(self, worker: Worker) -> None:
         assert worker.stdout is not None
-        with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
+        with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):  # cut short where it died writing
             while True:
                 self.messages.put((worker, pickle.load(worker.stdout)))
         self.messages.put((worker, ("gone",)))
 
 
 class _Call:
-    """One call of :func:`run` on a pool. If it breaks off, busy workers are killed; idle ones stay."""
+    """One call of :func:`run` on a pool. If it breaks off, busy workers are killed; idle ones stay.
+
+    A trial whose process dies is trained again from its checkpoint: `RETRIES` times beside the others, then once
+    alone after them, when it has the whole memory. Only then does it count as failed.
+    """
 
     def __init__(self, pool: Pool, trials: Sequence[Trial], job: Job, size: int, tracker: Tracker):
         self.pool, self.trials, self.job, self.size, self.tracker = pool, trials, job, size, tracker
         self.packed_job = pickle.dumps((dataclasses.replace(job, data=None), pool.share(job.data)))  # type: ignore[arg-type]
         self.waiting = list(range(len(trials)))[::-1]
+        self.alone: list[int] = []  # trials to be trained after the others, one at a time
+        self.losses: Counter[int] = Counter()  # of processes, by the place of their trial
         self.at_work: dict[Worker, int] = {}
         self.informed: set[Worker] = set()  # workers that have the job
 
@@ -175,7 +189,6 @@ class _Call:
             while self.at_work:
                 if not stopping and self.tracker.should_stop():
                     stopping = True
-                    self.waiting.clear()
                     for worker in self.at_work:
                         _send(worker, "stop")
                 try:
@@ -185,11 +198,16 @@ class _Call:
                         return  # the rest is killed below
                     continue
                 self._take(worker, message)
+                if not stopping:
+                    self._hand_out()
         finally:
             for worker in self.at_work:
                 _end(worker)
 
     def _hand_out(self) -> None:
+        if not self.waiting and not self.at_work and self.alone:
+            self.waiting, self.size = self.alone[::-1], 1
+            self.alone = []
         while self.waiting and len(self.at_work) < self.size:
             worker = self.pool.take(self.at_work)
             self.at_work[worker] = self.waiting.pop()
@@ -214,12 +232,27 @@ class _Call:
             self.pool.core_s += core_s
             self.tracker.end(place, outcome)
         elif kind == "gone":
-            code = worker.wait()
-            why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            record = Record(self.trials[place], self.job, spec.describe_environment(torch.device("cpu")))
-            self.tracker.end(place, record.failed(f"its process ended with {why}, perhaps out of memory"))
+            self._lose(place, worker.wait())
         del self.at_work[worker]
-        self._hand_out()
+
+    def _lose(self, place: int, code: int) -> None:
+        self.losses[place] += 1
+        if self.losses[place] <= RETRIES:
+            self.waiting.append(place)
+        elif self.losses[place] == RETRIES + 1:
+            self.alone.append(place)
+        else:
+            self.tracker.end(place, lost(self.trials[place], self.job, self.losses[place], code))
+
+
+def lost(trial: Trial, job: Job, times: int, code: int) -> Outcome:
+    """The outcome of a trial whose process died so many times, at last with this exit code (negative: a signal)."""
+    ended_by = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    reason = REASONS.get(ended_by, "its messages may say why")
+    environment = spec.describe_environment(torch.device("cpu"))
+    return Record(trial, job, environment | {ENDED_BY: ended_by}).failed(
+        f"its process died {times} times, at last alone and by {ended_by} ({reason})"
+    )
 
 
 def _send(worker: Worker, message: object) -> None:

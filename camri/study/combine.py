@@ -4,8 +4,8 @@ import hashlib
 import os
 import shlex
 import shutil
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import numpy as np
 from camri.engine.outcome import Outcome
 from camri.engine.spec import Training, Trial
 from camri.errors import InputError
+from camri.files import cannot_write
 from camri.methods import Setting
 from camri.metrics import Array, condense, confusion
 from camri.study import run_folder
@@ -53,15 +54,26 @@ def merge(sources: Sequence[str | Path], out: str | Path) -> Merged:
     run_folder.refuse_other_files(folder, STORE_FILE, "run")
     if (folder / STORE_FILE).exists():
         return _merge(sources, folder)
-    part = folder.with_name(f"{folder.name}.part")
+    with _new_run(folder) as part:
+        return _merge(sources, part)
+
+
+@contextmanager
+def _new_run(folder: Path) -> Iterator[Path]:
+    """A folder beside the new run's, in which to write its store; the store moves there when it is whole."""
+    whole = folder.absolute()  # "." has no name of its own
+    part = whole.with_name(f"{whole.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        merged = _merge(sources, part)
+        part.mkdir(parents=True)
+    except OSError as error:
+        raise cannot_write(folder, error, "; choose a new folder with --out") from None
+    try:
+        yield part
         with run_folder.hold(folder):
             if (folder / STORE_FILE).exists():
-                raise InputError(f"{folder} was filled by another process meanwhile; merge again")
+                raise InputError(f"{folder} was filled by another process meanwhile; run the command again")
             os.replace(part / STORE_FILE, folder / STORE_FILE)
-        return merged
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -194,14 +206,8 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
         groups = [seeds[start : start + size] for start in range(0, len(seeds) - size + 1, size)]
         training = Training.from_json(run.training)
         training = training.with_(model_options=(*training.model_options, ("ensemble", size)))
-        whole = folder.absolute()  # "." has no name of its own
-        part = whole.with_name(f"{whole.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        try:
-            part.mkdir(parents=True)
-        except OSError as error:
-            raise InputError(f"{folder} cannot be written ({error.strerror}); choose a new folder with --out") from None
-        with Store.open(part, replace(run.facts(), training=training.to_json())) as store:
+        facts = replace(run.facts(), training=training.to_json())
+        with _new_run(folder) as part, Store.open(part, facts) as store:
             columns = [one.resolved for one in run.columns()]
             for spec in run.studies:
                 study = Study.from_json(spec)
@@ -216,7 +222,6 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
                     text = "ensemble/" + "/".join(row.identity for row in members)
                     identity = hashlib.sha256(text.encode()).hexdigest()[:32]
                     store.add(identity, _average(run, members, number, training, important))
-    os.replace(part, whole)
     return Ensembles(len(by_setting), len(groups), size, tuple(seeds[len(groups) * size :]))
 
 

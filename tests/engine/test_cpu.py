@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,27 +194,6 @@ def test_a_trial_that_breaks_leaves_its_traceback(monkeypatch, trials, data, tra
     assert same(outcomes[0], crowd[1])
     assert outcomes[1].status == "failed"
     assert "RuntimeError: a bug" in outcomes[1].error
-
-
-def test_a_killed_worker_costs_its_own_trial_only(trials, data, training):
-    slow = training.with_(epochs=400)
-    killed = threading.Event()
-
-    def kill_one(progress):
-        if not killed.is_set() and progress.running == 2:
-            killed.set()
-            children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-            workers = [
-                pid for pid in children if b"camri.engine.cpu import work" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            ]
-            os.kill(int(workers[0]), signal.SIGKILL)
-
-    if not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists():
-        pytest.skip("needs Linux's list of child processes")
-    outcomes = train(trials[:3], data, "cpu", training=slow, workers=2, on_progress=kill_one)
-    assert sorted(o.status for o in outcomes) == ["done", "done", "failed"]
-    (lost,) = [o for o in outcomes if o.status == "failed"]
-    assert "SIGKILL" in lost.error
 
 
 SCRIPT = """

@@ -1,0 +1,199 @@
+"""Variants of the two-sided margin that were tried, and what they are compared with: methods of a package of its own.
+
+`class_variants-1.0.dist-info` beside this file names them as entry points, so the folder on PYTHONPATH is enough:
+
+    PYTHONPATH=$PWD:$PWD/benchmarks/variants camri study run benchmarks/variants/screen.toml --out runs/screen
+    python benchmarks/variants/rank.py runs/screen          # on validation data
+
+None of them is part of camri: results/README.md says what each gained.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from camri import losses
+from camri.checks import as_float, freeze_for_backward
+from camri.heads import HEADS, LinearHead
+from camri.methods import Knob, Method
+from camri.modules import Criterion
+from camri.penalties import important_vector
+
+RAMP_PART = 0.3  # of the training: where the schedules' ramp ends, so that its length tells that of the training
+FALL_PART = 0.3  # of the training, its last: the annealed margin falls to 0 in it
+
+
+def margin_variant(
+    logits: Tensor,
+    labels: Tensor,
+    margins: Tensor,
+    one_vs_rest: Tensor | None = None,
+    weights: Tensor | None = None,
+    *,
+    against: str = "all",
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """Cross-entropy under a two-sided margin, with some of its variants: (B, C), (B,), (C,) -> (B,).
+
+    The label's logit is lowered by its margin; every other logit is raised by its own margin times its part: 1
+    (`against="all"`), its share of the probability that is not the label's ("confused"), or 1 for the largest of them
+    and 0 for the rest ("hard"). `one_vs_rest` (C,) adds that weight times the two-class cross-entropy of a class
+    against the rest, `weights` (C,) multiply the loss of a class's samples.
+    """
+    moved = _move(logits, labels, margins, against)
+    common: dict[str, Any] = {"label_smoothing": label_smoothing, "validate": validate}
+    if one_vs_rest is None:
+        loss = losses.cross_entropy(moved, labels, **common)
+    else:
+        others = 1 - torch.eye(len(one_vs_rest), device=moved.device, dtype=moved.dtype)
+        cost = one_vs_rest.to(moved)
+        loss = losses.real_world_weight_cross_entropy(moved, labels, 1 + cost, cost.unsqueeze(1) * others, **common)
+    return loss if weights is None else loss * weights.to(moved)[labels.long()]
+
+
+def sharp_margin(
+    logits: Tensor,
+    labels: Tensor,
+    margins: Tensor,
+    others: Tensor,
+    *,
+    smoothing: float,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """The two-sided margin, labels smoothed among the other classes only: (B, C), (B,), (C,), (C,) -> (B,).
+
+    `others` is 1 at the classes that are not important. Their samples have (1 − ε) at the label and ε spread over all
+    of them; samples of important classes have hard labels. The training's own label smoothing has no effect.
+    """
+    log_h = torch.log_softmax(_move(logits, labels, margins, "all"), dim=-1)
+    index, others = labels.long(), others.to(log_h)
+    hard = log_h.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    soft = (log_h * others).sum(dim=-1) / others.sum()
+    part = smoothing * others[index]
+    return -((1 - part) * hard + part * soft)
+
+
+def _move(logits: Tensor, labels: Tensor, margins: Tensor, against: str) -> Tensor:
+    logits = as_float(logits)
+    at_label = torch.arange(logits.shape[-1], device=logits.device) == labels.long().unsqueeze(-1)
+    rivals = logits.masked_fill(at_label, -torch.inf)
+    if against == "confused":
+        part = torch.softmax(rivals, dim=-1)
+    elif against == "hard":
+        part = (rivals == rivals.amax(dim=-1, keepdim=True)).to(logits.dtype)
+    else:
+        part = torch.ones_like(logits)
+    return logits + margins.to(logits) * part.masked_fill(at_label, -1.0)
+
+
+class MarginVariantLoss(Criterion):
+    """`margin_variant` as a loss; the margin is ramped in and there in training only."""
+
+    training_only = (("margins", 0.0),)
+
+    def __init__(
+        self,
+        num_classes: int,
+        margins: Mapping[int, float],
+        *,
+        one_vs_rest: Mapping[int, float] | None = None,
+        weights: Mapping[int, float] | None = None,
+        against: str = "all",
+        **common: Any,
+    ):
+        parameters = {
+            "margins": important_vector(num_classes, margins),
+            "one_vs_rest": None if one_vs_rest is None else important_vector(num_classes, one_vs_rest),
+            "weights": None if weights is None else important_vector(num_classes, weights, elsewhere=1.0),
+        }
+        super().__init__(margin_variant, parameters, against=against, **common)
+
+
+class AnnealedMarginLoss(MarginVariantLoss):
+    """The margin falls linearly to 0 in the last part of the training; without a ramp it is constant."""
+
+    def strength(self) -> Tensor | float:
+        rising, end = super().strength(), self.ramp[1]
+        if not self.training or end == 0:
+            return rising
+        num_steps = end / RAMP_PART
+        falling = ((num_steps - freeze_for_backward(self.step)) / (FALL_PART * num_steps)).clamp(0, 1)
+        return torch.minimum(torch.as_tensor(rising, device=falling.device), falling)
+
+
+class SharpMarginLoss(Criterion):
+    """`sharp_margin` as a loss; the margin is ramped in and there in training only."""
+
+    training_only = (("margins", 0.0),)
+
+    def __init__(self, num_classes: int, margins: Mapping[int, float], smoothing: float, **common: Any):
+        others = important_vector(num_classes, dict.fromkeys(margins, 0.0), elsewhere=1.0)
+        parameters = {"margins": important_vector(num_classes, margins), "others": others}
+        super().__init__(sharp_margin, parameters, smoothing=smoothing, **common)
+
+
+class SubCentres(LinearHead):
+    """Each class has several weight vectors; its logit is the logsumexp of theirs: (..., D) -> (..., C)."""
+
+    num_centres = 2
+
+    def __init__(self, in_features: int, num_classes: int, generator: torch.Generator | None = None) -> None:
+        super().__init__(in_features, num_classes, generator)
+        more = [LinearHead(in_features, num_classes, generator) for _ in range(self.num_centres - 1)]
+        self.more = nn.ModuleList(more)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.stack([super().forward(features), *(head(features) for head in self.more)]).logsumexp(dim=0)
+
+
+class ThreeCentres(SubCentres):
+    """Three weight vectors for each class."""
+
+    num_centres = 3
+
+
+HEADS.setdefault("sub_centres_2", SubCentres)
+HEADS.setdefault("sub_centres_3", ThreeCentres)
+
+_MARGIN = Knob((1.0, 2.0), neutral=0.0, per_class=True, about="logit margin on both sides")
+
+
+def _margin_method(
+    title: str, *knobs: str, head: str = "linear", loss: type = MarginVariantLoss, **options: Any
+) -> Method:
+    """A method with a margin `m` and some of the knobs `one_vs_rest` and `weights`."""
+
+    def make(num_classes: int, class_counts: Sequence[int], values: dict[str, Any], **common: Any) -> Criterion:
+        more = {name: values[name] for name in knobs}
+        return loss(num_classes, values["m"], **more, **options, **common)
+
+    found = {
+        "one_vs_rest": Knob((0.5, 1.0, 2.0), 0.0, per_class=True, about="weight of “important or not?”"),
+        "weights": Knob((1.5, 2.0), 1.0, per_class=True, about="weight of the important class"),
+    }
+    base = "ce" if head == "linear" else None
+    return Method(title, make, {"m": _MARGIN, **{name: found[name] for name in knobs}}, base=base, head=head)
+
+
+def _make_sharp(num_classes: int, class_counts: Sequence[int], values: dict[str, Any], **common: Any) -> Criterion:
+    return SharpMarginLoss(num_classes, values["m"], values["eps"], **common)
+
+
+def _make_smoothed(num_classes: int, class_counts: Sequence[int], values: dict[str, Any], **common: Any) -> Criterion:
+    return Criterion(losses.cross_entropy, {}, **{**common, "label_smoothing": values["eps"]})
+
+
+_EPS = Knob((0.1,), about="label smoothing")
+ANNEALED = _margin_method("two-sided margin, annealed", loss=AnnealedMarginLoss)
+CONFUSED = _margin_method("two-sided margin, by confusion", against="confused")
+HARD = _margin_method("two-sided margin, hard negatives", against="hard")
+WEIGHTED = _margin_method("two-sided margin, weighted", "weights")
+WITH_ONE_VS_REST = _margin_method("two-sided margin, one-vs-rest", "one_vs_rest")
+TWO_CENTRES = _margin_method("two-sided margin, two centres", head="sub_centres_2")
+THREE_CENTRES = _margin_method("two-sided margin, three centres", head="sub_centres_3")
+SHARP = Method("two-sided margin, others smoothed", _make_sharp, {"m": _MARGIN, "eps": _EPS}, base=None)
+SMOOTHED = Method("cross-entropy, smoothed", _make_smoothed, {"eps": _EPS}, base=None)

@@ -1,0 +1,180 @@
+"""The variants of benchmarks/variants against slow references, their gradients, and the whole way to a ranking."""
+
+import importlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from camri.study.reader import RunReader
+from tests import references
+
+VARIANTS = [
+    "margin_annealed",
+    "margin_confused",
+    "margin_hard",
+    "margin_weighted",
+    "margin_one_vs_rest",
+    "margin_sharp",
+    "margin_two_centres",
+    "margin_three_centres",
+    "ce_smoothed",
+]
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "variants"
+
+
+@pytest.fixture(scope="module")
+def variants():
+    sys.path.insert(0, str(FOLDER))
+    yield importlib.import_module("class_variants")
+    sys.path.remove(str(FOLDER))
+
+
+def batch(seed=0, num=12, num_classes=5):
+    drawn = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(num, num_classes, generator=drawn, dtype=torch.float64)
+    return logits, torch.arange(num) % num_classes
+
+
+MARGINS = torch.tensor([0.0, 1.5, 0.0, 0.5, 0.0], dtype=torch.float64)
+COSTS = torch.tensor([0.0, 2.0, 0.0, 0.5, 0.0], dtype=torch.float64)
+WEIGHTS = torch.tensor([1.0, 2.0, 1.0, 1.5, 1.0], dtype=torch.float64)
+
+
+def moved(row, label, against):
+    """The logits of one sample under the margin, from its words."""
+    rest = [k for k in range(len(row)) if k != label]
+    total, top = sum(math.exp(row[k]) for k in rest), max(row[k] for k in rest)
+    part = {
+        "all": lambda k: 1.0,
+        "confused": lambda k: math.exp(row[k]) / total,
+        "hard": lambda k: float(row[k] == top),
+    }[against]
+    raised = {k: row[k] + float(MARGINS[k]) * part(k) for k in rest}
+    return [raised.get(k, row[k] - float(MARGINS[k])) for k in range(len(row))]
+
+
+def reference(logits, labels, against, one_vs_rest, weights, smoothing):
+    def loss(row, label):
+        h = references.softmax(moved(row, label, against))
+        y = references.one_hot(label, len(row), smoothing)
+        total = -sum(y[k] * math.log(h[k]) for k in range(len(row)))
+        for k, cost in enumerate(COSTS.tolist() if one_vs_rest else []):
+            total -= cost * (y[k] * math.log(h[k]) + (1 - y[k]) * math.log(1 - h[k]))
+        return total * (float(WEIGHTS[label]) if weights else 1.0)
+
+    return references.over_rows(logits, labels, loss)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("against", ["all", "confused", "hard"])
+@pytest.mark.parametrize(("one_vs_rest", "weights"), [(False, False), (True, False), (False, True), (True, True)])
+def test_margin_variants(variants, against, one_vs_rest, weights, smoothing):
+    logits, labels = batch()
+    options = {
+        "one_vs_rest": COSTS if one_vs_rest else None,
+        "weights": WEIGHTS if weights else None,
+        "against": against,
+        "label_smoothing": smoothing,
+    }
+    wanted = reference(logits, labels, against, one_vs_rest, weights, smoothing)
+    torch.testing.assert_close(variants.margin_variant(logits, labels, MARGINS, **options), wanted)
+    torch.testing.assert_close(
+        variants.margin_variant(logits.float(), labels, MARGINS.float(), **options).double(),
+        wanted,
+        rtol=2e-5,
+        atol=2e-5,
+    )
+    logits.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: variants.margin_variant(x, labels, MARGINS, **options), logits)
+
+
+def test_smoothing_among_the_other_classes(variants):
+    logits, labels = batch()
+
+    def loss(row, label):
+        h, others = references.softmax(moved(row, label, "all")), [0, 2, 4]
+        y = [float(k == label) for k in range(5)]
+        if label in others:
+            y = [0.9 * (k == label) + 0.1 / 3 * (k in others) for k in range(5)]
+        return -sum(y[k] * math.log(h[k]) for k in range(5))
+
+    def sharp(x):
+        return variants.sharp_margin(x, labels, MARGINS, (MARGINS == 0).double(), smoothing=0.1)
+
+    torch.testing.assert_close(sharp(logits), references.over_rows(logits, labels, loss))
+    assert torch.autograd.gradcheck(sharp, logits.requires_grad_())
+
+
+def test_sub_centres_add_their_odds(variants):
+    head = variants.ThreeCentres(4, 3, torch.Generator().manual_seed(0)).double()
+    x = torch.randn(6, 4, dtype=torch.float64)
+    parts = [torch.nn.functional.linear(x, one.weight, one.bias).exp() for one in (head, *head.more)]
+    torch.testing.assert_close(head(x).exp(), sum(parts))
+    assert not torch.equal(head.weight, head.more[0].weight)
+    assert sum(p.numel() for p in head.parameters()) == 3 * (3 * 4 + 3)
+
+
+def test_an_annealed_margin_rises_holds_and_falls_to_nothing(variants):
+    loss = variants.AnnealedMarginLoss(3, {1: 2.0}, ramp=(0, 30))
+    logits, labels, strengths = torch.zeros(1, 3), torch.tensor([1]), []
+    for _ in range(101):
+        strengths.append(float(loss.strength()))
+        loss(logits, labels)
+    assert strengths[0] == 0
+    assert strengths[15] == pytest.approx(0.5)
+    assert strengths[30:70] == [1.0] * 40
+    assert strengths[85] == pytest.approx(0.5)
+    assert strengths[100] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_study_of_variants_is_ranked_on_validation_data(tmp_path):
+    """Trained from the source tree without installing; the ranking holds what a count by hand gives."""
+    study = (FOLDER / "screen.toml").read_text(encoding="utf-8")
+    study = (
+        study.replace('"cat"', '"8"')
+        .replace('source = "cifar10"', 'source = "digits"')
+        .replace("epochs = 8", "epochs = 1")
+    )
+    (tmp_path / "study.toml").write_text(study, encoding="utf-8")
+    root = FOLDER.parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{FOLDER}", "OMP_NUM_THREADS": "1"}
+
+    def run(*words):
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    asked = (
+        f"--seeds 1,2 --workers 1 --device cpu --methods ce,two_sided_logits,{','.join(VARIANTS)} --grid m=2 weights=2"
+    )
+    run("-m", "camri", "study", "run", "study.toml", "--out", "runs", *asked.split())
+    run(str(FOLDER / "rank.py"), "runs", "--json", "ranked.json")
+    ranked = json.loads((tmp_path / "ranked.json").read_text())
+    with RunReader(tmp_path / "runs") as reading:
+        (column,) = reading.columns
+        by_title = {one.title: one for one in reading.settings(column)}
+        assert {record["setting"] for record in ranked} == set(by_title)
+        assert len(ranked) == 2 + len(VARIANTS)
+        record = next(record for record in ranked if record["setting"] == "two_sided_logits m=2")
+        recall = np.array(record["recalls"])
+
+        def alarms(title):
+            """Mean share of images of other digits above the threshold that reaches each recall."""
+            found = []
+            for row in by_title[title].rows:
+                scores = reading.scores(row, "val", column)
+                odds, own = scores.odds().lead[:, 0], scores.labels == 8
+                need = np.ceil(recall * own.sum() - 1e-9).astype(int)
+                cuts = np.sort(odds[own])[::-1][np.maximum(need, 1) - 1]
+                found.append([(odds[~own] >= cut).sum() / len(odds) for cut in cuts])
+            return np.mean(found)
+
+        change = alarms("two_sided_logits m=2") - alarms("ce")
+        assert record["threshold"]["alarms"] == pytest.approx(change, abs=1e-3)
