@@ -59,10 +59,10 @@ def fit(
 ) -> None:
     """Find the best model for the classes that must not be missed, with the evidence.
 
-    Trains cross-entropy until longer training no longer helps, compares other methods with it on validation data, trains
-    the best again with new seeds and judges once on test data, beside cross-entropy with a tuned decision. A short
-    budget makes a smaller plan and the answer says what was left out. Without DATA it takes digits; without --important
-    the class with the lowest validation recall.
+    Trains cross-entropy until longer training no longer helps, compares other methods with it on validation data,
+    trains the best again with new seeds and judges once on test data, beside cross-entropy with a tuned decision. A
+    short budget makes a smaller plan, and the answer says what was left out. Without DATA it takes digits; without
+    --important the class with the lowest validation recall.
 
     Writes model/ (weights, ONNX, card), answer.json, report.html and outcomes.sqlite. If it is stopped or killed, the
     same command resumes. Ctrl-C in the finals returns the best model so far.

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ from camri.fitting.result import MODEL, PAGE, Fitted
 from camri.fitting.trainer import CE, Point, TrainingRun, describe_training, outcome_with_weights, statuses_of
 from camri.methods import METHODS, Setting
 from camri.metrics import Array, condense
-from camri.selection import Floor
+from camri.selection import Floor, Rule
 from camri.stats import FEWEST_GROUPS, FEWEST_ROWS, design_effect, wilson
 from camri.study import run_folder
 from camri.study.reader import RunReader
@@ -169,6 +170,7 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
     record.write(request.out)
     sentence, *details = compose(record)
     kind = "gain" if record.verdict.kind in ("train_with", "change_the_decision") else "none"
+    drop = goal.max_accuracy_drop if isinstance(goal, BestRecall) else 0.0
     num_trials = len(statuses_of([request.out])) if finals.is_finished else len(asked.trials(asked.placeholders()))
     _note(
         request,
@@ -176,20 +178,13 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
         command=record.command,
         num_trials=num_trials,
         answer={"kind": kind, "sentence": sentence, "details": details},
-        **({"rule": vars(_rule_note(request))} if isinstance(goal, BestRecall) else {}),
+        rule=vars(Rule(max_accuracy_drop=drop, prior_rows=request.prior_rows)),
     )
     if can_draw():
         write_page(request.out)
     if finals.is_finished:
         shutil.rmtree(request.out / WEIGHTS, ignore_errors=True)
     return fitted
-
-
-def _rule_note(request: Request):  # type: ignore[no-untyped-def]
-    from camri.selection import Rule
-
-    assert isinstance(request.goal, BestRecall)
-    return Rule(max_accuracy_drop=request.goal.max_accuracy_drop, prior_rows=request.prior_rows)
 
 
 def _is_chosen(request: Request, models: dict[str, list[Held]], floor: Floor, important: Sequence[int]) -> bool:
@@ -265,13 +260,13 @@ def write_examples(folder: Path, model: Held, rule: DecisionRule, request: Reque
         "false_alarms": alarms[np.argsort(-lead[alarms], kind="stable")][:MOST_EXAMPLES],
     }
     inputs = {f"{name}_inputs": _raw(request, split.inputs[rows].numpy()) for name, rows in worst.items()}
-    arrays = {
+    arrays: dict[str, Any] = {
         f"{name}_{what}": values
         for name in ("val", "test")
         for what, values in (("labels", model.scores[name].labels), ("logits", model.logits[name]))
     }
     with replacing(folder / EXAMPLES_FILE, "; choose another folder") as part, open(part, "wb") as file:
-        np.savez_compressed(file, **arrays, **worst, **inputs)
+        np.savez_compressed(file, **(arrays | worst | inputs))
 
 
 def _raw(request: Request, inputs: Array) -> Array:

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from camri.data import DataSet
 from camri.engine import Pool, Training
 from camri.engine.training import stop_on_signals
@@ -120,7 +122,7 @@ class Stages:
         column = run.column()
         check_rows(self.request.data, [index for index, _ in column])
         with open_run(run.folder) as stored:
-            confusion = sum(stored.confusion(row, "val") for row in stored.rows(key=CE.key))
+            confusion = np.sum([stored.confusion(row, "val") for row in stored.rows(key=CE.key)], axis=0)
         self.note(
             epochs=plain.epochs,
             lengths=lengths,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
@@ -32,6 +32,7 @@ from camri.fit_record import (
     Evidence,
     Reason,
     Verdict,
+    VerdictKind,
 )
 from camri.fit_record import Goal as GoalRecord
 from camri.metrics import Array, Scores, pool
@@ -232,37 +233,36 @@ def gather(
     """
     num_seeds = len(arms["baseline"][1])
 
-    def change(mine: Array, theirs: Array, rows: Array, parts: Array | None = None) -> Change:
-        units = None if groups is None else groups[rows]
-        found = compare(mine[:, rows], theirs[:, rows], parts=parts, groups=units, seed=SEED)
-        return _change(found, num_seeds)
-
     def stack(name: str, field: str) -> Array:
         return np.array([getattr(one, field) for one in arms[name][1]], dtype=float)
 
     own, whole = np.isin(labels, important), np.ones(len(labels), dtype=bool)
+
+    def change(arm: str, over: str, field: str, rows: Array = whole, parts: Array | None = None) -> Change:
+        units = None if groups is None else groups[rows]
+        mine, theirs = (stack(name, field)[:, rows] for name in (arm, over))
+        return _change(compare(mine, theirs, parts=parts, groups=units, seed=SEED), num_seeds)
+
     has_cost = arms["baseline"][1][0].cost is not None
-    comparisons = []
-    for arm, over in pairs:
-        right = [stack(name, "correct") for name in (arm, over)]
-        alarms = [stack(name, "false_alarms") for name in (arm, over)]
-        comparisons.append(
-            Comparison(
-                arm,
-                over,
-                recall=change(*right, own, labels[own]),
-                accuracy=change(*right, whole),
-                false_alarms=change(*alarms, whole),
-                cost=change(*(stack(name, "cost") for name in (arm, over)), whole) if has_cost else None,
-            )
+    comparisons = [
+        Comparison(
+            arm,
+            over,
+            recall=change(arm, over, "correct", own, labels[own]),
+            accuracy=change(arm, over, "correct"),
+            false_alarms=change(arm, over, "false_alarms"),
+            cost=change(arm, over, "cost") if has_cost else None,
         )
-    after, before = stack(final, "correct"), stack("baseline", "correct")
+        for arm, over in pairs
+    ]
     others = [index for index in np.unique(labels).tolist() if index not in important] if final != "baseline" else []
     return Evidence(
         num_seeds=num_seeds,
         arms=tuple(_arm(name, title, decided, labels, important) for name, (title, decided) in arms.items()),
         comparisons=tuple(comparisons),
-        classes=tuple(ClassChange(classes[index], change(after, before, labels == index)) for index in others),
+        classes=tuple(
+            ClassChange(classes[index], change(final, "baseline", "correct", labels == index)) for index in others
+        ),
     )
 
 
@@ -376,24 +376,20 @@ def decide(
     reason: Reason = ""
     if low <= 0:
         reason = "not_significant"
-    elif goal.name == "best_recall" and total.accuracy.high < -goal.max_accuracy_drop:
+    elif goal.name == "best_recall" and (total.accuracy.high or 0.0) < -goal.max_accuracy_drop:
         reason = "accuracy_dropped"
     elif method is not None and (control := evidence.compare("method", "control")) is not None:
         reason = "control_as_good" if sign * getattr(control, figure).value <= 0 else ""
-    facts = {"method": method, "arm": arm, "over": over, "gain": gain}
+    kind: VerdictKind = "cannot_tell"
     if not reason:
-        return Verdict("train_with" if method is not None else "change_the_decision", **facts)
-    if reason == "not_significant" and figure != "cost" and high < SMALL_GAIN:
-        return Verdict("nothing_to_gain", **facts)
-    return Verdict("cannot_tell", reason, **facts, **_more_rows(evidence, low, high, figure, reason))
-
-
-def _more_rows(evidence: Evidence, low: float, high: float, figure: str, reason: Reason) -> dict[str, float]:
-    """Rows that would settle a difference of 5 or 10 points; none if other things stand in the way."""
-    half = (high - low) / 2
+        kind = "train_with" if method is not None else "change_the_decision"
+    elif reason == "not_significant" and figure != "cost" and high < SMALL_GAIN:
+        kind, reason = "nothing_to_gain", ""
+    verdict = Verdict(kind, reason, method, arm, over, gain)
     if reason != "not_significant" or figure != "recall":
-        return {}
+        return verdict
+    half = (high - low) / 2
     settles = 0.1 if half > 0.1 else 0.05
     num = evidence.arms[0].num // evidence.num_seeds
     more = math.ceil(num * ((half / settles) ** 2 - 1) / 10) * 10
-    return {"more_rows": more, "settles": settles} if more > 0 else {}
+    return replace(verdict, more_rows=more, settles=settles) if more > 0 else verdict
