@@ -6,7 +6,7 @@ least is one trained cross-entropy with a tuned decision.
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -48,6 +48,7 @@ class Budget:
     num_parallel: int = 1
     num_ended: int = 0
     slowness: float = 1.0
+    paces: list[float] = field(default_factory=list)  # seconds an epoch of the latest trials
 
     @property
     def is_timed(self) -> bool:
@@ -66,8 +67,8 @@ class Budget:
     def record_end(self, trial_s: float, epochs: int) -> None:
         """Count a trial that has ended, and follow the pace."""
         self.num_ended += 1
-        epoch_s = trial_s / max(epochs, 1)
-        self.epoch_s = epoch_s if self.epoch_s is None else self.epoch_s + (epoch_s - self.epoch_s) / MEMORY
+        self.paces = [*self.paces, trial_s / max(epochs, 1)][-MEMORY:]
+        self.epoch_s = sum(self.paces) / len(self.paces)
 
     def rounds_s(self, epochs: int, num_trials: int) -> float:
         """Seconds that so many trials take."""
@@ -196,16 +197,16 @@ def probe(request: Request, training: Training, most_s: float) -> float:
         train([Trial(setting("ce"), 0)], part, "cpu", training=training.with_(epochs=1), workers=1)
         return time.perf_counter() - start
 
-    num = min(8, num_rows)
+    least = num = min(8, num_rows)
+    if seconds(num) > most_s:  # imports and other first steps included
+        most_s *= 2
     first_s = latest_s = seconds(num)
-    while num < num_rows:
-        spent_s = time.perf_counter() - began
-        if latest_s > 8 * first_s or spent_s + 4 * latest_s > most_s:
-            break
+    while num < num_rows and latest_s < 1.0 and time.perf_counter() - began + 4 * latest_s <= most_s:
         num = min(num_rows, 4 * num)
         latest_s = seconds(num)
-    fixed_s = min(first_s, latest_s) if num >= 256 else 0.0  # building the model; few rows leave it unknown
-    return max(latest_s - fixed_s, 1e-6) / num * num_rows
+    if num == least or latest_s <= first_s:
+        return latest_s / num * num_rows
+    return first_s + (latest_s - first_s) / (num - least) * num_rows
 
 
 def side_by_side(request: Request) -> int:

@@ -90,8 +90,11 @@ class Stages:
     # Stage 1: cross-entropy in growing lengths, each a whole schedule, until validation accuracy stops rising.
 
     def _run_of(self, name: str, training: Training) -> TrainingRun:
+        important = self.request.important
+        if self.journal.get("important") is not None:  # known by name from here on
+            important = name_column(self.column, self.request.data.classes)
         folder = self.request.out / TRAININGS / f"{name}-{training.epochs}"
-        return TrainingRun(self.trainer, training, folder, self.request.important)
+        return TrainingRun(self.trainer, training, folder, important)
 
     def _train_out(self) -> None:
         self.trainer.begin("training the baseline")

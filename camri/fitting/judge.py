@@ -42,6 +42,7 @@ from camri.stats import FEWEST_ROWS, Difference, compare, design_effect, wilson
 SEED = 0  # of every bootstrap: the same outcomes give the same record
 ONE_ERROR = 0.683  # level of an interval of one standard error to each side
 SMALL_GAIN = 0.02  # of the deciding share: less is nothing to gain
+LEAST_LEAD = 0.1  # over guessing, of what is possible
 RANKS = 0.75  # area under the ROC curve from which a model that always predicts the most frequent class has learnt
 
 
@@ -298,15 +299,16 @@ def _arm(name: str, title: str, decided: Sequence[Decided], labels: Array, impor
 def has_learnt(confusion: Array, model: Held) -> bool:
     """Whether cross-entropy is better than guessing, on validation data.
 
-    Its accuracy is surely above the share of the most frequent class, or that class is more than half of the data, the
-    accuracy no lower, and the important scores rank rows well.
+    Its accuracy is surely above the share of the most frequent class and leads it by a tenth of what is possible; or
+    that class is more than half of the data, and the accuracy is surely above its share, or no lower and the important
+    scores rank rows well.
     """
-    total = int(confusion.sum())
+    total, right = int(confusion.sum()), int(np.trace(confusion))
     share = float(confusion.sum(axis=1).max()) / total
-    right = int(np.trace(confusion))
-    if wilson(right, total)[0] > share:
-        return True
-    return share > 0.5 and wilson(right, total)[1] >= share and _ranking(model.scores["val"]) >= RANKS
+    low, high = wilson(right, total)
+    if share <= 0.5:
+        return low > share and right / total >= share + LEAST_LEAD * (1 - share)
+    return low > share or (high >= share and _ranking(model.scores["val"]) >= RANKS)
 
 
 def _ranking(scores: Scores) -> float:
