@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from camri.auditing import Audit, audit, verdict
-from camri.auditing.scores import exact
-from camri.metrics import Array
+from camri.metrics import Array, exact
 from camri.stats import FALL
 
 CLASSES = 4

@@ -13,6 +13,7 @@ import time
 import numpy as np
 
 from camri.decision import AtLeast, BestRecall, tune
+from camri.metrics import exact
 
 
 def kept_recalls(num_tables: int, num_rows: int, at_least: float) -> dict[str, dict[str, float]]:
@@ -39,7 +40,7 @@ def kept_recalls(num_tables: int, num_rows: int, at_least: float) -> dict[str, d
         held_out = cross_val_predict(LogisticRegression(), x, y, cv=5, method="predict_proba")
         fresh = model.predict_proba(fresh_x)
         for name, confidence in (("camri, promised", 0.95), ("camri, seen", None)):
-            point = tune(held_out, y, [1], AtLeast(at_least, confidence), kind="probabilities", num_draws=0)
+            point = tune(exact(held_out, y, [1], "probabilities"), AtLeast(at_least, confidence), num_draws=0)
             if point is not None:
                 predicted = point.rule.predict(fresh, "probabilities")
                 figures[name].append((np.mean(predicted[fresh_y == 1]) >= at_least, np.mean(predicted[fresh_y == 0])))
@@ -66,7 +67,7 @@ def large_table(num_rows: int, num_classes: int) -> dict[str, float]:
     found = {}
     for name, goal in (("recall at an accuracy", BestRecall()), ("false alarms at a recall", AtLeast(0.95, 0.95))):
         began = time.perf_counter()
-        tune(scores, labels, [1], goal)
+        tune(exact(scores, labels, [1]), goal)
         found[f"{name}, s"] = round(time.perf_counter() - began, 2)
     found["peak memory, GiB"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
     return found

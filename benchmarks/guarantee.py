@@ -16,24 +16,23 @@ from typing import Any
 import numpy as np
 
 from benchmarks.audit import IMPORTANT, made_rows
-from camri.auditing.scores import exact
-from camri.decision import assure, trace
-from camri.metrics import Scores
+from camri.decision import promise, trace
+from camri.metrics import Decision, Scores, exact
 
 
-def promised(scores: Scores, at_least: float, confidence: float, groups: np.ndarray | None = None) -> float | None:
+def promised(scores: Scores, at_least: float, confidence: float, groups: np.ndarray | None = None) -> Decision | None:
     """The shift that keeps a promise, None where there is none."""
-    return assure(scores, at_least, confidence, groups).shift
+    return promise(scores, at_least, confidence, rule="shift", groups=groups, negative=False).rule
 
 
 def seen(scores: Scores, at_least: float) -> float | None:
     """The first shift, from 0 on, with which the mean recall is that high; None where there is none."""
     curve = trace(scores)
     state = int(curve.reach(at_least))
-    return max(0.0, float(curve.shift[state])) if state < len(curve.shift) else None
+    return max(0.0, float(curve.value[state])) if state < len(curve.value) else None
 
 
-def judge(shifts: list[float | None], truths: list[Scores], at_least: float) -> dict[str, Any]:
+def judge(shifts: list[Decision | None], truths: list[Scores], at_least: float) -> dict[str, Any]:
     """How many promises were made, how many of those were kept, and what they cost."""
     made = [(shift, truth) for shift, truth in zip(shifts, truths, strict=True) if shift is not None]
     recall = np.array([truth.recall(shift) for shift, truth in made])
@@ -49,7 +48,7 @@ def judge(shifts: list[float | None], truths: list[Scores], at_least: float) -> 
 def on_made_tables(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     fresh = exact(*made_rows(200_000, 0.0, np.random.default_rng(99)), (IMPORTANT,))
     for num_rows in asked.rows:
-        shifts: dict[str, list[float | None]] = {"promised": [], "promised, without groups": [], "seen": []}
+        shifts: dict[str, list[Decision | None]] = {"promised": [], "promised, without groups": [], "seen": []}
         for seed in range(asked.tables):
             drawn = np.random.default_rng([seed, num_rows])
             scores = exact(*made_rows(num_rows, 0.0, drawn, asked.group_rows), (IMPORTANT,))
@@ -72,7 +71,7 @@ def on_run(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 rows = run.rows(key=key)
                 val = [run.scores(row, "val", column.indices) for row in rows]
                 test = [run.scores(row, "test", column.indices) for row in rows]
-                shifts: dict[str, list[float | None]] = {
+                shifts: dict[str, list[Decision | None]] = {
                     "promised": [promised(one, asked.at_least, asked.confidence) for one in val],
                     "seen": [seen(one, asked.at_least) for one in val],
                 }

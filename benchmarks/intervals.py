@@ -108,7 +108,7 @@ def made_models(
 def counted_at(scores: Scores, recall: np.ndarray, figure: str) -> np.ndarray:
     """Which images are right, or false alarms, at each recall: (G, N)."""
     curve = trace(scores)
-    shifts = curve.shift[curve.reach(recall.clip(max=curve.mean_recall[-1]))]
+    shifts = curve.value[curve.reach(recall.clip(max=curve.mean_recall[-1]))]
     if figure == "accuracy":
         return np.array([scores.correct(shift) for shift in shifts])
     is_other = ~np.isin(scores.labels, scores.important)

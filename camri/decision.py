@@ -2,19 +2,22 @@
 
 Two rules, two questions. A `Shift` adds a constant to the important classes' scores before the largest wins: the rule
 that costs the least accuracy. A `Threshold` predicts an important class where its probability passes a value: the rule
-with the fewest false alarms at a recall. Both move any model along a curve without training. `tune` finds the best
-operating point of a rule for a goal; it looks at every cut-off, since between two neighbouring ones no prediction
-changes, so sorting the rows once, O(N log N), gives every state there is.
+with the fewest false alarms at a recall. Both move any model along a curve without training. `tune` finds the operating
+point of a rule for a goal. It looks at every cut-off: between two neighbouring ones no prediction changes, so sorting
+the rows once, O(N log N), gives every state there is.
 
-A promise (`assure`, and `tune` with `AtLeast`) holds for new rows with a known confidence, whatever the number of rows.
-Misses of an important class only become fewer as the bias grows, so cut-offs are tested from the largest down and the
-last that passes is taken, each test at the full error level: Tong, Feng and Li (2018) for independent rows, Bates et
-al. (2021) for groups.
+Rows come as `camri.metrics.Scores`: of stored trials, or of a table of logits or probabilities by `exact`.
+
+A promise (`promise`, and `tune` with `AtLeast` and a confidence) holds for new rows with a known confidence, whatever
+the number of rows. Misses of an important class only become fewer as a cut-off is lowered, so cut-offs are tested from
+the lowest up and the last that passes is taken, each test at the full error level: Tong, Feng and Li (2018) for
+independent rows, Bates et al. (2021) for groups.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,28 +25,134 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from camri.errors import InputError, closest
-from camri.metrics import REST, Array, Scores, divide, pool
+from camri.metrics import REST, Array, Scores, divide, exact, pool
 
 # With 70 validation rows the model that a fit hands over is two points less accurate on fresh rows than cross-entropy
 # without a prior, 0.3 with one of 250 rows, as accurate with 500 (docs/log.md).
 PRIOR_ROWS = 500
-KINDS = ("logits", "probabilities")
 SLACK = 1e-9  # accuracies are ratios of counts: what differs by less is equal
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """`values`: {class index: its constant or probability}."""
+
+    values: Mapping[int, float]
+    name: ClassVar[str]
+    allowed: ClassVar[tuple[float, float, str]]
+
+    def __post_init__(self) -> None:
+        low, high, hint = self.allowed
+        if wrong := {index: value for index, value in self.values.items() if not low <= value <= high}:
+            raise InputError(f"{type(self).__name__}({wrong}) is not allowed; {hint}", argument="values")
+        if not self.values:
+            raise InputError(f"{type(self).__name__} has no classes; give {{class index: value}}", argument="values")
+        object.__setattr__(self, "values", {int(index): float(self.values[index]) for index in sorted(self.values)})
+
+    def excess(self, scores: Scores) -> Array:
+        """How far each important class is above its cut-off, at most 0 where it is not: (N, I)."""
+        raise NotImplementedError
+
+    def predict(self, scores: ArrayLike | Scores, kind: str = "logits") -> Array:
+        """The class of each row: int (N,).
+
+        scores: (N, C), of a kind: "logits" or "probabilities"; or condensed `Scores`, of which −1 is predicted where
+        the best of the classes that are not important wins.
+        """
+        important = tuple(self.values)
+        if isinstance(scores, Scores):
+            if scores.important != important:
+                wrong = f"a rule for the classes {important} does not fit scores of the important classes"
+                raise InputError(f"{wrong} {scores.important}; give both the same")
+            rows, rest = scores, np.full(len(scores), REST)
+        else:
+            table = np.asarray(scores)
+            if table.ndim == 2 and not len(table):
+                return np.zeros(0, dtype=np.int64)
+            rows = exact(table, np.zeros(table.shape[:1], dtype=np.int64), important, kind)
+            assert rows.rest is not None
+            rest = rows.rest
+        above = self.excess(rows)
+        return np.where(above.max(axis=1) > 0, np.array(important)[above.argmax(axis=1)], rest)
+
+    def to_json(self) -> dict[str, Any]:
+        """The rule as plain JSON; `rule_from_json` reads it."""
+        return {"rule": self.name, "values": {str(index): value for index, value in self.values.items()}}
+
+
+@dataclass(frozen=True)
+class Shift(_Rule):
+    """Add a constant to the logits of important classes; the largest wins. `values`: {class index: constant}.
+
+    Of probabilities the constant is added to their logarithms: each is multiplied by exp(constant).
+
+    >>> Shift({1: 1.5}).predict([[2.0, 1.0], [3.0, 1.0]]).tolist()
+    [1, 0]
+    """
+
+    name: ClassVar[str] = "shift"
+    allowed = (-1e300, 1e300, "give finite numbers")
+
+    def excess(self, scores: Scores) -> Array:
+        """How far each important score is above the best other: (N, I)."""
+        return scores.shifted(list(self.values.values()))
+
+
+@dataclass(frozen=True)
+class Threshold(_Rule):
+    """Predict an important class where its probability is above its value, else the best of the other classes.
+
+    `values`: {class index: probability}. Where several pass, the one whose odds exceed its threshold by the largest
+    factor wins.
+
+    >>> Threshold({1: 0.2}).predict([[0.7, 0.25, 0.05], [0.5, 0.1, 0.4]], kind="probabilities").tolist()
+    [1, 0]
+    """
+
+    name: ClassVar[str] = "threshold"
+    allowed = (0.0, 1.0, "give probabilities, from 0 to 1")
+
+    def excess(self, scores: Scores) -> Array:
+        """The log of the factor by which odds exceed the threshold's, −inf where they do not: (N, I)."""
+        probability, least = scores.probabilities(), np.array(list(self.values.values()))
+        passes = probability > least
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factor = special.logit(probability) - special.logit(np.maximum(least, np.finfo(np.float64).tiny))
+        return np.where(passes, np.maximum(factor, np.finfo(np.float64).tiny), -np.inf)
+
+
+DecisionRule = Shift | Threshold
+RULES: dict[str, type[Shift] | type[Threshold]] = {"shift": Shift, "threshold": Threshold}
+
+
+def rule_from_json(stored: Mapping[str, Any]) -> DecisionRule:
+    """The rule that `to_json` wrote."""
+    if stored.get("rule") not in RULES:
+        raise InputError(f"rule={stored.get('rule')!r} is unknown; {closest(stored.get('rule'), RULES)}", "rule")
+    return RULES[stored["rule"]]({int(index): float(value) for index, value in stored["values"].items()})
+
+
+# All states of a rule on some rows.
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """All K states of a sweep, by ascending shift: shift (K,), hits and predicted (K, I), correct (K,).
+    """All K states of a rule, by a growing number of rows that are taken for important classes.
 
-    `shift` is the middle of the stretch in which a state holds, and 0 in the state the model is in without one.
+    value (K,): the rule's value, in the middle of the stretch in which a state holds: ascending shifts, 0 in the state
+    the model is in without one, or descending thresholds. hits and predicted (K, I), correct and alarms (K,) count
+    rows; alarms are rows of no important class that are taken for one.
     """
 
-    shift: Array
+    value: Array
     hits: Array
     predicted: Array
     correct: Array
+    alarms: Array
     num: Array
-    total: int
+    total: float
+    sweep: "_Sweep"
+    weights: Array | None = None
 
     @property
     def recall(self) -> Array:
@@ -71,25 +180,117 @@ class Curve:
         >>> from camri.metrics import condense
         >>> curve = trace(condense(np.array([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0]]), [1, 1, 0], (1,)))
         >>> state = curve.reach(0.5)
-        >>> float(curve.shift[state]), float(curve.accuracy[state]), curve.precision[state].tolist()
+        >>> float(curve.value[state]), float(curve.accuracy[state]), curve.precision[state].tolist()
         (2.0, 0.3333333333333333, [0.5])
         """
         if not np.all((np.asarray(recall) >= 0) & (np.asarray(recall) <= 1)):
             raise InputError(f"recall={recall!r} is not allowed; give numbers from 0 to 1", argument="recall")
         return np.searchsorted(self.mean_recall, np.asarray(recall) - SLACK, side="left")
 
+    def rule(self, state: int) -> DecisionRule:
+        """The rule of a state; a threshold is the shortest number that separates its rows."""
+        value = float(self.value[state])
+        if self.sweep.rule == "threshold":
+            state %= len(self.value)
+            value = _short_between(*(-float(edge) for edge in self.sweep.edges[[state + 1, state]]))
+        return RULES[self.sweep.rule](dict.fromkeys(self.sweep.scores.important, value))
 
-def trace(scores: Scores) -> Curve:
-    """The whole recall–accuracy curve under one shift of all important classes.
+    def count(self, outcome: Callable[[Array], Array]) -> Array:
+        """The sum over rows of what an outcome says of predictions (N,), in every state: (K,)."""
+        return self.sweep.count(self.sweep.counted(outcome), self.weights)
+
+
+def trace(scores: Scores, rule: str = "shift") -> Curve:
+    """The whole recall–accuracy curve of one rule with one value for all important classes: "shift" or "threshold".
 
     >>> from camri.metrics import condense
     >>> curve = trace(condense(np.array([[1.0, 0.0], [0.0, 0.5], [2.0, 0.0]]), [1, 1, 0], (1,)))
-    >>> curve.shift.tolist(), curve.mean_recall.tolist(), (curve.correct / 3).round(2).tolist()
+    >>> curve.value.tolist(), curve.mean_recall.tolist(), (curve.correct / 3).round(2).tolist()
     ([-1.5, 0.0, 1.5, 3.0], [0.0, 0.5, 1.0, 1.0], [0.33, 0.67, 1.0, 0.67])
     """
-    lead = scores.shifted()
-    winner = np.array(scores.important)[lead.argmax(axis=1)]
-    return _sweep(scores, -lead.max(axis=1), np.full(len(scores), REST), winner)
+    return _Sweep(scores, rule).curve()
+
+
+class _Sweep:
+    """The rows in the order in which a rule gives them to important classes.
+
+    In state k the rows up to order[last[k − 1]] have passed. edges (K + 1,): state k holds for shifts from edges[k] to
+    edges[k + 1], or for thresholds from −edges[k] down to −edges[k + 1].
+    """
+
+    def __init__(self, scores: Scores, rule: str):
+        if rule not in RULES:
+            raise InputError(f"rule={rule!r} is unknown; {closest(rule, RULES)}", "rule")
+        self.scores, self.rule = scores, rule
+        margin = scores.shifted() if rule == "shift" else scores.probabilities()
+        needed = -margin.max(axis=1)
+        if rule == "threshold":  # no threshold below 1 stops a probability of 1, and none finds one of 0
+            needed = np.select([needed <= -1.0, needed >= 0.0], [-np.inf, np.inf], needed)
+        winner = np.array(scores.important)[margin.argmax(axis=1)]
+        # No shift reaches an infinite lead: a probability of exactly 0 stays where it is, one of 1 too.
+        self.before = np.where(needed == -np.inf, winner, REST)
+        self.after = np.where(needed == np.inf, REST, winner)
+        moving = np.flatnonzero(np.isfinite(needed))
+        self.order = moving[_order(needed[moving])]
+        needed = needed[self.order]
+        self.last = np.flatnonzero(np.append(np.diff(needed) > 0, len(needed) > 0))  # equal rows change together
+        ends = [-np.inf, np.inf] if rule == "shift" else [-1.0, 0.0]
+        self.edges = np.concatenate([ends[:1], needed[self.last], ends[1:]])
+        own = [scores.labels == index for index in scores.important]
+        self.predicted = [self.counted(partial(np.equal, index)) for index in scores.important]
+        self.hits = [
+            (before & mine, gained * mine[self.order])
+            for (before, gained), mine in zip(self.predicted, own, strict=True)
+        ]
+        self.correct, self.alarms = self.counted(scores.is_right), self.counted(scores.is_false_alarm)
+
+    def counted(self, outcome: Callable[[Array], Array]) -> tuple[Array, Array]:
+        """What an outcome says of each row before it passes, and what is gained as rows pass, in their order."""
+        before, after = (outcome(said) for said in (self.before, self.after))
+        kind = np.float64 if before.dtype.kind == "f" else np.int64
+        return before, after[self.order].astype(kind) - before[self.order]
+
+    def count(self, counted: tuple[Array, Array], weights: Array | None = None) -> Array:
+        """The sum over rows in every state: (K,). weights (N,) count rows several times."""
+        before, gained = counted
+        if weights is not None:
+            before, gained = before * weights, gained * weights[self.order]
+        start = before.sum(keepdims=True)
+        return np.concatenate([start, start + np.cumsum(gained)[self.last]])
+
+    def curve(self, weights: Array | None = None) -> Curve:
+        """What the rule does in every state."""
+        labels, important = self.scores.labels, self.scores.important
+        num = [(labels == i).sum() if weights is None else weights[labels == i].sum() for i in important]
+        return Curve(
+            value=self.value,
+            hits=np.stack([self.count(one, weights) for one in self.hits], axis=1),
+            predicted=np.stack([self.count(one, weights) for one in self.predicted], axis=1),
+            correct=self.count(self.correct, weights),
+            alarms=self.count(self.alarms, weights),
+            num=np.array(num),
+            total=len(labels) if weights is None else float(weights.sum()),
+            sweep=self,
+            weights=weights,
+        )
+
+    @cached_property
+    def value(self) -> Array:
+        """The rule's value in every state: (K,)."""
+        inner = self.edges[1:-1]
+        if self.rule == "threshold":
+            return -(self.edges[:-1] + self.edges[1:]) / 2
+        if not len(inner):
+            return np.zeros(1)
+        shift = np.concatenate([inner[:1] - 1.0, (inner[:-1] + inner[1:]) / 2, inner[-1:] + 1.0])
+        shift[np.searchsorted(inner, 0.0, side="left")] = 0.0  # a state holds above its edge, up to and with the next
+        return shift
+
+    @cached_property
+    def start(self) -> int:
+        """The state in which as many rows are taken for important classes as have the largest score there."""
+        num = int((self.scores.predict() != REST).sum()) - int((self.before != REST).sum())
+        return int(np.searchsorted(self.last, num - 1, side="left")) + 1 if num > 0 else 0
 
 
 def _order(values: Array) -> Array:
@@ -106,36 +307,21 @@ def _order(values: Array) -> Array:
     return np.argsort(np.where(bits < 0, np.int16(-(2**15)) - bits, bits), kind="stable")
 
 
-def _sweep(scores: Scores, breakpoint: Array, before: Array, after: Array) -> Curve:
-    """The states of a sweep in which each image goes from one prediction to another above its breakpoint."""
-    # No shift reaches an infinite breakpoint: a probability of exactly 0 stays where it is, one of 1 too.
-    before, after = np.where(breakpoint == -np.inf, after, before), np.where(breakpoint == np.inf, before, after)
-    moving = np.flatnonzero(np.isfinite(breakpoint))
-    order = moving[_order(breakpoint[moving])]
-    where = breakpoint[order]
-    last = np.flatnonzero(np.append(np.diff(where) > 0, len(where) > 0))  # images that change at once change together
+def _short_between(low: float, high: float) -> float:
+    """The number with the fewest digits between `low` and `high`, near their middle; `low` where there is none.
 
-    def count(marks_before: Array, marks_after: Array) -> Array:
-        gained = np.cumsum(marks_after[order].astype(np.int64) - marks_before[order].astype(np.int64), axis=0)
-        start = marks_before.sum(axis=0, keepdims=True, dtype=np.int64)
-        return np.concatenate([start, start + gained[last]])
+    Where both ends are numbers in half or single precision it separates them in that precision too.
 
-    classes = np.array(scores.important)
-    is_before, is_after = before[:, None] == classes, after[:, None] == classes
-    own = scores.labels[:, None] == classes
-    edges = where[last]
-    shift = (
-        np.concatenate([edges[:1] - 1.0, (edges[:-1] + edges[1:]) / 2, edges[-1:] + 1.0]) if len(edges) else np.zeros(1)
-    )
-    shift[np.searchsorted(edges, 0.0, side="left")] = 0.0  # a state holds above its edge, up to and with the next
-    return Curve(
-        shift=shift,
-        hits=count(is_before & own, is_after & own),
-        predicted=count(is_before, is_after),
-        correct=count(scores.is_right(before), scores.is_right(after)),
-        num=scores.num,
-        total=len(scores),
-    )
+    >>> _short_between(0.21341, 0.21398), _short_between(0.0, 1.0)
+    (0.2137, 0.5)
+    """
+    kinds = [kind for kind in (np.float16, np.float32) if kind(low) == low and kind(high) == high]
+    middle = (low + high) / 2
+    for digits in range(1, 17):
+        rounded = float(f"{middle:.{digits}g}")
+        if low < rounded < high and all(low <= kind(rounded) < high for kind in kinds):
+            return rounded
+    return low
 
 
 @dataclass(frozen=True)
@@ -167,19 +353,18 @@ class Prior:
         cannot flatter: its gain (N,) is the chance that its best important class is right, less that of its best other
         class. By default it is that of the model's own probabilities.
         """
-        predicted, start = curve.predicted.sum(axis=1), self.start(curve)
+        start = self.start(curve)
         if gain is None:
-            gain = _own_gain(scores, float(curve.shift[start]))
-        order = np.argsort(-scores.shifted().max(axis=1), kind="stable")
-        expected = np.concatenate([[0.0], np.cumsum(gain[order])])[predicted] / curve.total
+            gain = _own_gain(scores, float(curve.value[start]))
+        expected = curve.count(lambda said: np.where(said == REST, 0.0, gain)) / curve.total
         trust = num_rows / (num_rows + self.num_rows)
         surplus = curve.accuracy[start] - self.accuracy
-        seen, thought = (one - one[start] for one in (curve.accuracy, expected))
+        seen, thought = (accuracy - accuracy[start] for accuracy in (curve.accuracy, expected))
         return self.accuracy + min(surplus, trust * surplus) + trust * seen + (1 - trust) * thought
 
 
 def _own_gain(scores: Scores, shift: float) -> Array:
-    lead = scores.shifted(shift)
+    lead = np.clip(scores.shifted(shift), -700.0, 700.0)  # infinite where a probability is 0 or 1
     top = np.maximum(lead.max(axis=1), 0.0)
     whole = np.exp(scores.rest_spread - top) + np.exp(lead - top[:, None]).sum(axis=1)
     return (np.exp(lead.max(axis=1) - top) - np.exp(-top)) / whole
@@ -231,17 +416,17 @@ def choose_shift(
         empty = [index for index, num in zip(pooled.important, pooled.num, strict=True) if not num]
         raise InputError(f"important classes {empty} have no held-out data: their shift cannot be chosen")
     curve = trace(pooled)
-    accuracy, distance = curve.accuracy, np.abs(curve.shift)
+    accuracy, distance = curve.accuracy, np.abs(curve.value)
     if prior is not None:
         num_rows = len(pooled) if isinstance(scores, Scores) else len(scores[0])  # several models of the same rows
         accuracy = prior.weigh(pooled, curve, num_rows, gain)
-        distance = np.abs(curve.shift - curve.shift[prior.start(curve)])
-    allowed = (accuracy >= accuracy_floor - SLACK) & (curve.shift >= (-np.inf if negative else 0.0))
+        distance = np.abs(curve.value - curve.value[prior.start(curve)])
+    allowed = (accuracy >= accuracy_floor - SLACK) & (curve.value >= (-np.inf if negative else 0.0))
     if not allowed.any():
         return None
     reached = np.where(allowed, curve.mean_recall, -np.inf)
     state = int(np.where(reached == reached.max(), distance, np.inf).argmin())
-    shift = (float(curve.shift[state]),) * len(pooled.important)
+    shift = (float(curve.value[state]),) * len(pooled.important)
     return TunedShift(shift, float(reached[state]), tuple(curve.recall[state].tolist()), float(accuracy[state]))
 
 
@@ -268,71 +453,315 @@ def average(curves: Sequence[Curve], recall: Array) -> Band:
     return Band(grid, table.mean(axis=0), sd)
 
 
-@dataclass(frozen=True)
-class Guarantee:
-    """The smallest shift with which every important class has at least such a recall on new data; never below 0.
+# Goals, and the operating point that meets them.
 
-    shift: None where no shift will do: too few rows, or important classes that are taken for each other too often.
-    hits, num: rows of each class that are found with it, of how many; without one, with the largest shift there is.
+
+@dataclass(frozen=True)
+class BestRecall:
+    """The most recall at an accuracy no more than `max_accuracy_drop` below that of the largest score.
+
+    prior_rows: how many rows the expectation counts for that accuracy is no better than without a rule (see `Prior`),
+    for a shift. Without it the chance of few rows is exploited: new rows are then less accurate.
+    """
+
+    max_accuracy_drop: float = 0.0
+    prior_rows: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_accuracy_drop < 1:
+            wrong = f"max_accuracy_drop={self.max_accuracy_drop!r} is not allowed"
+            raise InputError(f"{wrong}; give 0 to 1, 0.01 for one percentage point", argument="max_accuracy_drop")
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """The fewest false alarms at a recall of every important class; with a `confidence`, promised for new rows."""
+
+    recall: float
+    confidence: float | None = None
+
+    def __post_init__(self) -> None:
+        is_allowed = 0 < self.recall < 1 or (self.recall == 1 and self.confidence is None)
+        if not is_allowed:
+            raise InputError(
+                f"at_least={self.recall!r} is not allowed; give a recall above 0 and below 1, say 0.95", "at_least"
+            )
+        if self.confidence is not None and not 0.5 <= self.confidence < 1:
+            wrong = f"confidence={self.confidence!r} is not allowed"
+            raise InputError(f"{wrong}; give 0.5 or more and less than 1, say 0.95", argument="confidence")
+
+
+@dataclass(frozen=True, eq=False)
+class LeastCost:
+    """The least mean cost; matrix (C, C): row = true class, column = predicted class."""
+
+    matrix: ArrayLike
+
+    def __post_init__(self) -> None:
+        matrix = np.asarray(self.matrix, dtype=np.float64)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
+            wrong = f"cost_matrix of shape {matrix.shape} is not allowed"
+            raise InputError(f"{wrong}; give finite numbers (C, C): true class, predicted class", "cost_matrix")
+        object.__setattr__(self, "matrix", matrix)
+
+
+Goal = BestRecall | AtLeast | LeastCost
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A recall that every important class has on new rows, with the rule that keeps it.
+
+    rule: None where none will do: too few rows, important classes that are taken for each other too often, or
+    probabilities of 0, which no rule finds.
+    hits, num: rows of each class that are found with it, of how many; without one, the most that any cut-off finds.
     num_units: what counts as independent, rows or groups of them. fewest: the least of these that could be enough.
     """
 
     at_least: float
     confidence: float
-    shift: float | None
+    rule: DecisionRule | None
     hits: tuple[int, ...]
     num: tuple[int, ...]
     num_units: tuple[int, ...]
     fewest: int
 
 
-def assure(scores: Scores, at_least: float, confidence: float = 0.95, groups: ArrayLike | None = None) -> Guarantee:
-    """The smallest shift whose recall on new rows like these is at least that of every important class.
+@dataclass(frozen=True, eq=False)
+class OperatingPoint:
+    """A tuned rule and its figures on the rows it was tuned on.
+
+    recall, precision: of each important class. false_alarms: share of all rows that are of no important class and taken
+    for one. cost: mean cost of a row, with `LeastCost`.
+    spread: 5 % and 95 % quantiles of the rule's value over bootstrap draws of the rows, or of their groups.
+    promise: of `AtLeast` with a confidence.
+    """
+
+    rule: DecisionRule
+    recall: tuple[float, ...]
+    precision: tuple[float, ...]
+    accuracy: float
+    false_alarms: float
+    cost: float | None
+    spread: tuple[float, float]
+    promise: Promise | None = None
+
+
+def tune(
+    scores: Scores | Sequence[Scores],
+    goal: Goal,
+    *,
+    rule: str = "auto",
+    groups: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    negative: bool = True,
+    num_draws: int = 20,
+    seed: int = 0,
+) -> OperatingPoint | None:
+    """Find the operating point that meets the goal at the lowest cost; None if no cut-off meets it.
+
+    Looks at every cut-off.
+    scores: held-out rows of one model, or of several that saw the same rows and share a rule (see `exact`, `condense`).
+    rule: "shift", "threshold" or "auto": a shift for recall at an accuracy, a threshold for false alarms and costs.
+    groups: patients or films (N,): what is independent, for a promise and for the spread.
+    weights: what rows count (N,), for figures and goals; a promise counts rows.
+    negative: whether a shift may lower the important classes.
+
+    >>> rows = exact([[0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.9, 0.1]], [0, 1, 1, 0], [1], kind="probabilities")
+    >>> tune(rows, AtLeast(1.0)).rule
+    Threshold(values={1: 0.25})
+    """
+    if rule not in ("auto", *RULES):
+        raise InputError(f"rule={rule!r} is unknown; {closest(rule, ['auto', *RULES])}", "rule")
+    if rule == "auto":
+        rule = "shift" if isinstance(goal, BestRecall) else "threshold"
+    pooled, units, num_models = _pooled(scores, groups)
+    given = None if weights is None else np.tile(_checked_weights(weights, len(pooled) // num_models), num_models)
+    chooser = _Chooser(_Sweep(pooled, rule), goal, units, num_models, negative)
+    state = chooser.choose(given)
+    if state is None:
+        return None
+    curve = chooser.sweep.curve(given)
+    draw = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(num_draws):
+        times = draw.poisson(1.0, units.max() + 1)[units]
+        drawn.append(chooser.choose(times if given is None else times * given, times))
+    values = [curve.value[one] for one in drawn if one is not None] or [curve.value[state]]
+    low, high = np.quantile(values, [0.05, 0.95])
+    found = curve.rule(state)
+    return OperatingPoint(
+        rule=found,
+        recall=tuple(curve.recall[state].tolist()),
+        precision=tuple(curve.precision[state].tolist()),
+        accuracy=float(curve.accuracy[state]),
+        false_alarms=float(curve.alarms[state] / curve.total),
+        cost=float(chooser.costs(curve)[state]) if isinstance(goal, LeastCost) else None,
+        spread=(float(low), float(high)),
+        promise=chooser.promise() if isinstance(goal, AtLeast) and goal.confidence is not None else None,
+    )
+
+
+def promise(
+    scores: Scores | Sequence[Scores],
+    at_least: float,
+    confidence: float = 0.95,
+    *,
+    rule: str = "threshold",
+    groups: ArrayLike | None = None,
+    negative: bool = True,
+) -> Promise:
+    """The rule with the fewest false alarms whose recall on new rows like these is at least that of every class.
 
     scores: rows that neither trained nor chose the model. The chance that the promise fails for any class is at most
     1 − confidence; it is shared out among the classes. No assumption about the scores is made, one about the rows:
     they are independent, or, with groups (N,), their groups are. The recall that is promised is then a mean over
-    groups, each counting once: of all patients, not of all their pictures.
+    groups, each counting once: of all patients, not of all their pictures. Of several models it is the mean.
 
-    >>> from camri.metrics import condense
-    >>> rows = np.array([[0.0, lead] for lead in np.linspace(-1.0, 5.0, 100)])
-    >>> found = assure(condense(rows, np.ones(100, dtype=int), (1,)), at_least=0.9)
-    >>> found.hits, found.num, round(found.shift, 2), found.fewest
-    ((96,), (100,), 0.79, 29)
+    >>> rows = exact([[0.0, lead] for lead in np.linspace(-1.0, 5.0, 100)], np.ones(100, dtype=int), [1])
+    >>> found = promise(rows, at_least=0.9)
+    >>> found.hits, found.num, found.rule, found.fewest
+    ((96,), (100,), Threshold(values={1: 0.31}), 29)
     """
-    if not 0 < at_least < 1:
+    pooled, units, num_models = _pooled(scores, groups)
+    goal = AtLeast(at_least, confidence)
+    return _Chooser(_Sweep(pooled, rule), goal, units, num_models, negative).promise()
+
+
+def _pooled(scores: Scores | Sequence[Scores], groups: ArrayLike | None) -> tuple[Scores, Array, int]:
+    """All models' rows as one, the independent unit of each row (0, 1, …), and the number of models."""
+    several = [scores] if isinstance(scores, Scores) else list(scores)
+    if not several or any(not np.array_equal(one.labels, several[0].labels) for one in several):
+        raise InputError("several models' scores are of different rows; give scores of the same rows, or pool them")
+    pooled = several[0] if len(several) == 1 else pool(several)
+    num_rows = len(several[0])
+    if groups is not None and np.shape(groups) != (num_rows,):
         raise InputError(
-            f"at_least={at_least!r} is not allowed; give a recall above 0 and below 1, say 0.95", argument="at_least"
+            f"groups {np.shape(groups)} do not fit {num_rows} rows; give one group for each row", argument="groups"
         )
-    if not 0.5 <= confidence < 1:
+    if not pooled.num.all():
+        empty = [index for index, num in zip(pooled.important, pooled.num, strict=True) if not num]
+        raise InputError(f"important classes {empty} have no rows: no rule can be tuned for them", argument="important")
+    units = np.arange(num_rows) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1].ravel()
+    return pooled, np.tile(units, len(several)), len(several)
+
+
+def _checked_weights(weights: ArrayLike, num_rows: int) -> Array:
+    given = np.asarray(weights, dtype=np.float64)
+    if given.shape != (num_rows,) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
         raise InputError(
-            f"confidence={confidence!r} is not allowed; give 0.5 or more and less than 1, say 0.95",
-            argument="confidence",
+            f"weights {given.shape} do not fit; give {num_rows} numbers of at least 0, not all of them 0", "weights"
         )
-    if not scores.num.all():
-        empty = [index for index, num in zip(scores.important, scores.num, strict=True) if not num]
-        raise InputError(f"important classes {empty} have no rows: nothing can be promised of them")
-    if groups is not None and np.shape(groups) != scores.labels.shape:
-        raise InputError(f"groups {np.shape(groups)} do not fit {len(scores)} rows; give one group for each row")
-    chance = (1 - confidence) / len(scores.important)
-    shifts = trace(scores).shift
-    passes, units = shifts >= 0, []
-    for i, index in enumerate(scores.important):
-        own = scores.labels == index
-        weight, num_units, is_whole = _weights(own, None if groups is None else np.asarray(groups)[own])
-        units.append(num_units)
-        missed = _missed(scores.lead[own].astype(np.float64), i, weight, shifts)
-        passes &= chance_of_luck(missed, num_units, 1 - at_least, is_whole) <= chance
-    shift = float(shifts[passes.argmax()]) if passes.any() else None
-    return Guarantee(
-        at_least=at_least,
-        confidence=confidence,
-        shift=shift,
-        hits=tuple(scores.hits(shifts[-1] if shift is None else shift).tolist()),
-        num=tuple(scores.num.tolist()),
-        num_units=tuple(units),
-        fewest=math.ceil(math.log(chance) / math.log(at_least)),
-    )
+    return given
+
+
+class _Chooser:
+    """Chooses the state of a sweep that meets a goal, on the rows as they are or drawn anew."""
+
+    def __init__(self, sweep: _Sweep, goal: Goal, units: Array, num_models: int, negative: bool):
+        self.sweep, self.goal, self.units, self.num_models, self.negative = sweep, goal, units, num_models, negative
+        self.scores = sweep.scores
+        if isinstance(goal, LeastCost):
+            self.cost = self._counted_costs(np.asarray(goal.matrix))
+        if isinstance(goal, BestRecall):
+            self.plain = self.scores.correct()
+        if isinstance(goal, BestRecall) and goal.prior_rows:
+            self.gain = _own_gain(self.scores, 0.0)
+
+    def _counted_costs(self, matrix: Array) -> tuple[Array, Array]:
+        labels, rest = self.scores.labels, self.scores.rest
+        if rest is None:
+            raise InputError("costs need the scores of all classes; give `exact` ones", argument="scores")
+        most = max(labels.max(), rest.max(), *self.scores.important)
+        if most >= len(matrix):
+            wrong = f"cost_matrix of shape {matrix.shape} does not fit class {most}"
+            raise InputError(f"{wrong}; give a row and a column for each class", argument="cost_matrix")
+        return self.sweep.counted(lambda said: matrix[labels, np.where(said == REST, rest, said)])
+
+    def costs(self, curve: Curve) -> Array:
+        """The mean cost of a row in every state: (K,)."""
+        return self.sweep.count(self.cost, curve.weights) / curve.total
+
+    def choose(self, weights: Array | None = None, times: Array | None = None) -> int | None:
+        """The state that meets the goal; None where there is none.
+
+        weights (N,): what rows count in figures. times (N,): how often each was drawn, for promises.
+        """
+        goal = self.goal
+        if isinstance(goal, AtLeast) and goal.confidence is not None:
+            return self.promised(goal, goal.confidence, times)
+        curve = self.sweep.curve(weights)
+        if not np.all(curve.num > 0):  # a draw without rows of a class
+            return None
+        first = 0 if self.negative or self.sweep.rule != "shift" else self.sweep.start
+        if isinstance(goal, LeastCost):
+            return first + int(self.costs(curve)[first:].argmin())
+        if isinstance(goal, AtLeast):
+            reached = (curve.recall[first:] >= goal.recall - SLACK).all(axis=1)
+            return first + int(reached.argmax()) if reached.any() else None
+        accuracy = curve.accuracy
+        plain = float(self.plain.mean() if weights is None else self.plain @ weights / curve.total)
+        if goal.prior_rows and self.sweep.rule == "shift":
+            share = float(curve.predicted[self.sweep.start].sum() / curve.total)
+            num_rows = len(self.scores) // self.num_models
+            accuracy = Prior(plain, share, goal.prior_rows).weigh(self.scores, curve, num_rows, self.gain)
+        allowed = np.flatnonzero(accuracy >= plain - goal.max_accuracy_drop - SLACK)
+        allowed = allowed[allowed >= first]
+        if not len(allowed):
+            return None
+        mean = curve.mean_recall[allowed]
+        best = allowed[mean >= mean.max() - SLACK]
+        best = best[accuracy[best] >= accuracy[best].max() - SLACK]
+        return int(best[np.abs(best - self.sweep.start).argmin()])
+
+    def promised(self, goal: AtLeast, confidence: float, times: Array | None = None) -> int | None:
+        """The first state whose recall new rows have with this confidence; None where there is none."""
+        level = (1 - confidence) / len(self.scores.important)
+        first = 0 if self.negative or self.sweep.rule != "shift" else self.sweep.start
+        for index, hits in zip(self.scores.important, self.sweep.hits, strict=True):
+            weight, num_units, is_whole = self._units_of(index, times)
+            found = self.sweep.count(hits, weight)
+            missed = np.maximum(weight.sum() - found, 0.0)
+
+            def passes(state: int, missed: Array = missed, num: int = num_units, whole: bool = is_whole) -> bool:
+                return bool(chance_of_luck(missed[state : state + 1], num, 1 - goal.recall, whole)[0] <= level)
+
+            if not num_units or not passes(len(missed) - 1):
+                return None
+            low, high = first, len(missed) - 1  # misses never become more: the first state that passes by bisection
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (low, middle) if passes(middle) else (middle + 1, high)
+            first = low
+        return first
+
+    def _units_of(self, index: int, times: Array | None = None) -> tuple[Array, int, bool]:
+        """What each row of a class counts (N,), how many units there are, and whether each row is one."""
+        own = self.scores.labels == index
+        sizes = np.bincount(self.units[own])
+        weight = np.zeros(len(own))
+        weight[own] = 1.0 / sizes[self.units[own]]
+        if times is not None:
+            weight = weight * times
+        return weight, round(float(weight.sum())), bool(sizes.max() == 1)
+
+    def promise(self) -> Promise:
+        """The promise, or why there is none, as a record."""
+        goal = self.goal
+        assert isinstance(goal, AtLeast)
+        assert goal.confidence is not None
+        state = self.promised(goal, goal.confidence)
+        curve = self.sweep.curve()
+        level = (1 - goal.confidence) / len(self.scores.important)
+        return Promise(
+            at_least=goal.recall,
+            confidence=goal.confidence,
+            rule=None if state is None else curve.rule(state),
+            hits=tuple(curve.hits[-1 if state is None else state].tolist()),
+            num=tuple(self.scores.num.tolist()),
+            num_units=tuple(self._units_of(index)[1] for index in self.scores.important),
+            fewest=math.ceil(math.log(level) / math.log(goal.recall)),
+        )
 
 
 def chance_of_luck(missed: Array, num: int, share: float, is_whole: bool) -> Array:
@@ -357,347 +786,3 @@ def chance_of_luck(missed: Array, num: int, share: float, is_whole: bool) -> Arr
         bentkus = math.e * stats.binom.cdf(np.ceil(values - 1e-9), num, share)
         chance = np.minimum(np.exp(-num * exponent), bentkus)
     return chance[place]
-
-
-def _weights(own: Array, groups: Array | None) -> tuple[Array, int, bool]:
-    """What each row of a class counts, how many units there are, and whether each row is one."""
-    if groups is None:
-        return np.ones(int(own.sum())), int(own.sum()), True
-    _, place, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    return 1.0 / sizes[place.ravel()], len(sizes), bool(sizes.max() == 1)
-
-
-def _missed(lead: Array, i: int, weight: Array, shifts: Array) -> Array:
-    """The weight of the rows (n, I) of important class number i that are missed, for each of the shifts."""
-    can_win = lead.argmax(axis=1) == i  # among important classes that share a shift the order stays
-    needed = -lead[can_win, i]
-    order = np.argsort(needed, kind="stable")
-    found = np.concatenate([[0.0], np.cumsum(weight[can_win][order])])
-    missed = weight.sum() - found[np.searchsorted(needed[order], shifts, side="left")]
-    return np.maximum(missed, 0.0)
-
-
-# Rules as objects, for raw scores (N, C).
-
-
-@dataclass(frozen=True)
-class _Rule:
-    values: Mapping[int, float]
-    name: ClassVar[str]
-
-    def to_json(self) -> dict[str, Any]:
-        """The rule as plain JSON; `rule_from_json` reads it."""
-        return {"rule": self.name, "values": {str(index): value for index, value in self.values.items()}}
-
-
-@dataclass(frozen=True)
-class Shift(_Rule):
-    """Add a constant to the logits of important classes; the largest wins. `values`: {class index: constant}.
-
-    >>> Shift({1: 1.5}).predict([[2.0, 1.0], [3.0, 1.0]]).tolist()
-    [1, 0]
-    """
-
-    name: ClassVar[str] = "shift"
-
-    def predict(self, scores: ArrayLike, kind: str = "logits") -> Array:
-        """The class of each row: int (N,). kind: "logits" or "probabilities"."""
-        logits = _to_logits(scores, kind).copy()
-        for index, value in self.values.items():
-            logits[:, index] += value
-        return logits.argmax(axis=1)
-
-
-@dataclass(frozen=True)
-class Threshold(_Rule):
-    """Predict an important class where its probability is above its value, else the best of the other classes.
-
-    `values`: {class index: probability}. Where several pass, the one whose odds exceed its threshold by the largest
-    factor wins.
-
-    >>> Threshold({1: 0.2}).predict([[0.7, 0.25, 0.05], [0.5, 0.1, 0.4]], kind="probabilities").tolist()
-    [1, 0]
-    """
-
-    name: ClassVar[str] = "threshold"
-
-    def predict(self, scores: ArrayLike, kind: str = "logits") -> Array:
-        """The class of each row: int (N,). kind: "logits" or "probabilities"."""
-        important = tuple(self.values)
-        reduced = reduce_scores(scores, important, kind)
-        odds = special.logit(list(self.values.values()))
-        passes = reduced.odds > odds
-        with np.errstate(invalid="ignore"):
-            excess = np.where(passes, reduced.odds - odds, -np.inf)
-        winner = np.array(important)[excess.argmax(axis=1)]
-        return np.where(passes.any(axis=1), winner, reduced.rest)
-
-
-DecisionRule = Shift | Threshold
-
-
-def rule_from_json(stored: Mapping[str, Any]) -> DecisionRule:
-    """The rule that `to_json` wrote."""
-    rules: dict[str, type[Shift] | type[Threshold]] = {"shift": Shift, "threshold": Threshold}
-    if stored.get("rule") not in rules:
-        raise InputError(f"rule={stored.get('rule')!r} is unknown; {closest(stored.get('rule'), rules)}", "rule")
-    return rules[stored["rule"]]({int(index): float(value) for index, value in stored["values"].items()})
-
-
-@dataclass(frozen=True, eq=False)
-class Reduced:
-    """What decisions depend on: lead and log-odds of each important class (N, I), the best other class (N,)."""
-
-    lead: Array
-    odds: Array
-    rest: Array
-
-
-ROWS_AT_ONCE = 65_536
-
-
-def reduce_scores(scores: ArrayLike, important: Sequence[int], kind: str = "logits") -> Reduced:
-    """Reduce raw scores (N, C) to leads over the best other class and log-odds against all other classes.
-
-    Of probabilities both are taken as they stand: one of exactly 0 has a lead of −inf, which no factor moves.
-    """
-    table = np.asarray(scores)
-    if table.ndim != 2 or not 0 < len(important) < table.shape[1]:
-        raise InputError(f"scores of shape {table.shape} do not fit {len(important)} important classes; give (N, C)")
-    if kind not in KINDS:
-        raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}", "kind")
-    own = list(important)
-    others = np.setdiff1d(np.arange(table.shape[1]), own)
-    lead, odds = (np.empty((len(table), len(own))) for _ in range(2))
-    rest = np.empty(len(table), dtype=np.int64)
-    for first in range(0, len(table), ROWS_AT_ONCE):
-        part = slice(first, first + ROWS_AT_ONCE)
-        block = table[part]
-        best = block[:, others].argmax(axis=1)
-        rest[part] = others[best]
-        top = np.take_along_axis(block, rest[part][:, None], axis=1).astype(np.float64)
-        mine = block[:, own].astype(np.float64)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if kind == "probabilities":
-                lead[part] = np.log(mine) - np.log(top)
-                odds[part] = np.log(mine) - np.log1p(-mine)
-            else:
-                lead[part] = mine - top
-                whole = np.exp(block - block.max(axis=1, keepdims=True), dtype=np.float64)
-                odds[part] = np.log(whole[:, own]) - np.log(whole.sum(axis=1, keepdims=True) - whole[:, own])
-    lead[np.isnan(lead)] = -np.inf  # 0 of 0: nothing speaks for the class
-    ahead = (lead == 0) & (np.array(own) < rest[:, None])  # argmax takes the first of equal scores
-    return Reduced(np.where(ahead, np.finfo(np.float64).tiny, lead), odds, rest)
-
-
-def _to_logits(scores: ArrayLike, kind: str) -> Array:
-    if kind not in KINDS:
-        raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}", "kind")
-    table = np.asarray(scores, dtype=np.float64)
-    with np.errstate(divide="ignore"):
-        return np.log(table) if kind == "probabilities" else table
-
-
-# Goals, and the operating point that meets them.
-
-
-@dataclass(frozen=True)
-class BestRecall:
-    """The most recall at an accuracy no more than `max_accuracy_drop` below that of the largest score."""
-
-    max_accuracy_drop: float = 0.0
-
-
-@dataclass(frozen=True)
-class AtLeast:
-    """The fewest false alarms at a recall of every important class; with a `confidence`, promised for new rows."""
-
-    recall: float
-    confidence: float | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class LeastCost:
-    """The least mean cost; matrix (C, C): row = true class, column = predicted class."""
-
-    matrix: Array
-
-
-Goal = BestRecall | AtLeast | LeastCost
-
-
-@dataclass(frozen=True, eq=False)
-class OperatingPoint:
-    """A tuned rule and its figures on the rows it was tuned on.
-
-    recall: of each important class. false_alarms: share of all rows that are of no important class and taken for one.
-    spread: 5 % and 95 % quantiles of the rule's value over bootstrap draws of the rows.
-    """
-
-    rule: DecisionRule
-    recall: tuple[float, ...]
-    accuracy: float
-    false_alarms: float
-    cost: float | None
-    spread: tuple[float, float]
-
-
-def tune(
-    scores: ArrayLike,
-    labels: ArrayLike,
-    important: Sequence[int],
-    goal: Goal,
-    *,
-    rule: str = "auto",
-    kind: str = "logits",
-    groups: ArrayLike | None = None,
-    num_draws: int = 20,
-    seed: int = 0,
-) -> OperatingPoint | None:
-    """Find the operating point that meets the goal at the lowest cost; None if no cut-off meets it.
-
-    Looks at every cut-off. rule: "shift", "threshold" or "auto": a shift for recall at an accuracy, a threshold for
-    false alarms and costs. groups: patients or films, for a promise (`AtLeast` with a confidence).
-
-    >>> scores = [[0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.9, 0.1]]
-    >>> tune(scores, [0, 1, 1, 0], [1], AtLeast(1.0), kind="probabilities").rule
-    Threshold(values={1: 0.25})
-    """
-    chosen = ("shift" if isinstance(goal, BestRecall) else "threshold") if rule == "auto" else rule
-    if chosen not in ("shift", "threshold"):
-        raise InputError(f"rule={rule!r} is unknown; {closest(rule, ['auto', 'shift', 'threshold'])}", "rule")
-    truth = np.asarray(labels)
-    own = np.array(important)
-    reduced = reduce_scores(scores, important, kind)
-    margins = reduced.lead if chosen == "shift" else reduced.odds
-    sweep = _Cutoffs(margins, own, reduced.rest, truth, goal, groups)
-    figures = sweep.figures()
-    if isinstance(goal, AtLeast) and goal.confidence is not None:
-        state = sweep.promise(goal, goal.confidence)
-    else:
-        state = sweep.choose(goal, figures)
-    if state is None:
-        return None
-    draw = np.random.default_rng(seed)
-    drawn = [sweep.choose(goal, sweep.figures(draw.poisson(1.0, len(truth)))) for _ in range(num_draws)]
-    values = [sweep.value(one, chosen) for one in drawn if one is not None] or [sweep.value(state, chosen)]
-    made = (Shift if chosen == "shift" else Threshold)(dict.fromkeys(map(int, own), sweep.value(state, chosen)))
-    low, high = np.quantile(values, [0.05, 0.95])
-    return OperatingPoint(
-        rule=made,
-        recall=tuple(figures.recall[state].tolist()),
-        accuracy=float(figures.accuracy[state]),
-        false_alarms=float(figures.alarms[state]),
-        cost=None if figures.cost is None else float(figures.cost[state]),
-        spread=(float(low), float(high)),
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Figures:
-    recall: Array
-    accuracy: Array
-    alarms: Array
-    cost: Array | None
-
-
-class _Cutoffs:
-    """Every state of a rule on some rows: in state k, the rows of the k largest margins go to important classes.
-
-    All arrays are in the order of falling margins.
-    """
-
-    def __init__(self, margins: Array, own: Array, rest: Array, truth: Array, goal: Goal, groups: ArrayLike | None):
-        margin = margins.max(axis=1)
-        order = np.argsort(-margin, kind="stable")
-        winner = own[margins.argmax(axis=1)][order]
-        self.own, self.truth, self.ordered, rest = own, truth[order], margin[order], rest[order]
-        self.groups = None if groups is None else np.asarray(groups)[order]
-        # A margin of −inf is never passed: no shift moves a probability of exactly 0.
-        is_last = np.append(self.ordered[:-1] > self.ordered[1:], True) & (self.ordered > -np.inf)
-        self.ends = np.concatenate([[0], np.flatnonzero(is_last) + 1])
-        self.baseline_state = int(np.searchsorted(self.ends, np.sum(margin > 0)))
-        hit, right_else = winner == self.truth, rest == self.truth
-        self.is_own = [self.truth == index for index in own]
-        self.hits = [(mine & hit).astype(np.float64) for mine in self.is_own]
-        self.right_else, self.gained = right_else.astype(np.float64), hit.astype(np.float64) - right_else
-        self.alarm = (~np.isin(self.truth, own)).astype(np.float64)
-        self.costs = None
-        if isinstance(goal, LeastCost):
-            matrix = np.asarray(goal.matrix, dtype=np.float64)
-            before = matrix[self.truth, rest]
-            self.costs = before, matrix[self.truth, winner] - before
-
-    def _passed(self, values: Array, weights: Array | None) -> Array:
-        """The weighted sum of the values of the rows that are passed, in every state."""
-        return np.concatenate([[0.0], np.cumsum(values if weights is None else values * weights)])[self.ends]
-
-    def figures(self, weights: Array | None = None) -> _Figures:
-        """Recall, accuracy, false alarms and cost in every state; weights (N,) count rows several times."""
-        whole = len(self.truth) if weights is None else max(float(weights.sum()), 1.0)
-
-        def total(values: Array) -> float:
-            return float(values.sum() if weights is None else values @ weights)
-
-        hits = np.stack([self._passed(one, weights) for one in self.hits], axis=1)
-        cost = None
-        if self.costs is not None:
-            cost = (total(self.costs[0]) + self._passed(self.costs[1], weights)) / whole
-        return _Figures(
-            recall=divide(hits, np.array([total(mine.astype(np.float64)) for mine in self.is_own])),
-            accuracy=(total(self.right_else) + self._passed(self.gained, weights)) / whole,
-            alarms=self._passed(self.alarm, weights) / whole,
-            cost=cost,
-        )
-
-    def choose(self, goal: Goal, figures: _Figures) -> int | None:
-        """The state that meets the goal; None where there is none."""
-        if isinstance(goal, LeastCost):
-            assert figures.cost is not None
-            return int(figures.cost.argmin())
-        if isinstance(goal, AtLeast):
-            reached = (figures.recall >= goal.recall - SLACK).all(axis=1)
-            return int(reached.argmax()) if reached.any() else None
-        floor = figures.accuracy[self.baseline_state] - goal.max_accuracy_drop
-        allowed = np.flatnonzero(figures.accuracy >= floor - SLACK)
-        mean = figures.recall[allowed].mean(axis=1)
-        best = allowed[mean >= mean.max() - SLACK]
-        return int(best[figures.accuracy[best].argmax()])
-
-    def promise(self, goal: AtLeast, confidence: float) -> int | None:
-        """The first state whose recall new rows have with this confidence; None where there is none."""
-        level = (1 - confidence) / len(self.own)
-        passes = np.ones(len(self.ends), dtype=bool)
-        for mine, hit in zip(self.is_own, self.hits, strict=True):
-            weight, num_units, is_whole = _weights(mine, None if self.groups is None else self.groups[mine])
-            every = np.zeros(len(mine))
-            every[mine] = weight
-            missed = np.maximum(weight.sum() - self._passed(hit, every), 0.0)
-            passes &= chance_of_luck(missed, num_units, 1 - goal.recall, is_whole) <= level
-        return int(passes.argmax()) if passes.any() else None
-
-    def value(self, state: int, rule: str) -> float:
-        """The rule's value in a state: the shortest number between its two cut-offs."""
-        end = self.ends[state]
-        above = self.ordered[end - 1] if end else np.inf  # the least margin that passes
-        below = self.ordered[end] if end < len(self.ordered) else -np.inf  # the largest that does not
-        if rule == "shift":
-            if above > 0 >= below:
-                return 0.0
-            return -_short_between(below if below > -np.inf else above - 1.0, above if above < np.inf else below + 1.0)
-        low, high = (1 / (1 + np.exp(-np.clip(end, -700, 700))) for end in (below, above))
-        return _short_between(low if below > -np.inf else 0.0, high if above < np.inf else 1.0)
-
-
-def _short_between(low: float, high: float) -> float:
-    """The number with the fewest digits above `low` and below `high`, near their middle.
-
-    >>> _short_between(0.21341, 0.21398), _short_between(0.0, 1.0)
-    (0.2137, 0.5)
-    """
-    middle = (low + high) / 2
-    for digits in range(1, 17):
-        rounded = float(f"{middle:.{digits}g}")
-        if low < rounded < high:
-            return rounded
-    return middle

@@ -1,38 +1,53 @@
 """From scores to counts: recall, precision, accuracy, calibration; and the little a trial leaves of every image.
 
-Under a shift of the important classes' scores an image's outcome depends on its important scores, on the best other
-score, and on whether that other is right. `Scores` keeps these three, and what softmax needs of the rest.
+Under a decision rule an image's outcome depends on its important scores, on the best other score, and on whether that
+other is right. `Scores` keeps these three, and what softmax needs of the rest: `condense` in half precision, for many
+trials, `exact` in double precision.
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
-from camri.errors import InputError
+from camri.errors import InputError, closest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REST = -1  # stands for "the best of the classes that are not important" among predictions
+KINDS = ("logits", "probabilities")
+ROWS_AT_ONCE = 65_536
 # Half precision ends at 65504; from here upwards 170 steps are left to keep equal values in their order.
 _CEILING = 60000.0
 
 
+class Rule(Protocol):
+    """A decision rule, as in `camri.decision`: `predict` gives the important class of each row, −1 for the rest."""
+
+    def predict(self, scores: Any, /) -> Array: ...
+
+
+Decision = ArrayLike | Rule
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a trial leaves of one split: enough for every shift of the important classes' scores.
+    """What a trial leaves of one split: enough for every decision rule on the important classes.
 
     labels: int (N,).
     important: the I important classes, ascending.
-    lead: float16 (N, I), each important logit minus the best logit among the other classes.
+    lead: float (N, I), each important logit minus the best logit among the other classes.
     rest_right: bool (N,), that best other class is the label.
-    rest_spread: float16 (N,), logsumexp(other logits) − best other logit, at least 0.
+    rest_spread: float (N,), logsumexp(other logits) − best other logit, at least 0.
+    rest: int (N,), that best other class; None where it is not kept, as in a stored trial.
+    probability: float64 (N, I), the important classes' probabilities; None where they follow from lead and spread.
 
-    A `shift` is one number for all important classes or one for each, in the unit of the logits; it is added to the
-    important logits. An important class wins over the rest where lead + shift > 0; among important classes that are
-    level the lower index wins.
+    A `decision` is a rule of `camri.decision`, or a shift: one number for all important classes or one for each, in the
+    unit of the logits, added to the important logits. An important class wins over the rest where lead + shift > 0;
+    among important classes that are level the lower index wins.
 
     >>> scores = condense(np.array([[2.0, 1.0, 0.0], [0.0, 1.5, 1.0]]), labels=[1, 1], important=(1,))
     >>> scores.predict().tolist(), scores.predict(1.5).tolist()
@@ -46,6 +61,8 @@ class Scores:
     lead: Array
     rest_right: Array
     rest_spread: Array
+    rest: Array | None = None
+    probability: Array | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -59,57 +76,64 @@ class Scores:
         """The important scores over the best other after a shift: float64 (N, I)."""
         return self.lead.astype(np.float64) + np.asarray(shift, dtype=np.float64)
 
-    def predict(self, shift: ArrayLike = 0.0) -> Array:
+    def predict(self, decision: Decision = 0.0) -> Array:
         """The predicted important class of every image, −1 where the best other class wins: int (N,)."""
-        scores = self.shifted(shift)
+        if hasattr(decision, "predict"):
+            return decision.predict(self)
+        scores = self.shifted(decision)
         return np.where(scores.max(axis=1) > 0, np.array(self.important)[scores.argmax(axis=1)], REST)
 
-    def correct(self, shift: ArrayLike = 0.0) -> Array:
+    def correct(self, decision: Decision = 0.0) -> Array:
         """Whether every image is classified rightly: bool (N,)."""
-        return self.is_right(self.predict(shift))
+        return self.is_right(self.predict(decision))
 
     def is_right(self, predicted: Array) -> Array:
         """Whether such predictions (a class, or −1 for the best other) are right: bool (N,)."""
         return np.where(predicted == REST, self.rest_right, predicted == self.labels)
 
-    def false_alarms(self, shift: ArrayLike = 0.0) -> Array:
+    def false_alarms(self, decision: Decision = 0.0) -> Array:
         """Whether every image is a false alarm, of no important class and taken for one: bool (N,).
 
         >>> condense(np.array([[2.0, 1.0], [0.0, 1.5]]), labels=[0, 0], important=(1,)).false_alarms().tolist()
         [False, True]
         """
-        return self.is_false_alarm(self.predict(shift))
+        return self.is_false_alarm(self.predict(decision))
 
     def is_false_alarm(self, predicted: Array) -> Array:
         """Whether such predictions (a class, or −1 for the best other) are false alarms: bool (N,)."""
         return (predicted != REST) & ~np.isin(self.labels, self.important)
 
-    def called(self, shift: ArrayLike = 0.0) -> Array:
+    def called(self, decision: Decision = 0.0) -> Array:
         """Images that are taken for each important class, rightly or not: int (I,)."""
-        return (self.predict(shift)[:, None] == np.array(self.important)).sum(axis=0)
+        return (self.predict(decision)[:, None] == np.array(self.important)).sum(axis=0)
 
-    def hits(self, shift: ArrayLike = 0.0) -> Array:
+    def hits(self, decision: Decision = 0.0) -> Array:
         """Images of each important class that are found: int (I,)."""
-        found = self.labels[self.correct(shift)]
+        found = self.labels[self.correct(decision)]
         return (found[:, None] == np.array(self.important)).sum(axis=0)
 
-    def recall(self, shift: ArrayLike = 0.0) -> Array:
+    def recall(self, decision: Decision = 0.0) -> Array:
         """Recall of each important class, nan for one without images: (I,)."""
-        return divide(self.hits(shift), self.num)
+        return divide(self.hits(decision), self.num)
 
-    def precision(self, shift: ArrayLike = 0.0) -> Array:
+    def precision(self, decision: Decision = 0.0) -> Array:
         """Precision of each important class, nan for one that is never predicted: (I,)."""
-        return divide(self.hits(shift), self.called(shift))
+        return divide(self.hits(decision), self.called(decision))
 
-    def accuracy(self, shift: ArrayLike = 0.0) -> float:
+    def accuracy(self, decision: Decision = 0.0) -> float:
         """The share of images that are classified rightly."""
-        return float(self.correct(shift).mean())
+        return float(self.correct(decision).mean())
 
-    def confidence(self, shift: ArrayLike = 0.0) -> Array:
-        """The predicted class's softmax probability after the shift: float64 (N,)."""
-        scores = self.shifted(shift)
+    def confidence(self, decision: Decision = 0.0) -> Array:
+        """The predicted class's softmax probability, after the shift where the decision is a number: float64 (N,)."""
+        scores = self.shifted() if hasattr(decision, "predict") else self.shifted(decision)
         top = np.maximum(scores.max(axis=1), 0.0)
-        return 1.0 / (np.exp(self.rest_spread.astype(np.float64) - top) + np.exp(scores - top[:, None]).sum(axis=1))
+        won = top
+        if hasattr(decision, "predict"):
+            places = self.predict(decision)[:, None] == np.array(self.important)
+            won = np.where(places.any(axis=1), (scores * places).sum(axis=1), 0.0)
+        whole = np.exp(self.rest_spread.astype(np.float64) - top) + np.exp(scores - top[:, None]).sum(axis=1)
+        return np.exp(won - top) / whole
 
     def odds(self) -> "Scores":
         """The same images with the log-odds of each important class against all other classes as their leads.
@@ -121,6 +145,9 @@ class Scores:
         >>> [np.exp(lead.astype(float)).round(2).tolist() for lead in (scores.lead, scores.odds().lead)]
         [[[0.67], [2.0]], [[0.33], [1.0]]]
         """
+        if self.probability is not None:
+            with np.errstate(divide="ignore"):
+                return replace(self, lead=np.log(self.probability) - np.log1p(-self.probability))
         lead = self.lead.astype(np.float64)
         top = np.maximum(lead.max(axis=1, keepdims=True), 0.0)
         parts = np.exp(lead - top)
@@ -128,6 +155,16 @@ class Scores:
         others = [rest[:, 0] + np.delete(parts, place, axis=1).sum(axis=1) for place in range(lead.shape[1])]
         with np.errstate(divide="ignore"):
             return replace(self, lead=lead - top - np.log(np.stack(others, axis=1)))
+
+    def probabilities(self) -> Array:
+        """The probability of each important class: float64 (N, I)."""
+        return special.expit(self.odds().lead) if self.probability is None else self.probability
+
+    def take(self, rows: Array) -> "Scores":
+        """The scores of some rows."""
+        parts: dict[str, Any] = {name: getattr(self, name) for name in PARTS}
+        taken: dict[str, Any] = {name: None if part is None else part[rows] for name, part in parts.items()}
+        return replace(self, **taken)
 
     def only(self, important: Sequence[int]) -> "Scores":
         """The same images with fewer important classes; those dropped join the rest.
@@ -161,7 +198,12 @@ class Scores:
             lead=_halve(lead[:, kept], best, ahead),
             rest_right=np.where(joins, self.labels == best_class, self.rest_right),
             rest_spread=np.maximum(np.log(total), 0.0).astype(np.float16),
+            rest=None if self.rest is None else np.where(joins, best_class, self.rest),
+            probability=None if self.probability is None else self.probability[:, kept],
         )
+
+
+PARTS = ("labels", "lead", "rest_right", "rest_spread", "rest", "probability")  # one value or row for each image
 
 
 def condense(logits: Array, labels: Array | Sequence[int], important: Sequence[int]) -> Scores:
@@ -180,17 +222,7 @@ def condense(logits: Array, labels: Array | Sequence[int], important: Sequence[i
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
         raise InputError(f"logits {logits.shape} and labels {labels.shape} do not fit; give (N, C) and (N,), N > 0")
     num_classes = logits.shape[1]
-    try:
-        chosen = sorted(operator.index(one) for one in important)
-    except TypeError:
-        raise InputError(
-            f"important={important!r} is not allowed; give class indices, for example [1]", argument="important"
-        ) from None
-    if not 0 < len(set(chosen)) == len(chosen) < num_classes or not 0 <= chosen[0] <= chosen[-1] < num_classes:
-        raise InputError(
-            f"important={tuple(important)} is not allowed; give at least one and not all of 0 … {num_classes - 1}",
-            argument="important",
-        )
+    chosen = _indices(important, num_classes)
     _check_range("labels", labels, num_classes)
     if not np.isfinite(logits).all():
         bad = int((~np.isfinite(logits)).any(axis=1).sum())
@@ -208,6 +240,73 @@ def condense(logits: Array, labels: Array | Sequence[int], important: Sequence[i
         lead=_halve(scores, best, ahead),
         rest_right=best_class == labels,
         rest_spread=np.log(np.exp(others - best[:, None]).sum(axis=1)).astype(np.float16),
+    )
+
+
+def _indices(important: Iterable[int], num_classes: int) -> list[int]:
+    """The important classes' indices, ascending; others than some of the classes are refused."""
+    wrong = f"important={important!r} is not allowed"
+    try:
+        chosen = sorted(operator.index(one) for one in important)
+    except TypeError:
+        raise InputError(f"{wrong}; give class indices, for example [1]", argument="important") from None
+    if not 0 < len(set(chosen)) == len(chosen) < num_classes or not 0 <= chosen[0] <= chosen[-1] < num_classes:
+        some = f"give at least one and not all of 0 … {num_classes - 1}"
+        raise InputError(f"{wrong}; {some}", argument="important")
+    return chosen
+
+
+def exact(scores: ArrayLike, labels: ArrayLike, important: Iterable[int], kind: str = "logits") -> Scores:
+    """The `Scores` of full scores (N, C) in double precision, for tuning a rule that is used on such scores.
+
+    kind: "logits" or "probabilities". Probabilities are taken as they stand: one of exactly 0 has a lead of −inf,
+    which no factor moves, and so has one that would need a factor beyond the range of its own precision.
+
+    >>> found = exact([[0.7, 0.3, 0.0], [0.1, 0.0, 0.9]], labels=[1, 2], important=[1], kind="probabilities")
+    >>> found.lead.round(2).tolist(), found.probability.tolist(), found.rest.tolist()
+    ([[-0.85], [-inf]], [[0.3], [0.0]], [0, 2])
+    """
+    table, truth = np.asarray(scores), np.asarray(labels)
+    if table.ndim != 2 or truth.shape != table.shape[:1] or not len(truth):
+        raise InputError(f"scores {table.shape} and labels {truth.shape} do not fit; give (N, C) and (N,), N > 0")
+    own = _indices(important, table.shape[1])
+    _check_range("labels", truth, table.shape[1])
+    if kind not in KINDS:
+        raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}", "kind")
+    others = np.setdiff1d(np.arange(table.shape[1]), own)
+    lead, probability = (np.empty((len(table), len(own))) for _ in range(2))
+    spread, rest = np.empty(len(table)), np.empty(len(table), dtype=np.int64)
+    for first in range(0, len(table), ROWS_AT_ONCE):  # a large table stays in its own precision
+        part = slice(first, first + ROWS_AT_ONCE)
+        block = table[part]
+        if not np.isfinite(block).all():
+            bad = int((~np.isfinite(table)).any(axis=1).sum())
+            raise InputError(f"{bad} of {len(table)} rows have scores that are not finite", argument="scores")
+        if kind == "probabilities" and not -1e-6 <= block.min() <= block.max() <= 1 + 1e-6:
+            raise InputError("probabilities lie between 0 and 1; for raw scores give kind='logits'", argument="kind")
+        rest[part] = others[block[:, others].argmax(axis=1)]
+        top = np.take_along_axis(block, rest[part][:, None], axis=1).astype(np.float64)
+        mine = block[:, own].astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if kind == "probabilities":
+                lead[part], probability[part] = np.log(mine) - np.log(top), np.clip(mine, 0.0, 1.0)
+                spread[part] = np.log(block[:, others].sum(axis=1, dtype=np.float64) / top[:, 0])
+            else:
+                odds = np.exp(block - block.max(axis=1, keepdims=True), dtype=np.float64)
+                lead[part], probability[part] = mine - top, odds[:, own] / odds.sum(axis=1, keepdims=True)
+                spread[part] = np.log(np.exp(block[:, others] - top).sum(axis=1))
+    if kind == "probabilities":
+        largest = 1e38 if table.dtype.kind == "f" and table.dtype.itemsize <= 4 else 1e300
+        lead[~(lead >= -np.log(largest))] = -np.inf  # and 0 of 0: nothing speaks for the class
+    ahead = (lead == 0) & (np.array(own) < rest[:, None])  # argmax takes the first of equal scores
+    return Scores(
+        labels=truth.astype(np.int64),
+        important=tuple(own),
+        lead=np.where(ahead, np.finfo(np.float64).tiny, lead),
+        rest_right=rest == truth,
+        rest_spread=np.nan_to_num(spread, nan=0.0),
+        rest=rest,
+        probability=probability,
     )
 
 
@@ -236,13 +335,11 @@ def pool(scores: Sequence[Scores]) -> Scores:
     """Several trials' scores of the same important classes as one: counts add up."""
     if len({one.important for one in scores}) != 1:
         raise InputError(f"scores of different important classes cannot be pooled: {[one.important for one in scores]}")
-    return Scores(
-        labels=np.concatenate([one.labels for one in scores]),
-        important=scores[0].important,
-        lead=np.concatenate([one.lead for one in scores]),
-        rest_right=np.concatenate([one.rest_right for one in scores]),
-        rest_spread=np.concatenate([one.rest_spread for one in scores]),
-    )
+    kept: dict[str, Any] = {}
+    for name in PARTS:
+        parts = [getattr(one, name) for one in scores]
+        kept[name] = None if any(part is None for part in parts) else np.concatenate(parts)
+    return replace(scores[0], **kept)
 
 
 def confusion(predicted: Array | Sequence[int], labels: Array | Sequence[int], num_classes: int) -> Array:

@@ -9,7 +9,6 @@ that the caller gives and from nothing else, so that a trial depends on its own 
 """
 
 import hashlib
-import importlib
 import inspect
 import itertools
 import math
@@ -24,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
+from camri.backbones import Preprocessing, axes, is_backbone, make_net, preprocessing_of
 from camri.checks import freeze_for_backward, is_size
 from camri.errors import InputError, closest
 from camri.imports import find_installed
@@ -60,8 +60,9 @@ def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
         raise InputError(
             f"weights={path} has changed since the training began; put the file back, or begin anew", argument="weights"
         )
-    if any(name.startswith("trunk.") for name in found):
-        found = {name.removeprefix("trunk."): tensor for name, tensor in found.items() if name.startswith("trunk.")}
+    for prefix in ("trunk.", "net."):
+        if any(name.startswith(prefix) for name in found):
+            found = {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
     counters = "num_batches_tracked"  # batch norm's; not every file has them
     wanted = {name: tensor for name, tensor in trunk.state_dict().items() if not name.endswith(counters)}
     for name, tensor in wanted.items():
@@ -369,6 +370,70 @@ class _Block(nn.Module):
         return F.relu(self.branch(x) + self.shortcut(x))
 
 
+class Backbone(Trunk):
+    """A network of another package behind its own preprocessing: images (B, C, H, W) in [0, 1] -> (B, num_features).
+
+    Grey images are repeated for the three colours. Images that were decoded at the network's size are only normalised;
+    others are resized and cropped as the record says, in 8-bit steps like Pillow's.
+    """
+
+    mean: Tensor
+    sd: Tensor
+    rows: Tensor | None
+    columns: Tensor | None
+
+    def __init__(self, net: nn.Module, record: Preprocessing, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.net = net
+        size = record.size or (shape[1], shape[2])
+        matrices = (
+            (None, None) if record.size is None else axes(shape[1], shape[2], size, record.resize) or (None, None)
+        )
+        for name, matrix in zip(("rows", "columns"), matrices, strict=True):
+            self.register_buffer(name, None if matrix is None else torch.tensor(matrix), persistent=False)
+        for name, values in (("mean", record.mean), ("sd", record.sd)):
+            self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
+        if shape[0] not in (1, len(record.mean)):
+            raise InputError(
+                f"the images have {shape[0]} channels, and the model takes {len(record.mean)} or grey ones"
+            )
+        self.num_features = _num_features(net, (len(record.mean), *size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.net(self.prepare(x))
+        return (features if isinstance(features, Tensor) else features.logits).flatten(1)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """The network's input: resized, cropped and normalised, in float32."""
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.float().expand(-1, len(self.mean), -1, -1)
+            if self.rows is not None and self.columns is not None:
+                # Columns first and 8 bits in between, as Pillow does it.
+                across = _to_levels(torch.matmul(_to_levels(x * 255), self.columns.T))
+                x = _to_levels(torch.matmul(self.rows, across)) / 255
+            return (x - self.mean) / self.sd
+
+
+def _to_levels(x: Tensor) -> Tensor:
+    """The nearest of the 256 levels that a pixel has."""
+    return (x + 0.5).floor().clamp(0, 255)
+
+
+@torch.no_grad()
+def _num_features(net: nn.Module, shape: tuple[int, ...]) -> int:
+    """The length of the features that a network gives for images of this shape, by running it once."""
+    was_training = net.training
+    try:
+        features = net.eval()(torch.zeros(1, *shape))
+    except Exception as error:
+        raise InputError(
+            f"{type(net).__name__} cannot take images of {shape[1]} x {shape[2]} pixels ({error})"
+        ) from None
+    finally:
+        net.train(was_training)
+    return (features if isinstance(features, Tensor) else features.logits).flatten(1).shape[1]
+
+
 MODELS: dict[str, type[Trunk]] = {
     "paper": PaperCNN,
     "small": SmallCNN,
@@ -378,22 +443,22 @@ MODELS: dict[str, type[Trunk]] = {
 }
 
 
-TIMM = "timm:"  # before the name of one of timm's models
-NAMES = (*MODELS, f"{TIMM}NAME")
+NAMES = (*MODELS, "timm:NAME", "hf:NAME")
 
 
 def is_known(name: str) -> bool:
-    """Whether it is one of `MODELS` or names one of timm's, which are looked for when they are built.
+    """Whether it is one of `MODELS`, or names one of timm's or transformers', which are looked for when they are built.
 
     Trunks of other packages are entry points of the group "camri.models" (docs/study.md).
     """
-    return (str(name).startswith(TIMM) and name != TIMM) or find_installed(name, MODELS, "camri.models")
+    return is_backbone(name) or find_installed(name, MODELS, "camri.models")
 
 
 def build(name: str, input_shape: Sequence[int], generator: Generator = None, **options: Any) -> Trunk:
     """The trunk `name` for inputs of `input_shape`, (C, H, W) images or, for "mlp", any shape.
 
-    `options` are the constructor's: num_features, dropout, width, hidden, stem; "timm:NAME" takes those of timm's.
+    `options` are the constructor's: num_features, dropout, width, hidden, stem; "timm:NAME" takes those of timm's, and
+    those that `camri.backbones.find` returns for pretrained weights.
     `initial`, a safetensors file with the trunk's first values, is for every model, and `initial_sha256`, which tells
     trainings that start from other values apart.
 
@@ -407,7 +472,7 @@ def build(name: str, input_shape: Sequence[int], generator: Generator = None, **
         )
     trunk = _build(name, tuple(input_shape), generator, options)
     if initial is not None:
-        start_from(trunk, initial, digest)
+        start_from(trunk.net if isinstance(trunk, Backbone) else trunk, initial, digest)
     return trunk
 
 
@@ -415,7 +480,7 @@ def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dic
     if not is_known(name):
         raise InputError(f"model={name!r} is not a model; {closest(name, NAMES)}", argument="model")
     if name not in MODELS:
-        return _build_timm(name.removeprefix(TIMM), shape, generator, options)
+        return _build_backbone(name, shape, generator, options)
     model = MODELS[name]
     known = [option for option in inspect.signature(model).parameters if not option.startswith("in_")]
     known.remove("generator")
@@ -441,26 +506,19 @@ def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dic
     return model(in_channels=shape[0], generator=generator, **options)
 
 
-def _build_timm(name: str, shape: tuple[int, ...], generator: Generator, options: dict[str, Any]) -> Trunk:
-    """timm's model without its classifier; its first values follow from the generator, like those of the others."""
-    try:
-        timm = importlib.import_module("timm")
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision made for another torch
-        raise InputError(
-            f"model='timm:{name}' needs timm, which cannot be imported ({error}): pip install timm", argument="model"
-        ) from None
+def _build_backbone(name: str, shape: tuple[int, ...], generator: Generator, options: dict[str, Any]) -> "Backbone":
+    """A network of timm or transformers; its first values follow from the generator, like those of the others."""
     if len(shape) != 3:
         raise InputError(
-            f"model='timm:{name}' takes images (channels, height, width); the inputs have shape {shape}",
-            argument="model",
+            f"model={name!r} takes images (channels, height, width); the inputs have shape {shape}", argument="model"
         )
-    known = timm.list_models()
-    if name not in known:
-        raise InputError(f"model='timm:{name}' is not one of timm's; {closest(name, known)}", argument="model")
-    with torch.random.fork_rng(devices=[]):  # timm draws from the global generator
+    with torch.random.fork_rng(devices=[]):  # these packages draw from the global generator
         seed = torch.randint(0, 2**62, (), generator=generator).item()
         torch.manual_seed(int(seed))
-        return timm.create_model(name, pretrained=False, num_classes=0, in_chans=shape[0], **options)
+        net = make_net(name, options)
+    text = options.get("preprocessing")
+    record = preprocessing_of(getattr(net, "pretrained_cfg", {})) if text is None else Preprocessing.from_text(text)
+    return Backbone(net, record, shape)
 
 
 def _average(x: Tensor) -> Tensor:

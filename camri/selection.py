@@ -528,7 +528,7 @@ def _outcomes_at(scores: Scores, grid: Array, figure: CurveFigure) -> tuple[Arra
     """
     curve = trace(scores)
     states = curve.reach(grid)
-    correct = np.array([scores.correct(shift) for shift in curve.shift[states]], dtype=np.float64)
+    correct = np.array([scores.correct(shift) for shift in curve.value[states]], dtype=np.float64)
     recalls, num = curve.recall[states], curve.num
     error = np.sqrt(np.sum((recalls * (1 - recalls) + 1 / num) / num, axis=1)) / len(num)
     low, high = (curve.reach((grid + step).clip(0.0, curve.mean_recall[-1])) for step in (-error, error))
@@ -536,7 +536,7 @@ def _outcomes_at(scores: Scores, grid: Array, figure: CurveFigure) -> tuple[Arra
     counted, rise = correct, curve.accuracy[high] - curve.accuracy[low]
     if figure == "alarms":
         counted, more, fewer = (
-            np.array([scores.false_alarms(shift) for shift in curve.shift[at]], dtype=np.float64)
+            np.array([scores.false_alarms(shift) for shift in curve.value[at]], dtype=np.float64)
             for at in (states, high, low)
         )
         rise = (more - fewer).mean(axis=1)

@@ -13,6 +13,15 @@ _FORMULA = re.compile(r"\s*[=+\-@\t\r\0]")
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
+def is_printable(name: str) -> bool:
+    """Whether every terminal can show the name; zero-width joiners, which Persian and emoji need, are allowed.
+
+    >>> is_printable("stop"), is_printable("\u0645\u06cc\u200c\u0631\u0648\u062f"), is_printable("a\x1b[31m")
+    (True, True, False)
+    """
+    return name.replace("\u200c", "").replace("\u200d", "").isprintable()
+
+
 class Noun(NamedTuple):
     """What one input and several of them are called."""
 

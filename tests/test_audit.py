@@ -20,13 +20,14 @@ from typer.testing import CliRunner
 from camri.auditing import audit, read_scores
 from camri.auditing import verdict as auditing
 from camri.auditing.answer import answer, class_table, note, price_table
-from camri.auditing.page import curve_records, facts, render, write_page
+from camri.auditing.page import facts, render, slider_of, write_page
 from camri.auditing.result import change_of, expect, share_of
-from camri.auditing.scores import encode_labels, exact
+from camri.auditing.scores import encode_labels
 from camri.auditing.verdict import MOST_ROWS, Calibration, advised, draw_folds
 from camri.cli import app
-from camri.decision import assure, choose_shift
+from camri.decision import Shift, choose_shift, promise
 from camri.errors import InputError
+from camri.metrics import exact
 from camri.stats import design_effect, wilson
 
 CLASSES = ("limit", "stop", "yield", "entry")
@@ -77,9 +78,10 @@ def test_all_figures_are_of_the_instruction_that_guarantees_the_recall(important
     own = [CLASSES.index(name) for name in important]
     for scores in (logits, softmax(logits)):
         found = audit(scores, labels, list(important), classes=CLASSES, at_least=0.7)
-        expected = assure(exact(logits, labels, tuple(own)), 0.7)
+        expected = promise(exact(logits, labels, own), 0.7, rule="shift", negative=False)
         assert found.guarantee.hits == expected.hits
-        assert found.shift == found.guarantee.shift == pytest.approx(expected.shift)
+        assert found.guarantee.rule.values == pytest.approx(expected.rule.values)
+        assert found.guarantee.rule == Shift(dict.fromkeys(own, found.shift))
         assert found.kind == answer(found).kind == "gain"
         assert "at least 70 %" in answer(found).details[1]
         predicted = follow(instruction(found), scores)
@@ -101,7 +103,9 @@ def test_all_figures_are_of_the_instruction_that_guarantees_the_recall(important
         rows = {cells[0].text: cells for cells in class_table(found).groups[0]}
         for index, name in enumerate(CLASSES):
             assert rows[name][4].text == f"{right[labels == index].mean():.3f}"
-        assert [one["shift"] for one in curve_records(found)[1]] == [0.0, round(found.shift, 5)]
+        now = slider_of(found).now
+        assert (now.hits, now.right, now.alarms) == (found.guarantee.hits, right.sum(), alarm.sum())
+        assert now.number in instruction(found)
 
 
 def test_a_guarantee_is_calibrated_on_the_val_rows_and_shown_on_the_test_rows():
@@ -109,7 +113,7 @@ def test_a_guarantee_is_calibrated_on_the_val_rows_and_shown_on_the_test_rows():
     split = np.array(["val", "test"] * 400)
     found = audit(logits, labels, 1, split=split, at_least=0.8, confidence=0.9)
     val, test = (exact(logits[split == word], labels[split == word], (1,)) for word in ("val", "test"))
-    assert found.guarantee == assure(val, 0.8, 0.9)
+    assert found.guarantee == promise(val, 0.8, 0.9, rule="shift", negative=False)
     shift = advised(found.shift, "logits")
     assert (found.by_class[1].recall.after.hits, found.accuracy.after.hits) == (
         test.hits(shift)[0],
@@ -124,7 +128,7 @@ def test_what_cannot_be_guaranteed_says_why_and_advises_what_is_free(found):
     refused = audit(logits, labels, "stop", classes=CLASSES, at_least=0.99)
     assert "299 rows" in refused.refusal
     assert "“stop” has 112" in refused.refusal
-    assert refused.guarantee.shift is None
+    assert refused.guarantee.rule is None
     assert answer(refused).kind == "none"
     assert refused.refusal in answer(refused).sentence
     assert answer(refused).details == (answer(found).sentence, *answer(found).details)
@@ -140,7 +144,7 @@ def test_what_cannot_be_guaranteed_says_why_and_advises_what_is_free(found):
 
 def test_what_the_model_keeps_as_it_is_needs_no_shift():
     found = audit(*made(), "stop", classes=CLASSES, at_least=0.2)
-    assert (found.guarantee.shift, found.shift, found.accuracy.change.hits) == (0.0, 0.0, 0)
+    assert (found.guarantee.rule, found.shift, found.accuracy.change.hits) == (Shift({1: 0.0}), 0.0, 0)
     assert not [line for line in answer(found).details if line.startswith("Change the decision")]
     assert class_table(found).header == ("class", "rows", "recall", "95 %")
 
@@ -232,7 +236,7 @@ def test_a_recall_that_multiplication_cannot_reach_is_refused_with_the_reason(na
     stuck = ((scores[:, 1] < 1e-300) & (labels == 1)).sum()
     assert stuck > 0.02 * (labels == 1).sum()
     found = audit(scores, labels, "stop", classes=CLASSES, at_least=0.98)
-    assert found.guarantee.shift is None
+    assert found.guarantee.rule is None
     assert f"{stuck:,} of {(labels == 1).sum():,} rows of “stop”" in found.refusal
     assert reason in found.refusal
     assert "logits" in found.refusal
@@ -243,7 +247,7 @@ def test_rows_that_no_factor_moves_are_in_no_figure_of_the_curve():
     found = audit(scores, labels, 1)
     most = ((scores * [0, 1, 0, 0]).argmax(axis=1) == 1) & (labels == 1)  # the largest factor there is
     assert found.curve.mean_recall[-1] == most.sum() / (labels == 1).sum() < 1
-    assert found.curve.shift[-1] < 10
+    assert found.curve.value[-1] < 10
     for price in found.prices:
         moved = scores * np.array([1, math.exp(price.shift), 1, 1])
         assert price.recall == ((moved.argmax(axis=1) == 1) & (labels == 1)).sum() / (labels == 1).sum()
@@ -1222,14 +1226,9 @@ def test_a_guarantee_can_be_asked_for_by_command(table, tmp_path):
     done = run(table, "--important", "stop", "--at-least", "0.9", "--confidence", "0.99", "--out", page, "--json")
     told = json.loads(done.stdout)
     made_of = audit(*made(), 1, at_least=0.9, confidence=0.99).guarantee
-    assert told["shift"] == told["guarantee"]["shift"] == pytest.approx(made_of.shift)
+    assert told["shift"] == told["guarantee"]["shift"] == pytest.approx(made_of.rule.values[1])
     assert told["guarantee"]["hits"] == list(made_of.hits)
     assert "99 % confidence" in html.unescape(page.read_text(encoding="utf-8"))
-    found = audit(*made(), 1, at_least=0.97, confidence=0.9)
-    lines, (_, dot) = curve_records(found)
-    assert dot["recall"] == pytest.approx(found.by_class[1].recall.after.value, abs=1e-5)
-    assert dot["accuracy"] == pytest.approx(found.accuracy.after.value, abs=1e-5)
-    assert lines[-1]["recall"] >= dot["recall"], "the line reaches the dot"
     done = run(table, "--important", "stop", "--at-least", "95")
     assert isinstance(done.exception, InputError)
     assert "--at-least 95" in str(done.exception)
@@ -1306,25 +1305,6 @@ def test_it_runs_without_torch(table):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_curve_s_dots_are_what_was_judged(found):
-    lines, dots = curve_records(found)
-    assert [one["recall"] for one in lines] == sorted({one["recall"] for one in lines})
-    assert dots[0]["recall"] == round(found.by_class[1].recall.before.value, 5)
-    assert dots[0]["accuracy"] == round(found.accuracy.before.value, 5)
-    assert dots[1]["recall"] == round(found.by_class[1].recall.after.value, 5)
-    assert dots[1]["accuracy"] == round(found.accuracy.after.value, 5)
-    assert len(lines) <= 400
-    curve = found.curve
-    for one in lines:
-        same = np.round(curve.mean_recall, 5) == one["recall"]
-        assert one["accuracy"] == round(float(curve.accuracy[same].max()), 5), "the line runs below the curve"
-    no_gain = audit(np.eye(4)[np.arange(80) % 4] * 9, np.arange(80) % 4, 1)
-    assert no_gain.kind == "none"
-    assert len(curve_records(no_gain)[1]) == 1
-    for at_least, num_dots in ((0.2, 1), (0.99, 2)):  # kept as it is; not to be guaranteed
-        assert len(curve_records(audit(*made(), 1, at_least=at_least))[1]) == num_dots
-
-
 def test_nothing_to_gain_is_said():
     scores = np.eye(4)[np.arange(80) % 4] * 9
     found = audit(scores, np.arange(80) % 4, 1)
@@ -1381,9 +1361,8 @@ def test_in_a_browser_nothing_is_asked_for_and_nothing_overflows(tmp_path, width
         page.on("dialog", lambda dialog: said.append(dialog.message))
         page.on("request", lambda request: asked.append(request.url))
         page.goto(path.as_uri())
-        page.wait_for_function("document.documentElement.dataset.charts === '1'")
         assert said == []
         assert asked == [path.as_uri()]
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator("#chart-curve-0 svg").count() == 1
+        assert page.locator(".slider figure svg").count() == 2
         browser.close()

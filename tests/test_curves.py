@@ -55,7 +55,7 @@ def views(seed, important, num_images=600):
 def alarms_at(scores, curve, recall):
     """The share of images that are of no important class and taken for one, at each recall, one by one."""
     is_other = ~np.isin(scores.labels, scores.important)
-    return np.array([np.mean(is_other & (scores.predict(curve.shift[s]) != -1)) for s in curve.reach(recall)])
+    return np.array([np.mean(is_other & (scores.predict(curve.value[s]) != -1)) for s in curve.reach(recall)])
 
 
 def drawn_gaps(arm, baseline, recall, num_draws=300, figure="accuracy"):
@@ -103,7 +103,7 @@ def pulls_one_by_one(scores, recall):
     luck = sum((found[k] * (1 - found[k]) + 1 / num[k]) / num[k] for k in num) ** 0.5 / len(num)
     low, high = (curve.reach(min(max(recall + step, 0.0), curve.mean_recall[-1])) for step in (-luck, luck))
     slope = (curve.accuracy[high] - curve.accuracy[low]) / (curve.mean_recall[high] - curve.mean_recall[low])
-    right = scores.correct(curve.shift[at])
+    right = scores.correct(curve.value[at])
     return [
         slope * len(labels) / (len(num) * num[label]) * (found[label] - is_right) if label in num else 0.0
         for label, is_right in zip(labels.tolist(), right.tolist(), strict=True)
@@ -117,7 +117,7 @@ def test_each_image_pulls_by_the_slope_over_one_standard_error_of_recall():
     found = compare_curves([arm], [baseline], seed=0, recall=np.array(recalls), groups=groups)
     counted, pull = [], []
     for recall in recalls:
-        counted.append([one.correct(trace(one).shift[trace(one).reach(recall)]) for one in (arm, baseline)])
+        counted.append([one.correct(trace(one).value[trace(one).reach(recall)]) for one in (arm, baseline)])
         pull.append(np.subtract(*(pulls_one_by_one(one, recall) for one in (arm, baseline))))
     for gap, sides, besides in zip(
         (*everywhere(found), found.mean),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from camri.decision import Prior, _order, assure, average, choose_shift, trace
+from camri.decision import Prior, _order, average, choose_shift, promise, trace
 from camri.errors import InputError
 from camri.metrics import condense
 
@@ -38,7 +38,7 @@ def test_breakpoints_are_sorted_as_numpy_sorts_them(kind):
 def test_the_curve_of_six_images_by_hand():
     curve = trace(scores_of(LEADS, LABELS))
     # Going up, class 1 wins: image 0 above −.5, 5 above −.25, 1 above 1, 3 above 1.5, 2 above 2, 4 above 3.
-    assert curve.shift.tolist() == [-1.5, -0.375, 0.0, 1.25, 1.75, 2.5, 4.0]
+    assert curve.value.tolist() == [-1.5, -0.375, 0.0, 1.25, 1.75, 2.5, 4.0]
     assert curve.hits[:, 0].tolist() == [0, 1, 1, 2, 2, 3, 3]
     assert curve.predicted[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert curve.correct.tolist() == [3, 4, 3, 4, 3, 4, 3]
@@ -54,11 +54,11 @@ def test_the_curve_of_six_images_by_hand():
 def test_the_curve_is_what_each_of_its_shifts_does(important):
     scores = made_scores(important=important)
     curve = trace(scores)
-    assert (np.diff(curve.shift) > 0).all()
+    assert (np.diff(curve.value) > 0).all()
     assert (np.diff(curve.mean_recall) >= 0).all()
-    assert 0.0 in curve.shift
-    for state in range(0, len(curve.shift), 7):
-        shift = curve.shift[state]
+    assert 0.0 in curve.value
+    for state in range(0, len(curve.value), 7):
+        shift = curve.value[state]
         np.testing.assert_array_equal(curve.recall[state], scores.recall(shift))
         np.testing.assert_array_equal(curve.precision[state], scores.precision(shift))
         assert curve.accuracy[state] == scores.accuracy(shift)
@@ -70,7 +70,7 @@ def test_the_curve_is_what_each_of_its_shifts_does(important):
 
 def test_images_that_are_level_change_together():
     curve = trace(scores_of([-1.0, -1.0, -1.0], [1, 0, 1]))
-    assert curve.shift.tolist() == [0.0, 2.0]
+    assert curve.value.tolist() == [0.0, 2.0]
     assert curve.correct.tolist() == [1, 2]
 
 
@@ -149,7 +149,7 @@ def test_the_accuracy_to_expect_of_six_images_by_hand():
 def test_of_a_model_that_seems_better_than_the_baseline_rows_are_believed_in_part_and_of_a_worse_one_wholly():
     scores = scores_of(LEADS, LABELS)
     curve = trace(scores)
-    start = int(np.flatnonzero(curve.shift == 0.0)[0])  # 3 of 6 are right
+    start = int(np.flatnonzero(curve.value == 0.0)[0])  # 3 of 6 are right
     assert Prior(0.3, 2 / 6, 18).weigh(scores, curve, 6)[start] == pytest.approx(0.3 + 0.2 / 4)
     assert Prior(0.7, 2 / 6, 18).weigh(scores, curve, 6)[start] == pytest.approx(0.5)
     np.testing.assert_allclose(Prior(0.3, 2 / 6, 0).weigh(scores, curve, 6), curve.accuracy)
@@ -220,6 +220,6 @@ def test_no_shift_moves_a_probability_of_exactly_0_or_1():
         lead = np.log([[0.0], [0.5], [1.0], [0.2]]) - np.log([[1.0], [0.5], [0.0], [0.8]])
     scores = replace(scores_of([0.0] * 4, [1, 1, 1, 0]), lead=lead)
     curve = trace(scores)
-    assert np.isfinite(curve.shift).all()
+    assert np.isfinite(curve.value).all()
     assert curve.hits[:, 0].tolist() == [1, 2, 2]
-    assert assure(scores, at_least=0.5, confidence=0.5).hits[0] == 2
+    assert promise(scores, at_least=0.5, confidence=0.5, rule="shift").hits[0] == 2

@@ -16,6 +16,7 @@ ROOT = Path(camri.__file__).parent
 FLOORS = [
     {"errors", "imports", "text"},
     {"checks", "files", "penalties", "metrics"},
+    {"backbones"},
     {"losses", "decision", "models", "stats"},
     {"modules", "heads", "selection", "data", "fit_record"},
     {"methods"},

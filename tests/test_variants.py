@@ -25,6 +25,9 @@ VARIANTS = [
     "margin_two_centres",
     "margin_three_centres",
     "ce_smoothed",
+    "margin_extra",
+    "margin_hard_one_vs_rest",
+    "margin_beside_one_vs_rest",
 ]
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "variants"
 
@@ -95,6 +98,23 @@ def test_margin_variants(variants, against, one_vs_rest, weights, smoothing):
     assert torch.autograd.gradcheck(lambda x: variants.margin_variant(x, labels, MARGINS, **options), logits)
 
 
+def test_one_vs_rest_beside_the_margin(variants):
+    logits, labels = batch()
+
+    def loss(row, label):
+        h, moved_h = references.softmax(row), references.softmax(moved(row, label, "all"))
+        total = -math.log(moved_h[label])
+        for k, cost in enumerate(COSTS.tolist()):
+            total -= cost * math.log(h[k] if k == label else 1 - h[k])
+        return total
+
+    def beside(x):
+        return variants.margin_variant(x, labels, MARGINS, COSTS, beside=True)
+
+    torch.testing.assert_close(beside(logits), references.over_rows(logits, labels, loss))
+    assert torch.autograd.gradcheck(beside, logits.requires_grad_())
+
+
 def test_smoothing_among_the_other_classes(variants):
     logits, labels = batch()
 
@@ -110,6 +130,30 @@ def test_smoothing_among_the_other_classes(variants):
 
     torch.testing.assert_close(sharp(logits), references.over_rows(logits, labels, loss))
     assert torch.autograd.gradcheck(sharp, logits.requires_grad_())
+
+
+def test_an_extra_output_asks_for_the_class_alone_and_moves_its_log_odds(variants):
+    outputs, labels = batch(num_classes=6)
+    labels = labels % 5
+    margins, extra, costs = (torch.tensor([0.0, value, 0, 0, 0, 0], dtype=torch.float64) for value in (1.5, 0.5, 2.0))
+
+    def loss(row, label):
+        logits = [z + (1.5 if label != 1 else -1.5) * (k == 1) for k, z in enumerate(row[:5])]
+        lead = row[5] - 0.5 if label == 1 else -(row[5] + 0.5)
+        return -math.log(references.softmax(logits)[label]) + 2.0 * math.log1p(math.exp(-lead))
+
+    def found(x):
+        return variants.margin_with_extra(x, labels, margins, extra, costs)
+
+    torch.testing.assert_close(found(outputs), references.over_rows(outputs, labels, loss))
+    assert torch.autograd.gradcheck(found, outputs.clone().requires_grad_())
+
+    before = outputs[:, :5]
+    after = variants.ExtraOutputLoss(5, {1: 1.5}, {1: 0.5}, {1: 2.0}).logits(outputs)
+    others = [0, 2, 3, 4]
+    assert torch.equal(after[:, others], before[:, others])
+    odds = [z[:, 1] - z[:, others].logsumexp(dim=1) for z in (before, after)]
+    torch.testing.assert_close(odds[1], (odds[0] + outputs[:, 5]) / 2)
 
 
 def test_sub_centres_add_their_odds(variants):
@@ -136,7 +180,8 @@ def test_an_annealed_margin_rises_holds_and_falls_to_nothing(variants):
 
 def test_a_study_of_variants_is_ranked_on_validation_data(tmp_path):
     """Trained from the source tree without installing; the ranking holds what a count by hand gives."""
-    study = (FOLDER / "screen.toml").read_text(encoding="utf-8")
+    together = (FOLDER / "screen-2.toml").read_text(encoding="utf-8").partition("margin_hard")
+    study = (FOLDER / "screen.toml").read_text(encoding="utf-8") + together[1] + together[2]
     study = (
         study.replace('"cat"', '"8"')
         .replace('source = "cifar10"', 'source = "digits"')
@@ -151,17 +196,23 @@ def test_a_study_of_variants_is_ranked_on_validation_data(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    asked = (
-        f"--seeds 1,2 --workers 1 --device cpu --methods ce,two_sided_logits,{','.join(VARIANTS)} --grid m=2 weights=2"
-    )
+    names = ",".join(["ce", "two_sided_logits", *VARIANTS])
+    asked = f"--seeds 1,2 --workers 1 --device cpu --methods {names} --grid m=2 weights=2 one_vs_rest=1 extra_m=1"
     run("-m", "camri", "study", "run", "study.toml", "--out", "runs", *asked.split())
-    run(str(FOLDER / "rank.py"), "runs", "--json", "ranked.json")
-    ranked = json.loads((tmp_path / "ranked.json").read_text())
+    (tmp_path / "next.toml").write_text("ce = {}\nx = { m = [1] }  # chosen\n")
+    run(str(FOLDER / "rank.py"), "runs", "--json", "ranked.json", "--into", "next.toml")
+    run(str(FOLDER / "rank.py"), "runs", "--json", "quick.json", "--quick")
+    ranked, quick = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("ranked", "quick"))
+    for name, value in quick[-1]["threshold"].items():
+        assert ranked[-1]["threshold"][name] == pytest.approx(value)
     with RunReader(tmp_path / "runs") as reading:
         (column,) = reading.columns
         by_title = {one.title: one for one in reading.settings(column)}
         assert {record["setting"] for record in ranked} == set(by_title)
-        assert len(ranked) == 2 + len(VARIANTS)
+        assert {record["method"] for record in ranked} == {"ce", "two_sided_logits", *VARIANTS}
+        able = [r for r in ranked[1:] if r["threshold"]["accuracy_up"] >= 0 and r["threshold"]["alarms"] < 0]
+        if able:
+            assert f"\n{able[0]['method']} = {{ " in (tmp_path / "next.toml").read_text()
         record = next(record for record in ranked if record["setting"] == "two_sided_logits m=2")
         recall = np.array(record["recalls"])
 
@@ -178,3 +229,17 @@ def test_a_study_of_variants_is_ranked_on_validation_data(tmp_path):
 
         change = alarms("two_sided_logits m=2") - alarms("ce")
         assert record["threshold"]["alarms"] == pytest.approx(change, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("study", "wanted"),
+    [
+        ("ce = {}\nx = { m = [1] }  # chosen\n", "ce = {}\nwce = { w = [2.0] }  # chosen\n"),
+        ("wce = { w = [1] }\nx = { m = [1] }  # chosen\n", "wce = { w = [1, 2.0] }\n"),
+        ("wce = { w = [1, 2] }\nx = { m = [1] }  # chosen\n", "wce = { w = [1, 2] }\n"),
+        ("ce = {}\n", "ce = {}\n"),
+    ],
+)
+def test_the_choice_is_written_into_studies(variants, study, wanted):
+    rank = importlib.import_module("rank")
+    assert rank.write_into(study, {"method": "wce", "knobs": {"w": [2.0]}}) == wanted

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from camri import losses
 from camri.checks import as_float, freeze_for_backward
+from camri.errors import InputError
 from camri.heads import HEADS, LinearHead
 from camri.methods import Knob, Method
 from camri.modules import Criterion
@@ -33,6 +34,7 @@ def margin_variant(
     weights: Tensor | None = None,
     *,
     against: str = "all",
+    beside: bool = False,
     label_smoothing: float = 0.0,
     validate: bool = False,
 ) -> Tensor:
@@ -41,12 +43,16 @@ def margin_variant(
     The label's logit is lowered by its margin; every other logit is raised by its own margin times its part: 1
     (`against="all"`), its share of the probability that is not the label's ("confused"), or 1 for the largest of them
     and 0 for the rest ("hard"). `one_vs_rest` (C,) adds that weight times the two-class cross-entropy of a class
-    against the rest, `weights` (C,) multiply the loss of a class's samples.
+    against the rest, under the margin too, or without it (`beside`). `weights` (C,) multiply the loss of a class's
+    samples.
     """
     moved = _move(logits, labels, margins, against)
     common: dict[str, Any] = {"label_smoothing": label_smoothing, "validate": validate}
     if one_vs_rest is None:
         loss = losses.cross_entropy(moved, labels, **common)
+    elif beside:
+        alone = margin_variant(logits, labels, torch.zeros_like(margins), one_vs_rest, **common)
+        loss = losses.cross_entropy(moved, labels, **common) + alone - losses.cross_entropy(logits, labels, **common)
     else:
         others = 1 - torch.eye(len(one_vs_rest), device=moved.device, dtype=moved.dtype)
         cost = one_vs_rest.to(moved)
@@ -103,6 +109,7 @@ class MarginVariantLoss(Criterion):
         one_vs_rest: Mapping[int, float] | None = None,
         weights: Mapping[int, float] | None = None,
         against: str = "all",
+        beside: bool = False,
         **common: Any,
     ):
         parameters = {
@@ -110,7 +117,7 @@ class MarginVariantLoss(Criterion):
             "one_vs_rest": None if one_vs_rest is None else important_vector(num_classes, one_vs_rest),
             "weights": None if weights is None else important_vector(num_classes, weights, elsewhere=1.0),
         }
-        super().__init__(margin_variant, parameters, against=against, **common)
+        super().__init__(margin_variant, parameters, against=against, beside=beside, **common)
 
 
 class AnnealedMarginLoss(MarginVariantLoss):
@@ -136,6 +143,72 @@ class SharpMarginLoss(Criterion):
         super().__init__(sharp_margin, parameters, smoothing=smoothing, **common)
 
 
+def margin_with_extra(
+    outputs: Tensor,
+    labels: Tensor,
+    margins: Tensor,
+    extra_margins: Tensor,
+    costs: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """Two-sided margin on C logits, and a two-class cross-entropy of one more output: (B, C + 1), (B,) -> (B,).
+
+    The last output answers "is it the important class?" by itself. `margins` are those of the logits, `extra_margins`
+    of that output, `costs` the weight of its loss; all (C + 1,), 0 except at the important class.
+    """
+    outputs = as_float(outputs)
+    num_classes = outputs.shape[-1] - 1
+    common: dict[str, Any] = {"label_smoothing": label_smoothing, "validate": validate}
+    loss = losses.two_sided_margin(outputs[..., :num_classes], labels, margins[:num_classes], **common)
+    is_own = (costs.to(outputs) > 0)[labels.long()].to(outputs.dtype)
+    moved = outputs[..., -1] + extra_margins.to(outputs).sum() * (1 - 2 * is_own)
+    binary = nn.functional.binary_cross_entropy_with_logits(moved, is_own, reduction="none")
+    return loss + costs.to(outputs).sum() * binary
+
+
+class ExtraOutputLoss(Criterion):
+    """`margin_with_extra` as a loss, for one important class.
+
+    As logits it gives the first C, the important one moved so that its log-odds against all others are the mean of the
+    softmax's and of the extra output's. The other classes keep their order.
+    """
+
+    training_only = (("margins", 0.0), ("extra_margins", 0.0))
+
+    def __init__(
+        self,
+        num_classes: int,
+        margins: Mapping[int, float],
+        extra_margins: Mapping[int, float],
+        costs: Mapping[int, float],
+        **common: Any,
+    ):
+        if len(costs) > 1:
+            raise InputError(f"costs={dict(costs)}: there is one extra output; give one important class")
+        self.important = next(iter(costs), 0)
+        vectors = {"margins": margins, "extra_margins": extra_margins, "costs": costs}
+        parameters = {name: important_vector(num_classes + 1, values) for name, values in vectors.items()}
+        super().__init__(margin_with_extra, parameters, **common)
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        outputs = as_float(outputs)
+        logits, extra = outputs[..., :-1], outputs[..., -1]
+        own = logits[..., self.important]
+        others = torch.cat([logits[..., : self.important], logits[..., self.important + 1 :]], dim=-1)
+        moved = (own + others.logsumexp(dim=-1) + extra) / 2
+        index = torch.full_like(moved, self.important, dtype=torch.int64).unsqueeze(-1)
+        return logits.scatter(-1, index, moved.unsqueeze(-1))
+
+
+class ExtraOutput(LinearHead):
+    """A linear head with one output more than there are classes."""
+
+    def __init__(self, in_features: int, num_classes: int, generator: torch.Generator | None = None) -> None:
+        super().__init__(in_features, num_classes + 1, generator)
+
+
 class SubCentres(LinearHead):
     """Each class has several weight vectors; its logit is the logsumexp of theirs: (..., D) -> (..., C)."""
 
@@ -156,6 +229,7 @@ class ThreeCentres(SubCentres):
     num_centres = 3
 
 
+HEADS.setdefault("extra_output", ExtraOutput)
 HEADS.setdefault("sub_centres_2", SubCentres)
 HEADS.setdefault("sub_centres_3", ThreeCentres)
 
@@ -187,13 +261,30 @@ def _make_smoothed(num_classes: int, class_counts: Sequence[int], values: dict[s
     return Criterion(losses.cross_entropy, {}, **{**common, "label_smoothing": values["eps"]})
 
 
+def _make_extra(num_classes: int, class_counts: Sequence[int], values: dict[str, Any], **common: Any) -> Criterion:
+    return ExtraOutputLoss(num_classes, values["m"], values["extra_m"], values["w"], **common)
+
+
 _EPS = Knob((0.1,), about="label smoothing")
 ANNEALED = _margin_method("two-sided margin, annealed", loss=AnnealedMarginLoss)
 CONFUSED = _margin_method("two-sided margin, by confusion", against="confused")
 HARD = _margin_method("two-sided margin, hard negatives", against="hard")
 WEIGHTED = _margin_method("two-sided margin, weighted", "weights")
 WITH_ONE_VS_REST = _margin_method("two-sided margin, one-vs-rest", "one_vs_rest")
+HARD_ONE_VS_REST = _margin_method("two-sided margin, hard negatives, one-vs-rest", "one_vs_rest", against="hard")
+BESIDE = _margin_method("two-sided margin beside one-vs-rest", "one_vs_rest", beside=True)
 TWO_CENTRES = _margin_method("two-sided margin, two centres", head="sub_centres_2")
 THREE_CENTRES = _margin_method("two-sided margin, three centres", head="sub_centres_3")
 SHARP = Method("two-sided margin, others smoothed", _make_sharp, {"m": _MARGIN, "eps": _EPS}, base=None)
 SMOOTHED = Method("cross-entropy, smoothed", _make_smoothed, {"eps": _EPS}, base=None)
+EXTRA = Method(
+    "extra output",
+    _make_extra,
+    {  # without neutral values: at m = 0 too the loss depends on the important class
+        "m": Knob((0.0, 1.0), per_class=True, about="logit margin on both sides"),
+        "extra_m": Knob((0.0, 1.0), per_class=True, about="margin of the extra output on both sides"),
+        "w": Knob((1.0,), per_class=True, about="weight of the extra output's loss"),
+    },
+    base=None,
+    head="extra_output",
+)

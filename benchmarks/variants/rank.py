@@ -4,31 +4,38 @@ Every model is brought to the same recalls by a threshold on the class's probabi
 cross-entropy of the same seeds under the same rule is the baseline. On validation data it serves to choose:
 
     python benchmarks/variants/rank.py runs/screen --json runs/screen.json
+    python benchmarks/variants/rank.py runs/screen --quick --into results/columns-*/study.toml
     python benchmarks/variants/rank.py runs/columns --split test
 
-The choice: the fewest false alarms under the threshold among settings whose accuracy there is not below
-cross-entropy's.
+The choice: the fewest false alarms under the threshold among settings whose accuracy there is not significantly below
+cross-entropy's (95 %, over seeds). `--into` writes it into study files, at the line that ends with "# chosen".
+`--quick` leaves out intervals over images and p values.
 """
 
 import argparse
 import json
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from camri.decision import trace
 from camri.metrics import Scores
 from camri.selection import common_range, compare_curves
-from camri.stats import holm
+from camri.stats import holm, summarise
 from camri.study.reader import RunReader, SettingResults
 from camri.study.store import ColumnFacts
 
 RULES = ("threshold", "shift")
+FIGURES = ("alarms", "accuracy")
+MARK = "# chosen"
 
 
 def rank_column(
-    reading: RunReader, column: ColumnFacts, split: str, recalls: list[float] | None
+    reading: RunReader, column: ColumnFacts, split: str, recalls: list[float] | None, quick: bool
 ) -> list[dict[str, Any]]:
     """A record for each setting of a column, cross-entropy's first, then the fewest false alarms first."""
     settings = reading.settings(column)
@@ -49,6 +56,8 @@ def rank_column(
         record: dict[str, Any] = {
             "column": column.title,
             "setting": one.title,
+            "method": one.method,
+            "knobs": one.knobs,
             "num_seeds": len(mine),
             "recalls": grid.tolist(),
             "recall_as_trained": float(np.mean([found.recall().mean() for found in mine.values()])),
@@ -57,32 +66,69 @@ def rank_column(
         sides = [list(mine.values()), [theirs[seed] for seed in mine]]
         for rule in RULES:
             arm, other = sides if rule == "shift" else [[found.odds() for found in side] for side in sides]
-            alarms, accuracy = (
-                compare_curves(arm, other, seed=0, recall=grid, groups=groups, figure=figure)
-                for figure in ("alarms", "accuracy")
+            record[rule] = (
+                compare_means(arm, other, grid) if quick else compare_with_intervals(arm, other, grid, groups)
             )
-            record[rule] = {
-                "alarms_of_ce": float(alarms.baseline.mean()),
-                "accuracy_of_ce": float(accuracy.baseline.mean()),
-                "p_alarms": alarms.mean.p,
-                "p_accuracy": accuracy.mean.p,
-            }
-            for name, gap in (("alarms", alarms.mean), ("accuracy", accuracy.mean)):
-                record[rule] |= {name: gap.value, f"{name}_low": gap.low, f"{name}_high": gap.high}
         records.append(record)
-    rivals = [record for record in records if record["setting"] != baseline.title]
-    for rule in RULES:
+    rivals = [record for record in records if record["method"] != "ce"]
+    for rule in RULES if not quick else ():
         corrected = holm([record[rule]["p_alarms"] for record in rivals]) if rivals else []
         for record, p in zip(rivals, corrected, strict=True):
             record[rule]["p_alarms_holm"] = float(p)
     rivals.sort(key=lambda record: record["threshold"]["alarms"])
-    return [record for record in records if record["setting"] == baseline.title] + rivals
+    return [record for record in records if record["method"] == "ce"] + rivals
 
 
-def choose(records: list[dict[str, Any]]) -> str | None:
-    """The setting with the fewest false alarms under the threshold at no less accuracy; None if none has any fewer."""
-    able = [one for one in records if one["threshold"]["accuracy"] >= 0 and one["threshold"]["alarms"] < 0]
-    return min(able, key=lambda one: one["threshold"]["alarms"])["setting"] if able else None
+def compare_means(arm: Sequence[Scores], other: Sequence[Scores], grid: np.ndarray) -> dict[str, float]:
+    """False alarms and accuracy of an arm less the other's, mean over the recalls and over seeds.
+
+    `…_up`: the upper end of a 95 % interval over seeds.
+    """
+    mine, its = (np.array([_figures(one, grid) for one in side]) for side in (arm, other))
+    found = {}
+    for place, name in enumerate(FIGURES):
+        gap = summarise(mine[:, place] - its[:, place])
+        found |= {name: gap.mean, f"{name}_up": gap.high, f"{name}_of_ce": float(its[:, place].mean())}
+    return found
+
+
+def compare_with_intervals(
+    arm: Sequence[Scores], other: Sequence[Scores], grid: np.ndarray, groups: np.ndarray | None
+) -> dict[str, float]:
+    """The same with intervals over seeds and images, and p."""
+    found = compare_means(arm, other, grid)
+    for figure in FIGURES:
+        gap = compare_curves(arm, other, seed=0, recall=grid, groups=groups, figure=figure).mean  # type: ignore[arg-type]
+        found |= {f"{figure}_low": gap.low, f"{figure}_high": gap.high, f"p_{figure}": gap.p}
+    return found
+
+
+def _figures(scores: Scores, grid: np.ndarray) -> tuple[float, float]:
+    curve = trace(scores)
+    states = curve.reach(grid)
+    return float(curve.alarms[states].mean() / curve.total), float(curve.accuracy[states].mean())
+
+
+def choose(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The record with the fewest false alarms under the threshold at cross-entropy's accuracy; None if none."""
+    able = [one for one in records if one["threshold"]["accuracy_up"] >= 0 and one["threshold"]["alarms"] < 0]
+    return min(able, key=lambda one: one["threshold"]["alarms"], default=None)
+
+
+def write_into(study: str, chosen: dict[str, Any]) -> str:
+    """A study file's text with the chosen setting at its marked line; of a method that it has, the value is added."""
+    values = {name: value[0] if isinstance(value, list) else value for name, value in chosen["knobs"].items()}
+    line = f"{chosen['method']} = {{ {', '.join(f'{name} = [{value!r}]' for name, value in values.items())} }}"
+    kept = re.sub(rf"^[^\n]*{MARK}\n", "", study, flags=re.M)
+    if not re.search(rf"^{chosen['method']} = ", kept, flags=re.M):
+        return re.sub(rf"^[^\n]*{MARK}$", f"{line}  {MARK}", study, flags=re.M)
+    ((name, value),) = values.items()
+
+    def widen(found: re.Match[str]) -> str:
+        has = [float(word) for word in found[2].split(",")]
+        return found[0] if value in has else f"{found[1]}{found[2]}, {value!r}]"
+
+    return re.sub(rf"^({chosen['method']} = {{ {name} = \[)([^\]]*)\]", widen, kept, flags=re.M)
 
 
 def show(records: list[dict[str, Any]]) -> str:
@@ -100,14 +146,20 @@ def show(records: list[dict[str, Any]]) -> str:
     for one in records:
         cells = [one["setting"], str(one["num_seeds"])]
         for rule in RULES:
-            found = one[rule]
-            share = [100 * found[f"alarms{end}"] / found["alarms_of_ce"] for end in ("", "_low", "_high")]
-            points = [100 * found[f"accuracy{end}"] for end in ("", "_low", "_high")]
-            cells += [f"{share[0]:+.1f} % [{share[1]:+.1f}, {share[2]:+.1f}]"]
-            cells += [f"{points[0]:+.2f} [{points[1]:+.2f}, {points[2]:+.2f}]"]
+            cells += [_span(one[rule], "alarms", 100 / one[rule]["alarms_of_ce"], 1) + " %"]
+            cells += [_span(one[rule], "accuracy", 100, 2)]
         cells += [f"{100 * one['recall_as_trained']:.1f}, {100 * one['accuracy_as_trained']:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"Chosen: {choose(records[1:])}", ""])
+    chosen = choose(records[1:])
+    return "\n".join([*lines, "", f"Chosen: {chosen and chosen['setting']}", ""])
+
+
+def _span(found: dict[str, float], name: str, scale: float, decimals: int) -> str:
+    low, high = (found.get(f"{name}{end}") for end in ("_low", "_high"))
+    mean = f"{scale * found[name]:+.{decimals}f}"
+    return (
+        mean if low is None or high is None else f"{mean} [{scale * low:+.{decimals}f}, {scale * high:+.{decimals}f}]"
+    )
 
 
 def main() -> None:
@@ -115,16 +167,21 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--split", default="val", choices=["val", "test"])
     parser.add_argument("--recalls", type=lambda text: [float(word) for word in text.split(",")], default=None)
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--into", type=Path, nargs="*", default=[], help="study files to write the choice into")
     asked = parser.parse_args()
     records = []
     with RunReader(asked.run) as reading:
         for column in reading.columns:
-            found = rank_column(reading, column, asked.split, asked.recalls)
+            found = rank_column(reading, column, asked.split, asked.recalls, asked.quick)
             print(show(found))
             records += found
     if asked.json is not None:
         asked.json.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    chosen = choose([one for one in records if one["method"] != "ce"])
+    for path in asked.into if chosen is not None else []:
+        path.write_text(write_into(path.read_text(encoding="utf-8"), chosen), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -93,6 +93,21 @@ def how_to_use(found: Audit) -> str:
     return f"add {number} to the score of {_names(found)}, then predict the class with the largest"
 
 
+def codes(found: Audit) -> dict[str, str]:
+    """Code that decides as advised, by language; VALUE stands for the number."""
+    own = [found.classes.index(name) for name in found.important]
+    column, names = own[0] if len(own) == 1 else own, ", ".join(found.important)
+    is_probability = found.scores_are == "probabilities"
+    change = f"p[:, {column}] *= VALUE" if is_probability else f"p[:, {column}] += VALUE"
+    name, method = ("p", "predict_proba") if is_probability else ("logits", "decision_function")
+    change = f"{change}  # {names}".replace("p[", f"{name}[")
+    return {
+        "numpy": f"{change}\npredicted = {name}.argmax(axis=1)",
+        "PyTorch": f"{change}\npredicted = {name}.argmax(dim=1)",
+        "scikit-learn": f"{name} = model.{method}(X)\n{change}\npredicted = model.classes_[{name}.argmax(axis=1)]",
+    }
+
+
 def note(found: Audit) -> str:
     """What the figures hold for."""
     units = "rows" if found.num_groups is None else "groups"

@@ -3,21 +3,14 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import altair as alt
-import numpy as np
-
-from camri.auditing.answer import CLASSES_SHOWN, answer, class_table, note, price_table
+from camri.auditing.answer import CLASSES_SHOWN, answer, class_table, codes, note, price_table
 from camri.auditing.result import Audit
-from camri.auditing.verdict import SPLIT_SEED
+from camri.auditing.verdict import SPLIT_SEED, advised
 from camri.report.page import Section, fill, put
-from camri.report.theme import PAGE, Figure, Look, Panel, drawing
+from camri.report.slider import Slider, make_slider
 from camri.text import quoted
 
-MOST_POINTS = 400
-DEPTH = 0.05  # accuracy below the model's own that the curve shows
-BACK = 0.1  # recall below the model's own that the curve shows
 WORDS = {
     "recall": "share of a class’s rows that are predicted as that class; of several important classes the mean",
     "accuracy": "share of all rows that are predicted right",
@@ -39,9 +32,14 @@ def write_page(found: Audit, path: str | Path, source: str, command: Sequence[st
 def render(found: Audit, source: str, command: Sequence[str] = ()) -> str:
     """The page as HTML."""
     prices = price_table(found)
-    figure = curve_figure(found, PAGE)
     sections = [
-        Section("curve", "Curve", figure.title, figure, () if prices is None else (prices,)),
+        Section(
+            "curve",
+            "Operating point",
+            "Choose the operating point",
+            tables=() if prices is None else (prices,),
+            slider=slider_of(found),
+        ),
         Section("classes", "Classes", "Recall of every class", tables=(class_table(found, CLASSES_SHOWN),)),
     ]
     return fill(
@@ -74,63 +72,24 @@ def facts(found: Audit, source: str, command: Sequence[str]) -> list[tuple[str, 
     return [*pairs, ("command", shlex.join(command))] if command else pairs
 
 
-def curve_figure(found: Audit, look: Look) -> Figure:
-    """The recall–accuracy curve under the shift, with the model as it is and as it was judged with the shift."""
-    lines, dots = curve_records(found)
-    floor = found.accuracy.before.value - found.max_accuracy_drop
-    title = "recall of the important class" if len(found.important) == 1 else "mean recall of the important classes"
-    x = alt.X("recall:Q", title=title, scale=alt.Scale(zero=False, nice=False))
-    heights = [one["accuracy"] for one in (*lines, *dots)]
-    domain = [min(heights) - 0.002, max(heights) + 0.002]
-    y = alt.Y("accuracy:Q", title="accuracy", scale=alt.Scale(zero=False, nice=False, domain=domain))
-    formats = {"recall": ".3f", "accuracy": ".4f", "shift": "+.3f"}
-    tips = [alt.Tooltip(f"{name}:Q", format=form) for name, form in formats.items()]
-    near = alt.selection_point(on="pointerover", clear="pointerout", empty=False, name="near")
-    line = drawing(lines).mark_line(strokeWidth=2, color=look.series["ce"]).encode(x, y)
-    hover = (
-        drawing(lines)
-        .mark_point(filled=True, size=120, color=look.series["ce"])
-        .encode(x, y, opacity=alt.condition(near, alt.value(1.0), alt.value(0.0)), tooltip=tips)
-        .add_params(near)
-    )
-    rule = drawing([{"accuracy": floor}]).mark_rule(strokeDash=[4, 3], color=look.muted).encode(y=y)
-    shown = alt.Scale(domain=[one["point"] for one in dots], range=[look.series["ce"], look.up][: len(dots)])
-    points = (
-        drawing(dots)
-        .mark_point(filled=True, size=110, stroke=look.ink, strokeWidth=1)
-        .encode(x, y, color=alt.Color("point:N", scale=shown, title=None), tooltip=[alt.Tooltip("point:N"), *tips])
-    )
-    off = "" if found.is_guaranteed else " It is judged on rows it was not tuned on, so it may lie below the line."
-    return Figure(
-        "curve",
-        "What recall costs",
-        "A shift moves the model along this line. Dots: the model as it is, and as advised. Dashed: the lowest "
-        f"accuracy allowed.{off}",
-        (Panel("", alt.layer(rule, line, points, hover), 340),),
-        (*lines, *dots),
+def slider_of(found: Audit) -> Slider:
+    """The operating points that a shift reaches on the judged rows."""
+    return make_slider(
+        found.scores,
+        found.important,
+        codes(found),
+        advised=found.shift,
+        unit="multiply" if found.scores_are == "probabilities" else "add",
+        number=f"{advised(found.shift, found.scores_are):.4g}",
+        note=_counted(found),
     )
 
 
-def curve_records(found: Audit) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The curve from the model as it is to where accuracy has dropped too far, and the dots."""
-    curve = found.curve
-    accuracy, recall = curve.accuracy, curve.mean_recall
-    start = int(np.flatnonzero(curve.shift == 0.0)[0])
-    best: dict[float, int] = {}  # the most accurate state at each recall
-    for state in range(int(np.searchsorted(recall, recall[start] - BACK)), len(recall)):
-        now = best.setdefault(float(recall[state]), state)
-        if accuracy[state] > accuracy[now]:
-            best[float(recall[state])] = state
-    least = min(accuracy[start] - DEPTH, found.accuracy.after.value - DEPTH / 10)
-    kept = [state for state in best.values() if accuracy[state] >= least]
-    states = kept[:: max(1, -(-len(kept) // MOST_POINTS))]
-    lines = [_record(recall[state], accuracy[state], curve.shift[state]) for state in states]
-    dots = [{**_record(recall[start], accuracy[start], 0.0), "point": "as it is"}]
-    if found.shift:
-        after = float(np.mean([one.recall.after.value for one in found.by_class if one.important]))
-        dots.append({**_record(after, found.accuracy.after.value, found.shift), "point": "as advised"})
-    return lines, dots
-
-
-def _record(recall: float, accuracy: float, shift: float) -> dict[str, Any]:
-    return {"recall": round(float(recall), 5), "accuracy": round(float(accuracy), 5), "shift": round(float(shift), 5)}
+def _counted(found: Audit) -> str:
+    """Which rows the slider counts."""
+    if found.is_cross_fitted:
+        return (
+            "Counted on the rows that the shift was tuned on: the advised point looks a little better here than in the "
+            "answer, where every row is judged by a shift that was tuned on other rows."
+        )
+    return "Counted on the rows of the answer."

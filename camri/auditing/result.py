@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from camri.decision import Curve, Guarantee
-from camri.metrics import Array
+from camri.decision import Curve, Promise
+from camri.metrics import Array, Scores
 from camri.stats import FALL, FEWEST_GROUPS, Estimate, Z, design_effect, wilson
 
 
@@ -178,14 +178,20 @@ class Audit:
     by_class: tuple[ClassResult, ...]
     prices: tuple[Price, ...]
     curve: Curve
+    scores: Scores
     num_groups: int | None
-    guarantee: Guarantee | None
+    guarantee: Promise | None
     refusal: str | None
 
     @property
     def is_guaranteed(self) -> bool:
         """Whether `shift` guarantees the recall that was asked for."""
         return self.guarantee is not None and self.refusal is None
+
+    @property
+    def is_cross_fitted(self) -> bool:
+        """Whether every row is judged with a shift of its own fold, tuned on the others."""
+        return not self.is_guaranteed and "fold" in self.tuned_on
 
     @property
     def few_groups(self) -> tuple[str, ...]:
@@ -214,5 +220,17 @@ class Audit:
             "precision": [{"name": name, **one.to_json()} for name, one in pairs],
             "classes": [one.to_json() for one in self.by_class],
             "prices": [vars(one) for one in self.prices],
-            "guarantee": None if self.guarantee is None else {**vars(self.guarantee), "refusal": self.refusal},
+            "guarantee": None if (made := self.guarantee) is None else {**_plain(made), "refusal": self.refusal},
         }
+
+
+def shift_of(made: Promise) -> float:
+    """The shift of a promise that can be kept."""
+    assert made.rule is not None
+    return next(iter(made.rule.values.values()))
+
+
+def _plain(made: Promise) -> dict[str, Any]:
+    """A promise as JSON, with the shift of its rule."""
+    figures = {name: value for name, value in vars(made).items() if name != "rule"}
+    return {**figures, "shift": None if made.rule is None else shift_of(made)}

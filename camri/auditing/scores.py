@@ -12,10 +12,9 @@ from camri.data import tables
 from camri.data.listing import to_splits
 from camri.data.tables import read_npz
 from camri.errors import InputError, closest, one_by_one
-from camri.metrics import Array, Scores, condense
+from camri.metrics import KINDS, Array, Scores, exact
 from camri.text import listed, name_rows
 
-KINDS = ("logits", "probabilities")
 SUM_SLACK = 0.05  # the sum of probabilities may miss 1 by this, or by what their decimals explain
 LARGEST_SCORE = 1e100  # squares and differences of scores must stay finite
 
@@ -53,7 +52,7 @@ class Checked:
             return scores
         own = self.values[:, list(self.important)]
         is_stuck = (own == 0) | (scores.lead < -np.log(self.largest_factor))
-        return replace(scores, lead=np.where(is_stuck, -np.inf, scores.lead))
+        return replace(scores, lead=np.where(is_stuck, -np.inf, scores.lead), probability=own)
 
 
 def check(
@@ -213,21 +212,6 @@ def _class_index(wanted: str | int, classes: tuple[str, ...]) -> int:
         return int(wanted)
     hint = one_by_one(wanted, classes) or closest(wanted, classes)
     raise InputError(f"important={wanted!r} is not a class; {hint}", argument="important")
-
-
-def exact(logits: Array, labels: Array, important: tuple[int, ...]) -> Scores:
-    """`condense`'s scores with leads in double precision: a shift found here does the same in anybody's own code."""
-    condensed = condense(logits, labels, important)
-    others = np.delete(logits, list(important), axis=1)
-    lead = logits[:, list(important)] - others.max(axis=1, keepdims=True)
-    tied_and_ahead = (lead == 0) & (condensed.lead > 0)
-    return replace(condensed, lead=np.where(tied_and_ahead, np.finfo(np.float64).tiny, lead))
-
-
-def rows_of(scores: Scores, rows: Array) -> Scores:
-    """The scores of some rows."""
-    names = ("labels", "lead", "rest_right", "rest_spread")
-    return replace(scores, **{name: getattr(scores, name)[rows] for name in names})
 
 
 SCORES = ("scores", "logits", "probabilities", "probs", "predictions")

@@ -8,16 +8,16 @@ import heapq
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
-from camri.auditing.result import Audit, ClassResult, Comparison, Price, change_of, expect, share_of
-from camri.auditing.scores import Checked, check, num_decimals, rows_of
+from camri.auditing.result import Audit, ClassResult, Comparison, Price, change_of, expect, share_of, shift_of
+from camri.auditing.scores import Checked, check, num_decimals
 from camri.data.listing import to_splits
-from camri.decision import PRIOR_ROWS, SLACK, Curve, Guarantee, Prior, assure, trace
+from camri.decision import PRIOR_ROWS, Curve, Prior, Promise, choose_shift, promise, trace
 from camri.errors import InputError
 from camri.metrics import REST, Array, Scores
 from camri.stats import FALL, FEWEST_ROWS
@@ -190,7 +190,7 @@ def audit(
     for as many independent rows as they are worth. By default rows count as independent.
     max_accuracy_drop: accuracy that may be lost, 0.01 for one percentage point.
     at_least: a recall to guarantee on new rows, with `confidence`: the audit then recommends the smallest shift that
-    guarantees it (`camri.decision.assure`), calibrated on all rows, or with a split on those of val.
+    guarantees it (`camri.decision.promise`), calibrated on all rows, or with a split on those of val.
 
     On 200 made tables each (300 to 4,000 rows, a tenth of them important) the 95 % intervals held the recommended
     shift's true change for .86 to 1.0 of the tables; it was below them for up to .045 (benchmarks/audit.py).
@@ -214,36 +214,36 @@ def audit(
     _refuse_empty(checked, judged, parts)
     made, refusal = None, None
     if at_least is not None:
-        made, refusal = _guarantee(checked, rows_of(every, whole), whole, at_least, confidence)
+        made, refusal = _guarantee(checked, every.take(whole), whole, at_least, confidence)
     now, predicted, expected = every.predict(), every.predict(), np.zeros(len(every))
-    if made is not None and made.shift is not None:
+    if made is not None and made.rule is not None:
         parts, tuned_on = [(whole, judged)], tuned_on if len(parts) == 1 else "the rows that the figures are of"
-        predicted = follow(checked, made.shift)
+        predicted = follow(checked, shift_of(made))
     for tuning, rows in parts:
-        shift, calibration = _tune(rows_of(every, tuning), checked.logits[tuning], max_accuracy_drop)
+        shift, calibration = _tune(every.take(tuning), checked.logits[tuning], max_accuracy_drop)
         if refusal is not None or made is None:
-            predicted[rows] = rows_of(every, rows).predict(shift)
+            predicted[rows] = every.take(rows).predict(shift)
         moved = rows[predicted[rows] != now[rows]]
         expected[moved] = calibration.gain(checked.logits[moved], every.important)
-    shift, _ = _tune(rows_of(every, whole), checked.logits[whole], max_accuracy_drop)
-    here, said, marks = rows_of(every, judged), predicted[judged], checked.groups_of(judged)
+    shift, _ = _tune(every.take(whole), checked.logits[whole], max_accuracy_drop)
+    here, said, marks = every.take(judged), predicted[judged], checked.groups_of(judged)
     before, after = here.correct(), here.is_right(said)
     own = np.isin(here.labels, every.important)
     recall = change_of(before[own], after[own], here.labels[own], checked.groups_of(judged[own]))
     accuracy = Comparison.of(before, after, marks)
     assert accuracy.change is not None
     drop = expect(accuracy.change, float(expected[judged].mean()), PRIOR_ROWS)
-    enough = min(int(here.num.min()), int(rows_of(every, whole).num.min())) >= FEWEST_ROWS
+    enough = min(int(here.num.min()), int(every.take(whole).num.min())) >= FEWEST_ROWS
     is_free = accuracy.change.high >= -max_accuracy_drop and drop.cdf(-max_accuracy_drop - FALL) < 0.5
     is_gain = enough and shift > 0 and recall.low > 0 and is_free
-    if made is not None and made.shift is not None:
-        shift, is_gain = made.shift, True
+    if made is not None and made.rule is not None:
+        shift, is_gain = shift_of(made), True
 
     def precision(index: int) -> Comparison:
         called = [np.flatnonzero(one[judged] == index) for one in (now, predicted)]
         return Comparison(*(share_of(here.labels[rows] == index, checked.groups_of(judged[rows])) for rows in called))
 
-    curve = _trace(here)
+    curve = trace(here)
     return Audit(
         classes=checked.classes,
         important=tuple(checked.classes[index] for index in checked.important),
@@ -261,6 +261,7 @@ def audit(
         by_class=tuple(_by_class(checked, judged, before, after)),
         prices=tuple(_prices(curve, here)),
         curve=curve,
+        scores=here,
         num_groups=None if checked.groups is None else len(checked.group_names),
         guarantee=made,
         refusal=refusal,
@@ -295,38 +296,14 @@ def follow(checked: Checked, shift: float) -> Array:
     return np.where(mask[winner], winner, REST)
 
 
-def bounded(scores: Scores) -> tuple[Scores, float]:
-    """The scores with finite leads, and the largest shift that moves only rows which a factor can move.
-
-    Rows that no factor moves (lead −inf) come last in a sweep, behind that shift.
-    """
-    is_stuck = np.isneginf(scores.lead)
-    if not is_stuck.any():
-        return scores, math.inf
-    needed = -scores.lead.max(axis=1)
-    last = max(0.0, float(needed[np.isfinite(needed)].max(initial=0.0)))
-    return replace(scores, lead=np.where(is_stuck, -(last + 2.0), scores.lead)), last + 1.5
-
-
-def _trace(scores: Scores) -> Curve:
-    """The recall–accuracy curve, as far as a factor can move rows."""
-    swept, largest = bounded(scores)
-    curve = trace(swept)
-    kept = int(np.searchsorted(curve.shift, largest, side="right"))
-    states = {name: getattr(curve, name)[:kept] for name in ("shift", "hits", "predicted", "correct")}
-    return replace(curve, **states)
-
-
 def _guarantee(
     checked: Checked, scores: Scores, rows: Array, at_least: float, confidence: float
-) -> tuple[Guarantee, str | None]:
+) -> tuple[Promise, str | None]:
     """The guarantee calibrated on these rows, and why it cannot be given; None where it can."""
-    swept, largest = bounded(scores)
-    made = assure(swept, at_least, confidence, checked.groups_of(rows))
-    if made.shift is not None and made.shift <= largest:
+    groups = checked.groups_of(rows)
+    made = promise(scores, at_least, confidence, rule="shift", groups=groups, negative=False)
+    if made.rule is not None:
         return made, None
-    hits = made.hits if math.isinf(largest) else tuple(scores.hits(largest).tolist())
-    made = replace(made, shift=None, hits=hits)
     names = [quoted(checked.classes[index]) for index in checked.important]
     few = [f"{name} has {num:,}" for name, num in zip(names, made.num_units, strict=True) if num < made.fewest]
     if few:
@@ -359,15 +336,10 @@ def _tune(scores: Scores, logits: Array, max_accuracy_drop: float) -> tuple[floa
     much as 500 rows.
     """
     calibration = Calibration.of(logits, scores.labels, scores.important)
-    swept, largest = bounded(scores)
-    prior, curve = Prior.of(swept), trace(swept)
-    accuracy = prior.weigh(swept, curve, len(swept), calibration.gain(logits, scores.important))
-    is_allowed = accuracy >= swept.accuracy() - max_accuracy_drop - SLACK
-    is_allowed &= (curve.shift >= 0) & (curve.shift <= largest)
-    recall = np.where(is_allowed, curve.mean_recall, -1.0)
-    best = np.flatnonzero(recall == recall.max())
-    nearest = np.abs(curve.shift[best] - curve.shift[prior.start(curve)]).argmin()
-    return float(curve.shift[best[nearest]]), calibration
+    gain, floor = calibration.gain(logits, scores.important), scores.accuracy() - max_accuracy_drop
+    tuned = choose_shift(scores, accuracy_floor=floor, prior=Prior.of(scores), gain=gain)
+    assert tuned is not None, "no shift at all keeps the accuracy"
+    return tuned.shift[0], calibration
 
 
 def _doubt_empty(checked: Checked) -> None:
@@ -409,18 +381,18 @@ def _by_class(checked: Checked, judged: Array, before: Array, after: Array) -> I
 
 def _prices(curve: Curve, scores: Scores) -> Iterator[Price]:
     """Points of the curve with more recall than now: the most accurate one, then one for each target."""
-    start = int(np.flatnonzero(curve.shift == 0.0)[0])
+    start = int(np.flatnonzero(curve.value == 0.0)[0])
     now = float(curve.mean_recall[start])
     states = [start + int(curve.accuracy[start:].argmax()), *(int(curve.reach(target)) for target in TARGETS)]
     last = start
     for state in states:
         # Important classes that are confused with each other stay so: their mean recall ends below 1.
-        if last < state < len(curve.shift) and curve.mean_recall[state] > now:
+        if last < state < len(curve.value) and curve.mean_recall[state] > now:
             last = state
             yield Price(
                 float(curve.mean_recall[state]),
-                float(curve.shift[state]),
+                float(curve.value[state]),
                 float(curve.accuracy[state]),
-                float(scores.false_alarms(curve.shift[state]).mean()),
+                float(scores.false_alarms(curve.value[state]).mean()),
                 None if np.isnan(curve.precision[state]).any() else float(curve.precision[state].mean()),
             )

@@ -40,9 +40,13 @@ def fit(
         list[str] | None, typer.Option("--strength", metavar="CLASS=NUMBER", help="Strength of a class; default 1.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="small, paper, resnet18, features or timm:NAME; default by data and device.")
+        str | None,
+        typer.Option(help="small, paper, resnet18, features, timm:NAME or hf:NAME; default by data and device."),
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="Safetensors file with the trunk's initial weights.")] = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Random weights instead of the published ones of timm:, hf:.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over the data; default by its size and the budget.")
@@ -104,6 +108,7 @@ def fit(
         strengths=dict(map(_strength, strengths or [])),
         model=model,
         weights=weights,
+        from_scratch=from_scratch,
         device=device,
         epochs=epochs,
         seed=seed,

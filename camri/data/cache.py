@@ -2,7 +2,7 @@
 
 A file is named by a hash of the source files' content, which is itself remembered for unchanged files. Its layout: 8
 bytes magic, 8 bytes header length, 32 bytes sha256 of the header, the header (JSON), then the arrays, each at a
-multiple of 64 bytes. The header lists every array's position and the length of the whole file.
+multiple of 64 bytes. The header lists every array's position and checksum and the length of the whole file.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ import numpy as np
 
 from camri.data.dataset import hash_json
 from camri.data.parallel import Progress
+from camri.files import checksum
 
 # A file changed twice within a tick of the file system's clock keeps its time stamp: only older ones are trusted.
 SETTLED_AFTER_NS = 2_000_000_000
@@ -88,7 +89,8 @@ def write_cache(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, np.nd
     def write(stream: BinaryIO) -> None:
         places, end = {}, 0
         for name, array in arrays.items():
-            places[name] = {"dtype": array.dtype.str, "shape": array.shape, "offset": end}
+            array = np.ascontiguousarray(array)
+            places[name] = {"dtype": array.dtype.str, "shape": array.shape, "offset": end, "crc": checksum(array)}
             end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         header = json.dumps({"facts": facts, "arrays": places, "payload_bytes": end}).encode()
         header += b" " * (-(_PREAMBLE.size + len(header)) % ALIGNMENT)
@@ -113,12 +115,12 @@ def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | Non
     try:
         with path.open("rb") as stream:
             file_bytes = os.fstat(stream.fileno()).st_size
-            magic, header_bytes, checksum = _PREAMBLE.unpack(stream.read(_PREAMBLE.size))
+            magic, header_bytes, digest = _PREAMBLE.unpack(stream.read(_PREAMBLE.size))
             # Checked before reading: a damaged length must not ask for an exabyte.
             if magic != MAGIC or header_bytes > file_bytes:
                 return None
             encoded = stream.read(header_bytes)
-            if hashlib.sha256(encoded).digest() != checksum:
+            if hashlib.sha256(encoded).digest() != digest:
                 return None
             header = json.loads(encoded)
             start = _PREAMBLE.size + header_bytes
@@ -132,7 +134,11 @@ def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | Non
     for name, place in header["arrays"].items():
         shape, dtype, first = tuple(place["shape"]), np.dtype(place["dtype"]), start + place["offset"]
         num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        arrays[name] = np.asarray(payload[first : first + num_bytes]).view(dtype).reshape(shape)
+        content = np.asarray(payload[first : first + num_bytes])
+        if checksum(content) != place["crc"]:
+            warnings.warn(f"{path} is damaged (its checksum differs) and is made anew", stacklevel=2)
+            return None
+        arrays[name] = content.view(dtype).reshape(shape)
     return header["facts"], arrays
 
 

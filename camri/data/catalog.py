@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from camri.backbones import resampling
 from camri.data import download, folder, listing, published, tables
 from camri.data.cache import content_hash, read_cache, write_cache
 from camri.data.dataset import DataSet, Split, assemble, hash_json
-from camri.data.decode import decode_parts, resize_array
+from camri.data.decode import LANCZOS, decode_parts, resize_array
 from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Source
 from camri.data.parallel import Progress
 from camri.data.splits import across_splits, copy_notes, count_copies, group_notes, make_test
@@ -23,13 +24,14 @@ from camri.errors import InputError, closest
 from camri.files import cache_folder, data_folder, scratch_folder
 
 NAMES = ("digits", "mnist", "cifar10", "gtsrb", "awa2")
-CACHE_VERSION = 7  # raise it when the same files and options would decode to something else, or be refused
+CACHE_VERSION = 8  # raise it when the same files and options would decode to something else, or be refused
 
 
 def load(
     source: str | PathLike[str],
     *,
     size: int | tuple[int, int] | None = None,
+    resize: str | None = None,
     roi: bool = False,
     skip_bad: bool = False,
     verify: bool = True,
@@ -42,7 +44,7 @@ def load(
 ) -> DataSet:
     """Load a data set by name ("digits", "mnist", "cifar10", "gtsrb", "awa2") or path.
 
-    size: resize images to this side or (height, width) in pixels.
+    size: resize images to this side or (height, width) in pixels. resize: how, as in `camri.backbones.Preprocessing`.
     roi: crop GTSRB's images to the sign. skip_bad: skip unreadable images instead of refusing them.
     verify: check the official files of CIFAR-10 and MNIST against their published checksums.
     cache: folder for decoded data, or False for none; the default is $CAMRI_CACHE or the user's cache folder.
@@ -55,7 +57,13 @@ def load(
     for flag, value in (("roi", roi), ("skip_bad", skip_bad), ("verify", verify)):
         if type(value) is not bool:  # "no" in a study's file would count as true
             raise InputError(f"{flag}={value!r} is not allowed; choices: true, false", argument=flag)
-    options = Options(_as_size(size), roi, skip_bad, verify, path_column, label_column, group_column, split_column)
+    if resize is not None:
+        resampling(resize)
+        if size is None:
+            raise InputError(f"resize={resize!r} needs a size; give size=PIXELS too", argument="resize")
+    options = Options(
+        _as_size(size), resize, roi, skip_bad, verify, path_column, label_column, group_column, split_column
+    )
     name = str(source) if str(source) in NAMES else Path(source).stem
     try:
         path = locate(source)
@@ -64,7 +72,8 @@ def load(
         if cache is not False and layout.files:
             root = Path(cache) if isinstance(cache, (str, PathLike)) else cache_folder()
             content = content_hash(layout.files, str(path if path.is_dir() else path.parent), root, progress)
-            key = [CACHE_VERSION, content, sorted(layout.also), vars(options), layout.layout, path.name]
+            how = {name: value for name, value in vars(options).items() if name != "resize" or value is not None}
+            key = [CACHE_VERSION, content, sorted(layout.also), how, layout.layout, path.name]
             file = root / f"{hash_json(key)}.data"
         dataset = _read_cache(file) if file else None
         if dataset is None:
@@ -83,7 +92,7 @@ def load(
 
 def notes(provenance: Mapping[str, Any]) -> list[str]:
     """What the owner of a data set should know, one sentence each."""
-    single = [provenance[key] for key in ("size_note", "depth_note", "skipped_note") if key in provenance]
+    single = [provenance[key] for key in ("path_note", "size_note", "depth_note", "skipped_note") if key in provenance]
     return [*single, *provenance.get("notes", [])]
 
 
@@ -113,6 +122,8 @@ def locate(source: str | PathLike[str]) -> Path:
         raise InputError(f"{text!r} cannot be opened: {error}") from None
     if not exists:
         raise InputError(f"{text!r} is neither a path nor a known data set; {closest(text, NAMES)}")
+    if not path.is_dir():
+        folder.refuse_special(path)
     if not os.access(path, os.R_OK):
         raise InputError(f"{text}: permission denied; change its permissions")
     return path
@@ -172,13 +183,17 @@ def _decode(
     listing.check_classes(str(path), content.classes, {part: rows.labels for part, rows in parts.items()})
     facts: dict[str, Any] = {}
     if any(isinstance(rows.inputs, EncodedImages) for rows in parts.values()):
-        parts, facts = decode_parts(parts, options.size or content.size, options.skip_bad, progress)
+        parts, facts = decode_parts(
+            parts, options.size or content.size, options.skip_bad, progress, options.resize or LANCZOS
+        )
         if "skipped" in facts:
             listing.check_classes(str(path), content.classes, {part: rows.labels for part, rows in parts.items()})
             facts["skipped_note"] = f"{len(facts['skipped'])} unreadable images were skipped"
     inputs = {part: rows.inputs for part, rows in parts.items() if isinstance(rows.inputs, np.ndarray)}
     if options.size:  # decoded images have it already
-        inputs = {part: resize_array(images, options.size) for part, images in inputs.items()}
+        inputs = {
+            part: resize_array(images, options.size, options.resize or LANCZOS) for part, images in inputs.items()
+        }
     train = inputs["train"]
     if 0 in train.shape[1:]:
         raise InputError(f"{path}: the inputs are empty, of shape {train.shape[1:]}; give at least one number per row")

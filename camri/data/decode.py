@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from camri.backbones import frame, resampling
 from camri.data.listing import EncodedImages, Part
 from camri.data.parallel import Progress, for_each, shared_array
 from camri.errors import InputError
@@ -20,12 +21,17 @@ FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP
 MAX_PIXELS = 89_478_485  # a quarter of a gigabyte of RGB, where Pillow begins to warn
 DEFAULT_SIDE_PX = 64  # the largest default size: the paper's largest
 DARK = 64  # 16-bit images that stay below this after scaling to 8 bits are reported as dark
+LANCZOS = "lanczos"  # stretched to the size with Pillow's filter of this name
 BAD_SHOWN = 5  # unreadable images that an error names
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 
 
 def decode_parts(
-    parts: Mapping[str, Part], size: tuple[int, int] | None, skip_bad: bool, progress: Progress | None = None
+    parts: Mapping[str, Part],
+    size: tuple[int, int] | None,
+    skip_bad: bool,
+    progress: Progress | None = None,
+    resize: str = LANCZOS,
 ) -> tuple[dict[str, Part], dict[str, Any]]:
     """Decode all images to uint8 (N, H, W, C); also returns notes for the provenance.
 
@@ -51,7 +57,7 @@ def decode_parts(
 
     def read(row: int) -> None:
         if row not in bad:
-            pixels[row] = to_array(sources[row], shape, boxes[row])
+            pixels[row] = to_array(sources[row], shape, boxes[row], resize)
 
     bad |= for_each(len(sources), read, progress)  # also after bad headers: one error names all bad images
     _refuse_bad(bad, names, skip_bad)
@@ -78,14 +84,14 @@ def decode_parts(
     return decoded, notes
 
 
-def resize_array(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def resize_array(images: np.ndarray, size: tuple[int, int], resize: str = LANCZOS) -> np.ndarray:
     """Resize uint8 images (N, H, W, C) to (height, width); features (N, D) stay as they are."""
     if images.ndim != 4 or images.shape[1:3] == size:
         return images
     resized = []
     for pixels in images:
         image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-        resized.append(np.asarray(image.resize((size[1], size[0]), Image.Resampling.LANCZOS)))
+        resized.append(np.asarray(_resized(image, size, resize)))
     return np.stack(resized).reshape(-1, *size, images.shape[-1])
 
 
@@ -170,10 +176,13 @@ def _probe(source: str | memoryview) -> tuple[int, int, bool, bool]:
         return height, width, image.mode in GREY_MODES, image.mode == "I" or image.mode.startswith("I;16")
 
 
-def to_array(source: str | memoryview, shape: tuple[int, int, int], box: np.ndarray | None) -> np.ndarray:
+def to_array(
+    source: str | memoryview, shape: tuple[int, int, int], box: np.ndarray | None, resize: str = LANCZOS
+) -> np.ndarray:
     """Decode one image to uint8 (H, W, C).
 
-    box: left, top, right, bottom as fractions of the image, to crop to; None for the whole image.
+    box: left, top, right, bottom as fractions of the image, to crop to; None for the whole image. resize: as in
+    `camri.backbones.Preprocessing`.
     """
     height, width, channels = shape
     with _open(source) as opened:
@@ -181,10 +190,22 @@ def to_array(source: str | memoryview, shape: tuple[int, int, int], box: np.ndar
         image = _to_eight_bits(opened, "L" if channels == 1 else "RGB")
         if box is not None:
             edges = (box * (image.width, image.height, image.width, image.height)).tolist()
-            image = image.resize((width, height), Image.Resampling.LANCZOS, box=tuple(edges))
-        elif image.size != (width, height):
-            image = image.resize((width, height), Image.Resampling.LANCZOS)
+            if resize == LANCZOS:
+                image = image.resize((width, height), Image.Resampling.LANCZOS, box=tuple(edges))
+            else:
+                image = _resized(image.crop(tuple(map(round, edges))), (height, width), resize)
+        else:
+            image = _resized(image, (height, width), resize)
         return np.asarray(image).reshape(shape)
+
+
+def _resized(image: Image.Image, size: tuple[int, int], resize: str) -> Image.Image:
+    """The image at (height, width): stretched, or scaled and cut out; pixels beyond its edge are 0."""
+    if image.size == size[::-1] and len(resize.split()) == 1:
+        return image
+    height, width, top, left = frame(image.height, image.width, size, resize)
+    scaled = image.resize((width, height), Image.Resampling(resampling(resize)))
+    return scaled.crop((left, top, left + size[1], top + size[0]))
 
 
 def _to_eight_bits(image: Image.Image, mode: str) -> Image.Image:

@@ -89,8 +89,9 @@ def _list(path: Path, tree: dict[str, dict[str, list[str]]]) -> Listing:
 
 
 def shown(file: str, root: Path) -> str:
-    """A file's name for messages: relative to the root, undecodable bytes escaped."""
-    return os.fsencode(os.path.relpath(file, root)).decode("utf-8", "backslashreplace")
+    """A file's name for messages: relative to the root if it is below it, undecodable bytes escaped."""
+    name = os.path.relpath(file, root) if file.startswith(str(root)) else file
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def subfolders(path: Path) -> list[str]:
@@ -101,6 +102,12 @@ def subfolders(path: Path) -> list[str]:
         if entry.is_symlink() and not _is_folder(entry) and not os.path.exists(entry.path):
             raise InputError(f"{entry.path} is a broken link; repair or remove it")
     return sorted(entry.name for entry in ours if _is_folder(entry))
+
+
+def refuse_special(file: Path) -> None:
+    """Refuse a pipe or device: reading it may never end."""
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file} is not a file but a folder, pipe or device; give a file")
 
 
 def visible(path: Path) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from camri.errors import InputError, closest
-from camri.text import listed, name_rows
+from camri.text import is_printable, listed, name_rows
 
 
 class DataWarning(UserWarning):
@@ -25,6 +25,7 @@ class Options:
     """How a data set is read; part of the cache's key."""
 
     size: tuple[int, int] | None = None  # (height, width)
+    resize: str | None = None  # how images get that size, as in camri.backbones.Preprocessing; None: "lanczos"
     roi: bool = False
     skip_bad: bool = False
     verify: bool = True
@@ -80,6 +81,7 @@ class Source:
 TABLES, OFFICIAL_FILES = "tables (CSV, TSV, parquet)", "the official files of CIFAR-10 and MNIST"
 TAKEN_BY = {
     "size": "images",
+    "resize": "images",
     "skip_bad": "image files",
     "roi": "GTSRB",
     "verify": OFFICIAL_FILES,
@@ -307,7 +309,7 @@ def giveaways(features: np.ndarray, labels: np.ndarray, names: Sequence[str]) ->
 def check_classes(source: str, classes: Sequence[str], labels: Mapping[str, np.ndarray]) -> None:
     """Refuse what cannot be trained on: no training rows, one class, a class without training rows."""
     for name in classes:
-        if not name.isprintable():
+        if not is_printable(name):
             raise InputError(f"{source}: class name {name!a} is not printable UTF-8 text; rename it")
     if len(set(classes)) < len(classes):
         twice = next(name for position, name in enumerate(classes) if name in classes[:position])

@@ -17,11 +17,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from camri.errors import InputError
+
 Progress = Callable[[int, int], None]  # (rows done, rows in all)
 Run = Callable[[int, Callable[[], None]], dict[int, str]]  # (worker, called after each block) -> errors by row
 
 BLOCK_ROWS = 64
 ROWS_WORTH_A_PROCESS = 256
+MOST_DEATHS = 4  # of decoding processes, before the data set is given up
 
 
 def shared_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -47,6 +50,7 @@ def for_each(num_rows: int, work: Callable[[int], None], progress: Progress | No
 
     def run(worker: int, after_block: Callable[[], None]) -> dict[int, str]:
         errors = {}
+        done[worker] = 0  # a process that replaces a dead one starts over
         # Every workers-th block: slow stretches of the data are shared out.
         for start in range(worker * BLOCK_ROWS, num_rows, workers * BLOCK_ROWS):
             block = range(start, min(start + BLOCK_ROWS, num_rows))
@@ -84,31 +88,38 @@ def _in_processes(workers: int, run: Run, report: Callable[[], None]) -> dict[in
         answer.send(run(worker, stop_if_orphaned))
 
     errors: dict[int, str] = {}
-    running: dict[Any, Any] = {}
+    running: dict[Any, tuple[int, Any]] = {}
+    deaths = 0
+
+    def start(worker: int) -> None:
+        ours, theirs = fork.Pipe(duplex=False)
+        process = fork.Process(target=child, args=(worker, theirs), daemon=True)
+        with warnings.catch_warnings():
+            # Python 3.12 warns about forking beside threads. The child takes none of their locks: it runs Pillow
+            # and numpy but not torch, as torch's own DataLoader workers do.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        theirs.close()
+        running[ours] = worker, process
+
     try:
         for worker in range(workers):
-            ours, theirs = fork.Pipe(duplex=False)
-            process = fork.Process(target=child, args=(worker, theirs), daemon=True)
-            with warnings.catch_warnings():
-                # Python 3.12 warns about forking beside threads. The child takes none of their locks: it runs Pillow
-                # and numpy but not torch, as torch's own DataLoader workers do.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            theirs.close()
-            running[ours] = process
+            start(worker)
         while running:
             for answered in wait(list(running), timeout=0.2):
-                process = running.pop(answered)
+                worker, process = running.pop(answered)
                 try:
                     errors.update(cast(Connection, answered).recv())
+                    process.join()
                 except EOFError:
                     process.join()
-                    raise RuntimeError(
-                        f"a decoding process died with exit code {process.exitcode}; is memory short?"
-                    ) from None
-                process.join()
+                    deaths += 1
+                    if deaths > MOST_DEATHS:
+                        why = f"{deaths} processes that decode images died, the last with exit code {process.exitcode}"
+                        raise InputError(f"{why}; is memory short?") from None
+                    start(worker)  # from its first row on: rows are written in place
             report()
     finally:
-        for process in running.values():
+        for _, process in running.values():
             process.kill()
     return errors

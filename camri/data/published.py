@@ -7,8 +7,9 @@ import io
 import math
 import pickle
 import struct
+import warnings
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from camri.data import tables
 from camri.data.cache import md5
 from camri.data.folder import files_below, shown, subfolders
-from camri.data.listing import EncodedImages, Listing, Options, Part, Source, encode
+from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Part, Source, encode
 from camri.errors import InputError, closest
 from camri.imports import LazyModule
 
@@ -267,7 +268,7 @@ def find_gtsrb(path: Path, roi: bool) -> Source | None:
         if (folder / "Final_Training" / "Images").is_dir():
             return _gtsrb_source("gtsrb official", path, _official_rows(folder, path), roi)
     if (path / "Test.csv").is_file() and _has_boxes(path / "Train.csv"):
-        rows = {part: list(_csv_rows(path / f"{part.title()}.csv", path, ",", "Path")) for part in ("train", "test")}
+        rows = {part: _csv_rows(path / f"{part.title()}.csv", path, ",", "Path") for part in ("train", "test")}
         return _gtsrb_source("gtsrb kaggle", path, rows, roi)
     files = [file for file in tables.parquet_files(path) if tables.part_of_file(file)]
     try:
@@ -306,19 +307,24 @@ def _official_rows(folder: Path, path: Path) -> dict[str, list[Row]]:
         lacking = "GT-final_test.csv with the test classes" if test.is_dir() else test
         remedy = "unpack GTSRB_Final_Test_Images.zip and GTSRB_Final_Test_GT.zip there too"
         raise InputError(f"{folder} has GTSRB's training images but not {lacking}; {remedy}")
-    return {"train": train, "test": list(_csv_rows(truth, test, ";", "Filename"))}
+    return {"train": train, "test": _csv_rows(truth, test, ";", "Filename")}
 
 
-def _csv_rows(file: Path, root: Path, delimiter: str, path_column: str) -> Iterable[Row]:
+def _csv_rows(file: Path, root: Path, delimiter: str, path_column: str) -> list[Row]:
+    box = ("Roi.X1", "Roi.Y1", "Roi.X2", "Roi.Y2", "Width", "Height")
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
-            for line in csv.DictReader(stream, delimiter=delimiter):
-                box = [float(line[name]) for name in ("Roi.X1", "Roi.Y1", "Roi.X2", "Roi.Y2", "Width", "Height")]
-                image = root / line[path_column]
-                yield str(image), shown(str(image), root), int(line["ClassId"]), tuple(box)
+            lines = list(csv.DictReader(stream, delimiter=delimiter))
+        images, note = tables.pointed_files(root, [line[path_column] for line in lines])
+        if note:
+            warnings.warn(f"{file}: {note}", DataWarning, stacklevel=2)
+        return [
+            (image, shown(image, root), int(line["ClassId"]), tuple(float(line[name]) for name in box))
+            for line, image in zip(lines, images, strict=True)
+        ]
     except FileNotFoundError:
         raise InputError(f"{file} is missing; unpack GTSRB again") from None
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, csv.Error) as error:
         raise InputError(f"{file} is not a GTSRB table ({type(error).__name__}: {error}); unpack GTSRB again") from None
 
 
@@ -328,7 +334,7 @@ def _parquet_rows(files: list[Path]) -> dict[str, list[Row]]:
         by_part.setdefault(tables.part_of_file(file) or "train", []).append(file)
     rows = {}
     for part, table in tables.load_tables(by_part, Options()).items():
-        sources, names = tables.image_sources(table.column("image"), files[0].parent)
+        sources, names, _ = tables.image_sources(table.column("image"), files[0].parent)
         boxes = zip(*(tables.to_numpy(table.column(name)) for name in BOX_COLUMNS), strict=True)
         labels = tables.to_numpy(table.column("label")).tolist()
         rows[part] = list(zip(sources, names, labels, boxes, strict=True))

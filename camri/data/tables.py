@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from camri.data.folder import is_clutter, shown, subfolders, visible
+from camri.data.folder import is_clutter, refuse_special, shown, subfolders, visible
 from camri.data.listing import SPLIT_ALIASES, EncodedImages, Listing, Options, Part, Source, encode, is_float, to_splits
 from camri.errors import InputError, closest
 from camri.imports import LazyModule
@@ -27,6 +27,7 @@ pq: Any = LazyModule("pyarrow.parquet")
 TEXT_SUFFIXES = (".csv", ".tsv")
 SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+ROWS_TO_TRY = 100  # of a table whose paths lead nowhere: some of its images may be missing
 LONGEST_ROW_BYTES = 2**25  # of a text table; Arrow's default, 2**20, is too short for a row of 60,000 genes
 ROLES = {
     "image": ("image", "img", "picture", "photo", "bytes"),
@@ -106,14 +107,17 @@ def read_table(file: Path, named: Container[str | None] = ()) -> Any:
     A CSV's columns for paths, labels, groups and splits, by usual or `named` names, stay text: "01" is not 1.
     """
     is_text = file.suffix.lower() in TEXT_SUFFIXES
+    refuse_special(file)
     try:
         if is_text:
             table = _read_text(file, named)
         else:
             with pq.ParquetFile(file, memory_map=True) as opened:  # pq.read_table has an error of its own for
                 table = opened.read()  # duplicate column names
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError, csv.Error) as error:
-        reason = str(error).splitlines()[0]
+            for column in table.columns:
+                column.validate(full=True)  # a damaged parquet file may hold text that is not UTF-8
+    except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
+        reason = str(error).partition("\n")[0]
         remedy = (
             "give each row as many values as the first line has names, decimals with a point"
             if is_text
@@ -283,19 +287,34 @@ def _holds_images(file: Path) -> bool:
     return bool(content) and all(not chunk.is_stats_set or chunk.statistics.null_count == 0 for chunk in content)
 
 
-def pointed_file(folder: Path, name: str) -> str:
-    """The file that a table names; spaces around the name and Windows' backslashes are accepted."""
-    exact = str(folder / name)
-    plain = name.strip().replace("\\", "/")
-    if plain != name and not os.path.exists(exact) and os.path.exists(folder / plain):
-        return str(folder / plain)
-    return exact
+def pointed_files(folder: Path, names: Sequence[str]) -> tuple[list[str], str]:
+    """The files that a table names, and a note if their paths were cut.
+
+    Spaces around a name and Windows' backslashes are accepted. If no file exists, the table was written on another
+    machine: all paths lose the same beginning, the shortest one without which a file is found in the table's folder.
+    """
+    files, plain = [str(folder / name) for name in names], [name.strip().replace("\\", "/") for name in names]
+    for row, (name, given) in enumerate(zip(plain, names, strict=True)):
+        if name != given and not os.path.exists(files[row]) and os.path.exists(folder / name):
+            files[row] = str(folder / name)
+    if any(map(os.path.exists, files)):
+        return files, ""
+    for name in plain[:ROWS_TO_TRY]:
+        parts = name.split("/")
+        for start in range(1, len(parts)):
+            tail = "/".join(parts[start:])
+            if ".." not in parts[start:] and os.path.isfile(folder / tail):
+                cut = name.removesuffix(tail)
+                found = [str(folder / name.removeprefix(cut)) if name.startswith(cut) else file
+                         for name, file in zip(plain, files, strict=True)]  # fmt: skip
+                return found, f"the table's paths begin with {cut!r}, which is not here; its own folder is used instead"
+    return files, ""
 
 
-def image_sources(column: Any, folder: Path) -> tuple[list[str | memoryview], list[str]]:
+def image_sources(column: Any, folder: Path) -> tuple[list[str | memoryview], list[str], str]:
     """(the bytes of each image without a copy, its name): from a binary column or a struct of bytes and path.
 
-    An image without bytes but with a path is a file beside the table.
+    An image without bytes but with a path is a file beside the table; with the note of :func:`pointed_files`.
     """
     sources: list[str | memoryview] = []
     names: list[str] = []
@@ -311,8 +330,12 @@ def image_sources(column: Any, folder: Path) -> tuple[list[str | memoryview], li
         content = memoryview(data) if data is not None else memoryview(b"")
         for start, end, path in zip(ends, ends[1:], paths, strict=False):
             names.append(path or f"row {len(names)}")
-            sources.append(content[start:end] if end > start or not path else str(folder / path))
-    return sources, names
+            sources.append(content[start:end] if end > start or not path else path)
+    outside = [row for row, source in enumerate(sources) if isinstance(source, str)]
+    files, note = pointed_files(folder, [names[row] for row in outside])
+    for row, file in zip(outside, files, strict=True):
+        sources[row] = file
+    return sources, names, note
 
 
 def load_tables(by_part: dict[str, list[Path]], options: Options) -> dict[str, Any]:
@@ -375,27 +398,31 @@ def _inputs(
     first = next(iter(tables.values()))
     image = role(first, "image", None, where, is_image_type) if not path_column else None
     path = role(first, "path", path_column, where, is_text_type) if not image else None
-    if image:
-        columns = {part: table.column(image) for part, table in tables.items()}
-        return {p: EncodedImages(*image_sources(c, folder)) for p, c in columns.items()}, {"image_column": image}
-    if path:
-        columns = {part: table.column(path) for part, table in tables.items()}
-        return {p: _paths(c, folder, where) for p, c in columns.items()}, {"path_column": path}
+    if column := image or path:
+        images: dict[str, EncodedImages | np.ndarray] = {}
+        facts = {"image_column" if image else "path_column": column}
+        for part, table in tables.items():
+            cells = table.column(column)
+            files, names, note = image_sources(cells, folder) if image else _paths(cells, folder, where)
+            images[part] = EncodedImages(files, names)
+            facts |= {"path_note": note} if note else {}
+        return images, facts
     used = _feature_columns(first, roles, where)
     features = {part: _matrix(table, used, f"{where}, {part} part") for part, table in tables.items()}
     return dict(features), {"feature_columns": used, "num_feature_columns": len(used)}
 
 
-def _paths(column: Any, folder: Path, where: str) -> EncodedImages:
-    files, names = [], to_numpy(column)
+def _paths(column: Any, folder: Path, where: str) -> tuple[list[str], list[str], str]:
+    """The files of a column of paths, their names for messages, and the note of :func:`pointed_files`."""
+    names = to_numpy(column)
     if missing := [row for row, name in enumerate(names) if name is None or not str(name).strip()]:
         which = name_rows(missing, len(names))
         raise InputError(f"{where}: the path of {which} is missing; fill it in or remove the row")
-    for row, name in enumerate(names):
-        if "://" in str(name):
-            raise InputError(f"{where}: {name} in row {row} is a URL; download the images and give their paths")
-        files.append(pointed_file(folder, str(name)))
-    return EncodedImages(files, [shown(file, folder) for file in files])
+    if distant := [row for row, name in enumerate(names) if "://" in str(name)]:
+        where = f"{where}: {names[distant[0]]} in row {distant[0]}"
+        raise InputError(f"{where} is a URL; download the images and give their paths")
+    files, note = pointed_files(folder, [str(name) for name in names])
+    return files, [shown(file, folder) for file in files], note
 
 
 def _feature_columns(table: Any, roles: Container[str | None], where: str) -> list[str]:
@@ -476,6 +503,8 @@ def _groups(tables: dict[str, Any], column: str, where: str) -> dict[str, np.nda
     return dict(zip(texts, np.split(codes.ravel().astype(np.int64), ends), strict=True))
 
 
+# What numpy raises for a damaged file of arrays; MemoryError where its header lies about a shape.
+BAD_ARRAYS = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError)
 INPUTS = ("inputs", "images", "features", "x", "data")
 LABELS = ("labels", "label", "y", "target", "targets")
 CLASS_NAMES = ("classes", "class_names", "names")
@@ -514,7 +543,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except BAD_ARRAYS as error:
         remedy = "save it with numpy.savez, text as str, not object"
         raise InputError(f"{path} cannot be read as plain arrays: {error}; {remedy}") from None
 

@@ -15,7 +15,7 @@ from camri.engine.loop import decayed
 from camri.engine.outcome import Record
 from camri.engine.replica import Evaluation, Job, draw_epoch, evaluate, judged, prepare
 from camri.engine.spec import Trial
-from camri.models import Classifier, resume_dropout
+from camri.models import Backbone, Classifier, resume_dropout
 from camri.modules import Criterion
 
 
@@ -53,7 +53,8 @@ def run_trunk(
     """
     dtype = precision(inputs)
     with torch.autocast(inputs.device.type, dtype, enabled=dtype != torch.float32):
-        return trunk(prepare(inputs, mirrored, dx, dy, dtype))
+        # A backbone subtracts its mean itself, from pixels that bfloat16 would have rounded.
+        return trunk(prepare(inputs, mirrored, dx, dy, torch.float32 if isinstance(trunk, Backbone) else dtype))
 
 
 def precision(inputs: Tensor) -> torch.dtype:

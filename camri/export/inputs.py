@@ -6,7 +6,7 @@ An input that cannot be read becomes a problem with a name and a reason; it does
 import glob
 import math
 import os
-import zipfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from camri.data import tables
-from camri.data.decode import is_image
+from camri.data.decode import LANCZOS, is_image
 from camri.data.decode import to_array as decode_image
 from camri.data.folder import files_below
 from camri.data.parallel import for_each, shared_array
@@ -62,6 +62,7 @@ class Images:
 
     def chunks(self, trained: Trained, on_progress: OnProgress) -> Iterator[Chunk]:
         height, width, channels = trained.input_shape
+        how = str(trained.preprocessing.get("resize", LANCZOS))
         for start in (places := starts(len(self), trained)):
             part = slice(start, start + places.step)
             out = shared_array((len(self.sources[part]), height, width, channels), np.uint8)
@@ -70,7 +71,7 @@ class Images:
                 box = None if self.boxes is None else self.boxes[start + row]
                 if box is not None and not (box[:2] < box[2:]).all():
                     raise ValueError("its box to crop to is missing or empty")
-                out[row] = decode_image(self.sources[start + row], (height, width, channels), box)
+                out[row] = decode_image(self.sources[start + row], (height, width, channels), box, how)
 
             def tell(done: int, total: int, start: int = start) -> None:
                 on_progress(start + done)
@@ -251,7 +252,7 @@ def _arrays(path: Path) -> list[Ready]:
             return [Ready(str(path), stored[name], part=name if len(names) > 1 else "") for name in names]
     except InputError:
         raise
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except tables.BAD_ARRAYS as error:
         raise InputError(f"it cannot be read as plain arrays: {error}") from None
 
 
@@ -274,7 +275,8 @@ def _image_rows(path: Path, table: Any, trained: Trained) -> Group:
     boxes = _boxes(table) if trained.is_cropped else None
     image = tables.role(table, "image", None, where, tables.is_image_type)
     if image:
-        sources, _ = tables.image_sources(table.column(image), path.parent)
+        sources, _, note = tables.image_sources(table.column(image), path.parent)
+        _remark(path, note)
         return Images([file] * len(sources), range(len(sources)), sources, boxes)
     known = trained.preprocessing.get("path_column")
     as_trained = known in table.column_names and tables.is_text_type(table.schema.field(known).type)
@@ -282,8 +284,14 @@ def _image_rows(path: Path, table: Any, trained: Trained) -> Group:
     if pointed is None:
         return Problem(file, f"it has no column with images or their paths among {listed(table.column_names)}")
     names = tables.to_numpy(table.column(pointed)).tolist()
-    paths = [tables.pointed_file(path.parent, name or "") for name in names]
+    paths, note = tables.pointed_files(path.parent, [name or "" for name in names])
+    _remark(path, note)
     return Images([file] * len(paths), range(len(paths)), paths, boxes)
+
+
+def _remark(path: Path, note: str) -> None:
+    if note:
+        warnings.warn(f"{path}: {note}", stacklevel=2)
 
 
 def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:

@@ -16,6 +16,7 @@ from camri.errors import InputError
 from camri.heads import HEADS
 from camri.methods import Setting
 from camri.models import Classifier, build
+from camri.text import is_printable
 
 LONGEST_SHOWN = 200  # characters of a value that is refused
 MOST_VALUES = 2**28  # of one input
@@ -56,7 +57,7 @@ class Trained:
 
         num = len(self.classes)
         need(num >= 2 and len(set(self.classes)) == num, "classes", "give two names or more, all different")
-        need(all(name.isprintable() for name in self.classes), "classes", "give printable names")
+        need(all(map(is_printable, self.classes)), "classes", "give printable names")
         fits = len(self.input_shape) == (3 if self.is_image else 1) and all(size >= 1 for size in self.input_shape)
         fits = fits and math.prod(self.input_shape) <= MOST_VALUES
         need(fits, "input_shape", f"give (H, W, C) of images or (D,) of features, at most {MOST_VALUES:,} values")
@@ -122,7 +123,8 @@ def preprocessing_of(data: DataSet) -> dict[str, Any]:
         names = ("feature_columns", "num_feature_columns", "label_column")
         return {name: source[name] for name in names if name in source}
     height, width, channels = data.input_shape
-    steps: dict[str, Any] = {"size": [height, width], "mode": "L" if channels == 1 else "RGB", "resize": "lanczos"}
+    steps: dict[str, Any] = {"size": [height, width], "mode": "L" if channels == 1 else "RGB"}
+    steps["resize"] = source.get("options", {}).get("resize", "lanczos")
     if "path_column" in source:
         steps["path_column"] = source["path_column"]
     if source.get("roi"):  # of the source, not of the options: only GTSRB has boxes to crop to

@@ -4,13 +4,14 @@ import contextlib
 import importlib.util
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from camri.backbones import is_backbone, published_folder
 from camri.data import DataSet
 from camri.decision import AtLeast, BestRecall, DecisionRule, LeastCost
 from camri.engine import Training, Trial
@@ -38,7 +39,7 @@ from camri.fitting.request import Request
 from camri.fitting.result import MODEL, PAGE, Fitted
 from camri.fitting.trainer import CE, Point, TrainingRun, describe_training, outcome_with_weights, statuses_of
 from camri.methods import METHODS, Setting
-from camri.metrics import Array, condense
+from camri.metrics import Array, exact
 from camri.selection import Floor, Rule
 from camri.stats import FEWEST_GROUPS, FEWEST_ROWS, design_effect, wilson
 from camri.study import run_folder
@@ -94,7 +95,7 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
     is_method = "method" in models and finals.learnt and _is_chosen(request, models, floor, important)
     chosen = finals.winner if is_method and finals.winner is not None else CE
     rule, picked = _pick(request, models["method" if is_method else "baseline"], floor, is_baseline=not is_method)
-    trained, handed = _trained(request, training, important, chosen, picked.seed, rule)
+    trained, handed, logits = _trained(request, training, important, chosen, picked.seed, rule)
 
     plain = argmax_of(important)
     with open_run(run.folder) as stored:
@@ -166,7 +167,7 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
     )
     fitted = Fitted(record, chosen, training, request.out)
     save(trained, fitted.model_path, card=write_card(fitted, data))
-    write_examples(request.out, handed, rule, request)
+    write_examples(request, handed, logits, rule)
     record.write(request.out)
     sentence, *details = compose(record)
     kind = "gain" if record.verdict.kind in ("train_with", "change_the_decision") else "none"
@@ -226,7 +227,7 @@ def title_of(setting: Setting) -> str:
 
 def _trained(
     request: Request, training: Training, important: Sequence[int], setting: Setting, seed: int, rule: DecisionRule
-) -> tuple[Trained, Held]:
+) -> tuple[Trained, Held, dict[str, Array]]:
     """The model to hand over and its scores, in full precision as it is saved: a GPU trains and counts in half."""
     # Without the file of initial weights, which may not exist where the model is loaded.
     kept = tuple(pair for pair in training.model_options if not pair[0].startswith("initial"))
@@ -244,11 +245,14 @@ def _trained(
     model = Model.of(replace(trained, shift=(0.0,) * len(shift), standardise=None))
     model.module.to(request.device)
     logits = {name: model.logits(request.data.splits[name].inputs) for name in ("val", "test")}
-    scores = {n: condense(v, request.data.splits[n].labels.numpy(), important) for n, v in logits.items()}
-    return trained, Held(seed, scores, logits)
+    return (
+        trained,
+        Held(seed, {n: exact(v, request.data.splits[n].labels.numpy(), important) for n, v in logits.items()}),
+        logits,
+    )
 
 
-def write_examples(folder: Path, model: Held, rule: DecisionRule, request: Request) -> None:
+def write_examples(request: Request, model: Held, logits: Mapping[str, Array], rule: DecisionRule) -> None:
     """Write examples.npz: see `camri.fit_record.EXAMPLES_FILE`."""
     decided, test, split = apply(rule, model, "test", request.goal), model.scores["test"], request.data.splits["test"]
     lead = test.lead.astype(np.float64).max(axis=1)
@@ -263,9 +267,9 @@ def write_examples(folder: Path, model: Held, rule: DecisionRule, request: Reque
     arrays: dict[str, Any] = {
         f"{name}_{what}": values
         for name in ("val", "test")
-        for what, values in (("labels", model.scores[name].labels), ("logits", model.logits[name]))
+        for what, values in (("labels", model.scores[name].labels), ("logits", logits[name]))
     }
-    with replacing(folder / EXAMPLES_FILE, "; choose another folder") as part, open(part, "wb") as file:
+    with replacing(request.out / EXAMPLES_FILE, "; choose another folder") as part, open(part, "wb") as file:
         np.savez_compressed(file, **(arrays | worst | inputs))
 
 
@@ -355,8 +359,14 @@ def command(request: Request, is_finished: bool = True) -> str:
     for name, value in request.data_options:
         if name == "verify":
             words += [] if value else ["--no-verify"]
+        elif name == "resize":
+            pass  # the model's own
+        elif isinstance(value, tuple):  # a size
+            words += ["--size", str(value[0])]
         elif value is not None and value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    initial = dict(request.plain.model_options).get("initial")
+    words += ["--from-scratch"] if is_backbone(request.plain.model) and initial is None else []
     options = {
         "--trials": request.num_trials,
         "--budget": None if request.budget_s is None else f"{request.budget_s:g}s",
@@ -364,7 +374,7 @@ def command(request: Request, is_finished: bool = True) -> str:
         "--at-least": goal.recall if isinstance(goal, AtLeast) else None,
         "--cost-matrix": "costs.csv" if isinstance(goal, LeastCost) else None,
         "--model": request.plain.model,
-        "--weights": dict(request.plain.model_options).get("initial"),
+        "--weights": None if initial is None or initial.startswith(str(published_folder())) else initial,
         "--epochs": request.epochs,
         "--seed": request.seed or None,
         "--out": "runs/again" if is_finished else request.out,

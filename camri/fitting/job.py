@@ -339,6 +339,7 @@ def fit(
     strengths: Mapping[str, float] | None = None,
     model: str | None = None,
     weights: str | PathLike[str] | None = None,
+    from_scratch: bool = False,
     device: str = "auto",
     seed: int = 0,
     epochs: int | None = None,
@@ -353,7 +354,8 @@ def fit(
     a number of models instead. The goal is one of three: the most recall with at most `max_accuracy_drop` of accuracy
     lost (0.01 is one percentage point); the fewest false alarms at a recall of `at_least`; the least cost by a
     `cost_matrix`, row = true class. strengths: {class: strength} of important classes that count less or more than 1.
-    weights: a safetensors file with the trunk's initial weights. data_options: options of `camri.data.load`.
+    model: small, paper, resnet18, features, timm:NAME or hf:NAME, pretrained by default. weights: a safetensors file
+    with the trunk's initial weights. from_scratch: random weights. data_options: options of `camri.data.load`.
 
     Everything is chosen on validation data; test data are used once, at the end. With `num_trials` the same call gives
     the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
@@ -371,6 +373,7 @@ def fit(
         strengths=strengths,
         model=model,
         weights=weights,
+        from_scratch=from_scratch,
         device=device,
         seed=seed,
         epochs=epochs,

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import special
 
 from camri.decision import (
     SLACK,
@@ -15,8 +14,6 @@ from camri.decision import (
     Goal,
     LeastCost,
     Shift,
-    Threshold,
-    chance_of_luck,
     choose_shift,
     trace,
     tune,
@@ -35,10 +32,11 @@ from camri.fit_record import (
     VerdictKind,
 )
 from camri.fit_record import Goal as GoalRecord
-from camri.metrics import Array, Scores, pool
+from camri.metrics import REST, Array, Scores
 from camri.selection import Floor, Rule, Validation
 from camri.stats import FEWEST_ROWS, Difference, compare, design_effect, wilson
 
+RULE = "shift"  # for false alarms and costs
 SEED = 0  # of every bootstrap: the same outcomes give the same record
 ONE_ERROR = 0.683  # level of an interval of one standard error to each side
 SMALL_GAIN = 0.02  # of the deciding share: less is nothing to gain
@@ -48,11 +46,10 @@ RANKS = 0.75  # area under the ROC curve from which a model that always predicts
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """One trained model: held-out scores by split, and full logits (N, C) where costs need them."""
+    """One trained model: its held-out scores by split."""
 
     seed: int
     scores: Mapping[str, Scores]
-    logits: Mapping[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +73,12 @@ def argmax_of(important: Sequence[int]) -> Shift:
 def apply(rule: DecisionRule, model: Held, split: str, goal: Goal) -> Decided:
     """Apply the rule to one split."""
     scores = model.scores[split]
-    shift = [rule.values[index] for index in scores.important]
-    base = scores
-    if isinstance(rule, Threshold):
-        base, shift = scores.odds(), [-float(special.logit(value)) for value in shift]
-    predicted = base.predict(shift)
+    predicted = rule.predict(scores)
     cost = None
     if isinstance(goal, LeastCost):
-        cost = np.asarray(goal.matrix)[scores.labels, rule.predict(model.logits[split].astype(np.float64))]
-    return Decided(base.is_right(predicted), base.is_false_alarm(predicted), predicted, cost)
+        assert scores.rest is not None
+        cost = np.asarray(goal.matrix)[scores.labels, np.where(predicted == REST, scores.rest, predicted)]
+    return Decided(scores.is_right(predicted), scores.is_false_alarm(predicted), predicted, cost)
 
 
 def floor_of(goal: Goal, baseline: Sequence[Held], prior_rows: int) -> Floor:
@@ -118,37 +112,17 @@ def tune_rule(goal: Goal, models: Sequence[Held], floor: Floor, *, negative: boo
         shift = Shift(dict(zip(important, found.shift, strict=True)))
         return Tuned(shift, (found.value, found.accuracy, -sum(map(abs, found.shift))))
     if isinstance(goal, AtLeast):
-        return _at_least(goal, scores, promised=len(scores) == 1)
-    logits = np.concatenate([model.logits["val"] for model in models]).astype(np.float64)
-    point = tune(logits, np.concatenate([one.labels for one in scores]), important, goal, num_draws=0)
+        promised = goal if len(scores) == 1 else replace(goal, confidence=None)
+        point = tune(scores, promised, rule=RULE, num_draws=0)
+        point = point or tune(scores, replace(goal, confidence=None), rule=RULE, num_draws=0)  # rows are too few
+        if point is None:
+            return Tuned(None, (-math.inf,))
+        return Tuned(point.rule, (-point.false_alarms, point.accuracy))
+    point = tune(scores, goal, rule=RULE, num_draws=0)
     assert point is not None
     assert point.cost is not None
-    plain = np.mean([apply(argmax_of(important), model, "val", goal).cost for model in models])
-    if plain <= point.cost + SLACK:
-        return Tuned(argmax_of(important), (-float(plain),))
-    return Tuned(point.rule, (-point.cost,))
-
-
-def _at_least(goal: AtLeast, scores: Sequence[Scores], promised: bool) -> Tuned:
-    """The highest threshold that reaches the recall; promised for new rows where rows are enough for it."""
-    pooled = pool([one.odds() for one in scores])
-    curve = trace(pooled)
-    passes = (curve.recall >= goal.recall - SLACK).all(axis=1)
-    if promised and goal.confidence is not None:
-        level = (1 - goal.confidence) / len(pooled.important)
-        missed = curve.num - curve.hits
-        chances = [chance_of_luck(missed[:, i], int(num), 1 - goal.recall, True) for i, num in enumerate(curve.num)]
-        if (sure := np.all(np.array(chances) <= level, axis=0)).any():
-            passes = sure
-    if not passes.any():
-        return Tuned(None, (-math.inf, float(curve.mean_recall.max())))
-    state = int(passes.argmax())
-    shift = float(curve.shift[state])
-    alarms = float(pooled.false_alarms(shift).mean())
-    return Tuned(
-        Threshold(dict.fromkeys(pooled.important, float(special.expit(-shift)))),
-        (-alarms, float(curve.accuracy[state])),
-    )
+    plain = float(np.mean([apply(argmax_of(important), model, "val", goal).cost for model in models]))
+    return Tuned(point.rule, (-point.cost,)) if point.cost < plain - SLACK else Tuned(argmax_of(important), (-plain,))
 
 
 def tune_each(goal: Goal, models: Sequence[Held], floor: Floor, is_baseline: bool) -> list[DecisionRule]:

@@ -1,7 +1,6 @@
 """What is asked of a fit, checked before anything is trained or written; and the journal of what it decided."""
 
 import csv
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from camri.backbones import Preprocessing, find, is_backbone, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.decision import PRIOR_ROWS, AtLeast, BestRecall, Goal, LeastCost
@@ -157,6 +157,7 @@ def make_request(
     strengths: Mapping[str, float] | None = None,
     model: str | None = None,
     weights: str | PathLike[str] | None = None,
+    from_scratch: bool = False,
     device: str = "auto",
     seed: int = 0,
     epochs: int | None = None,
@@ -177,13 +178,18 @@ def make_request(
     for option in data_options:
         if option not in DATA_OPTIONS:
             raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
+    model_options: dict[str, Any] = {}
+    if model is not None and is_backbone(model):
+        model_options, data_options = for_backbone(model, weights, from_scratch, data, data_options)
+    elif weights is not None:
+        model_options = read_weights(weights)
     inputs = prepare(data, data_options, on_read)
     loaded = inputs.data
     goal = parse_goal(loaded.classes, max_accuracy_drop, at_least, cost_matrix)
     column = parse_important(important, strengths, loaded.classes)
     plain = Training(
         model=model or _model_for(loaded, picked),
-        model_options=() if weights is None else _initial(weights),
+        model_options=tuple(sorted(model_options.items())),
         epochs=epochs if epochs is not None else epochs_for(len(loaded.splits["train"])),
     )
     request = Request(
@@ -335,15 +341,20 @@ def _model_for(data: DataSet, device: torch.device) -> str:
     return "paper" if device.type == "cuda" and min(data.input_shape[:2]) >= 16 else "small"
 
 
-def _initial(weights: str | PathLike[str]) -> tuple[tuple[str, Any], ...]:
-    path = Path(weights).absolute()
-    try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise InputError(
-            f"weights={weights} cannot be read ({error.strerror}); give a safetensors file", argument="weights"
-        ) from None
-    return (("initial", str(path)), ("initial_sha256", digest))
+def for_backbone(
+    model: str,
+    weights: str | PathLike[str] | None,
+    from_scratch: bool,
+    data: str | PathLike[str] | DataSet,
+    data_options: Mapping[str, Any],
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """The model options of a backbone, and the data options with which images are decoded as it wants them."""
+    found = find(model, weights=weights, from_scratch=from_scratch, size=data_options.get("size"))
+    record = Preprocessing.from_text(found["preprocessing"])
+    if isinstance(data, DataSet) or record.size is None or "resize" in data_options:
+        return found, data_options
+    found["preprocessing"] = record.decoded().to_text()
+    return found, {**data_options, "size": record.size, "resize": record.resize}
 
 
 def _folder_name(data: str, column: Column) -> str:

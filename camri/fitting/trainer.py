@@ -20,13 +20,14 @@ from camri.fitting.budget import Budget
 from camri.fitting.judge import Held
 from camri.fitting.request import Request
 from camri.methods import Setting, setting
+from camri.metrics import Scores, exact
 from camri.study import run_folder
 from camri.study.executor import LocalExecutor
 from camri.study.run_folder import facts_of
 from camri.study.runner import NoBaseline, run
 from camri.study.schema import Row
 from camri.study.spec import Column, Grid, Resolved, Study, study
-from camri.study.store import STORE_FILE, Store, open_run
+from camri.study.store import STORE_FILE, Run, Store, open_run
 
 # Mirror images are safe for photographs, not for digits, letters and signs: flip only where the data are known.
 PHOTOGRAPHS = ("cifar10", "awa2")
@@ -296,13 +297,15 @@ class TrainingRun:
         with open_run(self.folder) as stored:
             rows = [row for row in stored.rows(key=setting.key) if seeds is None or row.seed in seeds]
             return [
-                Held(
-                    row.seed,
-                    {split: stored.scores(row, split, important) for split in splits},
-                    stored.logits(row) if self.trainer.request.needs_logits else {},
-                )
+                Held(row.seed, {split: self._scores(stored, row, split, important) for split in splits})
                 for row in sorted(rows, key=lambda row: row.seed)
             ]
+
+    def _scores(self, stored: Run, row: Row, split: str, important: Sequence[int]) -> Scores:
+        """Condensed scores; of stored logits if costs need the very class that is predicted."""
+        if self.trainer.request.needs_logits:
+            return exact(stored.logits(row)[split], stored.labels(split), important)
+        return stored.scores(row, split, important)
 
     def take_from(self, other: "TrainingRun", seeds: Sequence[int]) -> None:
         """Copy cross-entropy's outcomes with these seeds from a run of the same training."""

@@ -25,6 +25,7 @@ from camri.report.answer import NOTE, answer
 from camri.report.charts import draw_changes, draw_gaps
 from camri.report.figures import draw
 from camri.report.results import FromRun, OnStep
+from camri.report.slider import Slider
 from camri.report.table import Table
 from camri.report.theme import PAGE, Figure, specification, style_of_methods
 from camri.study.reader import HARDWARE, VERSIONS, RunReader, list_environment
@@ -50,7 +51,7 @@ def explain(methods: Iterable[str]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """A heading with a figure and tables. `text` says why it is empty, where it is."""
+    """A heading with a slider, a figure and tables. `text` says why it is empty, where it is."""
 
     name: str
     label: str
@@ -58,10 +59,11 @@ class Section:
     figure: Figure | None = None
     tables: tuple[Table, ...] = ()
     text: str = ""
+    slider: Slider | None = None
 
     @property
     def is_empty(self) -> bool:
-        return self.figure is None and not self.tables
+        return self.figure is None and not self.tables and self.slider is None
 
 
 def write_page(folder: str | Path, out: str | Path | None = None, *, on_step: OnStep | None = None) -> Path:
@@ -134,8 +136,8 @@ def fill(template: str, found: Sequence[Section], **values: Any) -> str:
         # "<" never stands in the JSON, so nothing in it can end the script element.
         charts=Markup(json.dumps(charts_by_id).replace("<", "\\u003c")),
         style=style_of_methods() + _asset("page.css"),
-        script=_asset("page.js"),
-        bundle=_bundle(),
+        script=_asset("page.js") + _asset("slider.js"),
+        bundle=_bundle() if charts_by_id else "",
     )
 
 

@@ -17,7 +17,16 @@ from camri.selection import CurveFigure, Gap, common_range, compare_curves, mark
 from camri.stats import Difference, compare, summarise
 from camri.study.reader import RunReader, SettingResults, measure
 from camri.study.schema import Row
-from camri.study.verdict import SEED, ColumnVerdict, Judged, control_among, correct_several, gain_over_shifted, picked
+from camri.study.verdict import (
+    SEED,
+    ColumnVerdict,
+    Judged,
+    control_among,
+    correct_several,
+    gain_over_shifted,
+    list_picks,
+    picked,
+)
 from camri.text import quoted
 
 Record = Mapping[str, Any]
@@ -125,16 +134,17 @@ def _honest_record(
 
 
 def gap_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
-    """Each method's best setting on validation data against cross-entropy: as trained, and at equal recall.
+    """Each method against cross-entropy: as trained, and at equal recall.
 
-    p values are of the mean gap over the recall range, in accuracy and in false alarms; Holm's correction over all.
+    Each seed is compared at the setting that is the method's best on validation data of the other half of the seeds. p
+    values are of the mean gap over the recall range, in accuracy and in false alarms; Holm's correction over all.
     """
     records = []
     for one in verdicts:
         reading.begin(f"comparing the curves of {quoted(one.column.title)}")
-        for method in in_order(set(one.own) - {BASELINE}):
-            if (gap := _gap(reading, one, one.own[method])) is not None:
-                records.append({**about(one), "method": method, "setting": one.own[method].title, **gap})
+        for method in in_order(one.fitted):
+            if (gap := _gap(reading, one, one.fitted[method])) is not None:
+                records.append({**about(one), "method": method, "num_settings": len(one.of(method)), **gap})
     for name in ("p", "p_alarms"):
         corrected = correct_several([record.pop(name) for record in records])
         for record, p in zip(records, corrected, strict=True):
@@ -142,19 +152,27 @@ def gap_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Record
     return records
 
 
-def _gap(reading: RunReader, one: ColumnVerdict, setting: SettingResults) -> dict[str, Any] | None:
-    """The numbers of one setting against cross-entropy of the same seeds; None where they share no seed."""
+def _gap(reading: RunReader, one: ColumnVerdict, settings: Mapping[int, SettingResults]) -> dict[str, Any] | None:
+    """The numbers of a method, one setting a seed, against cross-entropy; None where they share no seed."""
     assert one.baseline is not None
-    theirs, control = _by_seed(one.baseline), control_among(setting, one.settings)
-    rows = [row for row in setting.rows if row.seed in theirs]
-    if not rows:
+    theirs = _by_seed(one.baseline)
+    used = {seed: settings[seed] for seed in sorted(settings) if seed in theirs}
+    if not used:
         return None
+    controls = {each.key: control_among(each, one.settings) for each in used.values()}
 
     def scores(rows: Sequence[Row]) -> list[Scores]:
         return [reading.scores(row, "test", one.column) for row in rows]
 
-    arm, baseline = scores(rows), scores([theirs[row.seed] for row in rows])
-    plain = [] if control is None else scores([_by_seed(control)[row.seed] for row in rows])
+    arm = scores([_by_seed(each)[seed] for seed, each in used.items()])
+    baseline = scores([theirs[seed] for seed in used])
+    plain = (
+        []
+        if None in controls.values()
+        else scores(
+            [_by_seed(control)[seed] for seed, each in used.items() if (control := controls[each.key]) is not None]
+        )
+    )
     recall = common_range(baseline, arm, plain)
     labels, groups = reading.run.labels("test"), reading.run.groups("test")
 
@@ -171,6 +189,7 @@ def _gap(reading: RunReader, one: ColumnVerdict, setting: SettingResults) -> dic
     own_groups = None if groups is None else groups[own]
     mine, its = (np.array([s.correct() for s in side]) for side in (arm, baseline))
     return {
+        "setting": list_picks([each.title for each in used.values()]),
         **figures([float(s.recall().mean()) for s in arm], [s.accuracy() for s in arm]),
         "recall_from": float(recall[0]),
         "recall_to": float(recall[-1]),

@@ -14,6 +14,7 @@ from PIL import Image
 
 from camri.data import load, parallel
 from camri.data.decode import _choose_shape, to_array
+from camri.errors import InputError
 
 from .pictures import picture, write_folder, write_picture
 
@@ -227,8 +228,27 @@ def test_a_killed_process_is_an_error_not_a_hole(monkeypatch: pytest.MonkeyPatch
         if row == 700:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(RuntimeError, match="a decoding process died with exit code -9"):
+    with pytest.raises(InputError, match="5 processes that decode images died, the last with exit code -9"):
         parallel.for_each(1000, work)
+
+
+@pytest.mark.skipif(parallel.sys.platform != "linux", reason="processes are forked on Linux only")
+def test_a_process_that_was_killed_once_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import os
+    import signal
+
+    monkeypatch.setattr(parallel, "num_cores", lambda: 2)
+    seen, told = parallel.shared_array((1000,), np.int64), []
+
+    def work(row: int) -> None:
+        seen[row] = row
+        if row == 700 and not (tmp_path / "killed").exists():
+            (tmp_path / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert parallel.for_each(1000, work, lambda done, num: told.append(done)) == {}
+    assert seen.tolist() == list(range(1000))
+    assert told[-1] == 1000
 
 
 STOPPED = """

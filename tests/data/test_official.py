@@ -258,7 +258,7 @@ def test_gtsrb_without_test_classes(tmp_path: Path) -> None:
 def test_gtsrb_with_a_broken_table(tmp_path: Path) -> None:
     write_gtsrb(tmp_path / "g", "kaggle")
     (tmp_path / "g" / "Test.csv").write_text("Width,Height\n3,4\n")
-    with pytest.raises(InputError, match=r"Test.csv is not a GTSRB table \(KeyError: 'Roi.X1'\)"):
+    with pytest.raises(InputError, match=r"Test.csv is not a GTSRB table \(KeyError: 'Path'\)"):
         load(tmp_path / "g")
 
 

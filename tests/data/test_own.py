@@ -207,7 +207,7 @@ def test_lists_of_sliced_columns(kind: pa.DataType) -> None:
 
 def test_image_bytes_of_sliced_columns() -> None:
     structs = pa.chunked_array([pa.array([{"bytes": bytes([k]), "path": f"p{k}"} for k in range(6)]).slice(2, 3)])
-    sources, names = image_sources(structs, Path("/"))
+    sources, names, _ = image_sources(structs, Path("/"))
     assert [bytes(source) for source in sources] == [b"\x02", b"\x03", b"\x04"]
     assert names == ["p2", "p3", "p4"]
     plain = pa.chunked_array([pa.array([b"a", b"bb", b"c"]).slice(1), pa.array([b"dd"])])

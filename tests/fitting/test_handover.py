@@ -90,7 +90,7 @@ def test_the_model_is_measured_as_it_is_saved_and_needs_no_file_that_it_started_
     trunk = build("small", (1, 8, 8), torch.Generator().manual_seed(1))
     save_file({name: tensor.numpy() for name, tensor in trunk.state_dict().items()}, first)
     asked = ask("digits", "9", tmp_path / "out", weights=first, epochs=1)
-    trained, handed = _trained(asked, asked.plain, (9,), setting("ce"), 2, Shift({9: 0.5}))
+    trained, handed, _ = _trained(asked, asked.plain, (9,), setting("ce"), 2, Shift({9: 0.5}))
     first.unlink()  # it is not needed any more
     model = load(save(trained, tmp_path / "model", card="", onnx=False))
     assert model.trained.training.model_options == ()

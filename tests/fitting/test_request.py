@@ -195,11 +195,10 @@ def test_first_values_come_from_a_file(tmp_path):
 class TimmModel(torch.nn.Module):
     """What timm.create_model returns, as far as it is used."""
 
-    def __init__(self, in_chans, num_classes, drop_rate=0.0):
+    def __init__(self, num_classes, drop_rate=0.0):
         super().__init__()
         assert num_classes == 0
-        self.num_features = 5
-        self.stem = torch.nn.Conv2d(in_chans, 5, 3)
+        self.stem = torch.nn.Conv2d(3, 5, 3)
 
     def forward(self, x):
         return self.stem(x).mean((2, 3))
@@ -213,9 +212,11 @@ def test_models_of_timm(monkeypatch):
     before = torch.random.get_rng_state()
     first, same, other = (build("timm:resnet10t", (1, 8, 8), torch.Generator().manual_seed(s)) for s in (1, 1, 2))
     assert torch.equal(before, torch.random.get_rng_state())
-    assert torch.equal(first.stem.weight, same.stem.weight)
-    assert not torch.equal(first.stem.weight, other.stem.weight)
-    assert ask(model="timm:resnet10t").plain.model == "timm:resnet10t"
+    assert torch.equal(first.net.stem.weight, same.net.stem.weight)
+    assert not torch.equal(first.net.stem.weight, other.net.stem.weight)
+    assert ask(model="timm:resnet10t", from_scratch=True).plain.model == "timm:resnet10t"
+    with pytest.raises(InputError, match=r"weights cannot be had \(they are not published as safetensors\)"):
+        ask(model="timm:resnet10t")
     with pytest.raises(InputError, match="did you mean 'resnet10t'"):
         ask(model="timm:resnet10")
     monkeypatch.setitem(sys.modules, "timm", None)

@@ -47,9 +47,9 @@ class Run:
 
     def models(self, setting, important, seeds):
         if setting == CE:
-            return [Held(seed, {"val": scores(0.5)}, {}) for seed in seeds]
+            return [Held(seed, {"val": scores(0.5)}) for seed in seeds]
         key = next(point for point in self.recalls if setting_of(point, COLUMN).key == setting.key)
-        return [Held(seed, {"val": scores(self.recalls[key])}, {}) for seed in seeds]
+        return [Held(seed, {"val": scores(self.recalls[key])}) for seed in seeds]
 
 
 def race(run):

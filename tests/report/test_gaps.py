@@ -5,12 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
+from camri.metrics import condense
 from camri.report.records import gap_records
 from camri.report.tables import gap_of, table_of_alarms, table_of_gaps, table_of_trained
-from camri.selection import compare_curves
+from camri.selection import Validation, choose, common_range, compare_curves, worth
 from camri.stats import compare
 from camri.study.combine import merge
-from camri.study.verdict import SEED, gain_over_shifted
+from camri.study.verdict import SEED, best_setting, cross_fit, gain_over_shifted, list_picks
 from tests.report.conftest import make_run
 
 
@@ -193,7 +194,8 @@ def test_settings_without_a_seed_in_common_are_not_compared(opened, tmp_path):
         name: dataclasses.replace(planned, rows=[row for row in planned.rows if (name, row.seed) not in left_out])
         for name, planned in (("ce", one.baseline), ("camri", one.own["camri"]))
     }
-    apart = dataclasses.replace(one, baseline=halves["ce"], own={"camri": halves["camri"]})
+    fitted = {"camri": {row.seed: halves["camri"] for row in halves["camri"].rows}}
+    apart = dataclasses.replace(one, baseline=halves["ce"], fitted=fitted)
     assert gap_records(reading, [apart]) == []
     assert len(gap_records(reading, verdicts)) == 1
 
@@ -231,3 +233,60 @@ def test_the_table_of_alarms_shows_rates_and_what_part_is_saved():
     assert [row[3].bold for row in table.rows] == [True, False, False, False]
     assert table_of_alarms([{**counted, "alarms_of_ce": 0.0}]).rows[0][4].text == "–"
     assert table_of_alarms([{"column": 0, "method": "camri"}]) is None, "records of before they were counted"
+
+
+def test_each_seed_is_compared_at_the_setting_that_the_other_half_picks(opened, tmp_path):
+    methods = {"ce": {}, "wce": {"w": [2, 4, 8]}}
+    reading, verdicts = opened(make_run(tmp_path, methods=methods, seeds=range(6)))
+    (one,) = verdicts
+    folds = one.best.choice.folds
+    for group, pick in folds:
+        found = {one.fitted["wce"][seed].key for seed in group}
+        recalls = {setting.key: pick.shifts[setting.key] for setting in one.of("wce")}
+        assert found == {max(recalls, key=lambda key: worth(recalls[key]))}
+    (record,) = gap_records(reading, verdicts)
+    rows = [next(row for row in s.rows if row.seed == seed) for seed, s in sorted(one.fitted["wce"].items())]
+    assert record["accuracy_mean"] == pytest.approx(np.mean([row.accuracy["test"] for row in rows]))
+    assert record["num_trials"] == 6
+    assert record["setting"] == list_picks([one.fitted["wce"][seed].title for seed in range(6)])
+
+
+def made_study(rng, num_settings=20, num_seeds=5, num_images=300):
+    """Validation and test scores of cross-entropy and of settings that are equal to it; luck belongs to a training."""
+    labels = [np.arange(num_images) % 5 for _ in range(2)]
+    hard = [rng.normal(size=(num_images, 5)) for _ in range(2)]
+    found = {}
+    for number in range(1 + num_settings):
+        trials = {}
+        for seed in range(num_seeds):
+            strength = 2.0 + 0.15 * rng.normal()
+            trials[seed] = [
+                condense(h + 0.5 * rng.normal(size=h.shape) + strength * np.eye(5)[y], y, (1,))
+                for h, y in zip(hard, labels, strict=True)
+            ]
+        found[f"setting {number}" if number else "ce"] = trials
+    return found
+
+
+def test_equal_settings_seem_better_no_more_often_than_chance_allows():
+    """Picked by the seeds that are judged, the best of 20 equal settings is "better" by points of accuracy."""
+    rng, gains, rejected = np.random.default_rng(0), {"cross-fitted": [], "by its own seeds": []}, []
+    for _ in range(50):
+        study = made_study(rng)
+        val = [Validation(key, {seed: v for seed, (v, _) in trials.items()}) for key, trials in study.items()]
+        choice = choose(val[0], val[1:])
+        accuracies = {one.key: {seed: s.accuracy() for seed, s in one.scores.items()} for one in val[1:]}
+        picks = {
+            "cross-fitted": cross_fit(choice, accuracies),
+            "by its own seeds": dict.fromkeys(range(5), best_setting(choice.final, accuracies)),
+        }
+        baseline = [test for _, test in study["ce"].values()]
+        for name, picked in picks.items():
+            arm = [study[picked[seed]][seed][1] for seed in range(5)]
+            gap = compare_curves(arm, baseline, seed=0, recall=common_range(baseline, arm)[[0, 4, 8]])
+            gains[name].append(gap.mean.value)
+            if name == "cross-fitted":
+                rejected.append(gap.mean.p < 0.05)
+    assert np.mean(rejected) <= 0.06
+    assert abs(np.mean(gains["cross-fitted"])) < 0.006
+    assert np.mean(gains["by its own seeds"]) > 0.015

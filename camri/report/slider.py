@@ -1,0 +1,237 @@
+"""The operating-point slider of a page: every decision worth making is counted here; the page only looks it up."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+
+from camri.decision import trace
+from camri.metrics import Array, Scores
+from camri.report.table import BLANK
+
+MOST_STATES = 2000
+BACK = 0.1  # recall below the model's own that is shown state by state; below that, few states are kept
+DEPTH = 0.05  # accuracy below the model's own, and false alarms above, that the charts show
+VALUE = "VALUE"  # stands for the rule's number in the code
+NUMBER: dict[str, Callable[[float], float]] = {  # from a shift of the margins to the number in the code
+    "add": lambda shift: shift,
+    "multiply": lambda shift: math.exp(min(shift, 700.0)),
+    "threshold": lambda shift: 1 / (1 + math.exp(min(shift, 700.0))),
+}
+
+
+class Box(NamedTuple):
+    """The part of a chart's 400 × 218 units that is drawn in."""
+
+    left: float = 46.0
+    top: float = 10.0
+    right: float = 384.0
+    bottom: float = 194.0
+
+
+BOX = Box()
+
+
+@dataclass(frozen=True)
+class State:
+    """An operating point: the rule's number, figures in percent as text, counts, and its place in each chart.
+
+    hits: rows of each important class that are found. alarms: false alarms. right: rows that are classified correctly.
+    """
+
+    number: str
+    recall: str
+    precision: str
+    alarm_rate: str
+    accuracy: str
+    hits: tuple[int, ...]
+    alarms: int
+    right: int
+    places: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure against recall: an SVG path, and ticks as (place, text)."""
+
+    title: str
+    path: str
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Slider:
+    """The states of a rule by rising recall; `start` is the advised one, `before` the model without the rule.
+
+    names, num: the important classes and how many rows each has. codes: {language: code with VALUE for the number}.
+    note: which rows are counted.
+    """
+
+    names: tuple[str, ...]
+    num: tuple[int, ...]
+    num_rows: int
+    states: tuple[State, ...]
+    start: int
+    before: State
+    codes: Mapping[str, str]
+    charts: tuple[Chart, ...]
+    note: str
+
+    @property
+    def now(self) -> State:
+        """The advised state."""
+        return self.states[self.start]
+
+    @property
+    def code(self) -> dict[str, str]:
+        """The code of the advised state, by language."""
+        return {language: text.replace(VALUE, self.now.number) for language, text in self.codes.items()}
+
+    @property
+    def data(self) -> Markup:
+        """What the page's script looks up. "<" never stands in it, so nothing in it can end the script element."""
+        values = {
+            "names": self.names,
+            "num": self.num,
+            "rows": self.num_rows,
+            "codes": dict(self.codes),
+            "states": [list(vars(state).values()) for state in self.states],
+        }
+        return Markup(json.dumps(values, separators=(",", ":")).replace("<", "\\u003c"))
+
+
+def make_slider(
+    scores: Scores,
+    names: Sequence[str],
+    codes: Mapping[str, str],
+    *,
+    advised: float,
+    unit: str,
+    number: str | None = None,
+    plain: Scores | None = None,
+    note: str = "",
+) -> Slider:
+    """Count every operating point of a rule on some rows.
+
+    scores: margins as leads, log-odds (`Scores.odds`) for a threshold; `plain` are then the scores without it, which
+    say what the model does as it is. advised: the advised shift of these margins. unit: what the code does with its
+    number: "add", "multiply" or "threshold". number: the advised one as it is printed elsewhere.
+
+    Of states with the same recall only the first is kept: all others raise more false alarms and are right no more
+    often.
+    """
+    curve, margin, model = trace(scores), scores.shifted().max(axis=1), scores if plain is None else plain
+    edges = np.unique(-margin[np.isfinite(margin)])
+    chosen = int(np.searchsorted(edges, advised, side="left"))
+    is_kept = np.append(True, np.diff(curve.hits.sum(axis=1)) > 0)
+    is_kept[chosen] = True
+    now = float(model.recall().mean())
+    kept = _thin(np.flatnonzero(is_kept), curve.mean_recall, now - BACK, chosen)
+    figures = np.stack([curve.mean_recall, curve.accuracy, curve.alarms / curve.total], axis=1)
+    before = np.array([now, model.accuracy(), model.false_alarms().mean()])
+    places, charts = _draw(figures[kept], before, figures[chosen])
+    ends = np.concatenate([[-np.inf], edges, [np.inf]])
+    precision = curve.precision.mean(axis=1)
+
+    def make(text: str, three: Array, precise: float, hits: Array, right: int, at: Array) -> State:
+        recall, accuracy, rate = (_percent(float(one)) for one in three)
+        num_alarms = round(float(three[2]) * curve.total)
+        where = tuple((float(x), float(y)) for x, y in at)
+        return State(text, recall, _percent(precise), rate, accuracy, tuple(hits.tolist()), num_alarms, right, where)
+
+    states = []
+    for place, state in enumerate(kept.tolist()):
+        low, high = sorted(map(NUMBER[unit], _stretch(float(ends[state]), float(ends[state + 1]))))
+        text = number if number is not None and state == chosen else shortest(low, high)
+        made = make(text, figures[state], precision[state], curve.hits[state], int(curve.correct[state]), places[place])
+        states.append(made)
+    return Slider(
+        names=tuple(names),
+        num=tuple(scores.num.tolist()),
+        num_rows=len(scores),
+        states=tuple(states),
+        start=int(np.flatnonzero(kept == chosen)[0]),
+        before=make(
+            "", before, float(model.precision().mean()), model.hits(), int(model.correct().sum()), places[len(kept)]
+        ),
+        codes=codes,
+        charts=charts,
+        note=note,
+    )
+
+
+def _thin(states: Array, recall: Array, low: float, chosen: int) -> Array:
+    """At most MOST_STATES of the states, by index: both ends, the chosen one, and few whose recall is below `low`."""
+    is_low = recall[states] < low
+    above = states[~is_low]
+    fewest = max(2, min(MOST_STATES // 8 - 3, len(above) // 8))
+    kept = [np.array([states[0], chosen, states[-1]])]
+    for part, most in ((above, MOST_STATES * 7 // 8), (states[is_low], fewest)):
+        kept.append(part[np.linspace(0, len(part) - 1, min(len(part), most)).round().astype(int)])
+    return np.unique(np.concatenate(kept))
+
+
+def _stretch(low: float, high: float) -> tuple[float, float]:
+    """The shifts between which a state holds; one unit of them where there is no end."""
+    if math.isinf(low):
+        return (-1.0, 1.0) if math.isinf(high) else (high - 1.0, high)
+    return low, low + 1.0 if math.isinf(high) else high
+
+
+def shortest(low: float, high: float) -> str:
+    """The number with the fewest digits strictly between two others, near their middle.
+
+    >>> shortest(0.21341, 0.21398), shortest(0.0, 1.0), shortest(-1e-9, 3e-9)
+    ('0.2137', '0.5', '0')
+    """
+    middle = (low + high) / 2
+    texts = ["0"] * (low < 0 < high) + [f"{middle:.{digits}g}" for digits in range(1, 17)]
+    return next((text for text in texts if low < float(text) < high), repr(middle))
+
+
+def _percent(share: float) -> str:
+    return BLANK if math.isnan(share) else f"{100 * share:.1f}"
+
+
+def _draw(figures: Array, before: Array, advised: Array) -> tuple[Array, tuple[Chart, ...]]:
+    """Places (K + 1, 2, 2) of the states and of `before` in both charts, and the charts.
+
+    figures (K, 3): recall, accuracy and false alarms as shares. What lies beyond a chart's ends is drawn at them.
+    """
+    recall, accuracy, alarms = figures.T
+    reach = np.stack([before, advised])
+    x_ends = (max(0.0, float(reach[:, 0].min()) - BACK), float(max(recall.max(), reach[:, 0].max())))
+    lowest = max(float(accuracy.min()), float(reach[:, 1].min()) - DEPTH)
+    y_ends = {
+        "accuracy (%)": (lowest, float(max(accuracy.max(), before[1])) + 0.002),
+        "false alarms (% of all rows)": (0.0, min(float(alarms.max()), float(reach[:, 2].max()) + DEPTH) + 0.002),
+    }
+    all_points, places, charts = np.vstack([figures, before]), [], []
+    x = BOX.left + (all_points[:, 0] - x_ends[0]) / max(x_ends[1] - x_ends[0], 1e-9) * (BOX.right - BOX.left)
+    for column, (title, (low, high)) in enumerate(y_ends.items(), start=1):
+        y = BOX.bottom - (all_points[:, column] - low) / max(high - low, 1e-9) * (BOX.bottom - BOX.top)
+        path = "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in zip(x[:-1].tolist(), y[:-1].tolist(), strict=True))
+        inside = np.stack([x.clip(BOX.left, BOX.right), y.clip(BOX.top, BOX.bottom)], axis=1)
+        places.append(inside.round(1))
+        x_ticks = _ticks(*x_ends, lambda share: BOX.left + share * (BOX.right - BOX.left))
+        y_ticks = _ticks(low, high, lambda share: BOX.bottom - share * (BOX.bottom - BOX.top))
+        charts.append(Chart(title, path, x_ticks, y_ticks))
+    return np.stack(places, axis=1), tuple(charts)
+
+
+def _ticks(low: float, high: float, place: Callable[[float], float]) -> tuple[tuple[float, str], ...]:
+    """Three to six round percentages from low to high, each with its place.
+
+    >>> _ticks(0.61, 1.0, float)
+    ((0.2, '70'), (0.5, '80'), (0.7, '90'), (1.0, '100'))
+    """
+    span = 100 * max(high - low, 1e-6)
+    power = 10.0 ** math.floor(math.log10(span / 3))
+    step = next(power * unit for unit in (1, 2, 5, 10) if span / (power * unit) <= 6)
+    marks = np.arange(math.ceil(100 * low / step - 1e-9), math.floor(100 * high / step + 1e-9) + 1) * step
+    return tuple((round(place((mark - 100 * low) / span), 1), f"{mark:g}") for mark in marks.round(6).tolist())
