@@ -277,7 +277,9 @@ def read_record(folder: Path) -> FitRecord | None:
 def compose(record: FitRecord) -> list[str]:
     """The answer, most important line first: the model, the verdict, the evidence, what to know about it."""
     lines = [headline(record), verdict(record), *evidence_lines(record), lost_recall(record), handed(record)]
-    lines += [f"Given up for lack of time: {'; '.join(record.effort.given_up)}."] if record.effort.given_up else []
+    lines += (
+        [f"Left out to stay within the budget: {'; '.join(record.effort.given_up)}."] if record.effort.given_up else []
+    )
     lines.append(tried(record))
     lines += [f"Caution: {caution}." for caution in record.cautions]
     if not record.finished:

@@ -351,7 +351,11 @@ def _note(request: Request, study: Study, **notes: object) -> None:
 
 def command(request: Request, is_finished: bool = True) -> str:
     """The command that repeats this fit in a new folder, or resumes it if it has not finished."""
-    column, goal, words = request.important, request.goal, ["camri", "fit", request.source]
+    column, goal, words = (
+        request.important,
+        request.goal,
+        ["camri", "fit", "DATA" if request.is_loaded else request.source],
+    )
     for name in column.classes:
         words += ["--important", str(name)]
     for name, strength in zip(column.classes, column.strengths, strict=True):

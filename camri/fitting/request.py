@@ -109,6 +109,7 @@ class Request:
     seed: int
     epochs: int | None
     out: Path
+    is_loaded: bool = False  # the data were given as a DataSet, which no command can name
 
     @property
     def data(self) -> DataSet:
@@ -205,6 +206,7 @@ def make_request(
         seed=seed,
         epochs=epochs,
         out=Path(out) if out is not None else Path("runs") / _folder_name(loaded.name, column),
+        is_loaded=isinstance(data, DataSet),
     )
     indices = tuple(index for index, _ in request.resolved() or ())
     Job(plain, loaded, indices).check([Trial(setting("ce"), 0)])

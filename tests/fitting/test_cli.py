@@ -125,8 +125,15 @@ def test_it_says_what_was_understood(capsys):
     assert "at strength 0.5" in said
 
 
-def test_the_demo_is_a_fit_of_digits(asked, tmp_path):
+def test_the_demo_is_a_fit_of_digits_with_a_rare_class_and_ends_with_what_to_try(asked, tmp_path):
     done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    assert asked["arguments"] == ("digits", None, tmp_path)
-    assert asked["options"]["num_trials"] >= 60
+    data, important, out = asked["arguments"]
+    assert (important, out) == ("8", tmp_path)
+    counts = data.class_counts("train").tolist()
+    assert 5 * counts[8] < min(counts[:8] + counts[9:])
+    assert data.class_counts("test")[8] == 52
+    assert asked["options"]["num_trials"] >= 40
+    assert [line.split()[:2] for line in done.stdout.splitlines()[-3:]] == [
+        ["camri", "fit"], ["camri", "audit"], ["camri", "predict"],
+    ]  # fmt: skip
