@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 # One thread a worker: two OpenMP teams on two cores are slower than one thread each.
 PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
-.PHONY: help demo test lint unit docs clean
+.PHONY: help demo test lint unit attacks docs clean
 .DEFAULT_GOAL := help
 
 help:  ## what this Makefile can do
@@ -23,6 +23,9 @@ lint: $(VENV)/.dev  ## ruff and mypy
 
 unit: $(VENV)/.dev  ## tests and doctests
 	$(PYTEST)
+
+attacks: $(VENV)/.dev  ## the long attacks too: random kills, flipped bits, fuzzed files (about an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "long or not long" tests/attacks
 
 docs: $(VENV)/.dev  ## fill the tables and pictures of the pages from results/
 	$(BIN)/python -m tools.docs README.md docs/*.md results/README.md results/*/README.md

@@ -26,6 +26,7 @@ from scipy import special
 
 from camri.errors import InputError, closest
 from camri.metrics import REST, Array, Scores, divide, exact, pool
+from camri.text import quoted
 
 # With 70 validation rows the model that a fit hands over is two points less accurate on fresh rows than cross-entropy
 # without a prior, 0.3 with one of 250 rows, as accurate with 500 (docs/log.md).
@@ -75,9 +76,14 @@ class _Rule:
         above = self.excess(rows)
         return np.where(above.max(axis=1) > 0, np.array(important)[above.argmax(axis=1)], rest)
 
-    def to_json(self) -> dict[str, Any]:
-        """The rule as plain JSON; `rule_from_json` reads it."""
-        return {"rule": self.name, "values": {str(index): value for index, value in self.values.items()}}
+    def to_json(self, classes: Sequence[str] | None = None) -> dict[str, Any]:
+        """The rule as plain JSON, with class names where given; `rule_from_json` reads it."""
+        names = {index: str(index) if classes is None else classes[index] for index in self.values}
+        return {"rule": self.name, "values": {names[index]: value for index, value in self.values.items()}}
+
+    def describe(self, classes: Sequence[str]) -> str:
+        """What the rule does, for a model card."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,17 @@ class Shift(_Rule):
 
     name: ClassVar[str] = "shift"
     allowed = (-1e300, 1e300, "give finite numbers")
+
+    def describe(self, classes: Sequence[str]) -> str:
+        """What the rule does, for a model card.
+
+        >>> Shift({1: 1.5}).describe(["limit", "stop"])
+        '1.5 is added to the logit of “stop”, then the largest wins'
+        """
+        added = ", ".join(
+            f"{value:.4g} is added to the logit of {quoted(classes[k])}" for k, value in self.values.items()
+        )
+        return f"{added}, then the largest wins"
 
     def excess(self, scores: Scores) -> Array:
         """How far each important score is above the best other: (N, I)."""
@@ -112,6 +129,18 @@ class Threshold(_Rule):
     name: ClassVar[str] = "threshold"
     allowed = (0.0, 1.0, "give probabilities, from 0 to 1")
 
+    def describe(self, classes: Sequence[str]) -> str:
+        """What the rule does, for a model card.
+
+        >>> Threshold({1: 0.213}).describe(["limit", "stop"])
+        '“stop” is predicted where its probability is above 0.213, else the best of the other classes'
+        """
+        cuts = ", ".join(
+            f"{quoted(classes[index])} is predicted where its probability is above {value:.4g}"
+            for index, value in self.values.items()
+        )
+        return f"{cuts}, else the best of the other classes"
+
     def excess(self, scores: Scores) -> Array:
         """The log of the factor by which odds exceed the threshold's, −inf where they do not: (N, I)."""
         probability, least = scores.probabilities(), np.array(list(self.values.values()))
@@ -125,11 +154,16 @@ DecisionRule = Shift | Threshold
 RULES: dict[str, type[Shift] | type[Threshold]] = {"shift": Shift, "threshold": Threshold}
 
 
-def rule_from_json(stored: Mapping[str, Any]) -> DecisionRule:
-    """The rule that `to_json` wrote."""
+def rule_from_json(stored: Mapping[str, Any], classes: Sequence[str] | None = None) -> DecisionRule:
+    """The rule that `to_json` wrote, with class names where it was given some."""
     if stored.get("rule") not in RULES:
         raise InputError(f"rule={stored.get('rule')!r} is unknown; {closest(stored.get('rule'), RULES)}", "rule")
-    return RULES[stored["rule"]]({int(index): float(value) for index, value in stored["values"].items()})
+    values = {}
+    for name, value in stored["values"].items():
+        if classes is not None and name not in classes:
+            raise InputError(f"the rule's {name!r} is not a class; {closest(name, classes)}", argument="rule")
+        values[int(name) if classes is None else list(classes).index(name)] = float(value)
+    return RULES[stored["rule"]](values)
 
 
 # All states of a rule on some rows.

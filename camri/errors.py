@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
+ENDED_BY = "ended_by"  # in the environment of a lost trial: what ended its process each time it was tried
+
 
 class InputError(ValueError):
     """Bad input, explained in one sentence that names the value and the choices.

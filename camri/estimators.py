@@ -21,7 +21,7 @@ from camri.data import Split
 from camri.data.dataset import assemble, to_float
 from camri.data.listing import check_classes
 from camri.data.splits import choose_rows
-from camri.decision import Prior, choose_shift
+from camri.decision import Prior, Shift, choose_shift
 from camri.engine import Outcome, Stopped, Training, Trial, train
 from camri.engine.spec import frozen
 from camri.engine.training import pick_device
@@ -136,7 +136,8 @@ def write_card(estimator: "CamriClassifier") -> str:
 """
     if trained.important:
         names = ", ".join(trained.classes[index] for index in trained.important)
-        card += f"- important: {names}; added to their logits: {numbers(trained.shift)}\n"
+        how = "" if trained.rule is None else f"; {trained.rule.describe(trained.classes)}"
+        card += f"- important: {names}{how}\n"
     if chosen_on is not None:
         card += (
             f"- on the {chosen_on['num_rows']} rows the shift was chosen on, before → after: recall "
@@ -249,7 +250,8 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         # (made tables of 200 to 1,500 rows, means of eight, two methods).
         outcome, trained = self._train(rows, codes, trial, tuple(strengths), np.zeros(len(rows), dtype=bool))
         self.loss_curve_ = outcome.curves["train_loss"].astype(float)
-        self._take(dataclasses.replace(trained, shift=shift))
+        rule = Shift(dict(zip(strengths, shift, strict=True))) if strengths else None
+        self._take(dataclasses.replace(trained, rule=rule))
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:

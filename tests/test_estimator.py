@@ -286,7 +286,7 @@ def test_save_and_load(labels, tmp_path):
     np.testing.assert_allclose(by_name.logits(X_test), model.decision_function(test), atol=1e-4)
     assert not [file for file in (tmp_path / "model").iterdir() if file.suffix not in (".json", ".md", ".safetensors")]
     card = (tmp_path / "model" / "README.md").read_text()
-    assert f"- important: {labels[2]}; added to their logits: {model.shift_[2]:.3f}\n" in card
+    assert f"- important: {labels[2]}; {model.shift_[2]:.4g} is added to the logit of “{labels[2]}”, then the" in card
 
 
 def test_load_refuses_what_is_not_an_estimator(tmp_path):

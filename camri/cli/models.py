@@ -43,8 +43,8 @@ def predict(
 ) -> None:
     """Predict the class of every image or table row, with its probability and those of the important classes.
 
-    Images are decoded and resized as for training, and the model's shift is applied. A file that cannot be read does
-    not stop the rest: it is named at the end, and the exit code is 1.
+    Images are decoded and resized as for training, and the model's decision rule is applied. A file that cannot be read
+    does not stop the rest: it is named at the end, and the exit code is 1.
 
     [bold]Examples[/bold]
 
@@ -76,7 +76,7 @@ def predict(
             if one.probabilities is None:
                 problems.append(one)
             else:
-                counts[loaded.classes[int(one.probabilities.argmax())]] += 1
+                counts[loaded.classes[one.predicted]] += 1
             yield one
 
     with _watching(total, quiet=out == "-" and sys.stdout.isatty()) as on_progress:
@@ -142,9 +142,8 @@ def _write_csv(found: "Iterable[Prediction]", model: "Model", stream: IO[str]) -
         if one.probabilities is None:
             writer.writerow([*where, "", "", *[""] * len(model.classes), csv_cell(one.problem or "")])
             continue
-        best = int(one.probabilities.argmax())
         numbers = [f"{value:.6g}" for value in one.probabilities.tolist()]
-        writer.writerow([*where, csv_cell(model.classes[best]), numbers[best], *numbers, ""])
+        writer.writerow([*where, csv_cell(model.classes[one.predicted]), numbers[one.predicted], *numbers, ""])
 
 
 def _print_table(found: "list[Prediction]", model: "Model") -> None:
@@ -166,10 +165,9 @@ def _print_table(found: "list[Prediction]", model: "Model") -> None:
         table.add_column(f"p({escape(model.classes[index])})", justify="right", overflow="fold")
     for one in shown:
         assert one.probabilities is not None
-        best = int(one.probabilities.argmax())
-        name = escape(model.classes[best])
-        marked = f"[bold]{name}[/bold]" if best in model.trained.important else name
-        numbers = [f"{one.probabilities[index]:.3f}" for index in (best, *important)]
+        name = escape(model.classes[one.predicted])
+        marked = f"[bold]{name}[/bold]" if one.predicted in model.trained.important else name
+        numbers = [f"{one.probabilities[index]:.3f}" for index in (one.predicted, *important)]
         table.add_row(escape(visible(one.name)), marked, *numbers)
     console.print(table)
     if len(good) > len(shown):
@@ -201,29 +199,57 @@ def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder, as camri fit writes it.")],
     onnx: Annotated[Path | None, typer.Option(help="Write an ONNX file here.")] = None,
     torch_export: Annotated[Path | None, typer.Option(help="Write a torch.export program (.pt2) here.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a model's folder here, for a rule of your own.")] = None,
+    thresholds: Annotated[
+        list[str] | None,
+        typer.Option("--threshold", metavar="CLASS=P", help="Predict CLASS where its probability is above P."),
+    ] = None,
+    shifts: Annotated[
+        list[str] | None,
+        typer.Option("--shift", metavar="CLASS=NUMBER", help="Add NUMBER to the logit of CLASS; the largest wins."),
+    ] = None,
 ) -> None:
-    """Write a model for other runtimes, with preprocessing and shift inside and any batch size.
+    """Write a model for other runtimes, with preprocessing and decision rule inside and any batch size.
 
-    Both map raw inputs (uint8 images, height x width x channels, or features) to logits and probabilities.
+    ONNX and torch.export map raw inputs (uint8 images, height x width x channels, or features) to logits,
+    probabilities and the predicted class. --threshold and --shift replace the model's decision rule.
 
     [bold]Examples[/bold]
 
       camri export runs/stop/model --onnx stop.onnx
       camri export runs/stop/model --torch-export stop.pt2
+      camri export runs/stop/model --threshold stop=0.213 --out careful
     """
-    if onnx is None and torch_export is None:
-        raise InputError("nothing to write; give --onnx FILE, --torch-export FILE or both")
+    if onnx is None and torch_export is None and out is None:
+        raise InputError("nothing to write; give --onnx FILE, --torch-export FILE or --out FOLDER")
 
-    from camri.export import load, write_onnx, write_program
+    from camri.export import load, save, with_rule, write_onnx, write_program
 
-    loaded = load(model)
+    loaded, card = load(model), ""
+    if thresholds or shifts:
+        loaded = with_rule(loaded, thresholds=_values(thresholds, "thresholds"), shifts=_values(shifts, "shifts"))
+        assert loaded.trained.rule is not None
+        card = f"\n## Decision rule\n\nSet by hand: {loaded.trained.rule.describe(loaded.classes)}.\n"
     shape = ", ".join(map(str, loaded.trained.input_shape))
     kind = "uint8" if loaded.trained.is_image else "float32"
-    if onnx is not None:
-        with blame("onnx"):
-            written = write_onnx(loaded, onnx)
-        typer.echo(f"{written}: inputs {kind} (N, {shape}) -> logits, probabilities")
-    if torch_export is not None:
-        with blame("torch_export"):
-            written = write_program(loaded, torch_export)
-        typer.echo(f"{written}: inputs {kind} (N, {shape}) -> logits, probabilities")
+    if out is not None:
+        old = (model / "README.md").read_text(encoding="utf-8") if (model / "README.md").is_file() else ""
+        with blame("out"):
+            typer.echo(f"{save(loaded.trained, out, card=old.rstrip() + card)}: a model's folder")
+    for name, file, write in (("onnx", onnx, write_onnx), ("torch_export", torch_export, write_program)):
+        if file is not None:
+            with blame(name):
+                written = write(loaded, file)
+            typer.echo(f"{written}: inputs {kind} (N, {shape}) -> logits, probabilities, prediction")
+
+
+def _values(texts: list[str] | None, argument: str) -> dict[str, float]:
+    """{class: number} of CLASS=NUMBER."""
+    values = {}
+    for text in texts or []:
+        name, _, number = text.rpartition("=")
+        try:
+            values[name] = float(number)
+        except ValueError:
+            raise InputError(f"{argument}={text!r} is not CLASS=NUMBER; for example stop=0.2", argument) from None
+    return values

@@ -146,6 +146,8 @@ def run(
     print_result(result, out)
     if not result.finished and limit_s is None:
         raise typer.Exit(130)
+    if result.failed:
+        raise typer.Exit(3)
 
 
 @app.command(epilog=examples("camri study status runs/digits", "camri study status runs/paper --no-best"))

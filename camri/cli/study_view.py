@@ -17,7 +17,7 @@ from camri.study.finalists import Finalist, Status
 from camri.study.recipes import RECIPES
 from camri.study.runner import Result
 from camri.study.spec import Study
-from camri.text import duration, visible
+from camri.text import duration, plural, visible
 
 NOTES_SHOWN = 5
 
@@ -122,12 +122,13 @@ def _rest(progress: Progress) -> str:
 
 def print_result(result: Result, out: Path) -> None:
     console = Console()
-    failed = f", {result.failed:,} failed (--retry-failed trains them again)" if result.failed else ""
-    console.print(f"{escape(str(out))}: {result.done:,} done, {result.new:,} of them now{failed}", soft_wrap=True)
+    console.print(f"{escape(str(out))}: {result.done:,} done, {result.new:,} of them now", soft_wrap=True)
     if result.first_error is not None:
         console.print(f"first failure: {escape(visible(result.first_error))}", soft_wrap=True, highlight=False)
     if not result.finished:
         console.print(f"stopped, {result.pending:,} trials to go: the same command resumes")
+    if result.failed:
+        console.print(f"{plural(result.failed, 'trial')} failed; --retry-failed trains them again", soft_wrap=True)
 
 
 def print_status(status: Status, folder: Path) -> None:

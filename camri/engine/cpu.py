@@ -30,10 +30,10 @@ import camri
 from camri.data import DataSet, Split
 from camri.engine import spec
 from camri.engine.loop import train_one
-from camri.engine.outcome import ENDED_BY, Outcome, Record, Tracker
+from camri.engine.outcome import Outcome, Record, Tracker
 from camri.engine.replica import Job
 from camri.engine.spec import Trial
-from camri.errors import InputError
+from camri.errors import ENDED_BY, InputError
 from camri.files import scratch_folder
 
 STOP_PATIENCE_S = 30.0

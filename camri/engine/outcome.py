@@ -12,8 +12,6 @@ from camri.engine.replica import Evaluation, Job
 from camri.engine.spec import Training, Trial
 from camri.metrics import Scores, accuracy, condense, recall
 
-ENDED_BY = "ended_by"  # in the environment of a trial whose process died each time: by which signal
-
 
 @dataclass(frozen=True, eq=False)
 class Outcome:

@@ -20,6 +20,7 @@ from camri.data import DataSet, Split, dataset
 from camri.engine import spec
 from camri.engine.spec import Training, Trial, generator, identity
 from camri.errors import InputError
+from camri.files import checksum
 from camri.heads import HEADS, unit
 from camri.methods import Setting, method
 from camri.metrics import confusion
@@ -242,7 +243,7 @@ def evaluate(
 
 
 CHECKPOINT_VERSION = "1"
-UNREADABLE = (FileNotFoundError, SafetensorError, json.JSONDecodeError, KeyError)
+UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, AttributeError)
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> bool:
@@ -250,10 +251,8 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, An
 
     A full or read-only disk does not end the trial: it warns, and training continues.
     """
-    data = save(
-        {name: t.detach().contiguous() for name, t in tensors.items()},
-        {"v": CHECKPOINT_VERSION, "n": json.dumps(notes)},
-    )
+    plain, text = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, json.dumps(notes)
+    data = save(plain, {"v": CHECKPOINT_VERSION, "n": text, "crc": _checksum(plain, text)})
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -268,6 +267,11 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, An
         warnings.warn(f"no checkpoint at {path}: {error}; a trial that is stopped now starts over", stacklevel=2)
         return False
     return True
+
+
+def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:
+    contents = (tensors[name].reshape(-1).view(torch.uint8).numpy() for name in sorted(tensors))
+    return str(checksum(" ".join([notes, *sorted(tensors)]).encode(), *contents))
 
 
 def read_checkpoint(path: Path, engine: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -287,6 +291,12 @@ def _read(path: Path, engine: str, tensors_of: Callable[[Any], dict[str, Tensor]
             header = file.metadata() or {}
             notes = json.loads(header["n"])
             is_ours = header.get("v") == CHECKPOINT_VERSION and notes.get("engine") == engine
-            return (tensors_of(file), notes) if is_ours else None
+            tensors = tensors_of(file)
+            if tensors and _checksum(tensors, header["n"]) != header["crc"]:
+                raise KeyError("crc")
+            return (tensors, notes) if is_ours else None
+    except FileNotFoundError:
+        return None
     except UNREADABLE:
+        warnings.warn(f"{path} is damaged; its trial starts over", stacklevel=2)
         return None

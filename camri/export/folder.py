@@ -20,6 +20,7 @@ import torch
 from safetensors import numpy as tensors_file
 
 import camri
+from camri.decision import rule_from_json
 from camri.engine import Training
 from camri.errors import InputError
 from camri.export.model import COUNTER, Model, Trained, check_weights, make_classifier
@@ -28,7 +29,7 @@ from camri.methods import Setting
 from camri.models import MODELS
 
 FORMAT = "camri-model"
-CONFIG_VERSION = 1
+CONFIG_VERSION = 2
 MAX_BYTES = 32 * 2**20  # of a config or a header: enough for a hundred thousand classes
 WEIGHTS, CONFIG, CARD, ONNX = "model.safetensors", "config.json", "README.md", "model.onnx"
 CROPPED = """
@@ -61,15 +62,22 @@ class Scaling(_Strict):
     sd: list[float]
 
 
+class StoredRule(_Strict):
+    """A decision rule: {class name: what is added to its logit, or the probability that it must pass}."""
+
+    rule: Literal["shift", "threshold"]
+    values: dict[str, float]
+
+
 class Config(_Strict):
     """Everything about a model but its weights."""
 
     format: Literal["camri-model"] = "camri-model"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     camri: str
     classes: list[str]
     important: list[str]
-    shift: list[float]
+    rule: StoredRule | None
     input: Input
     preprocessing: dict[str, Any]
     standardise: Scaling | None
@@ -88,7 +96,7 @@ def write_config(trained: Trained, weights_sha256: str) -> str:
         camri=camri.__version__,
         classes=list(trained.classes),
         important=[trained.classes[index] for index in trained.important],
-        shift=list(trained.shift),
+        rule=None if trained.rule is None else StoredRule(**trained.rule.to_json(trained.classes)),
         input=Input(kind=kind[0], dtype=kind[1], shape=list(trained.input_shape)),
         preprocessing=dict(trained.preprocessing),
         standardise=None if standardise is None else Scaling(mean=list(standardise[0]), sd=list(standardise[1])),
@@ -150,7 +158,7 @@ def to_trained(config: Config, weights: Mapping[str, np.ndarray], where: str) ->
             is_image=config.input.kind == "image",
             class_counts=tuple(config.class_counts),
             important=tuple(index[name] for name in config.important),
-            shift=tuple(config.shift),
+            rule=None if config.rule is None else rule_from_json(config.rule.model_dump(), config.classes),
             weights=weights,
             preprocessing=config.preprocessing,
             standardise=None if scaling is None else (tuple(scaling.mean), tuple(scaling.sd)),

@@ -354,7 +354,7 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Probabilities (C,) of one input after the shift, or what is wrong with it.
+    """Probabilities (C,) of one input and the class index that the rule predicts, or what is wrong with it.
 
     row: its number in a table, from 0; None for a file of its own.
     """
@@ -362,6 +362,7 @@ class Prediction:
     file: str
     row: int | None
     probabilities: np.ndarray | None
+    predicted: int = -1
     problem: str | None = None
 
     @property
@@ -383,8 +384,11 @@ def predict(
     for group in groups:
         for chunk in group.chunks(model.trained, lambda num, before=before: on_progress(before + num)):  # type: ignore[misc]
             good = [row for row in range(len(chunk.files)) if row not in chunk.problems]
-            found = iter(model.predict_proba(chunk.inputs[good], batch_size))
+            probabilities = model.predict_proba(chunk.inputs[good], batch_size)
+            found = zip(probabilities, model.decide(probabilities).tolist(), strict=True)
             for row, (file, number) in enumerate(zip(chunk.files, chunk.rows, strict=True)):
-                problem = chunk.problems.get(row)
-                yield Prediction(file, number, None if problem is not None else next(found), problem)
+                if row in chunk.problems:
+                    yield Prediction(file, number, None, problem=chunk.problems[row])
+                else:
+                    yield Prediction(file, number, *next(found))
         before += len(group)

@@ -1,8 +1,8 @@
-"""A trained model: as one plain value, and as a network from raw inputs to shifted logits and class names."""
+"""A trained model: as one plain value, and as a network from raw inputs to logits and class names."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from camri.data import DataSet
 from camri.data.dataset import to_float
+from camri.decision import DecisionRule, Shift, Threshold, rule_from_json
 from camri.engine import Outcome, Training
-from camri.errors import InputError
+from camri.errors import InputError, blame
 from camri.heads import HEADS
 from camri.methods import Setting
 from camri.models import Classifier, build
@@ -29,7 +30,7 @@ class Trained:
 
     input_shape: (H, W, C) of uint8 images, (D,) of float32 features.
     class_counts: rows of the train split; some losses need them.
-    important: class indices. shift: one number for each, added to its logit.
+    important: class indices. rule: how scores become a class; None: the largest wins.
     weights: the state of a `camri.models.Classifier`; batch norm's counters may be missing.
     preprocessing: plain JSON that says how a file becomes an input.
     standardise: features only, (mean, sd), one number a feature: the model sees (x − mean) / sd, in float32.
@@ -43,7 +44,7 @@ class Trained:
     is_image: bool
     class_counts: tuple[int, ...]
     important: tuple[int, ...]
-    shift: tuple[float, ...]
+    rule: DecisionRule | None
     weights: Mapping[str, np.ndarray]
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     standardise: Standardise | None = None
@@ -64,8 +65,10 @@ class Trained:
         need(len(self.class_counts) == num, "class_counts", f"give {num} numbers, one a class")
         indices = all(0 <= index < num for index in self.important) and len(set(self.important)) == len(self.important)
         need(indices and len(self.important) < num, "important", f"give different classes of 0 … {num - 1}, not all")
-        matching = len(self.shift) == len(self.important) and bool(np.isfinite(_as_float32(self.shift)).all())
-        need(matching, "shift", f"give {len(self.important)} finite numbers, one for each important class, in float32")
+        values = {} if self.rule is None else self.rule.values
+        matching = self.rule is None or set(values) == set(self.important)
+        finite = bool(np.isfinite(_as_float32(list(values.values()))).all())
+        need(matching and finite, "rule", "give each important class one number, finite in float32")
         if self.standardise is not None:
             need(not self.is_image, "standardise", "it is for features, and these are images")
             mean, sd = self.standardise
@@ -73,6 +76,12 @@ class Trained:
             whole = len(mean) == len(sd) == self.input_shape[0]
             allowed = "give (mean, sd), finite in float32, one number a feature, every sd above 0"
             need(whole and finite, "standardise", allowed)
+
+    @property
+    def shift(self) -> tuple[float, ...]:
+        """What the rule adds to the logit of each important class; 0 where it is no shift."""
+        values = self.rule.values if isinstance(self.rule, Shift) else {}
+        return tuple(values.get(index, 0.0) for index in self.important)
 
     @property
     def is_cropped(self) -> bool:
@@ -84,16 +93,24 @@ class Trained:
         outcome: Outcome,
         data: DataSet,
         important: Sequence[int],
-        shift: Sequence[float] | float = 0.0,
+        rule: DecisionRule | Sequence[float] | float | None = None,
         standardise: Standardise | None = None,
     ) -> "Trained":
-        """The model that `train(..., keep_weights=True)` left, on the data it was trained on."""
+        """The model that `train(..., keep_weights=True)` left, on the data it was trained on.
+
+        rule: a decision rule, or a shift: one number for all important classes or one for each.
+        """
         if outcome.weights is None:
             why = outcome.error or "train it with keep_weights=True"
             raise InputError(
                 f"the outcome of {outcome.trial.setting}, seed {outcome.trial.seed}, has no weights; {why}"
             )
-        shifts = [float(shift)] * len(important) if isinstance(shift, (int, float)) else map(float, shift)
+        indices = tuple(int(index) for index in important)
+        if rule is not None and not isinstance(rule, DecisionRule):
+            shifts = [float(rule)] * len(indices) if isinstance(rule, (int, float)) else list(map(float, rule))
+            if len(shifts) != len(indices):
+                raise InputError(f"rule={shifts} does not fit {len(indices)} important classes; give one number each")
+            rule = Shift(dict(zip(indices, shifts, strict=True))) if indices else None
         return Trained(
             setting=outcome.trial.setting,
             training=outcome.training,
@@ -102,8 +119,8 @@ class Trained:
             input_shape=data.input_shape,
             is_image=data.is_image,
             class_counts=tuple(data.class_counts("train").tolist()),
-            important=tuple(int(index) for index in important),
-            shift=tuple(shifts),
+            important=indices,
+            rule=rule,
             weights=outcome.weights,
             preprocessing=preprocessing_of(data),
             standardise=standardise,
@@ -137,9 +154,10 @@ COUNTER = "num_batches_tracked"  # batch norm's; nothing reads it after training
 
 
 class Network(nn.Module):
-    """Raw inputs -> shifted logits (B, C), float32: preprocessing, classifier, scale and shift in one module.
+    """Raw inputs -> logits (B, C), float32: preprocessing, classifier, scale and shift in one module.
 
-    Inputs are uint8 (B, H, W, C) images or float32 (B, D) features, as a data set holds them.
+    A shift is added to the logits; a threshold leaves them as they are, and `decide` follows it. Inputs are uint8
+    (B, H, W, C) images or float32 (B, D) features, as a data set holds them.
     """
 
     shift: Tensor
@@ -154,6 +172,8 @@ class Network(nn.Module):
         shift = torch.zeros(num_classes)
         shift[list(trained.important)] = torch.tensor(trained.shift)
         self.register_buffer("shift", shift)
+        is_threshold = isinstance(trained.rule, Threshold)
+        self.thresholds = dict(trained.rule.values) if trained.rule is not None and is_threshold else {}
         mean, sd = (None, None) if trained.standardise is None else map(torch.tensor, trained.standardise)
         self.register_buffer("mean", mean)
         self.register_buffer("sd", sd)
@@ -166,6 +186,20 @@ class Network(nn.Module):
         if self.mean is not None and self.sd is not None:
             inputs = (inputs - self.mean) / self.sd
         return self.criterion.logits(self.classifier(to_float(inputs))).float() + self.shift
+
+    def decide(self, logits: Tensor, probabilities: Tensor) -> Tensor:
+        """The predicted class index by the rule, from what `forward` gave: int64 (B,)."""
+        if not self.thresholds:
+            return logits.argmax(dim=1)
+        own = list(self.thresholds)
+        least = torch.tensor(list(self.thresholds.values()), dtype=torch.float32, device=logits.device)
+        odds = probabilities[:, own].logit(eps=1e-30) - least.logit(eps=1e-30)
+        passes = probabilities[:, own] > least
+        best = odds.masked_fill(~passes, -torch.inf).argmax(dim=1)
+        is_own = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device)
+        is_own[own] = True
+        rest = logits.masked_fill(is_own, -torch.inf).argmax(dim=1)
+        return torch.where(passes.any(dim=1), torch.tensor(own, device=logits.device)[best], rest)
 
 
 def make_classifier(trained: Trained, generator: torch.Generator | None = None) -> Classifier:
@@ -202,8 +236,9 @@ def _more(names: Sequence[str]) -> str:
 class Model:
     """A trained model to predict with; `camri.load(folder)` returns one.
 
-    `module` maps raw inputs, uint8 (B, H, W, C) images or float32 (B, D) features, to shifted logits (B, C). Move it
-    to a GPU with `model.module.to("cuda")`; everything else follows.
+    `module` maps raw inputs, uint8 (B, H, W, C) images or float32 (B, D) features, to logits (B, C). Move it to a GPU
+    with `model.module.to("cuda")`; everything else follows. A shift is inside the logits and probabilities; where the
+    rule is a threshold they are the network's own, and `predict` follows the rule.
     """
 
     def __init__(self, trained: Trained) -> None:
@@ -229,16 +264,23 @@ class Model:
         return f"Model({self.trained.setting}, {len(self.classes)} classes, inputs {shape}, important {self.important})"
 
     def logits(self, inputs: np.ndarray | Tensor, batch_size: int = 256) -> np.ndarray:
-        """Shifted logits, float32 (N, C); the highest is the predicted class."""
+        """Logits, float32 (N, C), with the shift added where the rule is one."""
         return self._over_batches(inputs, batch_size, lambda logits: logits)
 
     def predict_proba(self, inputs: np.ndarray | Tensor, batch_size: int = 256) -> np.ndarray:
-        """Probabilities after the shift, float32 (N, C), columns as in `classes`."""
+        """Probabilities, float32 (N, C), columns as in `classes`; after the shift where the rule is one."""
         return self._over_batches(inputs, batch_size, lambda logits: logits.softmax(dim=1))
 
     def predict(self, inputs: np.ndarray | Tensor, batch_size: int = 256) -> list[str]:
-        """The predicted class's name for every input."""
-        return [self.classes[index] for index in self.logits(inputs, batch_size).argmax(axis=1)]
+        """The predicted class's name for every input, by the rule."""
+        return [self.classes[index] for index in self.decide(self.predict_proba(inputs, batch_size))]
+
+    def decide(self, probabilities: np.ndarray) -> np.ndarray:
+        """The class index that the rule predicts from what `predict_proba` gave, int (N,)."""
+        rule = self.trained.rule
+        if isinstance(rule, Threshold):
+            return rule.predict(probabilities, kind="probabilities")
+        return probabilities.argmax(axis=1)
 
     @torch.inference_mode()
     def _over_batches(
@@ -253,6 +295,19 @@ class Model:
         batches = (rows[start : start + batch_size] for start in range(0, len(rows), batch_size))
         outputs = [then(self.module(batch.to(device))).cpu().numpy() for batch in batches]
         return np.concatenate(outputs) if outputs else np.zeros((0, len(self.classes)), np.float32)
+
+
+def with_rule(model: Model, *, thresholds: Mapping[str, float], shifts: Mapping[str, float]) -> Model:
+    """The model with another rule: probabilities that classes must pass, or what is added to their logits.
+
+    The classes that are given become its important ones.
+    """
+    if bool(thresholds) == bool(shifts):
+        raise InputError("a rule is thresholds or shifts; give one of them", argument="thresholds")
+    kind = {"rule": "threshold" if thresholds else "shift", "values": thresholds or shifts}
+    with blame("thresholds" if thresholds else "shifts"):
+        rule = rule_from_json(kind, model.classes)
+        return Model(replace(model.trained, rule=rule, important=tuple(rule.values)))
 
 
 def arrange(rows: Any, shape: Sequence[int]) -> Any:

@@ -1,4 +1,4 @@
-"""Models for other runtimes, preprocessing and shift inside: model.onnx, and a torch.export program (.pt2)."""
+"""Models for other runtimes, preprocessing and decision rule inside: model.onnx, and a torch.export program (.pt2)."""
 
 import contextlib
 import importlib.util
@@ -20,20 +20,22 @@ from camri.export.model import Model, Trained
 from camri.files import replacing
 
 OPSET = 18  # what torch's exporter writes without converting; onnxruntime reads it since 1.14
+OUTPUTS = ["logits", "probabilities", "prediction"]
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 TOLERANCE = 1e-4  # of the logits' size: a hundred times what differs between runtimes
 
 
 class WithProbabilities(nn.Module):
-    """Raw inputs -> (logits, probabilities), both (B, C) float32."""
+    """Raw inputs -> logits and probabilities, both (B, C) float32, and the class that the rule predicts, int64 (B,)."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: Any) -> None:
         super().__init__()
         self.network = network
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits = self.network(inputs)
-        return logits, logits.softmax(dim=1)
+        probabilities = logits.softmax(dim=1)
+        return logits, probabilities, self.network.decide(logits, probabilities)
 
 
 def is_installed() -> bool:
@@ -52,9 +54,10 @@ def example(trained: Trained, num_rows: int, seed: int = 0) -> np.ndarray:
 
 
 def write_onnx(model: Model, file: str | Path) -> Path:
-    """Write an ONNX file with the input "inputs" of any batch size and the outputs "logits" and "probabilities".
+    """Write an ONNX file: "inputs" of any batch size -> "logits", "probabilities" and "prediction", a class index.
 
-    Its metadata has the class names and the important ones. It is compared with PyTorch before it is written.
+    Its metadata has the class names, the important ones and the decision rule. It is compared with PyTorch before it
+    is written.
     """
     for name in NEEDED:
         if importlib.util.find_spec(name) is None:
@@ -82,7 +85,7 @@ def _export(model: Model) -> bytes:
             dynamo=True,
             opset_version=OPSET,
             input_names=["inputs"],
-            output_names=["logits", "probabilities"],
+            output_names=OUTPUTS,
             dynamic_shapes={"inputs": {0: torch.export.Dim("batch")}},
             verbose=False,
         )
@@ -97,19 +100,19 @@ def _export(model: Model) -> bytes:
     facts = {
         "classes": json.dumps(trained.classes, ensure_ascii=False),
         "important": json.dumps(model.important, ensure_ascii=False),
-        "shift": json.dumps(trained.shift),
+        "rule": json.dumps(None if trained.rule is None else trained.rule.to_json(trained.classes), ensure_ascii=False),
         "setting": str(trained.setting),
         "camri": camri.__version__,
     }
     for name, value in facts.items():
         proto.metadata_props.add(key=name, value=value)
     proto.producer_name, proto.producer_version = "camri", camri.__version__
-    proto.doc_string = "Raw inputs to logits and probabilities; preprocessing and the shift are inside."
+    proto.doc_string = "Raw inputs to logits, probabilities and class; preprocessing and the decision rule are inside."
     return proto.SerializeToString(deterministic=True)
 
 
 def _check(data: bytes, model: Model) -> None:
-    """Refuse a file whose logits differ from the model's."""
+    """Refuse a file whose logits or predictions differ from the model's."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -117,12 +120,14 @@ def _check(data: bytes, model: Model) -> None:
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     rows = example(model.trained, 5, seed=1)
     expected = model.logits(rows)
-    (found,) = session.run(["logits"], {"inputs": rows})
+    found, probabilities, predicted = session.run(OUTPUTS, {"inputs": rows})
     apart = float(np.abs(found - expected).max()) / logit_size(model, expected)
     if not apart <= TOLERANCE:
         raise InputError(
             f"the ONNX file's logits differ from PyTorch's by {apart:.1g} of their size; it is not written"
         )
+    if not np.array_equal(predicted, model.decide(probabilities)):
+        raise InputError("the ONNX file's predictions are not those of its decision rule; it is not written")
 
 
 def logit_size(model: Model, logits: np.ndarray) -> float:
@@ -147,7 +152,7 @@ def _quiet() -> Iterator[None]:
 
 
 def write_program(model: Model, file: str | Path) -> Path:
-    """Write a .pt2 file: raw inputs of any batch size -> (logits, probabilities)."""
+    """Write a .pt2 file: raw inputs of any batch size -> (logits, probabilities, prediction)."""
     path = Path(file)
     device = model.module.get_buffer("shift").device
     rows = torch.from_numpy(example(model.trained, 2))

@@ -235,14 +235,13 @@ def _trained(
     trained = None
     with contextlib.suppress(InputError):  # an earlier call may have saved it, and left no other weights
         trained = load(request.out / MODEL).trained
-    shift = tuple(rule.values[index] for index in important)
     if trained is None or (trained.setting, trained.seed, trained.training) != (setting, seed, portable):
         outcome = outcome_with_weights(request, request.out / WEIGHTS, Trial(setting, seed), training)
         outcome = replace(outcome, training=portable)
-        trained = Trained.of(outcome, request.data, important, shift, request.inputs.standardise)
-    trained = replace(trained, shift=shift)
+        trained = Trained.of(outcome, request.data, important, rule, request.inputs.standardise)
+    trained = replace(trained, rule=rule)
     # As it takes the features in `data`, which are scaled already.
-    model = Model.of(replace(trained, shift=(0.0,) * len(shift), standardise=None))
+    model = Model.of(replace(trained, rule=None, standardise=None))
     model.module.to(request.device)
     logits = {name: model.logits(request.data.splits[name].inputs) for name in ("val", "test")}
     return (

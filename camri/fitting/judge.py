@@ -36,7 +36,6 @@ from camri.metrics import REST, Array, Scores
 from camri.selection import Floor, Rule, Validation
 from camri.stats import FEWEST_ROWS, Difference, compare, design_effect, wilson
 
-RULE = "shift"  # for false alarms and costs
 SEED = 0  # of every bootstrap: the same outcomes give the same record
 ONE_ERROR = 0.683  # level of an interval of one standard error to each side
 SMALL_GAIN = 0.02  # of the deciding share: less is nothing to gain
@@ -113,12 +112,12 @@ def tune_rule(goal: Goal, models: Sequence[Held], floor: Floor, *, negative: boo
         return Tuned(shift, (found.value, found.accuracy, -sum(map(abs, found.shift))))
     if isinstance(goal, AtLeast):
         promised = goal if len(scores) == 1 else replace(goal, confidence=None)
-        point = tune(scores, promised, rule=RULE, num_draws=0)
-        point = point or tune(scores, replace(goal, confidence=None), rule=RULE, num_draws=0)  # rows are too few
+        point = tune(scores, promised, num_draws=0)
+        point = point or tune(scores, replace(goal, confidence=None), num_draws=0)  # rows are too few
         if point is None:
             return Tuned(None, (-math.inf,))
         return Tuned(point.rule, (-point.false_alarms, point.accuracy))
-    point = tune(scores, goal, rule=RULE, num_draws=0)
+    point = tune(scores, goal, num_draws=0)
     assert point is not None
     assert point.cost is not None
     plain = float(np.mean([apply(argmax_of(important), model, "val", goal).cost for model in models]))

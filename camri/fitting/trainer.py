@@ -25,7 +25,7 @@ from camri.study import run_folder
 from camri.study.executor import LocalExecutor
 from camri.study.run_folder import facts_of
 from camri.study.runner import NoBaseline, run
-from camri.study.schema import Row
+from camri.study.schema import Row, refuse_lost
 from camri.study.spec import Column, Grid, Resolved, Study, study
 from camri.study.store import STORE_FILE, Run, Store, open_run
 
@@ -174,6 +174,7 @@ class Trainer:
             )
         except NoBaseline as end:
             raise all_failed("cross-entropy", end.reason, self.request.out) from end
+        refuse_lost(result.lost, self.request.out, "the next step of the fit")
         wall_s, core_s = self.pool.wall_s - pool_s, self.pool.core_s - pool_core_s
         if not wall_s:
             wall_s, core_s = time.monotonic() - began, time.process_time() - began_core_s

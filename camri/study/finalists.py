@@ -23,6 +23,7 @@ from camri.selection import Floor, Rule, Validation, worth
 from camri.study import run_folder
 from camri.study.important import name_column
 from camri.study.paper import find_schedule
+from camri.study.schema import refuse_lost
 from camri.study.spec import Grid, Point, Study
 from camri.study.store import ColumnFacts, Row, Run, open_run
 
@@ -70,6 +71,7 @@ def find_finalists(
     for name in chosen or ():
         if name not in planned:
             raise InputError(f"method {name!r} is not in the screening; {closest(name, planned)}", argument="methods")
+    refuse_lost(run.rows(status="failed"), run.path, "the finalists")
     rows = rows_by_key(run)
     found = []
     for column in run.columns() if columns is None else columns:

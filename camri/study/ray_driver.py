@@ -1,10 +1,13 @@
 """A study on a Ray cluster: one worker a GPU, or a core, trains packs of trials; the driver alone writes the store."""
 
+import atexit
 import contextlib
 import itertools
 import logging
 import os
 import socket
+import sys
+import threading
 import time
 import uuid
 import warnings
@@ -21,7 +24,7 @@ from camri.engine.cpu import ship
 from camri.engine.outcome import Record
 from camri.engine.replica import PACK_SIZE
 from camri.engine.training import stop_on_signals
-from camri.errors import InputError
+from camri.errors import ENDED_BY, InputError
 from camri.study.ray_worker import Answer, Hello, Worker, code_digest
 
 LOSSES = 3  # of a trial's workers, before the trial counts as failed
@@ -32,6 +35,8 @@ STOP_PATIENCE_S = 30.0  # for checkpoints to be written
 LOOK_EVERY_S = 10.0  # for nodes that joined
 SILENCE_S = 60.0  # before the first worker's first answer, then a warning
 PROBE_S = 5.0
+CONNECT_S = 15.0  # for a head whose port answers
+HEAD_PATIENCE_S = 20.0  # without an answer of the head during a run; Ray ends the process after 60
 TRIES = 3  # a head's client server sometimes dies as it starts (ray-project/ray#63202): 5 of 23 times here
 
 
@@ -103,9 +108,10 @@ class Crew:
     it returns news, or raises when the worker is dead.
     """
 
-    def __init__(self, ray: Any, hire: Callable[[], Any], slots: Callable[[], int],
-                 trials: Sequence[Trial], packs: Sequence[list[int]], job: Job, hooks: Hooks):  # fmt: skip
-        self.ray, self.hire, self.slots = ray, hire, slots
+    def __init__(self, ray: Any, hire: Callable[[], Any], slots: Callable[[], int], trials: Sequence[Trial],
+                 packs: Sequence[list[int]], job: Job, hooks: Hooks,
+                 is_head_up: Callable[[], bool] = lambda: True):  # fmt: skip
+        self.ray, self.hire, self.slots, self.is_head_up = ray, hire, slots, is_head_up
         self.trials, self.job, self.hooks = trials, job, hooks
         self.waiting = deque(packs)
         self.calls: dict[Any, _Hand] = {}
@@ -114,7 +120,8 @@ class Crew:
         self.ended: Counter[str] = Counter()  # status -> trials
         self.num_stillborn = self.allowed = 0
         self.began = time.monotonic()
-        self.looked = self.reported = float("-inf")
+        self.reported = self.look_at = float("-inf")
+        self.head_seen = time.monotonic()
         self.silent, self.stopping = True, False
 
     def run(self) -> bool:
@@ -132,6 +139,9 @@ class Crew:
                     for call in ready:
                         self._hear(call)
                     self._report()
+            except ConnectionError as error:
+                self.calls.clear()
+                raise _head_lost(str(error)) from error
             finally:
                 for hand in self.calls.values():
                     self._dismiss(hand)
@@ -144,8 +154,14 @@ class Crew:
         return sum(hand.busy for hand in self.calls.values())
 
     def _hire(self) -> None:
-        if time.monotonic() - self.looked > LOOK_EVERY_S:
-            self.looked, self.allowed = time.monotonic(), self.slots()
+        now = time.monotonic()
+        if now >= self.look_at:
+            if self.is_head_up():  # asked first: without a head Ray's own calls wait a minute, then end the process
+                self.look_at, self.head_seen, self.allowed = now + LOOK_EVERY_S, now, self.slots()
+            elif now - self.head_seen > HEAD_PATIENCE_S:
+                raise ConnectionError(f"no answer for {now - self.head_seen:.0f} s")
+            else:
+                self.look_at, self.allowed = now + 1.0, 0
         coming = len(self.calls) - self._num_busy()
         while len(self.calls) < self.allowed and coming < len(self.waiting) and not self.stopping:
             actor = self.hire()
@@ -210,7 +226,8 @@ class Crew:
         again = [place for place in hand.left if self.losses[place] < LOSSES]
         for place in hand.left:
             if self.losses[place] >= LOSSES:
-                record = Record(self.trials[place], self.job, hand.hello.environment if hand.hello else {})
+                environment = (hand.hello.environment if hand.hello else {}) | {ENDED_BY: "loss of its workers"}
+                record = Record(self.trials[place], self.job, environment)
                 self.hooks.on_outcome(record.failed(f"lost its worker {LOSSES} times; last reason: {reason}"))
                 self.ended["failed"] += 1
         together = all(self.losses[place] == 1 for place in again)
@@ -242,6 +259,7 @@ class RayExecutor:
     def __init__(self, address: str = "ray", device: str = "auto", workers: int | None = None,
                  pack_size: int | None = None, **options: Any):  # fmt: skip
         self.ray = connect(address)
+        self.head = address if address.startswith("ray://") else self.ray.get_runtime_context().gcs_address
         self.device, self.workers, self.options = self._pick_device(device), workers, options
         self.pack_size = (pack_size or PACK_SIZE) if self.device == "cuda" else 1
         if not self._num_slots():
@@ -260,11 +278,13 @@ class RayExecutor:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / token).touch()
         try:
-            return Crew(
-                self.ray, lambda: actor.remote(bare, manifest, token), self._num_slots, trials, packs, job, hooks
-            ).run()
+            hire = lambda: actor.remote(bare, manifest, token)  # noqa: E731
+            return Crew(self.ray, hire, self._num_slots, trials, packs, job, hooks, self._is_head_up).run()
         finally:
             (folder / token).unlink(missing_ok=True)
+
+    def _is_head_up(self) -> bool:
+        return _reach(self.head) is None
 
     def _pick_device(self, device: str) -> str:
         has_gpus = self.ray.cluster_resources().get("GPU", 0) >= 1
@@ -292,18 +312,22 @@ def connect(address: str) -> Any:
         raise InputError(message, argument="on") from None
     if ray.is_initialized():
         return ray
-    quiet: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}
-    if address == "ray":
-        try:
-            ray.init(address="auto", **quiet)
-        except ConnectionError:
-            ray.init(address="local", include_dashboard=False, **quiet)
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    head = _find_running() if address == "ray" else address
+    if head is None:
+        warnings.warn("no Ray cluster is running on this machine; one is started for this run", stacklevel=2)
+        _call_within(CONNECT_S * 3, lambda: ray.init(address="local", include_dashboard=False, **quiet), address)
         return ray
-    _refuse_unreachable(address)
+    if (refusal := _reach(head)) is not None:
+        which = f"on={address!r}" + (f": the cluster at {head}" if head != address else "")
+        remedy = "start it (`ray start --head`), or forget it with `ray stop`"
+        raise InputError(f"{which} cannot be reached ({refusal}); {remedy}", argument="on")
     for tries_left in reversed(range(TRIES)):
         try:
-            ray.init(address=address, **quiet)
+            _call_within(CONNECT_S, lambda: ray.init(address=head, **quiet), address)
             break
+        except InputError:
+            raise
         except Exception as error:  # Ray has a dozen kinds: other versions, a port of something else, no grpcio, …
             if isinstance(error, ConnectionAbortedError) and tries_left:
                 continue
@@ -312,14 +336,49 @@ def connect(address: str) -> Any:
     return ray
 
 
-def _refuse_unreachable(address: str) -> None:
-    """Raise InputError if the port does not answer: Ray itself would try for half a minute."""
+def _find_running() -> str | None:
+    """The address of the cluster on this machine, as `ray start` left it or RAY_ADDRESS says; it may be dead."""
+    from ray._private.services import get_ray_address_from_environment
+
+    try:
+        return get_ray_address_from_environment("auto", None)
+    except ConnectionError:
+        return None
+
+
+def _call_within(seconds: float, call: Callable[[], Any], address: str) -> None:
+    """Call in a thread, and give up waiting after a time: Ray itself tries for many minutes."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        atexit.unregister(sys.modules["ray"].shutdown)  # it would wait for the cluster, too
+        why = f"does not answer within {seconds:.0f} s"
+        raise InputError(f"on={address!r} {why}; restart it with `ray stop` and `ray start --head`", argument="on")
+    if raised:
+        raise raised[0]
+
+
+def _reach(address: str) -> str | None:
+    """Why the port cannot be reached; None if it can."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
-        message = f"on={address!r} has no host or no port; give ray://HOST:PORT (Ray's own port is 10001)"
-        raise InputError(message, argument="on")
+        return "it has no host or no port; give ray://HOST:PORT (Ray's own port is 10001)"
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
     except (OSError, OverflowError) as error:
-        message = f"on={address!r} cannot be reached ({error}); is it up (`ray start --head`), and the port open?"
-        raise InputError(message, argument="on") from None
+        return str(error)
+    return None
+
+
+def _head_lost(reason: str) -> InputError:
+    why = "the head of the cluster is gone" + (f" ({' '.join(reason.split())[:200]})" if reason else "")
+    return InputError(f"{why}; what had ended is stored: start it again and run the same command", argument="on")

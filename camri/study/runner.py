@@ -7,6 +7,7 @@ import contextlib
 import errno
 import shutil
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +23,12 @@ from camri.study import run_folder
 from camri.study.executor import Executor, LocalExecutor
 from camri.study.important import kept_classes, place_into, rank_classes, resolve
 from camri.study.run_folder import facts_of, load_data
-from camri.study.schema import FULL_DISK, all_but_first
+from camri.study.schema import FULL_DISK, Row, all_but_first, refuse_lost
 from camri.study.spec import Study
 from camri.study.store import STORE_FILE, Store
 
 CHECKPOINTS = "checkpoints"
+MISSED = "columns_without"  # the note of how many cross-entropy trials had failed when the classes were found
 MARGIN_S = (5.0, 30.0)  # reserve for checkpoints: a tenth of the time limit, but at least and at most this
 
 Listener = Callable[[Outcome], None]  # called with every outcome after it is stored; tracking is one
@@ -42,6 +44,7 @@ class Result:
     pending: int
     new: int  # ended in this call
     first_error: str | None = None  # of the first trial that failed: its setting, seed and last line
+    lost: tuple[Row, ...] = ()  # of the failed trials, those whose process died each time; the next call retries them
 
 
 class NoBaseline(InputError):
@@ -146,12 +149,15 @@ class _Run:
         self.folder = store.path.parent
         self.should_stop: Callable[[], bool] = lambda: False
         self.statuses = store.statuses()
+        self.lost = {row.identity for row in store.rows(status="failed") if row.is_lost}  # in an earlier call
         self.ended_here: set[str] = set()
         self.names: dict[str, None] = {}  # identities of all trials of the study; made up until its classes are known
         self.progress_written = 0.0
 
     def go(self) -> Result:
         # The columns as an earlier call found them, so that they are decided once; or from names alone.
+        if self.retry_failed and self.store.note(MISSED):
+            self.store.forget_columns()
         columns = [one.resolved for one in self.store.columns()] or resolve(self.study, self.data.classes)
         self.store.add_study(self.study, columns)
         if columns is None:
@@ -171,10 +177,15 @@ class _Run:
         return self._result(finished)
 
     def _find_symbols(self) -> dict[str, int]:
-        rows = self.store.rows(method="ce")
+        rows, failed = self.store.rows(method="ce"), self.store.rows(method="ce", status="failed")
+        sought = ", ".join(sorted(self.study.symbols))
+        refuse_lost(failed, self.folder, sought)
         if not rows:
-            reason = last_line(self.store.rows(method="ce", status="failed")[0].error)
-            raise NoBaseline(self.folder, ", ".join(sorted(self.study.symbols)), reason)
+            raise NoBaseline(self.folder, sought, last_line(failed[0].error))
+        self.store.write_note(MISSED, len(failed))
+        if failed:
+            missed = f"{len(failed)} of {len(failed) + len(rows)} cross-entropy trials, which failed"
+            warnings.warn(f"{sought} is found without {missed}; --retry-failed decides again", stacklevel=2)
         return rank_classes([row.recall[self.study.important_from] for row in rows])
 
     def _plan(self, trials: Sequence[Trial]) -> None:
@@ -204,8 +215,8 @@ class _Run:
         return identity(trial, self.study.training, self.data.fingerprint)
 
     def _is_pending(self, name: str) -> bool:
-        status = self.statuses.get(name)
-        return status is None or (status == "failed" and self.retry_failed and name not in self.ended_here)
+        status, again = self.statuses.get(name), self.retry_failed or name in self.lost
+        return status is None or (status == "failed" and again and name not in self.ended_here)
 
     def _store(self, outcome: Outcome) -> None:
         name = self._identity(outcome.trial)
@@ -218,6 +229,7 @@ class _Run:
     def _result(self, finished: bool) -> Result:
         counts = self._count(self.names)
         done, failed = counts["done"], counts["failed"]
-        errors = (row.complaint for row in self.store.rows(status="failed") if row.identity in self.names)
+        errors = [row for row in self.store.rows(status="failed") if row.identity in self.names]
         pending = len(self.names) - done - failed
-        return Result(finished, done, failed, pending, len(self.ended_here), next(errors, None))
+        first, lost = errors[0].complaint if errors else None, tuple(row for row in errors if row.is_lost)
+        return Result(finished, done, failed, pending, len(self.ended_here), first, lost)

@@ -7,14 +7,15 @@ import os
 import sqlite3
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from camri.errors import InputError, last_line
+from camri.errors import ENDED_BY, InputError, last_line
+from camri.files import checksum
 from camri.metrics import Array, Scores, condense
 
 
@@ -43,7 +44,8 @@ def unpack(blob: bytes, names: Collection[str] | None = None) -> dict[str, Array
 
 FULL_DISK = "what was stored is safe; make room and run the same command again"
 APPLICATION_ID = 0x63616D72  # "camr": tells a store from any other SQLite file
-VERSION = 1
+VERSION = 2
+UNCHECKED = 1  # the version without checksums: can be read, and gets them when it is written to
 
 TABLES = (
     # Facts of the run as JSON: fingerprint, classes, data, training, columns, …
@@ -67,11 +69,30 @@ TABLES = (
     )""",
     "CREATE INDEX outcomes_by_setting ON outcomes (key, seed)",
 )
+# The checksum of everything that is read from the other tables, by what it is.
+CHECKS = "CREATE TABLE checks (what TEXT PRIMARY KEY, crc INTEGER NOT NULL) WITHOUT ROWID"
+BLOBS = ("important", "arrays", "logits", "weights")  # columns of an outcome that are read one by one
+
+
+def sign(values: Iterable[Any]) -> int:
+    """The checksum of values from a table; 1, 1.0 and "1" differ.
+
+    >>> sign(["a", 1]) != sign(["a", 1.0]) != sign(["a1"])
+    True
+    """
+    return checksum(*(value if isinstance(value, bytes) else f"{value!r};".encode() for value in values))
+
+
+def sign_outcome(values: Mapping[str, Any]) -> dict[str, int]:
+    """The checksums of an outcome's row: of its plain values together, and of each blob that it has."""
+    identity = values["identity"]
+    blobs = {f"{name}/{identity}": sign([values[name]]) for name in BLOBS if values[name] is not None}
+    return {f"row/{identity}": sign(values[name] for name in ROW_COLUMNS.split(", ")), **blobs}
 
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into sentences that name the file and what to do."""
+    """Turn SQLite's errors, and those of values that cannot be decoded, into sentences: the file and what to do."""
     try:
         yield
     except sqlite3.Error as error:
@@ -82,11 +103,15 @@ def explained(path: Path) -> Iterator[None]:
             why = f"cannot be opened ({said}); choose another folder or change its permissions"
         elif "locked" in said:
             why = "is being written by another program; try again when it has ended"
-        elif isinstance(error, sqlite3.DatabaseError) and ("malformed" in said or "not a database" in said):
-            raise damaged(path, said) from error
+        elif "disk I/O" in said:
+            why = f"cannot be read or written ({said}); check the disk, or copy the folder to another"
         else:
-            raise
+            raise damaged(path, said) from error
         raise InputError(f"{path} {why}") from error
+    except InputError:
+        raise
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
 
 
 def damaged(path: Path, why: str) -> InputError:
@@ -134,7 +159,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Create the tables, inside the transaction that also writes the run's facts."""
-    for statement in (*TABLES, f"PRAGMA application_id={APPLICATION_ID}", f"PRAGMA user_version={VERSION}"):
+    for statement in (*TABLES, CHECKS, f"PRAGMA application_id={APPLICATION_ID}", f"PRAGMA user_version={VERSION}"):
         connection.execute(statement)
 
 
@@ -158,9 +183,13 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise InputError(f"{path} is an SQLite file, but not the outcomes of a study; choose another folder")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != VERSION:
+    version = version_of(connection)
+    if version not in (UNCHECKED, VERSION):
         raise InputError(f"{path} has store version {version}, but this camri reads version {VERSION}")
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    return connection.execute("PRAGMA user_version").fetchone()[0]
 
 
 SPLITS = ("val", "test")
@@ -190,6 +219,11 @@ class Row:
     device_s: float
     environment: dict[str, Any]
     created: str
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it failed because its process died each time; it may succeed elsewhere or later."""
+        return ENDED_BY in self.environment
 
     @property
     def complaint(self) -> str:
@@ -256,6 +290,16 @@ def to_row(values: Sequence[Any]) -> Row:
         accuracy={split: value for split, value in accuracies.items() if value is not None},
         recall={split: numbers_from_json(text) for split, text in recalls.items() if text is not None},
     )
+
+
+def refuse_lost(rows: Iterable[Row], where: Path, undecided: str) -> None:
+    """Raise InputError if some of the trials that a decision rests on were lost."""
+    if lost := [row for row in rows if row.is_lost]:
+        num = "1 trial was" if len(lost) == 1 else f"{len(lost):,} trials were"
+        raise InputError(
+            f"{where}: {num} lost, so {undecided} cannot be decided; {lost[0].complaint}; run the same command again "
+            "to train what is missing"
+        )
 
 
 def check_same(stored: RunFacts, asked: RunFacts, path: Path) -> None:

@@ -8,7 +8,7 @@ for row in run.rows(method="camri"):
 import contextlib
 import json
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 STORE_FILE = "outcomes.sqlite"
 ARRAY_FIELDS = ("confusion", "angle_mean", "angle_sd", "curves")  # an outcome's fields that are arrays by name
+NAMES = ROW_COLUMNS.split(", ")
+STUDIES = "SELECT key, spec FROM studies ORDER BY rowid"
+PLAN = 'SELECT "column", method, key, title, setting FROM plan ORDER BY rowid'
 SCORE_PARTS = ("lead", "rest_right", "rest_spread")
 
 __all__ = ["ColumnFacts", "Planned", "Row", "Run", "RunFacts", "open_run"]
@@ -61,6 +64,7 @@ class Run:
     def __init__(self, path: Path, connection: sqlite3.Connection):
         self.path = path
         self._connection = connection
+        self._is_checked = schema.version_of(connection) != schema.UNCHECKED
         self._labels: dict[str, dict[str, Array]] = {}
 
     def __enter__(self: Opened) -> Opened:
@@ -72,13 +76,33 @@ class Run:
     def close(self) -> None:
         self._connection.close()
 
-    def _select(self, what: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _select(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with schema.explained(self.path):
-            return self._connection.execute(what, values).fetchall()
+            return self._connection.execute(query, values).fetchall()
+
+    @contextlib.contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Read values and their checksums as of one moment: a run may be writing."""
+        with schema.explained(self.path), contextlib.ExitStack() as stack:
+            if not self._connection.in_transaction:
+                self._connection.execute("BEGIN")
+                stack.callback(self._connection.execute, "COMMIT")
+            yield
+
+    def _checked(self, what: str, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query, after their checksum was compared."""
+        with self._snapshot():
+            found = self._select(query, *values)
+            if self._is_checked:
+                crc = self._select("SELECT crc FROM checks WHERE what = ?", what)
+                if [schema.sign(value for row in found for value in row)] * bool(found) != [row[0] for row in crc]:
+                    raise schema.damaged(self.path, f"the checksum of {what} differs")
+        return found
 
     def _meta(self, name: str) -> Any:
-        found = self._select("SELECT value FROM meta WHERE name = ?", name)
-        return json.loads(found[0][0]) if found else None
+        found = self._checked(f"meta/{name}", "SELECT value FROM meta WHERE name = ?", name)
+        with schema.explained(self.path):
+            return json.loads(found[0][0]) if found else None
 
     def note(self, name: str) -> Any:
         """The value that `Store.write_note` wrote under that name; None if there is none."""
@@ -116,12 +140,14 @@ class Run:
     @property
     def studies(self) -> list[dict[str, Any]]:
         """The studies that were run into this folder, as plain JSON, the first first."""
-        return [json.loads(spec) for (spec,) in self._select("SELECT spec FROM studies ORDER BY rowid")]
+        found = self._checked("studies", STUDIES)
+        with schema.explained(self.path):
+            return [json.loads(spec) for _, spec in found]
 
     def labels(self, split: str) -> Array:
         """The true classes of the images of a split: int64 (N,)."""
         if split not in self._labels:
-            found = self._select("SELECT arrays FROM labels WHERE split = ?", split)
+            found = self._checked(f"labels/{split}", "SELECT arrays FROM labels WHERE split = ?", split)
             if not found:
                 raise InputError(f"{self.path} has no split {split!r}; {closest(split, self.splits)}")
             self._labels[split] = self._unpack(found[0][0])
@@ -150,23 +176,36 @@ class Run:
 
     def plan(self, column: int | None = None) -> list[Planned]:
         """Every setting that a column (or any) compares, in the studies' order, duplicates included."""
-        where, values = ("", ()) if column is None else ('WHERE "column" = ?', (column,))
-        found = self._select(f'SELECT "column", method, key, title, setting FROM plan {where} ORDER BY rowid', *values)
-        return [Planned(column, method, key, title, json.loads(text)) for column, method, key, title, text in found]
+        found = self._checked("plan", PLAN)
+        with schema.explained(self.path):
+            return [
+                Planned(number, method, key, title, json.loads(text))
+                for number, method, key, title, text in found
+                if column in (None, number)
+            ]
 
     def rows(self, method: str | None = None, status: str | None = "done", key: str | None = None) -> list[Row]:
         """Outcomes without their arrays, in the order of settings and seeds; `status=None`: failed ones too."""
-        wanted = {"method": method, "status": status, "key": key}
-        given = {name: value for name, value in wanted.items() if value is not None}
-        where = f"WHERE {' AND '.join(f'{name} = ?' for name in given)}" if given else ""
-        found = self._select(
-            f"SELECT {ROW_COLUMNS} FROM outcomes {where} ORDER BY method, setting, seed", *given.values()
-        )
-        return [to_row(values) for values in found]
+        wanted = [
+            (NAMES.index(n), v) for n, v in (("method", method), ("status", status), ("key", key)) if v is not None
+        ]
+        found = [values for values in self._outcomes() if all(values[place] == value for place, value in wanted)]
+        with schema.explained(self.path):
+            return [to_row(values) for values in found]
 
     def statuses(self) -> dict[str, str]:
         """identity -> "done" or "failed" of every outcome."""
-        return dict(self._select("SELECT identity, status FROM outcomes"))
+        return {values[NAMES.index("identity")]: values[NAMES.index("status")] for values in self._outcomes()}
+
+    def _outcomes(self) -> list[tuple[Any, ...]]:
+        """The plain values of all outcomes: without an index, which may be damaged, and none may be missing."""
+        with self._snapshot():
+            found = self._select(f"SELECT {ROW_COLUMNS} FROM outcomes NOT INDEXED ORDER BY method, setting, seed")
+            if self._is_checked:
+                crcs = dict(self._select("SELECT what, crc FROM checks WHERE what >= 'row/' AND what < 'row0'"))
+                if crcs != {f"row/{values[0]}": schema.sign(values) for values in found}:
+                    raise schema.damaged(self.path, "the checksums of its outcomes differ")
+        return found
 
     def arrays(self, row: Row | str, names: Collection[str] | None = None) -> dict[str, Array]:
         """Small arrays of an outcome by name, all by default: confusion.val, scores.test.lead, curves.train_loss …"""
@@ -198,7 +237,9 @@ class Run:
 
     def important(self, row: Row | str) -> dict[str, list[int]]:
         """The classes whose scores an outcome kept, by split."""
-        return json.loads(self._blob("important", row))
+        text = self._blob("important", row)
+        with schema.explained(self.path):
+            return json.loads(text)
 
     def _scores(self, important: dict[str, list[int]], arrays: dict[str, Array], split: str) -> Scores:
         parts = {part: arrays[f"scores.{split}.{part}"] for part in SCORE_PARTS}
@@ -221,7 +262,7 @@ class Run:
         from camri.methods import Setting
 
         if isinstance(row, str):
-            row = to_row(self._select(f"SELECT {ROW_COLUMNS} FROM outcomes WHERE identity = ?", row)[0])
+            row = to_row(self._values(row))
         arrays, important = self.arrays(row), self.important(row)
         fields: dict[str, Any] = {
             field: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(f"{field}.")}
@@ -242,12 +283,20 @@ class Run:
     def _name(row: Row | str) -> str:
         return row if isinstance(row, str) else row.identity
 
+    def _values(self, identity: str) -> tuple[Any, ...]:
+        """The plain values of one outcome."""
+        query = f"SELECT {ROW_COLUMNS} FROM outcomes WHERE identity = ?"
+        (values,) = self._checked(f"row/{identity}", query, identity)
+        return values
+
     def _blob(self, column: str, row: Row | str) -> Any:
         identity = self._name(row)
-        found = self._select(f"SELECT {column} FROM outcomes WHERE identity = ?", identity)
-        if not found:
+        query = f"SELECT {column} FROM outcomes WHERE identity = ? AND {column} IS NOT NULL"
+        if found := self._checked(f"{column}/{identity}", query, identity):
+            return found[0][0]
+        if not self._select("SELECT 1 FROM outcomes WHERE identity = ?", identity):
             raise InputError(f"{self.path} has no outcome {identity!r}")
-        return found[0][0]
+        return None
 
     def _unpack(self, blob: bytes, names: Collection[str] | None = None) -> dict[str, Array]:
         try:
@@ -268,8 +317,40 @@ class Store(Run):
         if is_new:
             store._begin(facts)
         else:
+            store._upgrade()
             check_same(store.facts(), facts, path)
         return store
+
+    def _upgrade(self) -> None:
+        """Give the outcomes of an older store their checksums."""
+        if self._is_checked:
+            return
+        with schema.explained(self.path), schema.transaction(self._connection):
+            self._connection.execute(schema.CHECKS)
+            for kind, table, name, value in (
+                ("meta", "meta", "name", "value"),
+                ("labels", "labels", "split", "arrays"),
+            ):
+                for key, content in self._select(f"SELECT {name}, {value} FROM {table}"):
+                    self._sign({f"{kind}/{key}": schema.sign([content])})
+            self._sign_plan()
+            names = [*NAMES, *schema.BLOBS]
+            for values in self._select(f"SELECT {', '.join(names)} FROM outcomes"):
+                self._sign(schema.sign_outcome(dict(zip(names, values, strict=True))))
+            self._connection.execute(f"PRAGMA user_version={schema.VERSION}")
+        self._is_checked = True
+
+    def _sign(self, crcs: Mapping[str, int]) -> None:
+        self._connection.executemany("INSERT OR REPLACE INTO checks VALUES (?, ?)", list(crcs.items()))
+
+    def _sign_plan(self) -> None:
+        for what, query in (("studies", STUDIES), ("plan", PLAN)):
+            if found := self._select(query):
+                self._sign({what: schema.sign(value for row in found for value in row)})
+
+    def _write_meta(self, name: str, text: str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, text))
+        self._sign({f"meta/{name}": schema.sign([text])})
 
     def close(self) -> None:
         """Close the store; it is one plain file again, unless a reader has it open."""
@@ -281,39 +362,46 @@ class Store(Run):
         meta = {name: getattr(facts, name) for name in ("fingerprint", "classes", "data", "training", "asked")}
         with schema.explained(self.path), schema.transaction(self._connection):
             schema.create_tables(self._connection)
-            self._connection.executemany(
-                "INSERT INTO meta VALUES (?, ?)", [(name, json.dumps(value)) for name, value in meta.items()]
-            )
+            for name, value in meta.items():
+                self._write_meta(name, json.dumps(value))
             for split, labels in facts.labels.items():
                 blob = pack({"labels": labels, **({"groups": facts.groups[split]} if split in facts.groups else {})})
                 self._connection.execute("INSERT INTO labels VALUES (?, ?, ?)", (split, len(labels), blob))
+                self._sign({f"labels/{split}": schema.sign([blob])})
 
     def add_study(self, study: "Study", columns: Sequence[Resolved] | None) -> None:
         """Store the study and, if its important classes are known, its columns and plan."""
         spec = json.dumps(study.to_json())
         with schema.explained(self.path), schema.transaction(self._connection):
+            self._checked("studies", STUDIES)
+            self._checked("plan", PLAN)
             self._connection.execute(
                 "INSERT OR IGNORE INTO studies VALUES (?, ?, ?, ?)", (study.key, study.name, spec, _now())
             )
-            if columns is None:
-                return
-            self._connection.execute(
-                "INSERT OR IGNORE INTO meta VALUES ('columns', ?)", (json.dumps([list(map(list, c)) for c in columns]),)
-            )
-            self._connection.executemany(
-                "INSERT OR IGNORE INTO plan VALUES (?, ?, ?, ?, ?)",
-                [
-                    (number, one.method, one.key, str(one), json.dumps(one.to_json()))
-                    for number, one in study.settings(columns)
-                ],
-            )
+            if columns is not None:
+                if self._meta("columns") is None:
+                    self._write_meta("columns", json.dumps([list(map(list, c)) for c in columns]))
+                self._connection.executemany(
+                    "INSERT OR IGNORE INTO plan VALUES (?, ?, ?, ?, ?)",
+                    [
+                        (number, one.method, one.key, str(one), json.dumps(one.to_json()))
+                        for number, one in study.settings(columns)
+                    ],
+                )
+            self._sign_plan()
+
+    def forget_columns(self) -> None:
+        """Remove the columns and the plan, to be decided again; the outcomes stay."""
+        with schema.explained(self.path), schema.transaction(self._connection):
+            self._connection.execute("DELETE FROM plan")
+            self._connection.execute("DELETE FROM meta WHERE name = 'columns'")
+            self._connection.execute("DELETE FROM checks WHERE what IN ('plan', 'meta/columns')")
 
     def write_note(self, name: str, value: Any) -> None:
         """Store a plain JSON value under the name, in place of an earlier one."""
+        text = json.dumps(value, allow_nan=False)
         with schema.explained(self.path), schema.transaction(self._connection):
-            self._connection.execute(
-                "INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"note.{name}", json.dumps(value, allow_nan=False))
-            )
+            self._write_meta(f"note.{name}", text)
 
     def add(self, identity: str, outcome: "Outcome") -> None:
         """Write the outcome to disk; that of a retried trial replaces the old one."""
@@ -347,8 +435,8 @@ class Store(Run):
 
     def copy(self, identity: str, source: Run) -> None:
         """Copy an outcome of another store unchanged."""
-        names = [name for _, name, *_ in self._select("PRAGMA table_info(outcomes)")]
-        (values,) = source._select(f"SELECT {', '.join(names)} FROM outcomes WHERE identity = ?", identity)
+        names = [*NAMES, *schema.BLOBS]
+        values = [*source._values(identity), *(source._blob(name, identity) for name in schema.BLOBS)]
         self._insert(dict(zip(names, values, strict=True)))
 
     def _insert(self, values: dict[str, Any]) -> None:
@@ -361,6 +449,9 @@ class Store(Run):
             self._connection.execute(
                 f"INSERT OR REPLACE INTO outcomes ({', '.join(values)}) VALUES ({marks})", tuple(values.values())
             )
+            stale = [(f"{name}/{values['identity']}",) for name in schema.BLOBS]  # it may have had other blobs
+            self._connection.executemany("DELETE FROM checks WHERE what = ?", stale)
+            self._sign(schema.sign_outcome(values))
 
 
 def _now() -> str:

@@ -1,13 +1,29 @@
-"""Worker processes are killed: that costs time, never the answer."""
+"""Worker processes are killed: that costs time, never the answer.
 
+`make attacks` also runs the long tests, which are marked long.
+"""
+
+import dataclasses
 import random
 import signal
 
 import pytest
+from typer.testing import CliRunner
 
+import camri
+from camri.cli import app
 from camri.engine import Job, Trial, cpu, train
+from camri.errors import InputError
+from camri.fitting import trainer
 from camri.methods import setting
+from camri.study import runner
+from camri.study.executor import LocalExecutor
+from camri.study.finalists import find_finalists
+from camri.study.runner import Result
+from camri.study.store import open_run
 from tests.engine.conftest import same
+from tests.fitting.conftest import facts, weights_of
+from tests.study.test_runner import Pretender, assert_same_table
 
 KEEP = {"important": [1], "keep_logits": True, "keep_weights": True}
 
@@ -33,12 +49,12 @@ def killing(started, times, seed=0):
 
 
 def test_a_trial_whose_process_dies_is_trained_again_with_the_same_bits(started, tmp_path, trials, data, training):
-    longer = training.with_(epochs=30)
+    longer = training.with_(epochs=20)
     kill, killed = killing(started, 2)
-    outcomes = train(trials[:3], data, "cpu", training=longer, workers=2, on_progress=kill, checkpoints=tmp_path,
+    outcomes = train(trials[:2], data, "cpu", training=longer, workers=2, on_progress=kill, checkpoints=tmp_path,
                      checkpoint_every_s=0.0, **KEEP)  # fmt: skip
     assert len(killed) == 2
-    alone = train(trials[:3], data, "cpu", training=longer, workers=1, **KEEP)
+    alone = train(trials[:2], data, "cpu", training=longer, workers=1, **KEEP)
     assert all(same(outcome, undisturbed) for outcome, undisturbed in zip(outcomes, alone, strict=True))
 
 
@@ -66,3 +82,109 @@ def test_how_a_process_ended_is_told(trials, data, training, code, said):
     outcome = cpu.lost(trials[0], Job(training, data), 4, code)
     assert said in outcome.error
     assert outcome.environment["ended_by"] == ("SIGKILL" if code < 0 else "exit code 1")
+
+
+class Losing(Pretender):
+    """An executor that loses the trials of some seeds, as the engine reports them when their process always died."""
+
+    def train(self, trials, job, hooks):
+        def end(outcome):
+            lost = dataclasses.replace(outcome, environment={"ended_by": "SIGKILL"})
+            hooks.on_outcome(lost if outcome.status == "failed" else outcome)
+
+        return super().train(trials, job, dataclasses.replace(hooks, on_outcome=end))
+
+
+def columns_of(folder):
+    with open_run(folder) as run:
+        return run.columns()
+
+
+def test_the_worst_class_is_not_decided_from_fewer_trials(data, small, tmp_path):
+    sought = small.with_(important="worst", seeds=[0, 1, 2])
+    for _ in range(2):
+        with pytest.raises(InputError, match="1 trial was lost, so worst cannot be decided; ce seed 1"):
+            runner.run(sought, tmp_path / "a", Losing(fails=[1]), data=data)
+        assert columns_of(tmp_path / "a") == []
+    assert runner.run(sought, tmp_path / "a", Pretender(), data=data).failed == 0  # the same command trains it again
+    runner.run(sought, tmp_path / "b", Pretender(), data=data)
+    assert columns_of(tmp_path / "a") == columns_of(tmp_path / "b")
+
+
+def test_what_was_decided_without_failed_trials_is_undone_by_retrying_them(data, small, tmp_path):
+    def decided(fails, folder, **options):
+        runner.run(small.with_(important="worst", seeds=range(6)), folder, Pretender(fails), data=data, **options)
+        (column,) = columns_of(folder)
+        return column.names
+
+    right = decided((), tmp_path / "right")
+    others = [(seeds, tmp_path / str(number)) for number, seeds in enumerate([(0, 1, 2, 3), (2, 3, 4, 5), (0, 2, 4)])]
+    with pytest.warns(UserWarning, match=r"worst is found without . of 6 cross-entropy trials, which failed"):
+        wrong = [folder for seeds, folder in others if decided(seeds, folder) != right]
+    assert wrong  # else this test shows nothing
+    for folder in wrong:
+        assert decided((), folder, retry_failed=True) == right
+        with open_run(folder) as run:
+            assert {planned.setting["important"][0] for planned in run.plan() if planned.method == "camri"} == set(
+                run.columns()[0].indices
+            )
+
+
+def test_finalists_are_not_chosen_while_trials_are_lost(data, small, tmp_path):
+    result = runner.run(small, tmp_path, Losing(fails=[1]), data=data)
+    assert (result.failed, len(result.lost)) == (3, 3)
+    with open_run(tmp_path) as run, pytest.raises(InputError, match="3 trials were lost, so the finalists cannot be"):
+        find_finalists(run)
+
+
+@pytest.mark.parametrize(("failed", "code"), [(0, 0), (2, 3)])
+def test_a_run_with_failed_trials_says_so_last_and_exits_with_3(monkeypatch, data, tmp_path, failed, code):
+    monkeypatch.setattr("camri.study.run_folder.load_data", lambda study, progress: data)
+    monkeypatch.setattr("camri.study.runner.run", lambda *_, **__: Result(True, 5, failed, 0, 5, "ce seed 0: no"))
+    ended = CliRunner().invoke(app, ["study", "run", "digits", "--out", str(tmp_path), "--device", "cpu"])
+    assert ended.exit_code == code
+    last = ended.stdout.splitlines()[-1]
+    assert (last == "2 trials failed; --retry-failed trains them again") == (failed > 0)
+
+
+# Seeds of random kills: one in every run, all of them with `make attacks`.
+KILLS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 20))]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, small, tmp_path_factory):
+    """The same studies without kills."""
+    folders = {}
+    for important in ("column", "worst"):
+        folders[important] = tmp_path_factory.mktemp(important)
+        runner.run(longer(small, important), folders[important], LocalExecutor("cpu", workers=1), data=data)
+    return folders
+
+
+def longer(small, important):
+    return small.with_(important=important, training=small.training.with_(epochs=12))
+
+
+@pytest.mark.parametrize("important", ["worst", pytest.param("column", marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", KILLS)
+def test_a_study_with_killed_workers_is_the_same_study(started, data, small, tmp_path, undisturbed, important, seed):
+    kill, killed = killing(started, 2, seed)
+    executor = LocalExecutor("cpu", workers=2)
+    result = runner.run(longer(small, important), tmp_path, executor, data=data, on_progress=kill)
+    assert killed
+    assert (result.finished, result.failed) == (True, 0)
+    assert columns_of(tmp_path) == columns_of(undisturbed[important])
+    assert_same_table(tmp_path, undisturbed[important])
+
+
+@pytest.mark.parametrize("seed", KILLS)
+def test_a_fit_with_killed_workers_is_the_same_fit(started, monkeypatch, rows, without_files, tmp_path, seed):
+    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials: 1)
+    asked = {"num_trials": 16, "epochs": 4, "device": "cpu"}
+    alone = camri.fit(rows, "storm", tmp_path / "alone", **asked)
+    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials: 2)
+    kill, killed = killing(started, 2, seed)
+    fitted = camri.fit(rows, "storm", tmp_path / "killed", on_progress=kill, **asked)
+    assert killed
+    assert facts(fitted) == facts(alone)
+    assert weights_of(fitted) == weights_of(alone)

@@ -138,15 +138,6 @@ def test_a_stopped_trial_goes_on_to_the_same_bits(tmp_path, trials, data, traini
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_or_foreign_checkpoint_means_starting_over(tmp_path, trials, data, training, crowd):
-    with pytest.raises(Stopped):
-        train(trials[:1], data, "cpu", training=training, workers=1, checkpoints=tmp_path, should_stop=stop_after(3))
-    (path,) = tmp_path.iterdir()
-    path.write_bytes(path.read_bytes()[:-20])
-    (outcome,) = train(trials[:1], data, "cpu", training=training, workers=1, checkpoints=tmp_path, **KEEP)
-    assert same(outcome, crowd[0])
-
-
 def test_workers_stop_and_go_on(tmp_path, trials, data, training, crowd):
     heard = []
     with pytest.raises(Stopped) as stopped:

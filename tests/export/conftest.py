@@ -6,6 +6,7 @@ import torch
 
 from camri.data import DataSet, Split
 from camri.data.dataset import to_float
+from camri.decision import Shift
 from camri.engine import Training, Trial, train
 from camri.export import Model, Trained, save
 from camri.export.model import make_classifier
@@ -59,7 +60,7 @@ def saved(trained, tmp_path_factory):
     return save(trained, tmp_path_factory.mktemp("saved") / "model", card="# The card\n", onnx=False)
 
 
-def made_trained(model, chosen, shape, *, options=(), shift=(0.7,), standardise=None, seed=0):
+def made_trained(model, chosen, shape, *, options=(), rule=None, standardise=None, seed=0):
     """A model with random weights, batch norm's statistics among them, as if it had been trained."""
     is_image = len(shape) == 3
     training = Training(model=model, model_options=tuple(sorted(dict(options).items())))
@@ -72,7 +73,7 @@ def made_trained(model, chosen, shape, *, options=(), shift=(0.7,), standardise=
         "is_image": is_image,
         "class_counts": (50, 20, 30),
         "important": (1,),
-        "shift": tuple(shift),
+        "rule": rule or Shift({1: 0.7}),
         "standardise": standardise,
     }
     untrained = Trained(weights={}, **bare)

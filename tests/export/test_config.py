@@ -6,6 +6,7 @@ import json
 import pytest
 
 import camri
+from camri.decision import Shift
 from camri.errors import InputError
 from camri.export.folder import read_config, to_trained, write_config
 from camri.methods import setting
@@ -15,7 +16,7 @@ SCALED = dataclasses.replace(
     made_trained("mlp", setting("camri", 1, m=0.2, s=8), (2,), standardise=((1.5, 0.0), (2.0, 0.1)), seed=4),
     classes=("limit", "stöp", "yield"),
     important=(2, 1),
-    shift=(0.5, -1.0),
+    rule=Shift({2: 0.5, 1: -1.0}),
     preprocessing={"feature_columns": ["a", "b"]},
 )
 
@@ -39,11 +40,11 @@ def test_every_field_is_written_on_a_line_of_its_own():
     assert "stöp" in text
     assert values == {
         "format": "camri-model",
-        "version": 1,
+        "version": 2,
         "camri": camri.__version__,
         "classes": ["limit", "stöp", "yield"],
         "important": ["yield", "stöp"],
-        "shift": [0.5, -1.0],
+        "rule": {"rule": "shift", "values": {"stöp": -1.0, "yield": 0.5}},
         "input": FEATURES,
         "preprocessing": {"feature_columns": ["a", "b"]},
         "standardise": {"mean": [1.5, 0.0], "sd": [2.0, 0.1]},
@@ -65,12 +66,18 @@ def test_what_is_written_is_read_back_as_it_was():
     ("text", "said"),
     [
         (
-            as_written(version=2, camri="9.9"),
-            f"x has format version 2, and camri {camri.__version__} reads version 1; ",
+            as_written(version=1, camri="9.9"),
+            f"x has format version 1, and camri {camri.__version__} reads version 2; ",
         ),
         (as_written(seed="four"), "x is damaged: seed is 'four' (Input should be a valid integer); copy the model"),
-        (as_written(shift=[0.5, "a" * 58]), f"x is damaged: shift.1 is '{'a' * 58}' ("),  # 60 signs are shown
-        (as_written(shift=[0.5, "a" * 59]), f"x is damaged: shift.1 is '{'a' * 56}… ("),
+        (
+            as_written(rule={"rule": "shift", "values": {"stöp": "a" * 58}}),
+            f"x is damaged: rule.values.stöp is '{'a' * 58}' (",
+        ),  # 60 signs are shown
+        (
+            as_written(rule={"rule": "shift", "values": {"stöp": "a" * 59}}),
+            f"x is damaged: rule.values.stöp is '{'a' * 56}… (",
+        ),
         (as_written(input={"kind": "sound", "dtype": "uint8", "shape": [2]}), "x is damaged: input.kind is 'sound' ("),
         (as_written(input={**FEATURES, "x": 1}), "x is damaged: input.x is 1 ("),
         (as_written(input={**FEATURES, "shape": ["2"]}), "x is damaged: input.shape.0 is '2' ("),
@@ -90,8 +97,8 @@ def test_what_is_wrong_is_told_with_its_value(text, said):
 
 
 def test_what_json_does_not_know_is_refused_in_a_sentence():
-    text = as_written().replace(b"[0.5, -1.0]", b"[NaN, -1.0]")
-    with pytest.raises(InputError, match=r"shift=.nan, -1.0. is not allowed"):
+    text = as_written().replace(b": -1.0", b": NaN")
+    with pytest.raises(InputError, match=r"Shift\(.*nan.* is not allowed; give finite numbers"):
         to_trained(read_config(text, "x"), {}, "x")
 
 
@@ -101,8 +108,8 @@ def test_values_that_no_model_could_have_are_refused_with_the_place():
 
     with pytest.raises(InputError, match=r"^x is damaged \(KeyError: 'halt'\); copy the model's folder again$"):
         made(important=["halt", "limit"])
-    with pytest.raises(InputError, match=r"^x: a trained model's shift=\(0\.5,\) is not allowed; give 2 finite"):
-        made(shift=[0.5])
+    with pytest.raises(InputError, match=r"^x: a trained model's rule=.* is not allowed; give each important class"):
+        made(rule={"rule": "shift", "values": {"stöp": 0.5}})
     told, training = SCALED.setting.to_json(), SCALED.training.to_json()
     with pytest.raises(InputError, match=r"^x: important class 'a' is no index; give whole numbers from 0 on$"):
         made(setting={**told, "important": ["a"]})

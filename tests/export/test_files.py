@@ -14,6 +14,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 import camri
+from camri.decision import Shift
 from camri.errors import InputError
 from camri.export import Model, load, save
 from camri.export import folder as folders
@@ -34,7 +35,7 @@ def edit(folder, **changes):
 
 
 def test_a_shift_changed_by_hand_is_used(copied):
-    edit(copied, shift=[2.5])
+    edit(copied, rule={"rule": "shift", "values": {"stop": 2.5}})
     assert load(copied).trained.shift == (2.5,)
 
 
@@ -70,10 +71,10 @@ def test_the_folder_holds_what_is_promised(saved):
     assert sorted(os.listdir(saved)) == ["README.md", "config.json", "model.safetensors"]
     config = json.loads((saved / "config.json").read_text(encoding="utf-8"))
     assert config["format"] == "camri-model"
-    assert config["version"] == 1
+    assert config["version"] == 2
     assert config["camri"] == camri.__version__
     assert config["important"] == ["stop"]
-    assert config["shift"] == [0.75]
+    assert config["rule"] == {"rule": "shift", "values": {"stop": 0.75}}
     assert config["setting"]["method"] == "camri"
     assert config["input"] == {"kind": "image", "dtype": "uint8", "shape": [8, 8, 1]}
     assert config["weights_sha256"] == hashlib.sha256((saved / "model.safetensors").read_bytes()).hexdigest()
@@ -91,14 +92,17 @@ def test_one_changed_bit_of_the_weights_is_refused(copied):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"version": 2, "camri": "9.9"}, r"format version 2, and camri .* reads version 1; install .*'9.9'"),
+        ({"version": 1, "camri": "9.9"}, r"format version 1, and camri .* reads version 2; install .*'9.9'"),
         ({"format": "other"}, "is not a camri model's; choose a folder"),
         ({"classes": "abc"}, r"is damaged: classes is 'abc'"),
         ({"classes": ["a", "b", 3]}, r"is damaged: classes.2 is 3"),
         ({"classes": ["a", "b", "c", "stop"]}, r"class_counts=.* is not allowed; give 4 numbers"),
         ({"more": 1}, "is damaged: more is 1"),
         ({"important": ["halt"]}, "is damaged .*halt"),
-        ({"shift": [1.0, 2.0]}, "shift="),
+        ({"rule": {"rule": "shift", "values": {"stop": 1.0, "limit": 2.0}}}, "rule=.* give each important class"),
+        ({"rule": {"rule": "shift", "values": {"halt": 1.0}}}, "the rule's 'halt' is not a class"),
+        ({"rule": {"rule": "threshold", "values": {"stop": 1.5}}}, "give probabilities, from 0 to 1"),
+        ({"rule": {"rule": "best", "values": {"stop": 0.5}}}, "is damaged: rule.rule is 'best'"),
         ({"setting": {"method": "pickle", "important": [], "knobs": {}}}, "method 'pickle' is unknown"),
         ({"setting": {}}, "is damaged .*method"),
         ({"training": {"model": "small"}}, "is damaged .*model_options"),
@@ -296,7 +300,7 @@ def test_folders_that_are_no_model_are_refused_with_what_to_do(copied, tmp_path)
 
 
 def test_saving_replaces_a_model_and_nothing_else(trained, copied, tmp_path):
-    save(dataclasses.replace(trained, shift=(2.0,)), copied, card="new", onnx=False)
+    save(dataclasses.replace(trained, rule=Shift({1: 2.0})), copied, card="new", onnx=False)
     assert load(copied).trained.shift == (2.0,)
     assert os.listdir(tmp_path) == ["copied"], "something was left beside it"
     for name in ("notes.txt", "weights.bin"):
@@ -373,7 +377,7 @@ def test_what_file_managers_leave_is_no_part_of_a_model_and_in_nobody_s_way(trai
     for name in ("Thumbs.db", "desktop.ini", ".DS_Store"):
         (copied / name).touch()
     assert load(copied).trained.shift == (0.75,)
-    save(dataclasses.replace(trained, shift=(2.0,)), copied, card="", onnx=False)
+    save(dataclasses.replace(trained, rule=Shift({1: 2.0})), copied, card="", onnx=False)
     assert load(copied).trained.shift == (2.0,)
 
 
@@ -406,7 +410,7 @@ def test_where_the_new_folder_cannot_take_its_place_the_old_one_comes_back(train
 
     monkeypatch.setattr("os.rename", failing)
     with pytest.raises(InputError, match=r"copied cannot be written \(Device or resource busy\)"):
-        save(dataclasses.replace(trained, shift=(2.0,)), copied, card="", onnx=False)
+        save(dataclasses.replace(trained, rule=Shift({1: 2.0})), copied, card="", onnx=False)
     assert (copied / "config.json").read_bytes() == before
     assert [target == copied for target in moved] == [False, True, True]
     assert os.listdir(tmp_path) == ["copied"]

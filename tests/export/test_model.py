@@ -9,6 +9,7 @@ import torch
 import camri
 from camri.data import DataSet, Split
 from camri.data import load as load_data
+from camri.decision import Shift
 from camri.engine import Training, Trial, train
 from camri.engine.cpu import one_thread
 from camri.errors import InputError
@@ -24,7 +25,7 @@ def test_logits_are_the_engine_s_to_the_bit_with_the_shift_on_the_important_clas
     found = load(saved)
     rows = data.splits["test"].inputs.numpy()
     with one_thread():
-        unshifted = Model.of(dataclasses.replace(found.trained, shift=(0.0,))).logits(rows, ENGINE_BATCH)
+        unshifted = Model.of(dataclasses.replace(found.trained, rule=None)).logits(rows, ENGINE_BATCH)
         shifted = found.logits(rows, ENGINE_BATCH)
     assert unshifted.dtype == shifted.dtype == np.float32
     np.testing.assert_array_equal(unshifted.astype(np.float16), outcome.logits["test"])
@@ -168,11 +169,10 @@ def test_weights_of_another_model_are_refused_by_name(trained):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"shift": (0.1, 0.2)}, "shift=.* give 1 finite numbers, one for each important class"),
-        ({"shift": (float("nan"),)}, "shift=.* finite"),
-        ({"shift": (1e39,)}, r"shift=\(1e\+39,\) .* finite .* in float32"),
+        ({"rule": Shift({1: 0.1, 2: 0.2})}, "rule=.* give each important class one number"),
+        ({"rule": Shift({1: 1e39})}, r"rule=.*1e\+39.* finite in float32"),
         ({"important": (3,)}, r"important=\(3,\) is not allowed; give different classes of 0 … 2, not all"),
-        ({"important": (0, 1, 2), "shift": (0, 0, 0)}, "not all"),
+        ({"important": (0, 1, 2), "rule": Shift(dict.fromkeys(range(3), 0.0))}, "not all"),
         ({"classes": ("a", "a", "b")}, "all different"),
         ({"classes": ("a", "b\x1b[2J", "c")}, "printable"),
         ({"class_counts": (1, 2)}, "class_counts="),
@@ -185,7 +185,7 @@ def test_a_trained_model_that_cannot_be_is_refused(trained, change, said):
         dataclasses.replace(trained, **change)
 
 
-BARE = {"important": (), "shift": (), "weights": {}}
+BARE = {"important": (), "rule": None, "weights": {}}
 
 
 @pytest.mark.parametrize(
@@ -196,14 +196,13 @@ BARE = {"important": (), "shift": (), "weights": {}}
         ({"input_shape": (1, 1, 1)}, True),
         ({"input_shape": (8, 0, 1)}, False),
         ({"input_shape": (8,)}, False),
-        ({"important": (0, 2), "shift": (-1.0, 2.0)}, True),
-        ({"important": (-1, 0), "shift": (0.0, 0.0)}, False),
-        ({"important": (0, 3), "shift": (0.0, 0.0)}, False),
-        ({"important": (1, 1), "shift": (0.0, 0.0)}, False),
-        ({"important": (0, 1), "shift": (0.0, float("inf"))}, False),
-        ({"important": (0, 1), "shift": (3.4e38, -3.4e38)}, True),
-        ({"important": (0, 1), "shift": (0.0, -3.5e38)}, False),
-        ({"important": (0, 1), "shift": (0.0,)}, False),
+        ({"important": (0, 2), "rule": Shift({0: -1.0, 2: 2.0})}, True),
+        ({"important": (-1, 0), "rule": Shift({-1: 0.0, 0: 0.0})}, False),
+        ({"important": (0, 3), "rule": Shift({0: 0.0, 3: 0.0})}, False),
+        ({"important": (1, 1), "rule": Shift({1: 0.0})}, False),
+        ({"important": (0, 1), "rule": Shift({0: 3.4e38, 1: -3.4e38})}, True),
+        ({"important": (0, 1), "rule": Shift({0: 0.0, 1: -3.5e38})}, False),
+        ({"important": (0, 1), "rule": Shift({0: 0.0})}, False),
     ],
 )
 def test_how_many_classes_shapes_and_shifts_there_may_be(trained, change, is_fine):

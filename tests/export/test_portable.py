@@ -1,5 +1,6 @@
 """ONNX and torch.export say what PyTorch says, for every model and head, at any batch size."""
 
+import dataclasses
 import json
 import logging
 import warnings
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import camri
+from camri.decision import Threshold
 from camri.errors import InputError
 from camri.export import Model, save, write_onnx, write_program
 from camri.export.onnx_file import _quiet, example, logit_size
@@ -40,11 +42,12 @@ def agree(found, model, rows):
     Runtimes add up in another order. A cosine comes out 1e-7 to 7e-7 apart (seen with five instruction sets), its logit
     as many times more as the scale says, however small the logit itself is.
     """
-    logits, probabilities = (np.asarray(one) for one in found)
+    logits, probabilities, predicted = (np.asarray(one) for one in found)
     expected = model.logits(rows)
     assert logits.shape == expected.shape
     assert np.abs(logits - expected).max() <= 1e-5 * logit_size(model, expected)
     assert np.abs(probabilities - model.predict_proba(rows)).max() <= 1e-5
+    assert predicted.tolist() == [model.classes.index(name) for name in model.predict(rows)]
     return True
 
 
@@ -60,7 +63,7 @@ def test_onnx_agrees(name, tmp_path):
     assert given.type == ("tensor(uint8)" if trained.is_image else "tensor(float)")
     assert given.shape[1:] == list(trained.input_shape)
     assert isinstance(given.shape[0], str), "the batch is fixed"
-    assert [one.name for one in session.get_outputs()] == ["logits", "probabilities"]
+    assert [one.name for one in session.get_outputs()] == ["logits", "probabilities", "prediction"]
     for num_rows in (1, 2, 9):
         rows = example(trained, num_rows, seed=num_rows)
         assert agree(session.run(None, {"inputs": rows}), model, rows)
@@ -86,8 +89,8 @@ def test_the_saved_folder_has_an_onnx_file_that_tells_its_classes_and_nothing_of
     facts = session.get_modelmeta().custom_metadata_map
     assert json.loads(facts["classes"]) == ["limit", "stop", "yield"]
     assert json.loads(facts["important"]) == ["stop"]
-    assert json.loads(facts["shift"]) == [0.75]
-    assert sorted(facts) == ["camri", "classes", "important", "setting", "shift"]
+    assert json.loads(facts["rule"]) == {"rule": "shift", "values": {"stop": 0.75}}
+    assert sorted(facts) == ["camri", "classes", "important", "rule", "setting"]
     assert (facts["setting"], facts["camri"]) == (str(trained.setting), camri.__version__)
     assert session.get_modelmeta().producer_name == "camri"
     data = (path / "model.onnx").read_bytes()
@@ -98,7 +101,7 @@ def test_the_saved_folder_has_an_onnx_file_that_tells_its_classes_and_nothing_of
     onnx.checker.check_model(proto, full_check=True)
     assert len(proto.metadata_props) == 5
     assert proto.producer_version == camri.__version__
-    assert proto.doc_string.startswith("Raw inputs to logits and probabilities")
+    assert proto.doc_string.startswith("Raw inputs to logits, probabilities and class")
     assert not [one for one in (*proto.graph.node, *proto.graph.input, *proto.graph.output) if one.metadata_props]
     assert not [node for node in proto.graph.node if node.doc_string]
     assert not proto.graph.metadata_props
@@ -123,17 +126,18 @@ def test_a_logit_is_as_large_as_the_scale_allows_even_where_all_are_small():
 class Other:
     """A runtime whose logits are a part of the logits' size away from PyTorch's."""
 
-    model, apart = None, 0.0
+    model, apart, beside = None, 0.0, 0
 
     def __init__(self, data, options, providers):
         assert (data, options.intra_op_num_threads, providers) == (b"the file", 1, ["CPUExecutionProvider"])
 
     def run(self, names, feed):
-        assert names == ["logits"]
+        assert names == ["logits", "probabilities", "prediction"]
         expected = self.model.logits(feed["inputs"])
         found = expected.copy()
         found[-1, 0] += self.apart * logit_size(self.model, expected)
-        return [found]
+        probabilities = self.model.predict_proba(feed["inputs"])
+        return [found, probabilities, (self.model.decide(probabilities) + self.beside) % 3]
 
 
 @pytest.mark.parametrize("apart", [0.5e-4, -0.5e-4, 2e-4, -2e-4, np.nan])
@@ -151,6 +155,33 @@ def test_a_file_may_differ_by_rounding_and_no_more(model, tmp_path, monkeypatch,
             write_onnx(model, tmp_path / "m.onnx")
         assert (tmp_path / "m.onnx").read_bytes() == b"the old file"
     assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_a_file_whose_predictions_are_others_is_refused(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnxruntime, "InferenceSession", type("Beside", (Other,), {"model": model, "beside": 1}))
+    monkeypatch.setattr("camri.export.onnx_file._export", lambda model: b"the file")
+    with pytest.raises(InputError, match="predictions are not those of its decision rule"):
+        write_onnx(model, tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("shares", [{1: 0.5}, {0: 0.4, 2: 0.7}, {1: 0.0}, {0: 1.0, 1: 0.3}], ids=str)
+def test_a_threshold_is_inside(shares, tmp_path):
+    """Thresholds at quantiles of the probabilities; at 0 and 1 all rows pass, and none."""
+    plain = Model.of(dataclasses.replace(CASES["features-linear"], rule=None))
+    rows = example(plain.trained, 300, seed=5)
+    own = {index: float(np.quantile(plain.predict_proba(rows)[:, index], q)) for index, q in shares.items()}
+    rule = Threshold({index: shares[index] if shares[index] in (0.0, 1.0) else own[index] for index in own})
+    model = Model.of(dataclasses.replace(plain.trained, important=tuple(own), rule=rule))
+    np.testing.assert_array_equal(model.logits(rows), plain.logits(rows))
+    expected = rule.predict(model.predict_proba(rows), kind="probabilities")
+    assert (expected != model.logits(rows).argmax(axis=1)).any(), "the rule changes nothing here"
+    assert [model.classes[index] for index in expected] == model.predict(rows)
+    path = write_onnx(model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert (session.run(["prediction"], {"inputs": rows})[0] == expected).mean() > 0.99  # rounding at the threshold
+    assert json.loads(session.get_modelmeta().custom_metadata_map["rule"]) == rule.to_json(model.classes)
+    program = torch.export.load(write_program(model, tmp_path / "m.pt2")).module()
+    assert (program(torch.from_numpy(rows))[2].numpy() == expected).mean() > 0.99
 
 
 def test_what_is_made_up_is_of_the_model_s_kind_and_not_all_alike():
@@ -212,7 +243,7 @@ def test_a_file_that_disagrees_is_not_written(model, tmp_path, monkeypatch):
             pass
 
         def run(self, names, feed):
-            return [np.zeros((len(feed["inputs"]), 3), np.float32)]
+            return [np.zeros((len(feed["inputs"]), 3), np.float32)] * len(names)
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Wrong)
     with pytest.raises(InputError, match=r"logits differ from PyTorch's by .* of their size; it is not written"):

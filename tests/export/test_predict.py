@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from camri.cli import app
 from camri.data import load as load_data
+from camri.decision import Shift
 from camri.errors import InputError
 from camri.export import Model, load, save
 from camri.export.inputs import CHUNK_ROWS, Images, find_inputs, predict
@@ -414,10 +415,47 @@ def test_what_was_predicted_is_kept_when_it_is_broken_off(saved, photos, monkeyp
 def test_export_writes_what_is_asked(saved, tmp_path):
     done = run("export", saved, "--torch-export", tmp_path / "m.pt2")
     assert done.exit_code == 0, done.output
-    assert "inputs uint8 (N, 8, 8, 1) -> logits, probabilities" in done.output
+    assert "inputs uint8 (N, 8, 8, 1) -> logits, probabilities, prediction" in done.output
     assert (tmp_path / "m.pt2").stat().st_size > 1000
     done = run("export", saved)
-    assert "nothing to write; give --onnx FILE, --torch-export FILE or both" in str(done.exception)
+    assert "nothing to write; give --onnx FILE, --torch-export FILE or --out FOLDER" in str(done.exception)
+
+
+def test_a_rule_set_by_hand_is_followed(saved, photos, tmp_path):
+    def predicted(folder):
+        done = run("predict", folder, "photos", "--csv", "-")
+        return [row for row in read_csv(done.stdout) if not row["problem"]]
+
+    folder = tmp_path / "careful"
+    highest = max(float(row["p:stop"]) for row in predicted(saved))
+    done = run("export", saved, "--out", folder, "--threshold", f"stop={highest + 1e-4}")
+    assert done.exit_code == 0, done.output
+    assert {row["predicted"] for row in predicted(folder)}.isdisjoint({"stop"})
+    assert "Set by hand: “stop” is predicted where its probability is above" in (folder / "README.md").read_text()
+    run("export", saved, "--out", folder, "--threshold", "stop=0")
+    rows = predicted(folder)
+    assert {row["predicted"] for row in rows} == {"stop"}
+    assert all(row["probability"] == row["p:stop"] for row in rows)
+    assert {tuple(load(folder).predict(np.zeros((2, 8, 8, 1), np.uint8)))} == {("stop", "stop")}
+    run("export", saved, "--out", folder, "--shift", "limit=99")
+    assert load(folder).trained.rule == Shift({0: 99.0})
+    assert {row["predicted"] for row in predicted(folder)} == {"limit"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--threshold", "stop=1.5"], "give probabilities, from 0 to 1"),
+        (["--threshold", "halt=0.5"], "the rule's 'halt' is not a class"),
+        (["--threshold", "stop"], "'stop' is not CLASS=NUMBER; for example stop=0.2"),
+        (["--threshold", "stop=0.5", "--shift", "stop=1"], "a rule is thresholds or shifts"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused(saved, tmp_path, words, said):
+    done = run("export", saved, "--out", tmp_path / "new", *words)
+    assert done.exit_code != 0
+    assert said in str(done.exception)
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_npz_that_a_model_was_trained_on_can_be_predicted(model, saved, data, tmp_path):

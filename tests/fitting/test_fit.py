@@ -332,3 +332,30 @@ def test_features_with_several_important_classes_of_several_strengths(tmp_path, 
     after = found.record.handed.after
     assert abs(int((predicted == labels).sum()) - after.num_right) <= 1  # scaled back and forth in float32
     assert after.num == ((labels == 1).sum(), (labels == 3).sum())
+
+
+@pytest.mark.parametrize(
+    ("asked", "figure"),
+    [({"at_least": 0.9}, "false_alarms"), ({"cost_matrix": [[0, 1], [8, 0]]}, "cost")],
+    ids=["recall", "costs"],
+)
+def test_the_goal_decides_the_rule_the_record_and_what_the_model_predicts(
+    rows, tmp_path, without_files, in_this_process, asked, figure
+):
+    found = fit(rows, "storm", tmp_path / "out", num_trials=16, epochs=8, device="cpu", **asked)
+    record = found.record
+    assert record.goal.figure == figure
+    assert record.handed.rule["rule"] == "threshold"
+    before, after = record.handed.before, record.handed.after
+    assert after.hits > before.hits  # a storm is missed by argmax, and misses are dear
+    if figure == "cost":
+        assert after.cost < before.cost
+        assert "; mean cost " in found.answer.splitlines()[0]
+    from camri.fitting.request import prepare
+
+    inputs = prepare(rows)
+    mean, sd = map(torch.tensor, inputs.standardise)
+    test = inputs.data.splits["test"]
+    said = np.array(found.load().predict((test.inputs * sd + mean).numpy()))
+    right = said == np.array(rows.classes)[test.labels.numpy()]
+    assert abs(int(right.sum()) - after.num_right) <= 1  # scaled back and forth in float32

@@ -94,7 +94,7 @@ def test_the_model_is_measured_as_it_is_saved_and_needs_no_file_that_it_started_
     first.unlink()  # it is not needed any more
     model = load(save(trained, tmp_path / "model", card="", onnx=False))
     assert model.trained.training.model_options == ()
-    assert (model.trained.shift, model.trained.seed) == ((0.5,), 2)
+    assert (model.trained.rule, model.trained.seed) == (Shift({9: 0.5}), 2)
     test = asked.data.splits["test"]
     right = np.array(model.predict(test.inputs)) == np.array(asked.data.classes)[test.labels]
     own = test.labels.numpy() == 9

@@ -240,6 +240,7 @@ def test_failures_are_told_with_their_reasons(monkeypatch, capsys):
     assert "2 more" in lines[6]
     print_result(Result(True, 4, 7, 0, 11, errors[0]), Path("runs/signs"))
     assert capsys.readouterr().out.splitlines() == [
-        "runs/signs: 4 done, 11 of them now, 7 failed (--retry-failed trains them again)",
+        "runs/signs: 4 done, 11 of them now",
         f"first failure: {errors[0]}",
+        "7 trials failed; --retry-failed trains them again",
     ]

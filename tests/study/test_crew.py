@@ -250,7 +250,7 @@ def test_a_trial_that_loses_its_workers_fails_alone(data, small, dies):
     reason = "Its process got signal 9." if dies == "lost" else "RuntimeError: CUDA error"
     assert "3 times" in failed.error
     assert reason in failed.error
-    assert failed.environment == {"torch": torch.__version__}
+    assert failed.environment == {"torch": torch.__version__, "ended_by": "loss of its workers"}
     assert len(outcomes) == 6
     tried = [pack for actor in actors for pack in actor.packs]
     assert [len(pack) for pack in tried if poison in pack] == [6, 6, 1]

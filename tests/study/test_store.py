@@ -155,7 +155,7 @@ def test_a_store_of_another_version_is_refused(store, data, small):
     store.close()
     edit(store, "PRAGMA user_version=7")
     for open_it in (lambda: reopened(store, data, small), lambda: open_run(store.path)):
-        with pytest.raises(InputError, match="store version 7, but this camri reads version 1"):
+        with pytest.raises(InputError, match="store version 7, but this camri reads version 2"):
             open_it()
 
 

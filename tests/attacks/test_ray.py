@@ -1,0 +1,123 @@
+"""A Ray cluster whose head is dead, hangs or dies: one sentence, soon, and never another cluster in its place."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+
+from camri.errors import InputError
+from camri.study import ray_driver
+from camri.study.executor import find_executor
+from tests.study.test_cluster import QUIET, free_port, needs_ray
+from tests.study.test_crew import gather
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+@needs_ray
+def test_a_cluster_that_is_no_more_is_refused_and_not_replaced(monkeypatch):
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray tries for a quarter of an hour"))
+    monkeypatch.setenv("RAY_ADDRESS", address := f"127.0.0.1:{free_port()}")
+    with pytest.raises(InputError, match=rf"on='ray': the cluster at {address} cannot be reached .*`ray stop`"):
+        find_executor("ray")
+
+
+def test_a_head_that_hangs_is_given_up(monkeypatch):
+    pretended = types.SimpleNamespace(is_initialized=lambda: False, init=lambda **_: time.sleep(60), shutdown=print)
+    monkeypatch.setitem(sys.modules, "ray", pretended)
+    monkeypatch.setattr(ray_driver, "CONNECT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"ray://127.0.0.1:{head.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"on='{address}' does not answer within"):
+            ray_driver.connect(address)
+
+
+def test_a_cluster_that_is_started_is_told(monkeypatch):
+    asked = []
+    pretended = types.SimpleNamespace(is_initialized=lambda: False, init=lambda **about: asked.append(about["address"]))
+    monkeypatch.setitem(sys.modules, "ray", pretended)
+    monkeypatch.setattr(ray_driver, "_find_running", lambda: None)
+    with pytest.warns(UserWarning, match="no Ray cluster is running on this machine; one is started"):
+        ray_driver.connect("ray")
+    assert asked == ["local"]
+
+
+def test_a_head_that_dies_ends_the_run_with_what_was_stored(data, small, monkeypatch):
+    monkeypatch.setattr(ray_driver, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(ray_driver, "HEAD_PATIENCE_S", -1.0)
+    answers = iter([True, True])
+
+    class Crew(ray_driver.Crew):
+        def __init__(self, *given):
+            super().__init__(*given, lambda: next(answers, False))
+
+    monkeypatch.setattr(ray_driver, "Crew", Crew)
+    monkeypatch.setattr("tests.study.test_crew.Ray.kill", lambda *_: pytest.fail("it would wait for the head"))
+    with pytest.raises(InputError, match=r"the head of the cluster is gone \(no answer.*what had ended is stored"):
+        gather(data, small)
+
+
+STUDY = """
+name = "long"
+columns = ["8"]
+seeds = 2
+data.source = "digits"
+training = { model = "small", epochs = 100000 }
+methods.ce = {}
+"""
+
+
+@pytest.mark.long
+@needs_ray
+@pytest.mark.parametrize("is_client", [True, False])
+@pytest.mark.parametrize("how", ["head dies", "SIGTERM"])
+def test_a_run_ends_soon_and_in_good_order(tmp_path, is_client, how):
+    psutil = pytest.importorskip("psutil")
+    port, client_port = free_port(), free_port()
+    environment = {**os.environ, **QUIET, "PYTHONPATH": str(Path.cwd()), "RAY_ADDRESS": f"127.0.0.1:{port}"}
+    (tmp_path / "study.toml").write_text(STUDY)
+    start = f"start --head --block --num-cpus=2 --port={port} --ray-client-server-port={client_port} "
+    start += "--include-dashboard=false --object-store-memory=80000000"
+    ray = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", *start.split()]
+    head = subprocess.Popen(ray, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: ray_driver._reach(f"127.0.0.1:{client_port}") is None)
+        on = f"ray://127.0.0.1:{client_port}" if is_client else "ray"
+        words = ["study", "run", str(tmp_path / "study.toml"), "--out", str(tmp_path / "run"), "--on", on]
+        run = subprocess.Popen([sys.executable, "-m", "camri", *words], env=environment, stderr=subprocess.PIPE)
+        wait_until((tmp_path / "run" / "progress.json").exists)
+        if how == "SIGTERM":
+            run.send_signal(signal.SIGTERM)
+        else:
+            kill_all(psutil.Process(head.pid))
+        _, said = run.communicate(timeout=60)
+        assert run.returncode == (130 if how == "SIGTERM" else 2)
+        assert (b"the head of the cluster is gone" in said) == (how == "head dies")
+        assert b"Traceback" not in said
+    finally:
+        kill_all(psutil.Process(head.pid))
+
+
+def wait_until(is_so):
+    end = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def kill_all(process):
+    import psutil
+
+    for one in [*process.children(recursive=True), process]:
+        with contextlib.suppress(psutil.Error):
+            one.kill()
