@@ -27,7 +27,8 @@ unit: $(VENV)/.dev  ## tests and doctests
 attacks: $(VENV)/.dev  ## the long attacks too: random kills, flipped bits, fuzzed files (about an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "long or not long" tests/attacks
 
-docs: $(VENV)/.dev  ## fill the tables and pictures of the pages from results/
+docs: $(VENV)/.dev  ## fill the pages from results/ (RUNS=folder: results/ from per-image scores first)
+	$(if $(RUNS),$(BIN)/python -m tools.releases rebuild $(RUNS))
 	$(BIN)/python -m tools.docs README.md docs/*.md results/README.md results/*/README.md
 
 clean:  ## remove the virtual environment and caches

@@ -3,22 +3,29 @@
 python benchmarks/intervals.py             # differences of recall or accuracy
 python benchmarks/intervals.py --curves    # accuracy at equal recall
 python benchmarks/intervals.py --curves --figure alarms    # false alarms there
+python benchmarks/intervals.py --tuned     # what a tuned rule changes, in an audit; prints JSON
 python benchmarks/intervals.py --group-rows 6 --alike 0.9    # six images a patient; with --ungrouped nobody says so
 
 Made tables, seeds × images, of two arms: hardness that both share, each arm's own view of an image, luck of a training,
 noise of a single outcome. Few seeds, few images and recalls near 1 are the hard cases. For accuracy at equal recall the
-same is made of logits of five classes, one or two of them important.
+same is made of logits of five classes, one or two of them important. Tuned rules are those of audits of the tables of
+benchmarks/audit.py; the truth is what the advised rule changes on 100,000 fresh rows.
 """
 
 import argparse
+import json
+import sys
 import warnings
 from itertools import product
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm, ttest_rel
 
+from benchmarks.audit import CLASSES, IMPORTANT, made_rows
+from camri.auditing import audit
 from camri.decision import trace
-from camri.metrics import Scores, condense
+from camri.metrics import Scores, condense, exact
 from camri.selection import common_range, compare_curves
 from camri.stats import compare
 
@@ -28,6 +35,8 @@ WORLDS = {  # the sd of an arm's own view of images, of luck, of single outcomes
     "images": (0.5, 0.1, 0.4),
 }
 RECALLS = np.linspace(0.3, 1.0, 200)
+COSTS = np.where(np.arange(CLASSES)[:, None] == IMPORTANT, 5.0, 1.0) * (1 - np.eye(CLASSES))  # a miss costs five times
+GOALS: dict[str, dict[str, Any]] = {"recall": {}, "at-least": {"at_least": 0.8}, "cost": {"cost_matrix": COSTS}}
 
 
 def made_arms(
@@ -172,12 +181,41 @@ def judge_curves(asked: argparse.Namespace) -> None:
         print(f"{name:32}" + "{:15.3f} {:9.3f} {:14.3f} {:9.3f} {:9.3f} {:23.3f} {:8.3f}".format(*ends))
 
 
+def judge_tuned(asked: argparse.Namespace) -> None:
+    """Coverage of an audit's intervals, with something to gain by a shift (bias −0.8) and without (bias 0)."""
+    found = []
+    for goal, bias, num_rows in product(asked.goals, (-0.8, 0.0), asked.rows):
+        options = GOALS[goal]
+        fresh = exact(*made_rows(100_000, bias, np.random.default_rng(99)), (IMPORTANT,))
+        own, marks = fresh.labels == IMPORTANT, []
+        for seed in range(asked.tables):
+            told = audit(*made_rows(num_rows, bias, np.random.default_rng([seed, num_rows])), IMPORTANT, **options)
+            if "at_least" in options and not told.is_guaranteed:
+                continue
+            changes = (told.recall, told.accuracy.change, told.false_alarms.change)
+            right, alarm = fresh.correct(told.rule), fresh.false_alarms(told.rule)
+            right, alarm = right - 1.0 * fresh.correct(), alarm - 1.0 * fresh.false_alarms()
+            truths = (right[own].mean(), right.mean(), alarm.mean())
+            pairs = list(zip(changes, truths, strict=True))
+            marks.append([[one.low <= true <= one.high, true < one.low, one.high - one.low] for one, true in pairs])
+        shares = np.mean(marks, axis=0) if marks else np.full((3, 3), np.nan)
+        cell = {"goal": goal, "bias": bias, "rows": num_rows, "tables": len(marks)}
+        for name, (within, below, width) in zip(("recall", "accuracy", "false alarms"), shares.tolist(), strict=True):
+            cell[name] = {"within": round(within, 3), "below": round(below, 3), "width": round(width, 4)}
+        found.append(cell)
+        print(json.dumps(cell), file=sys.stderr, flush=True)
+    print(json.dumps(found, indent=1))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--curves", action="store_true", help="accuracy at equal recall; images are an important class's"
     )
     parser.add_argument("--figure", choices=("accuracy", "alarms"), default="accuracy", help="with --curves")
+    parser.add_argument("--tuned", action="store_true", help="what the rule of an audit changes")
+    parser.add_argument("--rows", type=int, nargs="+", default=[300, 1000, 4000, 10_000], help="with --tuned")
+    parser.add_argument("--goals", choices=GOALS, nargs="+", default=list(GOALS), help="with --tuned")
     parser.add_argument("--tables", type=int)
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--images", type=int, nargs="+")
@@ -189,7 +227,7 @@ def main() -> None:
     usual = (200, [3, 8, 16], [60, 150, 1000]) if asked.curves else (400, [2, 3, 5, 16], [10, 30, 100])
     for name, value in zip(("tables", "seeds", "images"), usual, strict=True):
         setattr(asked, name, getattr(asked, name) or value)
-    (judge_curves if asked.curves else judge_outcomes)(asked)
+    (judge_tuned if asked.tuned else judge_curves if asked.curves else judge_outcomes)(asked)
 
 
 if __name__ == "__main__":

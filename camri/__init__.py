@@ -14,6 +14,7 @@ _PUBLIC = {
     "CamriClassifier": "estimators",
     "CamriLoss": "modules",
     "CosineHead": "heads",
+    "ImportantClassifier": "estimators",
     "InputError": "errors",
     "LinearHead": "heads",
     "LogitAdjustedLoss": "modules",
@@ -30,6 +31,7 @@ __all__ = [
     "CamriClassifier",
     "CamriLoss",
     "CosineHead",
+    "ImportantClassifier",
     "InputError",
     "LinearHead",
     "LogitAdjustedLoss",
@@ -47,7 +49,7 @@ _MODULES = {module.name for module in pkgutil.iter_modules(__path__) if not modu
 if TYPE_CHECKING:
     from camri.auditing import audit
     from camri.errors import InputError
-    from camri.estimators import CamriClassifier
+    from camri.estimators import CamriClassifier, ImportantClassifier
     from camri.export import load
     from camri.fitting import fit
     from camri.heads import CosineHead, LinearHead, replace_head

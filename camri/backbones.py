@@ -211,6 +211,31 @@ def read_weights(weights: str | os.PathLike[str]) -> dict[str, Any]:
     return {"initial": str(path), "initial_sha256": digest}
 
 
+def is_frozen(frozen: bool | str, from_scratch: bool, device: str) -> bool:
+    """Whether a backbone is left as it is: as asked, or with "auto" where it is pretrained and there is no GPU.
+
+    >>> is_frozen("auto", False, "cpu"), is_frozen("auto", False, "cuda"), is_frozen(True, False, "cuda")
+    (True, False, True)
+    """
+    if frozen not in (True, False, "auto"):
+        raise InputError(f"frozen={frozen!r} is not allowed; choices: auto, True, False", argument="frozen")
+    if frozen is True and from_scratch:
+        raise InputError("frozen=True keeps pretrained weights, and from_scratch=True has none; give one", "frozen")
+    return frozen is True or (frozen == "auto" and not from_scratch and device == "cpu")
+
+
+def decoding(found: Mapping[str, Any], data_options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The model options and the options of `camri.data.load` with which images are decoded as the backbone wants them.
+
+    Data options that say how to resize are left alone: the network then resizes what it gets.
+    """
+    record = Preprocessing.from_text(found["preprocessing"])
+    if record.size is None or "resize" in data_options:
+        return dict(found), dict(data_options)
+    decoded = {**data_options, "size": record.size, "resize": record.resize}
+    return {**found, "preprocessing": record.decoded().to_text()}, decoded
+
+
 def make_net(model: str, options: Mapping[str, Any]) -> "nn.Module":
     """The network without its classifier, its first values from torch's global generator.
 

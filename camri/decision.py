@@ -223,11 +223,28 @@ class Curve:
 
     def rule(self, state: int) -> DecisionRule:
         """The rule of a state; a threshold is the shortest number that separates its rows."""
-        value = float(self.value[state])
-        if self.sweep.rule == "threshold":
-            state %= len(self.value)
-            value = _short_between(*(-float(edge) for edge in self.sweep.edges[[state + 1, state]]))
+        value = float(self.value[state]) if self.sweep.rule == "shift" else self.number(state)
         return RULES[self.sweep.rule](dict.fromkeys(self.sweep.scores.important, value))
+
+    def find(self, rule: DecisionRule) -> int:
+        """The state that a rule of this kind, with one value for all important classes, leads to."""
+        value = next(iter(rule.values.values()))
+        edges = self.sweep.edges[1:-1]
+        return int(np.searchsorted(edges, value if self.sweep.rule == "shift" else -value, side="left"))
+
+    def number(self, state: int, as_factor: bool = False) -> float:
+        """The shortest number that gives a state: a shift, the factor that is its exponential, or a threshold."""
+        state %= len(self.value)
+        low, high = self.sweep.edges[[state, state + 1]].tolist()
+        if self.sweep.rule == "threshold":
+            return short_between(-high, -low)
+        if self.value[state] == 0:
+            return 1.0 if as_factor else 0.0
+        if math.isinf(low) or math.isinf(high):
+            low, high = (high - 1.0, high) if math.isinf(low) else (low, low + 1.0)
+        if as_factor:
+            low, high = math.exp(low), math.exp(high)
+        return -short_between(-high, -low)  # a shift may be that of the next state's edge, not of its own
 
     def count(self, outcome: Callable[[Array], Array]) -> Array:
         """The sum over rows of what an outcome says of predictions (N,), in every state: (K,)."""
@@ -341,20 +358,21 @@ def _order(values: Array) -> Array:
     return np.argsort(np.where(bits < 0, np.int16(-(2**15)) - bits, bits), kind="stable")
 
 
-def _short_between(low: float, high: float) -> float:
+def short_between(low: float, high: float) -> float:
     """The number with the fewest digits between `low` and `high`, near their middle; `low` where there is none.
 
     Where both ends are numbers in half or single precision it separates them in that precision too.
 
-    >>> _short_between(0.21341, 0.21398), _short_between(0.0, 1.0)
+    >>> short_between(0.21341, 0.21398), short_between(0.0, 1.0)
     (0.2137, 0.5)
     """
-    kinds = [kind for kind in (np.float16, np.float32) if kind(low) == low and kind(high) == high]
     middle = (low + high) / 2
-    for digits in range(1, 17):
-        rounded = float(f"{middle:.{digits}g}")
-        if low < rounded < high and all(low <= kind(rounded) < high for kind in kinds):
-            return rounded
+    with np.errstate(over="ignore"):
+        kinds = [kind for kind in (np.float16, np.float32) if all(float(kind(end)) == end for end in (low, high))]
+        for digits in range(1, 17):
+            rounded = float(f"{middle:.{digits}g}")
+            if low < rounded < high and all(low <= float(kind(rounded)) < high for kind in kinds):
+                return rounded
     return low
 
 

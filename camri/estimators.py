@@ -1,32 +1,55 @@
-"""CamriClassifier: train a model with important classes, in scikit-learn's interface."""
+"""scikit-learn's interface: ImportantClassifier tunes the decision of any classifier, CamriClassifier trains one."""
 
 import dataclasses
 import math
+import os
 import warnings
-from collections.abc import Collection, ItemsView, Mapping
+from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sklearn
 import torch
 from scipy.special import softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.model_selection import StratifiedGroupKFold, check_cv
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state
+from sklearn.utils import _safe_indexing, check_random_state, column_or_1d, indexable
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from camri import export, methods
+from camri.backbones import find, is_backbone, is_frozen
 from camri.data import Split
 from camri.data.dataset import assemble, to_float
+from camri.data.features import embed
 from camri.data.listing import check_classes
 from camri.data.splits import choose_rows
-from camri.decision import Prior, Shift, choose_shift
+from camri.decision import (
+    PRIOR_ROWS,
+    AtLeast,
+    BestRecall,
+    Goal,
+    LeastCost,
+    OperatingPoint,
+    Prior,
+    Promise,
+    Shift,
+    choose_shift,
+    promise,
+    trace,
+    tune,
+)
 from camri.engine import Outcome, Stopped, Training, Trial, train
-from camri.engine.spec import frozen
+from camri.engine.spec import PROBE, frozen
 from camri.engine.training import pick_device
 from camri.errors import InputError, closest, last_line
 from camri.export.model import Network
+from camri.metrics import Scores, exact
 
 try:
     from sklearn.utils.validation import validate_data
@@ -117,6 +140,8 @@ def _plain_value(value: Any) -> Any:
     """The value as JSON has it: lists for collections, Python's numbers for numpy's."""
     if isinstance(value, (list, tuple, set, frozenset, np.ndarray, ItemsView)):
         return [_plain_value(one) for one in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -163,8 +188,11 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
     margin: radians, for important classes without a strength.
     scale: what the cosines are multiplied by.
     knobs: further values a method needs, such as {"gamma": 2.0} for "focal".
-    model: "auto" is an MLP for features and a small CNN for images; or a name in `camri.models.MODELS`.
+    model: "auto" is an MLP for features and a small CNN for images; or a name in `camri.models.MODELS`; or a pretrained
+        network, "timm:NAME" or "hf:NAME".
     model_options: such as {"hidden": (256, 128), "dropout": 0.1} for the MLP.
+    weights, from_scratch: of a pretrained network, a safetensors file instead of its published weights, or random ones.
+    frozen: leave a pretrained network as it is and train a head on its features; "auto" does so without a GPU.
     epochs, batch_size, learning_rate: of the training; training_options: other fields of `camri.engine.Training`.
     shift: "auto" first trains without `validation_fraction` of the rows, finds on these what to add to the important
         classes' logits for the best recall at no loss of accuracy, then trains on all rows; None adds nothing.
@@ -191,6 +219,9 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         knobs: Mapping[str, Any] | None = None,
         model: str = "auto",
         model_options: Mapping[str, Any] | None = None,
+        weights: Any = None,
+        from_scratch: bool = False,
+        frozen: bool | str = "auto",
         epochs: int = 40,
         batch_size: int = 128,
         learning_rate: float = 3e-3,
@@ -207,6 +238,9 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         self.knobs = knobs
         self.model = model
         self.model_options = model_options
+        self.weights = weights
+        self.from_scratch = from_scratch
+        self.frozen = frozen
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -348,8 +382,22 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
     ) -> tuple[Outcome, export.Trained]:
         """Train one model on the rows that are not held out, in this process."""
         scaling, is_image = None, rows.dtype == np.uint8
-        if not is_image:
-            scaler = StandardScaler().fit(rows[~held_out])
+        columns = getattr(self, "feature_names_in_", None)  # by which `camri predict` finds them in a table
+        source: dict[str, Any] = {} if columns is None else {"feature_columns": columns.tolist()}
+        training = self._training(is_image)
+        names = tuple(str(label) for label in self.classes_.tolist())
+        if is_backbone(self.model):
+            options = dict(training.model_options)
+            asked = {"weights": self.weights, "from_scratch": self.from_scratch, "size": options.pop("size", None)}
+            found = find(self.model, **asked)
+            training = training.with_(model_options=tuple(sorted({**found, **options}.items())))
+            if is_frozen(self.frozen, self.from_scratch, pick_device(self.device).type):
+                whole = assemble("X", names, {"train": Split(torch.from_numpy(rows), torch.from_numpy(codes))}, source)
+                embedded = embed(whole, self.model, found)  # of all rows: the second training finds them in the cache
+                rows, source = embedded.splits["train"].inputs.numpy(), dict(embedded.provenance)
+                training = training.with_(**PROBE)
+        if rows.dtype != np.uint8:
+            scaler = StandardScaler().fit(rows[~held_out].astype(np.float64))
             scaling = (tuple(scaler.mean_.tolist()), tuple(scaler.scale_.tolist()))
             rows = scaler.transform(rows).astype(np.float32)
         splits = {
@@ -357,11 +405,9 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
             for part, mask in (("train", ~held_out), ("val", held_out))
             if mask.any()
         }
-        columns = getattr(self, "feature_names_in_", None)  # by which `camri predict` finds them in a table
-        source = {} if columns is None else {"feature_columns": columns.tolist()}
-        data = assemble("X", tuple(str(label) for label in self.classes_.tolist()), splits, source)
+        data = assemble("X", names, splits, source)
         how: dict[str, Any] = {"keep_weights": True, "workers": 1, "deterministic": True}
-        how |= {"training": self._training(is_image), "important": important}
+        how |= {"training": training, "important": important}
         try:
             (outcome,) = train([trial], data, self.device, **how)
         except Stopped:  # by Ctrl-C
@@ -398,3 +444,346 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
             outputs = network.classifier(to_float(torch.from_numpy(batch).to(device)))
             logits.append(network.criterion.logits(outputs).double().cpu().numpy())
         return np.concatenate(logits) + self.shift_
+
+
+def _has(method: str) -> Callable[["ImportantClassifier"], bool]:
+    return lambda wrapper: hasattr(getattr(wrapper, "estimator_", wrapper.estimator), method)
+
+
+def score_rows(estimator: Any, X: Any, classes: np.ndarray) -> tuple[np.ndarray, str]:
+    """The estimator's scores of the classes, float (N, C), and their kind: "probabilities" or "logits"."""
+    kind = "probabilities" if hasattr(estimator, "predict_proba") else "logits"
+    if kind == "logits" and not hasattr(estimator, "decision_function"):
+        wrong = f"{type(estimator).__name__} has no predict_proba and no decision_function"
+        raise InputError(f"{wrong}; give a classifier that has one", argument="estimator")
+    scores = np.asarray(estimator.predict_proba(X) if kind == "probabilities" else estimator.decision_function(X))
+    if scores.ndim == 1:  # of the second of two classes
+        scores = np.stack([np.zeros(len(scores)), scores], axis=1)
+    known = estimator.classes_
+    if scores.shape[1] != len(known):
+        wrong = f"decision_function gives {scores.shape[1]} columns for {len(known)} classes"
+        raise InputError(f"{wrong}; give a classifier with one score for each (SVC: probability=True)", "estimator")
+    if np.array_equal(known, classes):
+        return scores, kind
+    lowest = 0.0 if kind == "probabilities" else scores.min(initial=0.0) - 50.0  # a class that a fold did not see
+    whole = np.full((len(scores), len(classes)), lowest)
+    whole[:, _codes(known, classes)] = scores
+    return whole, kind
+
+
+def _codes(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """The place of each label among the classes."""
+    places = {label: place for place, label in enumerate(classes.tolist())}
+    try:
+        return np.array([places[label] for label in labels.tolist()], dtype=np.int64)
+    except KeyError as error:
+        wrong = f"label {error.args[0]!r} of y is none of the estimator's"
+        raise InputError(f"{wrong}; {closest(error.args[0], classes.tolist())}", argument="y") from None
+
+
+class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+    """Tune the decision of any classifier, so that it misses its important classes less often.
+
+    Parameters
+    ----------
+    estimator : a classifier with predict_proba or decision_function, a pipeline too.
+    important : a label of y, or a list of them. None: the classifier is left as it is.
+    at_least : recall of every important class; the fewest false alarms that reach it.
+    max_accuracy_drop : the most recall at no more than this loss of accuracy, 0.01 for one percentage point.
+    cost_matrix : (C, C), row = true class, column = predicted class, in the order of `classes_`; the least mean cost.
+        Give one of these three goals; without one it is `max_accuracy_drop=0.0`.
+    confidence : of the promise that new rows have the recall `at_least`; None: it is only met on the rows seen.
+    rule : "shift" (least accuracy lost), "threshold" (fewest false alarms) or "auto", which fits the goal.
+    cv : folds, a splitter, or "prefit" for an estimator that is fitted (as `FrozenEstimator`): then all rows tune.
+    n_jobs : folds that are fitted at once.
+
+    Attributes
+    ----------
+    decision_ : the `camri.decision.OperatingPoint`: the rule, its figures on held-out rows, the spread of its value.
+    promise_ : the `camri.decision.Promise` where `at_least` has a confidence, else None.
+    cv_results_ : recall, accuracy and false alarms before and with the rule, an entry for each fold.
+    estimator_, classes_ : the estimator, fitted on all rows unless it was prefit, and its labels.
+
+    What the promise says
+    ---------------------
+    Of a prefit estimator and rows that it was not fitted on: the recall of new rows like these is at least `at_least`
+    with the confidence, whatever the scores' distribution and the number of rows. With `groups`, of new groups.
+    With folds it holds approximately: scores are of models that were fitted on fewer rows than `estimator_`, and rows
+    of one fold share a model. Estimators usually get better with more rows, so it is met more often than it says.
+
+    `fit` passes `sample_weight` to the estimator and counts it in figures and goals; a promise counts rows.
+
+    >>> from sklearn.datasets import make_classification
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = make_classification(2000, weights=[0.9], class_sep=0.3, random_state=0)
+    >>> model = ImportantClassifier(LogisticRegression(), important=1, at_least=0.8).fit(X, y)
+    >>> model.decision_.rule, model.promise_.hits, model.promise_.num
+    (Threshold(values={1: 0.04801}), (177,), (208,))
+    """
+
+    decision_: OperatingPoint | None
+    promise_: Promise | None
+    cv_results_: dict[str, np.ndarray]
+
+    def __init__(
+        self,
+        estimator: Any,
+        important: Any = None,
+        *,
+        at_least: float | None = None,
+        max_accuracy_drop: float | None = None,
+        cost_matrix: Any = None,
+        confidence: float | None = 0.95,
+        rule: str = "auto",
+        cv: Any = 5,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.important = important
+        self.at_least = at_least
+        self.max_accuracy_drop = max_accuracy_drop
+        self.cost_matrix = cost_matrix
+        self.confidence = confidence
+        self.rule = rule
+        self.cv = cv
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, *, groups: Any = None, **params: Any) -> "ImportantClassifier":
+        """Tune the rule on rows that the estimator was not fitted on, then fit it on all rows.
+
+        groups: patients or films (N,): whole ones are held out, and the promise is of new groups. params: for the
+        estimator's `fit`, by metadata routing where it is enabled.
+        """
+        goal = self._goal()
+        X, y = indexable(X, y)
+        check_classification_targets(y)
+        y = column_or_1d(y, warn=True)
+        for_fit = params
+        if sklearn.get_config().get("enable_metadata_routing"):
+            passed = params if groups is None else {**params, "groups": groups}
+            for_fit = process_routing(self, "fit", **passed).estimator.fit
+        if self._is_prefit:
+            check_is_fitted(self.estimator)
+            self.estimator_, self.classes_ = self.estimator, np.asarray(self.estimator.classes_)
+        else:
+            self.classes_ = np.unique(y)
+            self.estimator_ = clone(self.estimator).fit(X, y, **for_fit)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+        self.decision_, self.promise_, self.cv_results_ = None, None, {}
+        important = find_important(self.important, self.classes_)
+        if any(strength is not None for strength in important.values()):
+            raise InputError(f"important={self.important!r} has strengths; give labels", argument="important")
+        if important:
+            self._tune(goal, tuple(important), X, y, groups, for_fit, params.get("sample_weight"))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The label of each row, by the tuned rule."""
+        check_is_fitted(self)
+        if self.decision_ is None:
+            return self.estimator_.predict(X)
+        return self.classes_[self.decision_.rule.predict(*score_rows(self.estimator_, X, self.classes_))]
+
+    @available_if(_has("predict_proba"))
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The estimator's own probabilities; `predict` follows the rule, not the largest of them."""
+        check_is_fitted(self)
+        return self.estimator_.predict_proba(X)
+
+    @available_if(_has("predict_log_proba"))
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """The estimator's own log-probabilities."""
+        check_is_fitted(self)
+        return self.estimator_.predict_log_proba(X)
+
+    @available_if(_has("decision_function"))
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The estimator's own scores."""
+        check_is_fitted(self)
+        return self.estimator_.decision_function(X)
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Which metadata `fit` passes to the estimator and to the splitter."""
+        to_fit = MethodMapping().add(caller="fit", callee="fit")
+        router = MetadataRouter(owner=self).add_self_request(self).add(estimator=self.estimator, method_mapping=to_fit)
+        if not self._is_prefit:
+            to_split = MethodMapping().add(caller="fit", callee="split")
+            router.add(splitter=check_cv(self.cv, classifier=True), method_mapping=to_split)
+        return router
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import get_tags
+
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator)
+        tags.input_tags, tags.classifier_tags = inner.input_tags, inner.classifier_tags
+        return tags
+
+    @property
+    def _is_prefit(self) -> bool:
+        is_word = isinstance(self.cv, str) and self.cv == "prefit"
+        return is_word or type(self.estimator).__name__ == "FrozenEstimator"
+
+    def _goal(self) -> Goal:
+        goals = {name: getattr(self, name) for name in ("at_least", "max_accuracy_drop", "cost_matrix")}
+        given = [name for name, value in goals.items() if value is not None]
+        if len(given) > 1:
+            raise InputError(f"{' and '.join(given)} are different goals; give one", argument=given[1])
+        if self.at_least is not None:
+            return AtLeast(self.at_least, self.confidence)
+        if self.cost_matrix is not None:
+            return LeastCost(self.cost_matrix)
+        return BestRecall(self.max_accuracy_drop or 0.0, prior_rows=PRIOR_ROWS)
+
+    def _tune(
+        self,
+        goal: Goal,
+        important: tuple[int, ...],
+        X: Any,
+        y: np.ndarray,
+        groups: Any,
+        for_fit: Mapping[str, Any],
+        weights: Any,
+    ) -> None:
+        if isinstance(goal, LeastCost) and np.shape(goal.matrix) != (len(self.classes_),) * 2:
+            shape = np.shape(goal.matrix)
+            raise InputError(f"cost_matrix {shape} does not fit {len(self.classes_)} classes", argument="cost_matrix")
+        codes = _codes(y, self.classes_)
+        if self._is_prefit:
+            parts = [np.arange(len(codes))]
+            scored = [score_rows(self.estimator_, X, self.classes_)]
+        else:
+            pairs = list(self._splits(X, y, groups))
+            parts = [held_out for _, held_out in pairs]
+            jobs = (delayed(_score_fold)(clone(self.estimator), X, y, *pair, for_fit, self.classes_) for pair in pairs)
+            scored = Parallel(n_jobs=self.n_jobs)(jobs)
+        rows, kind = np.concatenate(parts), scored[0][1]
+        scores = exact(np.concatenate([part for part, _ in scored]), codes[rows], important, kind)
+        units = None if groups is None else np.asarray(groups)[rows]
+        if units is None and len(np.unique(rows)) < len(rows):  # repeated folds
+            units = rows
+        counted = None if weights is None else np.asarray(weights, dtype=np.float64)[rows]
+        for index in important:
+            if counted is not None and not counted[scores.labels == index].any():
+                label = self.classes_[index].item()
+                raise InputError(f"sample_weight is 0 for every row of {label!r}, which is important", "sample_weight")
+        self.decision_ = tune(scores, goal, rule=self.rule, groups=units, weights=counted)
+        if self.decision_ is None:
+            raise InputError(self._refusal(goal, scores, units), argument="at_least")
+        self.promise_ = self.decision_.promise
+        ends = np.cumsum([len(part) for part in parts])
+        folds = [scores.take(np.arange(end - len(part), end)) for part, end in zip(parts, ends, strict=True)]
+        self.cv_results_ = {"num_rows": np.array([len(part) for part in parts])}
+        for suffix, decision in (("_before", 0.0), ("", self.decision_.rule)):
+            self.cv_results_ |= {
+                f"recall{suffix}": np.array([fold.recall(decision) for fold in folds]),
+                f"accuracy{suffix}": np.array([fold.accuracy(decision) for fold in folds]),
+                f"false_alarms{suffix}": np.array([fold.false_alarms(decision).mean() for fold in folds]),
+            }
+
+    def _splits(self, X: Any, y: np.ndarray, groups: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        is_number = isinstance(self.cv, (int, np.integer)) and not isinstance(self.cv, bool)
+        if groups is not None and is_number:
+            return StratifiedGroupKFold(int(self.cv)).split(X, y, groups)
+        splitter = check_cv(self.cv, y, classifier=True)
+        return splitter.split(X, y) if groups is None else splitter.split(X, y, groups)
+
+    def _refusal(self, goal: Goal, scores: Scores, groups: Any) -> str:
+        """Why no rule meets the goal, and what to do."""
+        if not isinstance(goal, AtLeast):
+            return "no threshold keeps the accuracy; give rule='shift' or a larger max_accuracy_drop"
+        names = [repr(self.classes_[index].item()) for index in scores.important]
+        chosen = "threshold" if self.rule == "auto" else self.rule
+        wrong = f"a recall of {goal.recall:g} of {' and '.join(names)} cannot be"
+        if goal.confidence is None:
+            return f"{wrong} reached by any {chosen}; give a lower at_least"
+        made = promise(scores, goal.recall, goal.confidence, rule=chosen, groups=groups)
+        units = "rows" if groups is None else "groups"
+        remedy = "give a lower at_least, or confidence=None to reach it on the rows seen only"
+        few = [f"{name} has {num}" for name, num in zip(names, made.num_units, strict=True) if num < made.fewest]
+        if few:
+            return f"{wrong} promised: it takes {made.fewest} {units}, and {', '.join(few)}; give more, or {remedy}"
+        found = ", ".join(f"{hits}/{num}" for hits, num in zip(made.hits, made.num, strict=True))
+        return f"{wrong} promised: no {chosen} finds more than {found} of the held-out rows; {remedy}"
+
+
+def _score_fold(
+    estimator: Any,
+    X: Any,
+    y: np.ndarray,
+    fitted: np.ndarray,
+    held_out: np.ndarray,
+    for_fit: Mapping[str, Any],
+    classes: np.ndarray,
+) -> tuple[np.ndarray, str]:
+    """Fit on one side of a split and score the other."""
+    num = _num_samples(X)
+    own = {
+        name: _safe_indexing(value, fitted) if hasattr(value, "__len__") and len(value) == num else value
+        for name, value in for_fit.items()
+    }
+    estimator.fit(_safe_indexing(X, fitted), y[fitted], **own)
+    return score_rows(estimator, _safe_indexing(X, held_out), classes)
+
+
+class DecisionDisplay:
+    """Recall against false alarms for every value of a rule, with the operating points; `from_estimator` makes one.
+
+    false_alarms, recall (K,): of all states of the rule, shares of all rows and of the important ones (their mean).
+    points: {name: (false alarms, recall)}, "as it is" and "tuned".
+    """
+
+    def __init__(
+        self, *, false_alarms: np.ndarray, recall: np.ndarray, points: Mapping[str, tuple[float, float]], name: str
+    ) -> None:
+        self.false_alarms, self.recall, self.points, self.name = false_alarms, recall, points, name
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: ImportantClassifier, X: Any, y: Any, *, name: str | None = None, ax: Any = None, **line: Any
+    ) -> "DecisionDisplay":
+        """Plot the curve of a fitted `ImportantClassifier` on some rows; `line` is for matplotlib's `plot`."""
+        check_is_fitted(estimator)
+        if estimator.decision_ is None:
+            raise InputError("the classifier has no important class and no rule; give it `important`", "estimator")
+        rule, codes = estimator.decision_.rule, _codes(np.asarray(y), estimator.classes_)
+        table, kind = score_rows(estimator.estimator_, X, estimator.classes_)
+        scores = exact(table, codes, tuple(rule.values), kind)
+        curve = trace(scores, rule.name)
+        points = {
+            title: (float(scores.false_alarms(decision).mean()), float(scores.recall(decision).mean()))
+            for title, decision in (("as it is", 0.0), ("tuned", rule))
+        }
+        display = cls(
+            false_alarms=curve.alarms / curve.total,
+            recall=curve.mean_recall,
+            points=points,
+            name=name or type(estimator.estimator).__name__,
+        )
+        return display.plot(ax=ax, **line)
+
+    def plot(self, ax: Any = None, *, name: str | None = None, **line: Any) -> "DecisionDisplay":
+        """Draw it into the axes, or into new ones; sets `ax_`, `figure_` and `line_`."""
+        try:
+            from matplotlib import pyplot
+        except ImportError:
+            raise InputError("a display needs matplotlib, which is not installed: pip install matplotlib") from None
+
+        if ax is None:
+            _, ax = pyplot.subplots()
+        (self.line_,) = ax.plot(self.false_alarms, self.recall, **{"label": name or self.name, **line})
+        for (title, (alarms, recall)), marker in zip(self.points.items(), "os", strict=True):
+            ax.plot(
+                alarms,
+                recall,
+                marker,
+                color=self.line_.get_color(),
+                label=title,
+                fillstyle="none" if marker == "o" else "full",
+            )
+        ax.set(xlabel="False alarms (share of all rows)", ylabel="Recall of the important classes")
+        ax.legend(loc="lower right")
+        self.ax_, self.figure_ = ax, ax.figure
+        return self

@@ -11,6 +11,7 @@ that the caller gives and from nothing else, so that a trial depends on its own 
 import hashlib
 import inspect
 import itertools
+import json
 import math
 import struct
 from collections.abc import Callable, Sequence
@@ -301,6 +302,26 @@ class MLP(Trunk):
         return self.layers(x.flatten(1))
 
 
+class Linear(Trunk):
+    """The inputs themselves, of mean 0 and variance 1 in a batch: (B, ...) -> (B, in_features).
+
+    The head on it is a linear classifier of ready-made features, such as those of a frozen backbone. Centred, features
+    behind a ReLU no longer lie in one orthant, where a cosine head could tell them apart by 90 degrees at most.
+
+    >>> Linear(20).eval()(torch.zeros(3, 20)).shape
+    torch.Size([3, 20])
+    """
+
+    def __init__(self, in_features: int, dropout: float = 0.0, generator: Generator = None) -> None:
+        super().__init__()
+        self.num_features = in_features
+        self.norm = nn.BatchNorm1d(in_features, affine=False)
+        self.drop = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.norm(x.flatten(1)))
+
+
 class ResNet18(Trunk):
     """ResNet-18: images (B, in_channels, H, W) -> (B, num_features).
 
@@ -374,17 +395,22 @@ class Backbone(Trunk):
     """A network of another package behind its own preprocessing: images (B, C, H, W) in [0, 1] -> (B, num_features).
 
     Grey images are repeated for the three colours. Images that were decoded at the network's size are only normalised;
-    others are resized and cropped as the record says, in 8-bit steps like Pillow's.
+    others are resized and cropped as the record says, in 8-bit steps like Pillow's. A `probe` is a trunk that was
+    trained on the features, which it takes as they were stored (:func:`to_half`), less `feature_mean` and over
+    `feature_sd`.
     """
 
     mean: Tensor
     sd: Tensor
     rows: Tensor | None
     columns: Tensor | None
+    feature_mean: Tensor
+    feature_sd: Tensor
 
     def __init__(self, net: nn.Module, record: Preprocessing, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.net = net
+        self.probe: Trunk | None = None
         size = record.size or (shape[1], shape[2])
         matrices = (
             (None, None) if record.size is None else axes(shape[1], shape[2], size, record.resize) or (None, None)
@@ -399,9 +425,18 @@ class Backbone(Trunk):
             )
         self.num_features = _num_features(net, (len(record.mean), *size))
 
+    def add_probe(self, probe: Trunk) -> None:
+        """Put a trunk on the features; its values and the features' mean and sd come with the state that is loaded."""
+        self.register_buffer("feature_mean", torch.zeros(self.num_features))
+        self.register_buffer("feature_sd", torch.ones(self.num_features))
+        self.probe, self.num_features = probe, probe.num_features
+
     def forward(self, x: Tensor) -> Tensor:
         features = self.net(self.prepare(x))
-        return (features if isinstance(features, Tensor) else features.logits).flatten(1)
+        features = (features if isinstance(features, Tensor) else features.logits).flatten(1)
+        if self.probe is None:
+            return features
+        return self.probe((to_half(features).float() - self.feature_mean) / self.feature_sd)
 
     def prepare(self, x: Tensor) -> Tensor:
         """The network's input: resized, cropped and normalised, in float32."""
@@ -412,6 +447,11 @@ class Backbone(Trunk):
                 across = _to_levels(torch.matmul(_to_levels(x * 255), self.columns.T))
                 x = _to_levels(torch.matmul(self.rows, across)) / 255
             return (x - self.mean) / self.sd
+
+
+def to_half(features: Tensor) -> Tensor:
+    """Features as they are stored: float16, cut off at its largest number."""
+    return features.clamp(-65504, 65504).half()
 
 
 def _to_levels(x: Tensor) -> Tensor:
@@ -439,6 +479,7 @@ MODELS: dict[str, type[Trunk]] = {
     "small": SmallCNN,
     "mlp": MLP,
     "features": MLP,
+    "linear": Linear,
     "resnet18": ResNet18,
 }
 
@@ -492,8 +533,8 @@ def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dic
             raise InputError(f"model {name!r} option {option}={value!r} must be a whole number of at least 1")
         if option == "hidden" and not (isinstance(value, (list, tuple)) and all(is_size(size) for size in value)):
             raise InputError(f"model {name!r} option hidden={value!r} must be a list of whole numbers of at least 1")
-    if model is MLP:
-        return MLP(math.prod(shape), generator=generator, **options)
+    if model in (MLP, Linear):
+        return model(math.prod(shape), generator=generator, **options)
     if len(shape) != 3:
         raise InputError(
             f"model={name!r} takes images (channels, height, width); the inputs have shape {shape}", argument="model"
@@ -512,13 +553,19 @@ def _build_backbone(name: str, shape: tuple[int, ...], generator: Generator, opt
         raise InputError(
             f"model={name!r} takes images (channels, height, width); the inputs have shape {shape}", argument="model"
         )
+    options = dict(options)
+    probe = options.pop("probe", None)
     with torch.random.fork_rng(devices=[]):  # these packages draw from the global generator
         seed = torch.randint(0, 2**62, (), generator=generator).item()
         torch.manual_seed(int(seed))
         net = make_net(name, options)
     text = options.get("preprocessing")
     record = preprocessing_of(getattr(net, "pretrained_cfg", {})) if text is None else Preprocessing.from_text(text)
-    return Backbone(net, record, shape)
+    trunk = Backbone(net, record, shape)
+    if probe is not None:
+        small = json.loads(probe)
+        trunk.add_probe(_build(small["model"], (trunk.num_features,), generator, small["options"]))
+    return trunk
 
 
 def _average(x: Tensor) -> Tensor:

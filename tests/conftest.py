@@ -16,6 +16,16 @@ for _name in ("COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "NO_COLOR", "PY_COLORS
     os.environ.pop(_name, None)
 
 
+EXPENSIVE = ("fitted", "example_run", "undisturbed")  # fixtures that take seconds
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that share an expensive fixture run in one process, which makes it once (--dist loadgroup)."""
+    for item in items:
+        for name in set(EXPENSIVE).intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(name))
+
+
 @pytest.fixture(autouse=True)
 def same_chance():
     """Every test draws the same numbers, whatever ran before it."""

@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -23,9 +24,9 @@ from camri.auditing.answer import answer, class_table, note, price_table
 from camri.auditing.page import facts, render, slider_of, write_page
 from camri.auditing.result import change_of, expect, share_of
 from camri.auditing.scores import encode_labels
-from camri.auditing.verdict import MOST_ROWS, Calibration, advised, draw_folds
+from camri.auditing.verdict import MOST_ROWS, Calibration, draw_folds
 from camri.cli import app
-from camri.decision import Shift, choose_shift, promise
+from camri.decision import Shift, choose_shift, promise, trace
 from camri.errors import InputError
 from camri.metrics import exact
 from camri.stats import design_effect, wilson
@@ -53,17 +54,22 @@ def found():
     return audit(*made(), "stop", classes=CLASSES)
 
 
-def follow(text, scores, classes=CLASSES):
+def follow(text, scores, kind, classes=CLASSES):
     """Predictions by the sentence that the audit prints, in plain Python."""
-    words = re.search(r"(add|multiply) .*?(?:by )?([\d.e+-]+)(?: to|,)", text)
-    number, names = float(words[2]), re.findall("“(.*?)”", text.split(". ")[0])
+    names = re.findall("“(.*?)”", text.split(". ")[0])
+    own = [place for place, name in enumerate(classes) if name in names]
+    threshold, words = re.search(r"> ([\d.e+-]+),", text), re.search(r"(add|by) ([\d.e+-]+)", text)
     predicted = []
-    for row in scores.tolist():
-        moved = [
-            (value * number if words[1] == "multiply" else value + number) if name in names else value
-            for name, value in zip(classes, row, strict=True)
-        ]
-        predicted.append(moved.index(max(moved)))
+    for row in (softmax(scores) if threshold and kind == "logits" else scores).tolist():
+        if threshold:
+            best = max(own, key=lambda place: row[place])
+            others = [place for place in range(len(row)) if place not in own]
+            passes = row[best] > float(threshold[1])
+            predicted.append(best if passes else max(others, key=lambda place: row[place]))
+        else:
+            for place in own:
+                row[place] = row[place] + float(words[2]) if words[1] == "add" else row[place] * float(words[2])
+            predicted.append(row.index(max(row)))
     return np.array(predicted)
 
 
@@ -78,13 +84,15 @@ def test_all_figures_are_of_the_instruction_that_guarantees_the_recall(important
     own = [CLASSES.index(name) for name in important]
     for scores in (logits, softmax(logits)):
         found = audit(scores, labels, list(important), classes=CLASSES, at_least=0.7)
-        expected = promise(exact(logits, labels, own), 0.7, rule="shift", negative=False)
-        assert found.guarantee.hits == expected.hits
-        assert found.guarantee.rule.values == pytest.approx(expected.rule.values)
-        assert found.guarantee.rule == Shift(dict.fromkeys(own, found.shift))
+        rows = exact(scores, labels, own, found.scores_are)
+        made_by = {name: promise(rows, 0.7, rule=name) for name in ("shift", "threshold")}
+        assert found.guarantee.hits == made_by[found.rule.name].hits
+        assert found.guarantee.rule == found.rule
+        alarms = {name: rows.false_alarms(one.rule).mean() for name, one in made_by.items()}
+        assert found.false_alarms.after.value <= min(alarms.values()) + 0.01
         assert found.kind == answer(found).kind == "gain"
         assert "at least 70 %" in answer(found).details[1]
-        predicted = follow(instruction(found), scores)
+        predicted = follow(instruction(found), scores, found.scores_are)
         right, before = predicted == labels, logits.argmax(axis=1) == labels
         assert (found.accuracy.before.hits, found.accuracy.after.hits) == (before.sum(), right.sum())
         for index, one in enumerate(found.by_class):
@@ -113,11 +121,12 @@ def test_a_guarantee_is_calibrated_on_the_val_rows_and_shown_on_the_test_rows():
     split = np.array(["val", "test"] * 400)
     found = audit(logits, labels, 1, split=split, at_least=0.8, confidence=0.9)
     val, test = (exact(logits[split == word], labels[split == word], (1,)) for word in ("val", "test"))
-    assert found.guarantee == promise(val, 0.8, 0.9, rule="shift", negative=False)
-    shift = advised(found.shift, "logits")
+    expected = promise(val, 0.8, 0.9, rule=found.rule.name)
+    assert found.guarantee.hits == expected.hits
+    assert np.array_equal(val.predict(found.rule), val.predict(expected.rule))
     assert (found.by_class[1].recall.after.hits, found.accuracy.after.hits) == (
-        test.hits(shift)[0],
-        test.correct(shift).sum(),
+        test.hits(found.rule)[0],
+        test.correct(found.rule).sum(),
     )
     assert found.accuracy.after.num == 400
     assert "val" in found.tuned_on
@@ -204,28 +213,23 @@ def keep_rate(table, at_least, num_tables, num_rows=500):
     given = kept = 0
     for seed in range(num_tables):
         found = audit(*table(num_rows, seed), 1, classes=CLASSES, at_least=at_least)
-        assert math.isfinite(found.shift)
+        assert math.isfinite(found.value)
         if found.is_guaranteed:
             given += 1
-            text = instruction(found) if found.shift else "multiply “” by 1,"
-            kept += (follow(text, fresh[own]) == 1).mean() >= at_least
+            text = instruction(found) if found.is_changed else "multiply “” by 1,"
+            kept += (follow(text, fresh[own], "probabilities") == 1).mean() >= at_least
     return given, kept
+
+
+NUM_TABLES = int(os.environ.get("CAMRI_TABLES", "40"))  # of each kind and level; with 1000 it takes 12 minutes
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_guarantee_holds_when_the_instruction_is_followed_literally(name):
-    given, kept = keep_rate(TABLES[name], 0.75, 100)
-    assert given >= 50, "too few guarantees to judge"
+    given, kept = np.sum([keep_rate(TABLES[name], level, NUM_TABLES) for level in (0.6, 0.75, 0.85, 0.9, 0.95)], axis=0)
+    assert given >= NUM_TABLES, "too few guarantees to judge"
+    assert given - kept <= 0.06 * 5 * NUM_TABLES, f"{kept} of {given}"  # 5 % of all tables may give a false one
     assert kept >= 0.94 * given, f"{kept} of {given}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("at_least", [0.6, 0.75, 0.85, 0.9, 0.95])
-@pytest.mark.parametrize("name", TABLES)
-def test_guarantees_hold_on_a_thousand_tables(name, at_least):
-    given, kept = keep_rate(TABLES[name], at_least, 1000)
-    assert given - kept <= 0.06 * 1000, f"{kept} of {given}"  # at most 5 % of all tables may give a false one
-    assert kept >= 0.94 * given or given < 900, f"{kept} of {given}"
 
 
 @pytest.mark.parametrize(
@@ -246,10 +250,10 @@ def test_rows_that_no_factor_moves_are_in_no_figure_of_the_curve():
     scores, labels = TABLES["2 digits"](1500, 0)
     found = audit(scores, labels, 1)
     most = ((scores * [0, 1, 0, 0]).argmax(axis=1) == 1) & (labels == 1)  # the largest factor there is
-    assert found.curve.mean_recall[-1] == most.sum() / (labels == 1).sum() < 1
-    assert found.curve.value[-1] < 10
+    assert slider_of(found).states[-1].hits == (most.sum(),)
+    assert most.sum() < (labels == 1).sum()
     for price in found.prices:
-        moved = scores * np.array([1, math.exp(price.shift), 1, 1])
+        moved = scores * np.array([1, math.exp(price.value), 1, 1])
         assert price.recall == ((moved.argmax(axis=1) == 1) & (labels == 1)).sum() / (labels == 1).sum()
 
 
@@ -259,7 +263,7 @@ def test_scores_that_are_subnormal_do_not_break_the_audit():
     scores[:, 1] = np.where(np.arange(400) % 7, scores[:, 1], 5e-324)
     scores /= scores.sum(axis=1, keepdims=True)
     found = audit(scores, labels, 1, at_least=0.8)
-    assert math.isfinite(found.shift)
+    assert math.isfinite(found.value)
     assert json.dumps(found.to_json(), allow_nan=False)
 
 
@@ -305,14 +309,15 @@ def test_the_shift_has_the_best_recall_at_the_accuracy_to_expect(important, max_
     logits, labels = made(150, seed)
     expected = shift_to_expect(logits, labels, important, max_accuracy_drop)
     found = audit(logits, labels, list(important), max_accuracy_drop=max_accuracy_drop)
-    assert found.shift == pytest.approx(expected, abs=1e-9)
-    told = audit(
-        softmax(3 * logits) if seed % 2 else 3 * logits, labels, list(important), max_accuracy_drop=max_accuracy_drop
-    )
-    assert told.shift == pytest.approx(3 * found.shift, abs=1e-3), "the unit of the scores matters"
+    mask = np.isin(np.arange(4), important)
+    then = (logits + expected * mask).argmax(axis=1)
+    assert np.array_equal((logits + found.shift * mask).argmax(axis=1), then)
+    scores = softmax(3 * logits) if seed % 2 else 3 * logits
+    told = audit(scores, labels, list(important), max_accuracy_drop=max_accuracy_drop)
+    assert np.array_equal((3 * logits + told.shift * mask).argmax(axis=1), then), "the unit of the scores matters"
 
 
-def test_the_shift_does_the_same_in_anybody_s_code(found):
+def test_the_shift_does_the_same_in_plain_numpy(found):
     logits, labels = made()
 
     def at(shift):
@@ -325,10 +330,10 @@ def test_the_shift_does_the_same_in_anybody_s_code(found):
     assert highest.accuracy == max(at(shift)[1] for shift in np.linspace(0, 6, 2001))
     assert [price.recall for price in found.prices] == sorted({price.recall for price in found.prices})
     for price in found.prices:
-        assert at(price.shift) == (price.recall, price.accuracy)
+        assert at(price.value) == (price.recall, price.accuracy)
 
 
-def test_few_rows_luck_is_not_spent():
+def test_few_rows_are_not_overfitted():
     """The largest shift without a loss on 300 rows costs 0.42 points of accuracy on fresh ones, this one 0.08."""
     fresh = exact(*made(50_000, 999, bias=-0.4), (1,))
     lost = []
@@ -336,9 +341,7 @@ def test_few_rows_luck_is_not_spent():
         logits, labels = made(300, seed, bias=-0.4)
         scores = exact(logits, labels, (1,))
         largest = choose_shift(scores, accuracy_floor=scores.accuracy()).shift[0]
-        lost.append(
-            [fresh.accuracy() - fresh.accuracy(one) for one in (largest, auditing._tune(scores, logits, 0.0)[0])]
-        )
+        lost.append([fresh.accuracy() - fresh.accuracy(one) for one in (largest, audit(logits, labels, 1).shift)])
     largest, expected = 100 * np.mean(lost, axis=0)
     assert largest > 0.3
     assert expected < 0.15
@@ -452,7 +455,7 @@ def test_prices_are_of_more_recall_than_there_is():
     now = found.by_class[1].recall.before.value
     assert now > 0.9
     assert found.prices
-    assert all(price.recall > now and price.shift > 0 for price in found.prices)
+    assert all(price.recall > now and price.value > 0 for price in found.prices)
 
 
 def test_every_price_comes_once_with_its_precision_over_the_important_classes():
@@ -460,10 +463,10 @@ def test_every_price_comes_once_with_its_precision_over_the_important_classes():
     found = audit(logits, labels, [1, 3])
     assert len(audit(logits, labels, 1).prices) < len(auditing.TARGETS), "of few rows one state reaches several recalls"
     for one in (found, audit(logits, labels, 1)):
-        shifts = [price.shift for price in one.prices]
+        shifts = [price.value for price in one.prices]
         assert shifts == sorted(set(shifts))
     for price in found.prices:
-        predicted = (logits + np.isin(np.arange(4), (1, 3)) * price.shift).argmax(axis=1)
+        predicted = (logits + np.isin(np.arange(4), (1, 3)) * price.value).argmax(axis=1)
         precision = [(labels[predicted == index] == index).mean() for index in (1, 3)]
         assert price.precision == pytest.approx(np.mean(precision))
         assert price.false_alarms == pytest.approx((np.isin(predicted, (1, 3)) & ~np.isin(labels, (1, 3))).mean())
@@ -555,24 +558,24 @@ def test_every_row_is_judged_with_a_shift_it_had_no_part_in(monkeypatch):
     seen = []
     tune = auditing._tune
 
-    def spy(scores, logits, max_accuracy_drop):
-        tuned = tune(scores, logits, max_accuracy_drop)
-        assert np.array_equal(exact(logits, scores.labels, (1,)).lead, scores.lead), "calibrated on other rows"
-        seen.append((scores, tuned[0]))
+    def spy(checked, every, rows, goal):
+        tuned = tune(checked, every, rows, goal)
+        assert tuned.calibration == Calibration.of(logits[rows], labels[rows], (1,)), "calibrated on other rows"
+        assert len(tuned.curve.sweep.scores) == len(rows)
+        seen.append((rows, tuned.rule))
         return tuned
 
     monkeypatch.setattr(auditing, "_tune", spy)
     found = audit(logits, labels, 1)
     every = exact(logits, labels, (1,))
-    *folds, (whole, shift) = seen
+    (whole, rule), *folds = seen
     assert len(folds) == 10
     assert len(whole) == 400
-    assert found.shift == shift
+    assert found.rule == rule
     after = np.zeros(400, dtype=bool)
     times = np.zeros(400, dtype=int)
-    for scores, tuned in folds:
-        left_out = ~np.isin(every.lead[:, 0], scores.lead[:, 0])  # leads are all different
-        assert len(scores) + left_out.sum() == 400
+    for rows, tuned in folds:
+        left_out = ~np.isin(np.arange(400), rows)
         times += left_out
         after[left_out] = every.correct(tuned)[left_out]
         # Every class is in every tenth, as far as it has rows.
@@ -608,23 +611,22 @@ def test_probabilities_and_logits_tell_the_same(found):
     same = audit(softmax(logits), labels, "stop", classes=CLASSES)
     assert same.scores_are == "probabilities"
     assert found.scores_are == "logits"
-    assert same.shift == pytest.approx(found.shift)
     assert same.accuracy.after == found.accuracy.after
-    factor, added = advised(same.shift, "probabilities"), advised(found.shift, "logits")
-    assert 0 <= factor - math.exp(found.shift) <= 1e-3 * factor  # rounded up: less may break a guarantee
-    assert 0 <= added - found.shift <= 1e-3 * added
-    assert (follow(instruction(same), softmax(logits)) == (logits + added * np.eye(4)[1]).argmax(axis=1)).mean() > 0.99
+    assert same.recall == found.recall
+    then = (logits + found.shift * np.eye(4)[1]).argmax(axis=1)
+    assert np.array_equal(follow(instruction(found), logits, "logits"), then)
+    assert np.array_equal(follow(instruction(same), softmax(logits), "probabilities"), then)
     for unrounded in (100 * softmax(logits), np.round(100 * softmax(logits), 8)):
         percent = audit(unrounded, labels, "stop", classes=CLASSES)
         assert (percent.scores_are, percent.accuracy.after) == ("probabilities", found.accuracy.after)
-        assert percent.shift == pytest.approx(found.shift)
+        assert percent.false_alarms == found.false_alarms
     assert audit(np.round(softmax(logits), 2), labels, 1).scores_are == "probabilities"
     assert audit(100 * softmax(logits), labels, 1, kind="logits").shift > 10
     rounded = audit(np.round(softmax(5 * logits), 3), labels, 1)
     assert rounded.scores_are == "probabilities"
     assert np.isfinite(rounded.shift)
     assert audit(softmax(logits), labels, 1, kind="logits").scores_are == "logits"
-    with pytest.raises(InputError, match=r"row 0: p\(0\) = .*give kind=logits"):
+    with pytest.raises(InputError, match=r"row 0: p\(0\) = .*add --logits"):
         audit(logits, labels, 1, kind="probabilities")
 
 
@@ -652,6 +654,19 @@ def test_a_row_that_holds_no_probabilities_is_named(wrong, said, unit):
             audit(scores, labels, 1, classes=CLASSES)
     if np.abs(wrong).max() < 100:
         assert audit(scores, labels, 1, kind="logits").scores_are == "logits", "unless it is asked for"
+
+
+def test_a_table_of_odd_probabilities_is_not_read_as_logits():
+    logits, labels = made()
+    odd = softmax(logits) - 0.25 + 0.25  # sums of 1, and a negative one in every row
+    odd[:, 0] += odd[:, 1] + 0.01
+    odd[:, 1] = -0.01
+    with pytest.raises(InputError, match=r"row 0: p\(stop\) = -0\.01 \(800 of 800 rows"):
+        audit(odd, labels, 1, classes=CLASSES)
+    half = np.where(np.arange(800)[:, None] % 3 == 0, softmax(logits), logits)
+    with pytest.raises(InputError, match=r"row 1: p\(.*add --logits"):
+        audit(half, labels, 1, classes=CLASSES)
+    assert audit(half, labels, 1, kind="logits").scores_are == "logits"
 
 
 @pytest.mark.parametrize("num_digits", [1, 2, 3])
@@ -698,7 +713,7 @@ def test_too_few_rows_say_so():
         audit(logits[labels != 1], labels[labels != 1], "stop", classes=CLASSES)
 
 
-def test_a_column_that_wins_and_no_label_has_is_doubted():
+def test_a_column_that_wins_and_no_label_has_is_warned_of():
     logits, labels = made()
     ages = np.column_stack([logits, np.full(800, 40.5)])
     with pytest.warns(UserWarning, match=r"'age' is predicted for 800 of 800 rows, and no row has that label; if its"):
@@ -713,7 +728,10 @@ def test_several_important_classes_share_the_shift():
     assert after.mean() >= (logits.argmax(axis=1) == labels).mean()
     changes = [one.recall.change for one in found.by_class if one.important]
     assert found.recall.value == pytest.approx(np.mean([one.value for one in changes]))
-    assert found.recall.normal.stdev == pytest.approx(np.hypot(*[one.normal.stdev for one in changes]) / 2)
+    split = ["val", "test"] * 450
+    judged = audit(logits, labels, [1, 3], split=split)
+    sds = [judged.by_class[index].recall.change.normal.stdev for index in (1, 3)]
+    assert judged.recall.normal.stdev == pytest.approx(np.hypot(*sds) / 2)
     assert all(0.8 <= price.recall < 1 for price in found.prices), "classes taken for each other are never all found"
 
 
@@ -731,10 +749,11 @@ def test_a_gain_needs_a_shift_of_its_own_and_an_accuracy_that_may_be_kept(monkey
     assert audit(*made(4000, bias=-0.7), 1).kind == "gain", "a small shift is a shift"
 
     def kind(shift, whole=None, **how):
-        def tune(scores, logits, max_accuracy_drop):
-            return whole if len(scores) == 800 and whole is not None else shift, Calibration()
+        def tuned(curve, gain, max_accuracy_drop):
+            rows = curve.sweep.scores
+            return curve.find(Shift({1: whole if len(rows) == 800 and whole is not None else shift}))
 
-        monkeypatch.setattr(auditing, "_tune", tune)
+        monkeypatch.setattr(auditing, "_free_state", tuned)
         return audit(logits, labels, 1, **how).kind
 
     assert kind(1.5) == "gain"
@@ -908,14 +927,13 @@ def test_a_group_is_tuned_on_or_judged_and_never_both(monkeypatch):
     labels[::5] = 2  # groups of two classes
     seen = []
     tune = auditing._tune
-    monkeypatch.setattr(auditing, "_tune", lambda scores, *how: seen.append(scores) or tune(scores, *how))
+    monkeypatch.setattr(auditing, "_tune", lambda *how: seen.append(how[2]) or tune(*how))
     found = audit(logits, labels, 1, groups=groups)
-    every = exact(logits, labels, (1,))
-    *folds, whole = seen
+    whole, *folds = seen
     assert len(whole) == 750
     assert len(folds) == 10
-    for scores in folds:
-        tuning = np.isin(every.lead[:, 0], scores.lead[:, 0])
+    for rows in folds:
+        tuning = np.isin(np.arange(750), rows)
         assert not set(groups[tuning]) & set(groups[~tuning])
         assert 60 <= (~tuning).sum() <= 90
         assert (labels[~tuning] == 1).any()
@@ -953,7 +971,7 @@ def test_few_groups_are_warned_of(found):
         audit(logits[only], labels[only], "stop", classes=CLASSES, groups=groups[only])
 
 
-def test_a_class_of_one_group_says_next_to_nothing():
+def test_a_class_of_one_group_has_a_wide_interval():
     logits, labels, groups = made_groups(60, 8)
     groups[labels == 3] = 1000
     recall = audit(logits, labels, 1, groups=groups).by_class[3].recall.before
@@ -1131,7 +1149,7 @@ def test_lists_of_scores_that_do_not_fit_are_refused_by_their_rows(tmp_path, sco
         read_scores(tmp_path / "a.parquet")
 
 
-def test_a_column_of_groups_is_found_or_told(tmp_path):
+def test_a_column_of_groups_is_found_or_reported(tmp_path):
     logits, labels, groups = made_groups(60, 5)
     rows = [[CLASSES[k], f"{g:04d}", g, *row] for k, g, row in zip(labels, groups, logits, strict=True)]
     file = write_csv(tmp_path / "s.csv", ["label", "patient", "track", *CLASSES], rows)
@@ -1226,12 +1244,53 @@ def test_a_guarantee_can_be_asked_for_by_command(table, tmp_path):
     done = run(table, "--important", "stop", "--at-least", "0.9", "--confidence", "0.99", "--out", page, "--json")
     told = json.loads(done.stdout)
     made_of = audit(*made(), 1, at_least=0.9, confidence=0.99).guarantee
-    assert told["shift"] == told["guarantee"]["shift"] == pytest.approx(made_of.rule.values[1])
+    assert told["rule"] == told["guarantee"]["rule"] == made_of.rule.to_json()
     assert told["guarantee"]["hits"] == list(made_of.hits)
     assert "99 % confidence" in html.unescape(page.read_text(encoding="utf-8"))
     done = run(table, "--important", "stop", "--at-least", "95")
     assert isinstance(done.exception, InputError)
     assert "--at-least 95" in str(done.exception)
+
+
+def test_costs_are_read_and_lowered(table, tmp_path):
+    costs = [["", *CLASSES], *([name, *(0 if name == other else 5 if name == "stop" else 1 for other in CLASSES)]
+                               for name in CLASSES)]  # fmt: skip
+    file = write_csv(tmp_path / "costs.csv", costs[0], costs[1:])
+    told = json.loads(run(table, "--important", "stop", "--cost-matrix", file, "--json").stdout)
+    logits, labels = made()
+    matrix = np.array([row[1:] for row in costs[1:]], dtype=float)
+    found = audit(logits, labels, 1, cost_matrix=matrix)
+    assert told["rule"] == found.rule.to_json()
+    assert found.cost[0] == pytest.approx(matrix[labels, logits.argmax(axis=1)].mean())
+    assert found.cost[1] < found.cost[0]
+    assert found.cost[2].value == pytest.approx(found.cost[1] - found.cost[0])
+    assert (found.kind, found.cost[2].high < 0) == ("gain", True)
+    best = min(
+        matrix[labels, rows.predict(logits)].mean()
+        for name in ("shift", "threshold")
+        for rows in map(trace(exact(logits, labels, [1]), name).rule, range(801))
+    )
+    assert matrix[labels, found.rule.predict(logits)].mean() == pytest.approx(best)
+    assert "mean cost" in answer(found).sentence
+    nothing = audit(*made(bias=0.0), 1, cost_matrix=1 - np.eye(4))
+    assert nothing.kind == "none"
+    assert "surely lowers the mean cost" in answer(nothing).sentence
+
+
+def test_several_models_of_the_same_rows_share_the_rule(tmp_path):
+    logits, labels = made(300)
+    models = np.stack([logits + 0.3 * np.random.default_rng(seed).normal(size=logits.shape) for seed in range(3)])
+    np.savez(tmp_path / "s.npz", scores=models, labels=labels, classes=np.array(CLASSES))
+    table = read_scores(tmp_path / "s.npz")
+    found = audit(table.scores, table.labels, "stop", classes=table.classes)
+    assert (found.num_models, found.num_rows, found.num_groups) == (3, 900, 300)
+    right = models.argmax(axis=2) == labels
+    assert found.accuracy.before.hits == right.sum()
+    alone = audit(models[0], labels, "stop", classes=CLASSES)
+    assert found.accuracy.before.num_independent < 500, "three models of a row are not three rows"
+    assert np.diff(_ends(found.recall)) > 0.6 * np.diff(_ends(alone.recall))
+    split = np.array(["val", "test"] * 150)
+    assert audit(models, labels, 1, split=split).accuracy.before.num == 450
 
 
 def test_two_words_after_one_option_get_a_hint(table):
@@ -1284,7 +1343,9 @@ def test_the_terminal_and_the_page_say_the_groups(tmp_path, monkeypatch):
 def test_bad_options_are_refused(table):
     for words, said in (
         (["--important", "stop", "--out", "a.txt"], "must end in .html"),
-        (["--important", "stop", "--scores-are", "odds"], "--scores-are 'odds' is unknown"),
+        (["--important", "stop", "--probabilities"], "row 0: p(limit) = "),
+        (["--important", "stop", "--at-least", "0.9", "--max-accuracy-drop", "0.1"], "give one goal, not"),
+        (["--important", "stop", "--cost-matrix", "no.csv"], "--cost-matrix no.csv: it cannot be read"),
         (["--important", "stop", "--label-column", "lable"], "did you mean 'label'"),
         (["--important", "stop", "--max-accuracy-drop", "2"], "--max-accuracy-drop 2.0 is not allowed"),
         (["--important", "stop", "--out", "no/such/a.html"], "cannot be written"),
@@ -1305,7 +1366,7 @@ def test_it_runs_without_torch(table):
     assert done.returncode == 0, done.stderr
 
 
-def test_nothing_to_gain_is_said():
+def test_nothing_to_gain_is_stated():
     scores = np.eye(4)[np.arange(80) % 4] * 9
     found = audit(scores, np.arange(80) % 4, 1)
     assert found.kind == "none"
@@ -1316,7 +1377,7 @@ def test_the_page_explains_its_words(found):
     logits, labels = made(300)
     grouped = audit(logits, labels, [1, 2], groups=np.arange(300) // 2)
     for one, has_groups in ((found, False), (grouped, True)):
-        section = render(one, "scores.csv").split('<section id="words"')[1].split("</section>")[0]
+        section = render(one, "scores.csv").split('<details id="words"')[1].split("</details>")[0]
         words = re.findall(r"<dt>(.*?)</dt><dd>.+?</dd>", section)
         assert {"recall", "false alarm", "shift"} <= set(words)
         assert ("group" in words) is has_groups
@@ -1340,7 +1401,9 @@ def test_a_page_is_whole_or_not_there(found, tmp_path):
     path = write_page(found, tmp_path / "a.html", "scores.csv")
     assert [one.name for one in tmp_path.iterdir()] == ["a.html"]
     text = path.read_text(encoding="utf-8")
-    assert answer(found).sentence in html.unescape(text)
+    assert instruction(found) in html.unescape(text).split('class="lead"')[1].split("</p>")[0]
+    for share in (found.by_class[1].recall, found.false_alarms, found.accuracy):
+        assert f"<span>{100 * share.before.value:.1f} % →</span> <strong>{100 * share.after.value:.1f} %" in text
     assert "Failed trials" not in text
     assert 'class="answer gain"' in text
     with pytest.raises(InputError, match="cannot be written"):

@@ -1,7 +1,6 @@
 """Backbones: preprocessing against the libraries' own transforms, weights, refusals, the exported model."""
 
 import io
-import itertools
 import json
 import warnings
 
@@ -19,20 +18,10 @@ from camri.errors import InputError
 from camri.export.model import Model
 from camri.methods import setting
 from camri.models import build
-from tests.timm_shim import declare_operators, import_timm
+from tests.networks import image_processor, import_timm, photos, picture, tiny_resnet
 
 warnings.filterwarnings("ignore", message=".*requires torchvision.*")
 SIZES = [(40, 40, 3), (91, 60, 3), (33, 57, 1), (50, 31, 4)]
-
-
-def picture(shape, seed=0):
-    """A smooth image with an edge, as photographs are, of mode L, RGB or RGBA."""
-    rng = np.random.default_rng(seed)
-    coarse = rng.integers(0, 256, (5, 4, shape[2]), dtype=np.uint8)
-    planes = [Image.fromarray(coarse[..., c]).resize(shape[1::-1], Image.Resampling.BICUBIC) for c in range(shape[2])]
-    pixels = np.stack([np.asarray(plane) for plane in planes], axis=-1).copy()
-    pixels[: shape[0] // 3, : shape[1] // 2, :3] = 250
-    return Image.fromarray(pixels[..., 0] if shape[2] == 1 else pixels)
 
 
 def as_rgb(image):
@@ -45,23 +34,16 @@ def as_rgb(image):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Tiny models of transformers with their image processors, as `save_pretrained` writes them."""
-    declare_operators()
+    resnet = tiny_resnet()
     import transformers as hf
 
-    def pil(name, **options):
-        return getattr(hf, f"{name}ImageProcessorPil", None or getattr(hf, f"{name}ImageProcessor"))(**options)
-
-    torch.manual_seed(0)
-    resnet = hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=3)
     vit = hf.ViTConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=48,
                        patch_size=16, hidden_dropout_prob=0.1)  # fmt: skip
+    pil = image_processor
     made = {
-        "resnet": (hf.ResNetForImageClassification(resnet), pil("ConvNext", size={"shortest_edge": 32}, crop_pct=0.75)),
+        "resnet": (resnet, pil("ConvNext", size={"shortest_edge": 32}, crop_pct=0.75)),
         "vit": (hf.ViTForImageClassification(vit), pil("ViT", size={"height": 48, "width": 48})),
-        "clip": (
-            hf.ResNetForImageClassification(resnet),
-            pil("CLIP", size={"shortest_edge": 41}, crop_size={"height": 32, "width": 36}),
-        ),
+        "clip": (resnet, pil("CLIP", size={"shortest_edge": 41}, crop_size={"height": 32, "width": 36})),
     }
     home = tmp_path_factory.mktemp("hf")
     for name, (model, processor) in made.items():
@@ -244,14 +226,6 @@ def test_timm_at_another_size_and_its_refusals():
         find("timm:resnet10t.c3_in1")
     with pytest.raises(InputError, match=r"weights cannot be had.*\(weights=FILE\).*\(from_scratch=True\)"):
         find("timm:resnet10t")
-
-
-def photos(folder, num=2, shape=(40, 30, 3)):
-    """A folder of images, two classes, all different."""
-    for place, (part, label) in enumerate(itertools.product(("train", "test"), ("a", "b"))):
-        (folder / part / label).mkdir(parents=True)
-        for number in range(num):
-            picture(shape, place * num + number).save(folder / part / label / f"{number}.png")
 
 
 def test_load_decodes_as_a_backbone_wants_it(tmp_path):

@@ -170,7 +170,7 @@ def test_what_a_method_tilted_is_the_same_to_a_prior(important):
     assert other.accuracy == pytest.approx(one.accuracy, abs=1e-3)
 
 
-def test_with_a_prior_the_luck_of_few_rows_is_not_spent():
+def test_with_a_prior_few_rows_are_not_overfitted():
     """The best possible model, so that every shift costs: on average 1.2 points, and 0.05 with a prior."""
 
     def rows(num, seed):

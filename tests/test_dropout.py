@@ -106,7 +106,7 @@ def test_one_call_seeds_every_dropout():
 
 
 @pytest.mark.parametrize("num_calls", [2, torch.tensor(2)])
-def test_resumed_masks_go_on_where_they_were(num_calls):
+def test_resumed_masks_resume_where_they_were(num_calls):
     masks = []
     model = nn.Sequential(Dropout(0.5), nn.Flatten(), Dropout(0.5))
     seed_dropout(model, 3)

@@ -173,7 +173,7 @@ def test_refuses_arrays_it_cannot_use():
         CamriClassifier().predict(X)
 
 
-def test_a_class_too_small_to_hold_out_is_told_and_trained():
+def test_a_class_too_small_to_hold_out_is_reported_and_trained():
     X, _, _, _ = rare(60)
     y = np.where(np.arange(60) < 20, "stop", "fine")
     with pytest.warns(UserWarning, match="only 4 rows of class stop would be held out, less than 5"):

@@ -49,6 +49,14 @@ def test_plain_loop():
     assert "np." not in repr(found)  # it is printed
 
 
+@pytest.mark.parametrize(("name", "at_least"), [("sklearn_pipeline", 0.8), ("sklearn_prefit", 0.9)])
+def test_scikit_learn(name, at_least):
+    if name == "sklearn_prefit":
+        pytest.importorskip("skl2onnx")
+    found = load_example(name).main()
+    assert found["plain"] < at_least <= found["recall"]
+
+
 def test_own_method(monkeypatch, tmp_path):
     """As if installed: trained in worker processes, whichever module comes first; reported without the package."""
     package, site = ROOT / "examples" / "own_method", tmp_path / "site"

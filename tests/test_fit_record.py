@@ -127,7 +127,7 @@ def test_few_seeds_are_named_and_have_no_interval():
     assert show(Change(0.05)) == "+5.0 points"
 
 
-def test_only_sure_losses_are_named():
+def test_only_significant_losses_are_named():
     assert lost_recall(make_record()) == "Classes that lost recall: “3” −2.0 points (95 % CI −3.0 to −1.0)."
 
 

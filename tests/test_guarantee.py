@@ -172,13 +172,13 @@ def test_groups_keep_the_promise_that_their_rows_alone_break():
 
 
 @pytest.mark.parametrize(("missed", "num"), [(0.0, 30), (0.4, 30), (10.0, 500), (10.5, 500), (29.0, 30)])
-def test_chance_of_luck_of_groups_is_the_smaller_of_two_bounds(missed, num):
+def test_chance_by_accident_of_groups_is_the_smaller_of_two_bounds(missed, num):
     for rounding in (0.0, 1e-12):
         (found,) = chance_of_luck(np.array([missed + rounding]), num, 0.05, is_whole=False)
         assert found == pytest.approx(hoeffding_bentkus(missed / num, num, 0.05), rel=1e-8)
 
 
-def test_chance_of_luck_bounds_what_groups_do():
+def test_chance_by_accident_bounds_what_groups_do():
     """Sums of values between 0 and 1 with a mean of .1: none is below what it is told to be below more often."""
     drawn = np.random.default_rng(1)
     for a, b in [(0.05, 0.45), (1.0, 9.0)]:  # nearly all or nothing, and hardly spread

@@ -134,7 +134,7 @@ def test_leading_dimensions_change_nothing(name, smoothing):
     loss.label_smoothing = 0.0
 
 
-def test_what_is_not_said_is_as_in_the_articles():
+def test_defaults_are_the_articles():
     assert camri.CamriLoss(4, {1: 0.2}).options == {"scale": 8.0, "beyond_pi": "monotone"}
     assert modules.CosFaceLoss(4, {1: 0.2}).options == {"scale": 8.0}
     assert modules.LdamLoss(4, {}, class_counts=[1, 2, 3, 4]).options == {"scale": 30.0}
@@ -181,7 +181,7 @@ def test_without_a_ramp_the_first_step_has_the_full_margin():
     assert margin_of(camri.CamriLoss(2, {0: 0.4}, scale=4.0)) == pytest.approx(0.4, abs=1e-6)
 
 
-def test_the_ramp_goes_on_after_a_checkpoint_and_margins_are_the_constructors():
+def test_the_ramp_resumes_after_a_checkpoint_and_margins_are_the_constructors():
     first = camri.CamriLoss(2, {0: 0.4}, scale=4.0, ramp=4)
     for _ in range(2):
         first(torch.zeros(1, 2), torch.tensor([0]))

@@ -160,8 +160,7 @@ WRONG = [
     ("data show table.csv", "--label-column nope", "--label-column: table.csv has no column 'nope';"),
     ("audit table.csv", "--important stpo", "--important stpo is not a class"),
     (AUDIT, "--max-accuracy-drop 2", "--max-accuracy-drop 2.0 is not allowed"),
-    (AUDIT, "--scores-are prob", "--scores-are prob is unknown"),
-    (AUDIT, "--scores-are probabilities", "give --scores-are logits"),
+    (AUDIT, "--probabilities", "for raw scores add --logits"),
     (AUDIT, "--label-column nope", "--label-column: table.csv has no column 'nope';"),
     (AUDIT, "--split-column nope", "--split-column: table.csv has no column 'nope';"),
     (AUDIT, "--group nope", "--group: table.csv has no column 'nope';"),
@@ -215,7 +214,7 @@ def test_an_error_names_the_option_as_typed(camri_says, folder, command, typed, 
     assert [path for path in sorted(folder.iterdir()) if path not in before] == []
 
 
-def test_a_study_is_told_what_stands_in_its_file(camri_says, folder):
+def test_a_study_s_errors_name_the_file(camri_says, folder):
     wrong = STUDY.format(table=folder / "unnamed.csv").replace('important = "stop"', 'important = "go"')
     (folder / "unnamed.csv").write_text("kind,f\ngo,1\nstop,2\n", encoding="utf-8")
     (folder / "unnamed.toml").write_text(wrong, encoding="utf-8")

@@ -51,7 +51,7 @@ def test_ldam_margins_and_log_priors_follow_their_formulas():
     torch.testing.assert_close(penalties.log_priors(torch.tensor(counts), tau=2.0), torch.tensor(want))
 
 
-def test_what_is_not_said_is_the_articles_tau():
+def test_the_default_tau_is_the_articles():
     torch.testing.assert_close(penalties.log_priors([1, 3]), torch.tensor([0.25, 0.75]).log())
 
 

@@ -166,7 +166,7 @@ def test_columns_of_several_results_are_one_table_and_name_their_data(cifar, tmp
     assert [text.count(f"*important: cat ({name})*") for name in ("CIFAR-10", "mine")] == [1, 1]
 
 
-def test_how_results_were_made_is_told_in_full(cifar):
+def test_how_results_were_made_is_recorded_in_full(cifar):
     (site,) = open_site(cifar / "results").results
     site.verdict.update(trials={"done": 5, "failed": 2, "planned": 9}, device_s=10.2, commit=None)
     site.verdict["screening"] = {"trials": {"done": 30}, "device_s": 50.6}
@@ -209,7 +209,7 @@ def test_the_headline_says_recall_at_its_accuracy_and_what_the_shift_leaves(cifa
     assert [row[0].text for row in headline([site]).rows] == ["CIFAR-10: cat"]
 
 
-def test_a_method_that_kept_no_accuracy_or_was_not_tried_is_told_as_such(cifar):
+def test_a_method_that_kept_no_accuracy_or_was_not_tried_is_reported_as_such(cifar):
     (site,) = open_site(cifar / "results").results
     one = next(one for one in site.records("paper") if one["column"] == 0 and one["method"] == "camri")
     ce = next(one for one in site.records("paper") if one["column"] == 0 and one["method"] == "ce")

@@ -184,7 +184,7 @@ def test_several_models_share_a_rule_and_rows_that_are_pooled_are_more_rows():
 
 
 @pytest.mark.parametrize("seed", [1, 2, 6])
-def test_a_prior_keeps_few_rows_from_spending_their_luck(seed):
+def test_a_prior_keeps_few_rows_from_overfitting(seed):
     rows = exact(*made(100, seed=seed), [1])
     careful, free = (tune(rows, BestRecall(prior_rows=num)).rule.values[1] for num in (500, 0))
     assert 0 < careful < free

@@ -217,7 +217,7 @@ def test_seeds_that_agree_by_chance_have_the_noise_of_their_cells():
     assert _seed_variance(apart, 0.049) == pytest.approx(_Variance(0.049 / 3, math.inf))
 
 
-def test_shares_of_images_of_which_none_changed_are_not_held_for_sure():
+def test_shares_of_images_of_which_none_changed_keep_an_interval():
     found = np.ones((3, 20), dtype=bool)
     same = compare(found, found, seed=0, num_draws=20_000)
     assert (same.value, same.p) == (0, 1)
@@ -318,7 +318,7 @@ def test_the_same_seed_gives_the_same_interval():
     assert compare(arm, other, seed=3).low != compare(arm, other, seed=4).low
 
 
-def test_chance_of_a_fall_is_a_tail_of_the_draws():
+def test_chance_of_a_drop_is_a_tail_of_the_draws():
     rng = np.random.default_rng(6)
     shares = []
     for trial in range(300):  # no difference: the chance of any fall is uniform over studies

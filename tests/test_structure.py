@@ -18,7 +18,7 @@ FLOORS = [
     {"checks", "files", "penalties", "metrics"},
     {"backbones"},
     {"losses", "decision", "models", "stats"},
-    {"modules", "heads", "selection", "data", "fit_record"},
+    {"modules", "heads", "selection", "data", "fit_record", "goals"},
     {"methods"},
     {"engine"},
     {"study"},

@@ -33,6 +33,7 @@ from camri.report.tables import (
 )
 from camri.report.theme import Figure, export
 from tools import paper_print
+from tools.columns import columns_figure, columns_table, ranked_table
 from tools.contours import contours
 
 RESULTS, IMAGES = "results", "docs/img"
@@ -185,6 +186,22 @@ def contour_block(site: Site, patterns: Sequence[str]) -> list[Picture]:
     return [picture(site, "figure2", replace(contours(), records=()))]
 
 
+def columns_block(site: Site, patterns: Sequence[str]) -> list[Table]:
+    methods, *names = patterns
+    found = site.find(names)
+    return [columns_table(found, methods.split(","))] if found else []
+
+
+def columns_picture(site: Site, patterns: Sequence[str]) -> list[Picture]:
+    methods, *names = patterns
+    found = site.find(names)
+    return [picture(site, "columns", columns_figure(found, methods.split(",")))] if found else []
+
+
+def ranked_block(site: Site, patterns: Sequence[str]) -> list[Table]:
+    return [ranked_table(site.folder / name) for name in patterns]
+
+
 def tries_block(site: Site, patterns: Sequence[str]) -> list[Table]:
     return [table_of_tries(site.folder / "benchmarks" / f"prize-{name}.json") for name in patterns]
 
@@ -258,6 +275,9 @@ KINDS: Mapping[str, Maker] = {
     "training": drawn("training", "training"),
     "epochs": each("training", table_of_epochs),
     "tries": tries_block,
+    "columns": columns_block,
+    "columnfigure": columns_picture,
+    "ranked": ranked_block,
     "compare1": lambda site, patterns: [paper_print.compare_table_one(site.find(patterns or ["*"]))],
     "compare2": lambda site, patterns: [paper_print.compare_table_two(site.find(patterns or ["*"]))],
     "headline": lambda site, patterns: [paper_print.headline(found)] if (found := site.find(patterns)) else [],

@@ -162,6 +162,12 @@ def _span(found: dict[str, float], name: str, scale: float, decimals: int) -> st
     )
 
 
+def write_json(path: Path, records: list[dict[str, Any]]) -> None:
+    """Write the records, numbers with seven digits."""
+    text = json.dumps(json.loads(json.dumps(records), parse_float=lambda text: float(f"{float(text):.7g}")), indent=1)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
@@ -178,7 +184,7 @@ def main() -> None:
             print(show(found))
             records += found
     if asked.json is not None:
-        asked.json.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        write_json(asked.json, records)
     chosen = choose([one for one in records if one["method"] != "ce"])
     for path in asked.into if chosen is not None else []:
         path.write_text(write_into(path.read_text(encoding="utf-8"), chosen), encoding="utf-8")

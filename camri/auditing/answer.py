@@ -1,11 +1,13 @@
-"""An audit in sentences and tables, for the terminal and the page."""
+"""An audit in sentences, code and tables, for the terminal and the page."""
+
+import math
 
 from camri.auditing.result import Audit, ClassResult, Comparison, RowEstimate
-from camri.auditing.verdict import advised
 from camri.decision import PRIOR_ROWS
 from camri.report.answer import Answer
+from camri.report.slider import VALUE, written
 from camri.report.table import BLANK, Cell, Table, cells, span, two_decimals
-from camri.stats import FALL, FEWEST_GROUPS, FEWEST_ROWS
+from camri.stats import FALL, FEWEST_GROUPS, FEWEST_ROWS, Estimate
 from camri.text import points, quoted
 
 CLASSES_SHOWN = 60
@@ -13,109 +15,175 @@ CLASSES_SHOWN = 60
 
 def answer(found: Audit) -> Answer:
     """The result in one sentence, then what to do and the evidence; all of the one rule that is advised."""
-    sentence, details = _sentence(found), list(_details(found))
+    sentence, details = lead(found), (*actions(found), *evidence(found))
     if found.guarantee is None or found.is_guaranteed:
-        return Answer(found.kind, sentence, tuple(details))
+        return Answer(found.kind, sentence, details)
     refused = f"Cannot guarantee {_goal(found)}: {found.refusal}."
     return Answer("none", refused, (sentence, *details))
 
 
-def _sentence(found: Audit) -> str:
+def lead(found: Audit) -> str:
+    """The figures, or that there is nothing to gain, in a sentence."""
     own = [one for one in found.by_class if one.important]
-    names = _names(found)
+    names, cost = _names(found), found.cost
     if found.kind == "unknown":
         now = "; ".join(f"recall of {quoted(one.name)} now: {share(one.recall.before)}" for one in own)
         return f"Cannot tell: an important class has fewer than {FEWEST_ROWS} rows to tune on or to judge; {now}."
     if found.kind == "gain":
         recalls = ", ".join(f"{quoted(one.name)}: recall {_arrow(one.recall)}" for one in own)
-        return f"{recalls}; accuracy {_arrow(found.accuracy)}; false alarms {_arrow(found.false_alarms)}."
+        dearer = "" if cost is None else f"; mean cost {cost[0]:.4g} → {cost[1]:.4g}"
+        return f"{recalls}; accuracy {_arrow(found.accuracy)}; false alarms {_arrow(found.false_alarms)}{dearer}."
+    if cost is not None:
+        less = _cost(cost[2])
+        return f"Nothing to gain for {names}: no change of the decision surely lowers the mean cost ({less})."
     change = found.accuracy.change
     assert change is not None
-    cost = f"recall {points(found.recall.value)}, accuracy {points(change.value)} percentage points"
-    if found.shift and found.recall.low > 0:
-        return f"No free gain for {names}: the best change of the decision costs accuracy ({cost})."
-    return f"Nothing to gain for {names}: no change of the decision raised recall without losing accuracy ({cost})."
+    costs = f"recall {points(found.recall.value)}, accuracy {points(change.value)} percentage points"
+    if found.is_changed and found.recall.low > 0:
+        return f"No free gain for {names}: the best change of the decision costs accuracy ({costs})."
+    return f"Nothing to gain for {names}: no change of the decision raised recall without losing accuracy ({costs})."
 
 
-def _details(found: Audit) -> list[str]:
-    own = [one for one in found.by_class if one.important]
+def actions(found: Audit) -> tuple[str, ...]:
+    """What to do, and what is guaranteed then."""
     lines = []
-    if found.shift and (found.is_guaranteed or found.recall.low > 0):
+    if found.is_changed and (found.kind == "gain" or found.recall.low > 0):
         lines.append(f"Change the decision: {how_to_use(found)}. No retraining needed.")
     if found.guarantee is not None and found.is_guaranteed:
         num = ", ".join(f"{num:,}" for num in found.guarantee.num)
-        kept = "" if found.shift else " The model has it without a change."
+        kept = "" if found.is_changed else " The model has it without a change."
         lines.append(f"Guaranteed: {_goal(found)}, calibrated on {num} rows.{kept}")
-    for name in found.few_groups:
-        lines.append(f"Fewer than {FEWEST_GROUPS} groups have {quoted(name)}: do not trust the intervals.")
-    if found.kind != "unknown" and (found.shift or not found.is_guaranteed):
+    return tuple(lines)
+
+
+def evidence(found: Audit) -> tuple[str, ...]:
+    """How sure the figures are, and what else there is to know about them."""
+    own = [one for one in found.by_class if one.important]
+    lines = [
+        f"Fewer than {FEWEST_GROUPS} groups have {quoted(name)}: do not trust the intervals."
+        for name in found.few_groups
+    ]
+    if found.kind != "unknown" and (found.is_changed or not found.is_guaranteed):
         comparisons = {
             "recall": found.recall,
             "accuracy": found.accuracy.change,
             "false alarms": found.false_alarms.change,
         }
         changes = ", ".join(f"{name} {_span(change)}" for name, change in comparisons.items() if change is not None)
-        lines.append(f"Changes in percentage points: {changes}. Tuned on {found.tuned_on}.")
-    if found.kind == "gain" and not found.is_guaranteed:
+        cost = "" if found.cost is None else f" Mean cost {_cost(found.cost[2])}."
+        lines.append(f"Changes in percentage points: {changes}.{cost} Tuned on {found.tuned_on}.")
+    if found.kind == "gain" and not found.is_guaranteed and found.cost is None:
         drop, far = found.drop.cdf(0.0), found.drop.cdf(-FALL)
         smaller = "factor" if found.scores_are == "probabilities" else "constant"
         lines.append(
             f"Accuracy drops with a probability of {100 * drop:.0f} %, by more than half a point with "
             f"{100 * far:.0f} %. A smaller {smaller} is safer."
         )
+    if found.both and found.is_changed and found.kind != "unknown":
+        at = 100 * next(iter(found.both.values())).recall
+        rules = "; ".join(
+            f"{name} {100 * one.false_alarms:.1f} % false alarms, accuracy {100 * one.accuracy:.1f} %"
+            for name, one in found.both.items()
+        )
+        lines.append(f"Both free rules at a recall of {at:.1f} %, on the rows that tuned them: {rules}.")
     lines += [_class_line(one, precision, found) for one, precision in zip(own, found.precision, strict=True)]
     lost = [one for one in found.by_class if one.recall.change is not None and one.recall.change.high < 0]
     if lost and found.kind != "unknown":
         names = ", ".join(f"{quoted(one.name)} {_span(one.recall.change)}" for one in lost if one.recall.change)
         lines.append(f"Classes that lost recall (points): {names}.")
-    shown = found.kind != "unknown" and bool(found.shift)
+    shown = found.kind != "unknown" and found.is_changed
     for name, one in (("Accuracy", found.accuracy), ("False alarms, of all rows", found.false_alarms)):
         lines.append(f"{name}: {share(one.before)}{f' → {share(one.after)}' if shown else ''}.")
-    return lines
+    return tuple(lines)
 
 
 def _class_line(one: ClassResult, precision: Comparison, found: Audit) -> str:
     before, after = one.recall.before, one.recall.after
-    is_changed = found.kind != "unknown" and bool(found.shift)
-    recall = f"{share(before)} → {share(after)}" if is_changed else share(before)
-    values = [one.value for one in (precision.before, *([precision.after] if is_changed else [])) if one.num]
+    is_shown = found.kind != "unknown" and found.is_changed
+    recall = f"{share(before)} → {share(after)}" if is_shown else share(before)
+    values = [one.value for one in (precision.before, *([precision.after] if is_shown else [])) if one.num]
     shown = " → ".join(f"{100 * value:.1f} %" for value in values) or "none (never predicted)"
     mistakes = ", ".join(f"{quoted(name)} ({count}×)" for name, count in one.mistaken_for)
     missed = f"; misclassified before as {mistakes}" if mistakes else ""
     return f"{quoted(one.name)}: recall {recall}; precision {shown}{missed}."
 
 
+def number(found: Audit) -> str:
+    """The number to use in one's own code: a threshold, the factor of a probability, or what is added to a logit."""
+    return written(math.exp(found.value) if is_factor(found) else found.value)
+
+
+def is_factor(found: Audit) -> bool:
+    """Whether the rule multiplies probabilities."""
+    return found.shift is not None and found.scores_are == "probabilities"
+
+
 def how_to_use(found: Audit) -> str:
     """What to do in one's own code to decide as advised."""
-    number = f"{advised(found.shift, found.scores_are):.4g}"
-    if found.scores_are == "probabilities":
-        return f"multiply the probability of {_names(found)} by {number}, then predict the class with the largest"
-    return f"add {number} to the score of {_names(found)}, then predict the class with the largest"
+    if found.shift is None:
+        names = " or ".join(f"p({name})" for name in found.important)
+        return f"predict {_names(found)} where {names} > {number(found)}, else the best other class"
+    if is_factor(found):
+        change = f"multiply the probability of {_names(found)} by {number(found)}"
+    else:
+        change = f"add {number(found)} to the score of {_names(found)}"
+    return f"{change}, then predict the class with the largest"
 
 
 def codes(found: Audit) -> dict[str, str]:
     """Code that decides as advised, by language; VALUE stands for the number."""
     own = [found.classes.index(name) for name in found.important]
-    column, names = own[0] if len(own) == 1 else own, ", ".join(found.important)
-    is_probability = found.scores_are == "probabilities"
-    change = f"p[:, {column}] *= VALUE" if is_probability else f"p[:, {column}] += VALUE"
-    name, method = ("p", "predict_proba") if is_probability else ("logits", "decision_function")
-    change = f"{change}  # {names}".replace("p[", f"{name}[")
-    return {
-        "numpy": f"{change}\npredicted = {name}.argmax(axis=1)",
-        "PyTorch": f"{change}\npredicted = {name}.argmax(dim=1)",
-        "scikit-learn": f"{name} = model.{method}(X)\n{change}\npredicted = model.classes_[{name}.argmax(axis=1)]",
+    names = ", ".join(f"{index}: {name}" for index, name in zip(own, found.important, strict=True))
+    is_logits = found.scores_are == "logits"
+    if found.shift is not None:
+        name, sign = ("logits", "+") if is_logits else ("p", "*")
+        change = f"{name}[:, {own if len(own) > 1 else own[0]}] {sign}= {VALUE}  # {names}"
+        made = f"{name} = model.{'decision_function' if is_logits else 'predict_proba'}(X)"
+        return {
+            "numpy": f"{change}\npredicted = {name}.argmax(axis=1)",
+            "PyTorch": f"{change}\npredicted = {name}.argmax(dim=1)",
+            "scikit-learn": f"{made}\n{change}\npredicted = model.classes_[{name}.argmax(axis=1)]",
+        }
+    softmax = {
+        "numpy": "p = scipy.special.softmax(logits, axis=1)\n",
+        "PyTorch": "p = logits.softmax(dim=1)\n",
+        "scikit-learn": "p = scipy.special.softmax(model.decision_function(X), axis=1)\n",
     }
+    start = softmax if is_logits else {"numpy": "", "PyTorch": "", "scikit-learn": "p = model.predict_proba(X)\n"}
+    with_numpy = (
+        f"own = np.array({own})  # {names}\n"
+        "best, rest = p[:, own], np.delete(np.arange(p.shape[1]), own)\n"
+        f"predicted = np.where(best.max(axis=1) > {VALUE}, own[best.argmax(axis=1)], rest[p[:, rest].argmax(axis=1)])"
+    )
+    with_torch = (
+        f"own = torch.tensor({own})  # {names}\n"
+        "(best, place), rest = p[:, own].max(dim=1), p.index_fill(1, own, -1).argmax(dim=1)\n"
+        f"predicted = torch.where(best > {VALUE}, own[place], rest)"
+    )
+    return {
+        "numpy": start["numpy"] + with_numpy,
+        "PyTorch": start["PyTorch"] + with_torch,
+        "scikit-learn": f"{start['scikit-learn']}{with_numpy}\npredicted = model.classes_[predicted]",
+    }
+
+
+def code(found: Audit) -> dict[str, str]:
+    """The code with its number; nothing where no change is advised."""
+    if not actions(found) or not found.is_changed:
+        return {}
+    return {language: text.replace(VALUE, number(found)) for language, text in codes(found).items()}
 
 
 def note(found: Audit) -> str:
     """What the figures hold for."""
     units = "rows" if found.num_groups is None else "groups"
-    judged = "not tuned on" if not found.is_guaranteed else "judged on"
+    judged, counted = "as it is advised", ""
+    if found.is_cross_fitted:
+        judged, counted = "tuned on other rows, fold by fold", " They count that it was tuned on these."
     return (
-        f"The figures are of rows that the shift was {judged}. Intervals are 95 % and hold for new {units} like these, "
-        f"which count as independent. The chance of a drop also weighs what calibrated scores predict, as much as "
-        f"{PRIOR_ROWS} rows."
+        f"The figures are of the rule {judged}. Intervals are 95 %, of the advised rule on new {units} like these, "
+        f"which count as independent.{counted} The chance of a drop also weighs what calibrated scores predict, "
+        f"as much as {PRIOR_ROWS} rows."
     )
 
 
@@ -149,6 +217,10 @@ def _arrow(one: Comparison) -> str:
     return f"{100 * one.before.value:.1f} % → {100 * one.after.value:.1f} %"
 
 
+def _cost(change: Estimate) -> str:
+    return f"{change.value:+.4g} [{change.low:+.4g}, {change.high:+.4g}]".replace("-", "−")
+
+
 def _span(change: RowEstimate) -> str:
     return span(change.value, change.low, change.high)
 
@@ -158,7 +230,7 @@ def class_table(found: Audit, most: int | None = None) -> Table:
     changes = {one.name: one.recall.change for one in found.by_class}
     order = sorted(found.by_class, key=lambda one: (not one.important, getattr(changes[one.name], "value", 1.0)))
     header, notes = ["class", "rows", "recall", "95 %"], ["95 %: Wilson interval."]
-    if found.kind != "unknown" and found.shift:
+    if found.kind != "unknown" and found.is_changed:
         header += ["after", "change (points)"]
         notes = ["95 %: Wilson interval. The change is on the same rows, so its interval is narrower."]
     if found.num_groups is not None:
@@ -183,11 +255,11 @@ def price_table(found: Audit) -> Table | None:
     """What more recall costs; None where there is no more, or too few rows to say."""
     if not found.prices or found.kind == "unknown":
         return None
-    now = found.accuracy.before.value
+    now, form = found.accuracy.before.value, "+.3g" if found.rule.name == "shift" else ".3g"
     rows = tuple(
         cells(
             f"{one.recall:.3f}",
-            f"{one.shift:+.3g}",
+            f"{one.value:{form}}",
             f"{one.accuracy:.3f}",
             points(one.accuracy - now),
             two_decimals(one.false_alarms),
@@ -197,7 +269,7 @@ def price_table(found: Audit) -> Table | None:
     )
     return Table(
         "What more recall costs",
-        ("recall", "shift", "accuracy", "its change (points)", "false alarms (%)", "precision"),
+        ("recall", found.rule.name, "accuracy", "its change (points)", "false alarms (%)", "precision"),
         (rows,),
         tuple(vars(one) for one in found.prices),
         ("The most accurate point of the curve, then one for each recall; on new rows they cost a little more.",),

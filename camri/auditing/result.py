@@ -1,13 +1,13 @@
 """What an audit finds, as values: shares and changes with their intervals, and the audit itself."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from camri.decision import Curve, Promise
+from camri.decision import BestRecall, DecisionRule, Goal, Promise, Shift
 from camri.metrics import Array, Scores
 from camri.stats import FALL, FEWEST_GROUPS, Estimate, Z, design_effect, wilson
 
@@ -99,6 +99,23 @@ def expect(change: RowEstimate, expected: float, num_rows: int) -> NormalDist:
     return NormalDist(trust * change.normal.mean + (1 - trust) * expected, change.normal.stdev)
 
 
+def settle(change: RowEstimate, final: RowEstimate, errors: Array) -> RowEstimate:
+    """The cross-fitted change with an interval for the advised rule, which counts that it was tuned.
+
+    final: the change with the advised rule on the rows it was tuned on. errors (B,): how far that is off where rows are
+    drawn and the rule is tuned anew: their mean is what tuning flatters, their spread what it makes uncertain. The
+    interval is around the middle between the cross-fitted change and the final one less what flatters it.
+    """
+    assert final.normal is not None
+    assert change.normal is not None
+    corrected = final.normal.mean - float(errors.mean())
+    centre, apart = (corrected + change.normal.mean) / 2, abs(corrected - change.normal.mean) / 2
+    normal = NormalDist(centre, math.hypot(max(final.normal.stdev, float(errors.std(ddof=1))), apart))
+    low, high = centre - Z * normal.stdev, centre + Z * normal.stdev
+    low, high = max(-1.0, min(low, change.value)), min(1.0, max(high, change.value))
+    return replace(change, low=low, high=high, normal=normal)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A share before and after the change of the decision; `change` is None where there are no rows to pair."""
@@ -106,12 +123,6 @@ class Comparison:
     before: RowEstimate
     after: RowEstimate
     change: RowEstimate | None = None
-
-    @staticmethod
-    def of(before: Array, after: Array, groups: Array | None) -> "Comparison":
-        """Compare bool outcomes (N,) of the same rows."""
-        change = change_of(before, after, groups=groups) if len(before) else None
-        return Comparison(share_of(before, groups), share_of(after, groups), change)
 
     def to_json(self) -> dict[str, Any]:
         return {name: None if one is None else one.to_json() for name, one in vars(self).items()}
@@ -132,14 +143,15 @@ class ClassResult:
 
 
 @dataclass(frozen=True)
-class Price:
-    """The first point of the curve with at least such a recall. Picked on the rows it is shown for: optimistic.
+class Point:
+    """A point of a rule's curve on the judged rows. Picked on the rows it is shown for: optimistic.
 
-    false_alarms: a share of all rows. precision: the important classes' mean, None where one is never predicted.
+    value: of the rule. false_alarms: a share of all rows. precision: the important classes' mean, None where one is
+    never predicted.
     """
 
+    value: float
     recall: float
-    shift: float
     accuracy: float
     false_alarms: float
     precision: float | None
@@ -149,15 +161,19 @@ class Price:
 class Audit:
     """The result of `audit`. All figures are of one decision rule, the one that is advised.
 
-    shift: what to add to the important classes' scores (their logits, or the logarithms of their probabilities).
-    Without a guarantee the figures are cross-fitted: each row is judged with a shift that was tuned on other rows. With
-    one they are those of its shift on the judged rows.
-    kind: "gain" where recall surely rises and accuracy does not surely drop, nor probably by more than half a point,
-    or where the recall that was asked for is guaranteed; "none"; or "unknown" where there are too few rows.
+    rule: a shift (added to the important classes' logits, or to the logarithms of their probabilities) or a threshold
+    of their probabilities.
+    is_cross_fitted: whether each row is judged with a rule that was tuned on other rows. Otherwise the figures are
+    those of the rule on the judged rows.
+    kind: "gain" where the goal is met: recall surely rises and accuracy does not surely drop, nor probably by more than
+    half a point; or the recall is guaranteed; or the cost surely falls. Else "none", or "unknown" with too few rows.
     recall: the change, a mean over the important classes. drop: distribution of the true change of accuracy, shrunk
     toward what calibrated scores predict. false_alarms: of all rows, those of no important class predicted as one.
     precision: of each important class; a share of no rows where it is never predicted.
-    tuned_on: how tuning and judging were kept apart. num_groups: None where rows count as independent.
+    cost: mean cost of a row before, after, and its change, with a cost matrix.
+    both: each rule at the recall that the advised one has on these rows; empty where they are the same.
+    scores: of the judged rows. tuned_on: how tuning and judging were kept apart. num_models: that share the rule.
+    num_groups: None where rows count as independent.
     guarantee: None unless a recall was asked for. Where it cannot be given, `refusal` says why, and everything else is
     as if it had not been asked for.
     """
@@ -166,32 +182,50 @@ class Audit:
     important: tuple[str, ...]
     scores_are: str
     num_rows: int
+    num_models: int
     tuned_on: str
-    max_accuracy_drop: float
+    is_cross_fitted: bool
+    goal: Goal
     kind: str
-    shift: float
+    rule: DecisionRule
     recall: RowEstimate
     accuracy: Comparison
     drop: NormalDist
     false_alarms: Comparison
     precision: tuple[Comparison, ...]
+    cost: tuple[float, float, Estimate] | None
     by_class: tuple[ClassResult, ...]
-    prices: tuple[Price, ...]
-    curve: Curve
+    prices: tuple[Point, ...]
+    both: dict[str, Point]
     scores: Scores
     num_groups: int | None
     guarantee: Promise | None
     refusal: str | None
 
     @property
-    def is_guaranteed(self) -> bool:
-        """Whether `shift` guarantees the recall that was asked for."""
-        return self.guarantee is not None and self.refusal is None
+    def value(self) -> float:
+        """The rule's value, the same for all important classes."""
+        return next(iter(self.rule.values.values()))
 
     @property
-    def is_cross_fitted(self) -> bool:
-        """Whether every row is judged with a shift of its own fold, tuned on the others."""
-        return not self.is_guaranteed and "fold" in self.tuned_on
+    def shift(self) -> float | None:
+        """What to add to the important logits; None where the rule is a threshold."""
+        return self.value if isinstance(self.rule, Shift) else None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the advised rule is another than taking the largest score."""
+        return self.shift != 0.0
+
+    @property
+    def max_accuracy_drop(self) -> float:
+        """Accuracy that may be lost."""
+        return self.goal.max_accuracy_drop if isinstance(self.goal, BestRecall) else 0.0
+
+    @property
+    def is_guaranteed(self) -> bool:
+        """Whether the rule guarantees the recall that was asked for."""
+        return self.guarantee is not None and self.refusal is None
 
     @property
     def few_groups(self) -> tuple[str, ...]:
@@ -203,34 +237,29 @@ class Audit:
         """All figures but the curve, as plain JSON."""
         drops = {"chance_of_drop": self.drop.cdf(0.0), "chance_of_drop_by_half_a_point": self.drop.cdf(-FALL)}
         pairs = zip(self.important, self.precision, strict=True)
+        made = self.guarantee
         return {
             "answer": self.kind,
             "important": list(self.important),
             "scores_are": self.scores_are,
             "rows": self.num_rows,
             "rows_judged": self.accuracy.before.num,
+            "models": self.num_models,
             "groups": self.num_groups,
             "few_groups": list(self.few_groups),
             "tuned_on": self.tuned_on,
             "max_accuracy_drop": self.max_accuracy_drop,
+            "rule": self.rule.to_json(),
             "shift": self.shift,
             "accuracy": {**self.accuracy.to_json(), **drops},
             "recall_change": self.recall.to_json(),
             "false_alarms": self.false_alarms.to_json(),
             "precision": [{"name": name, **one.to_json()} for name, one in pairs],
+            "cost": None if self.cost is None else [*self.cost[:2], vars(self.cost[2])],
             "classes": [one.to_json() for one in self.by_class],
             "prices": [vars(one) for one in self.prices],
-            "guarantee": None if (made := self.guarantee) is None else {**_plain(made), "refusal": self.refusal},
+            "both_rules": {name: vars(one) for name, one in self.both.items()},
+            "guarantee": None
+            if made is None
+            else {**vars(made), "rule": made.rule and made.rule.to_json(), "refusal": self.refusal},
         }
-
-
-def shift_of(made: Promise) -> float:
-    """The shift of a promise that can be kept."""
-    assert made.rule is not None
-    return next(iter(made.rule.values.values()))
-
-
-def _plain(made: Promise) -> dict[str, Any]:
-    """A promise as JSON, with the shift of its rule."""
-    figures = {name: value for name, value in vars(made).items() if name != "rule"}
-    return {**figures, "shift": None if made.rule is None else shift_of(made)}

@@ -16,6 +16,7 @@ from camri.metrics import KINDS, Array, Scores, exact
 from camri.text import listed, name_rows
 
 SUM_SLACK = 0.05  # the sum of probabilities may miss 1 by this, or by what their decimals explain
+MOST_BY_CHANCE = 0.2  # of rows of logits whose sum is near 1
 LARGEST_SCORE = 1e100  # squares and differences of scores must stay finite
 
 
@@ -25,7 +26,8 @@ class Checked:
 
     kind: "logits" or "probabilities"; percentages are probabilities. values: the scores, percentages divided by 100.
     logits: of probabilities the logarithms. largest_factor: the most a probability can be multiplied by in its own
-    precision. groups: int64 (N,), indices into group_names; None where rows are independent.
+    precision. groups: int64 (N,), indices into group_names; None where rows are independent. num_models: whose rows
+    follow each other; of several, all rows of one input are a group.
     """
 
     values: Array
@@ -37,6 +39,7 @@ class Checked:
     largest_factor: float
     groups: Array | None = None
     group_names: tuple[str, ...] = ()
+    num_models: int = 1
 
     def groups_of(self, rows: Array) -> Array | None:
         """The groups of some rows; None where rows are independent."""
@@ -62,15 +65,24 @@ def check(
     classes: Sequence[str] | None,
     kind: str | None,
     groups: ArrayLike | None = None,
-) -> Checked:
-    """Check scores, labels and names against each other; wrong shapes, values and names are refused."""
+    split: Sequence[str] | None = None,
+) -> tuple[Checked, Sequence[str] | None]:
+    """Check scores, labels and names against each other; wrong shapes, values and names are refused.
+
+    Scores (S, N, C) of several models become S · N rows; the split is returned for as many.
+    """
     if kind is not None and kind not in KINDS:
         raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}", argument="kind")
     given = np.asarray(scores)
-    if given.ndim != 2 or given.shape[1] < 2 or not len(given) or given.dtype.kind not in "fiub":
-        raise InputError(
-            f"scores of shape {given.shape} and type {given.dtype} are not allowed; give numbers (N, C)", "scores"
-        )
+    if given.ndim not in (2, 3) or given.shape[-1] < 2 or not given.size or given.dtype.kind not in "fiub":
+        wrong = f"scores of shape {given.shape} and type {given.dtype} are not allowed"
+        raise InputError(f"{wrong}; give numbers (N, C), or (S, N, C) of several models", "scores")
+    num_models = len(given) if given.ndim == 3 else 1
+    if num_models > 1:
+        labels, groups = np.asarray(labels), np.arange(given.shape[1]) if groups is None else np.asarray(groups)
+        labels, groups = (np.concatenate([one] * num_models) for one in (labels, groups))
+        split = None if split is None else [*split] * num_models
+    given = given.reshape(-1, given.shape[-1])
     num_classes = given.shape[1]
     names = tuple(map(str, range(num_classes) if classes is None else classes))
     if len(names) != num_classes or len(set(names)) < len(names):
@@ -90,7 +102,7 @@ def check(
     _refuse(~(np.abs(values) <= LARGEST_SCORE), values, names, "Give finite scores, or remove the rows", "score")
     shares = _as_probabilities(values, kind, names)
     group_names, places = ((), None) if groups is None else encode_groups(np.asarray(groups), len(given))
-    return Checked(
+    checked = Checked(
         values=values if shares is None else shares,
         logits=values if shares is None else _logarithms(shares),
         labels=codes,
@@ -100,33 +112,32 @@ def check(
         largest_factor=1e300 if given.dtype.itemsize > 4 or given.dtype.kind != "f" else 1e38,
         groups=places,
         group_names=group_names,
+        num_models=num_models,
     )
+    return checked, split
 
 
 def _as_probabilities(values: Array, kind: str | None, names: Sequence[str]) -> Array | None:
     """The scores as probabilities; None where they are logits.
 
-    They are probabilities or percentages where most rows are; a row that is not is then refused, not read as logits.
+    They are probabilities or percentages where some rows sum to 1 or 100; all must then, and a negative one is refused:
+    scores are read as logits only where no such row is there, or hardly any by chance.
     """
     if kind == "logits":
         return None
-    remedy = "Probabilities lie between 0 and 1 and sum to 1; for raw scores give kind=logits"
-    for shares in (values, values / 100):
-        is_outside = (shares < 0) | (shares > 1)
+    remedy = "Probabilities lie between 0 and 1 and sum to 1; for raw scores add --logits (kind='logits')"
+    for unit in (1.0, 100.0):
+        shares = values / unit
         total, decimals = shares.sum(axis=1), num_decimals(shares)
         slack = max(SUM_SLACK, 0.501 * shares.shape[1] * 10.0**-decimals if decimals else 0.0)
-        fits = ~is_outside.any(axis=1) & (np.abs(total - 1) < slack)
-        if fits.all():
-            return shares
-        if fits.mean() > 0.5:
-            _refuse(is_outside, values, names, remedy)
-            if kind is None:
+        fits = np.abs(total - 1) < slack
+        if fits.mean() > MOST_BY_CHANCE or (kind is not None and unit == 1):
+            _refuse((shares < 0) | (shares > 1), values, names, remedy)
+            if kind is None and not fits.all():
                 row = int(np.flatnonzero(~fits)[0])
-                raise InputError(f"row {row}: the probabilities sum to {total[row]:g}. {remedy}", argument="kind")
-    if kind is None:
-        return None
-    _refuse((values < 0) | (values > 1), values, names, remedy)
-    return values
+                raise InputError(f"row {row}: the probabilities sum to {total[row]:g}. {remedy}", argument="scores")
+            return shares
+    return None
 
 
 def num_decimals(values: Array) -> int | None:
@@ -146,7 +157,7 @@ def _refuse(is_wrong: Array, values: Array, names: Sequence[str], remedy: str, w
         num_rows = int(is_wrong.any(axis=1).sum())
         many = "" if num_rows == 1 else f" ({num_rows:,} of {len(values):,} rows are like this)"
         shown = f"{what}({names[column]}) = {values[row, column]:g}"
-        raise InputError(f"row {row}: {shown}{many}. {remedy}", argument="scores" if what == "score" else "kind")
+        raise InputError(f"row {row}: {shown}{many}. {remedy}", argument="scores")
 
 
 def _logarithms(shares: Array) -> Array:
@@ -227,7 +238,7 @@ PREFIXES = tuple(
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A table as read: scores float (N, C), labels (N,), class names, the split and the group of each row."""
+    """A table as read: scores (N, C) or (S, N, C), labels (N,), class names, the split and the group of each row."""
 
     scores: Array
     labels: Array
@@ -359,12 +370,12 @@ def _from_arrays(file: Path, *given: str | None) -> Scored:
         _first(arrays, words) if name is None else arrays[name]
         for name, words in zip(given, (LABELS, SPLITS, GROUPS), strict=True)
     )
-    if scores is None or labels is None or scores.ndim != 2:
+    if scores is None or labels is None or scores.ndim not in (2, 3):
         shown = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "nothing"
-        raise InputError(f"{file} holds {shown}; call the arrays scores (N, C) and labels (N,)")
+        raise InputError(f"{file} holds {shown}; call the arrays scores (N, C) or (S, N, C), and labels (N,)")
     found = None if names is None else names.astype(str).tolist()
     words = None if split is None else tuple(to_splits(split.astype(str).tolist(), f"{file}, split"))
-    return Scored(scores, labels, _names(found, scores.shape[1], str(file)), words, groups)
+    return Scored(scores, labels, _names(found, scores.shape[-1], str(file)), words, groups)
 
 
 def _first(arrays: dict[str, Array], words: Sequence[str]) -> Array | None:

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,14 +30,18 @@ def audit(
         str | None,
         typer.Option("--group", "--group-column", help="Column with what rows belong together: patient, film, track."),
     ] = None,
-    kind: Annotated[
-        str | None, typer.Option("--scores-are", help="logits or probabilities; recognised by default.")
+    is_logits: Annotated[
+        bool | None, typer.Option("--logits/--probabilities", help="What the scores are; recognised by default.")
     ] = None,
     max_accuracy_drop: Annotated[float, typer.Option(help="Accuracy that may be lost: 0.01 for one point.")] = 0.0,
     at_least: Annotated[
-        float | None, typer.Option(help="A recall to guarantee on new rows: the change it takes and what it costs.")
+        float | None, typer.Option(help="Recall to guarantee on new rows instead, with the fewest false alarms.")
     ] = None,
     confidence: Annotated[float, typer.Option(help="The confidence of that guarantee.")] = 0.95,
+    cost_matrix: Annotated[
+        Path | None,
+        typer.Option(help="CSV file with the cost of each mistake instead: row = true class, column = predicted."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write a page with the curve and the tables (.html) here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -44,8 +49,9 @@ def audit(
 
     It takes the scores of any model on rows it was not trained on. The rule is tuned on part of the rows and judged on
     the others: ten folds in turn, or val and test if there is a split column. With --group, rows of one patient, film
-    or track stay together, and intervals allow for how alike they are. With --at-least it finds the change that
-    guarantees such a recall on new rows, or says how many rows that takes.
+    or track stay together, and intervals allow for how alike they are. By default it finds the most recall at the same
+    accuracy; with --at-least the rule that guarantees a recall on new rows with the fewest false alarms, or how many
+    rows that takes; with --cost-matrix the rule with the least cost.
 
     [bold]Examples[/bold]
 
@@ -54,6 +60,7 @@ def audit(
       camri audit scores.csv --important melanoma --group patient
       camri audit scores.npz --important melanoma --max-accuracy-drop 0.005
       camri audit scores.csv --important melanoma --at-least 0.95
+      camri audit scores.csv --important melanoma --cost-matrix costs.csv
     """
     if context.args:
         several = " ".join(f"--important {shlex.quote(name)}" for name in (*important, *context.args))
@@ -79,10 +86,11 @@ def audit(
         classes=table.classes,
         split=table.split,
         groups=table.groups,
-        kind=kind,
+        kind=None if is_logits is None else "logits" if is_logits else "probabilities",
         max_accuracy_drop=max_accuracy_drop,
         at_least=at_least,
         confidence=confidence,
+        cost_matrix=cost_matrix,
     )
     page = None
     if out is not None:
@@ -101,16 +109,25 @@ def _print(found: "Audit") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from camri.auditing.answer import CLASSES_SHOWN, answer, class_table, price_table
+    from camri.auditing.answer import CLASSES_SHOWN, answer, class_table, code, evidence, price_table
     from camri.report.table import to_terminal
 
-    result = answer(found)
-    console = Console()
+    result, console = answer(found), Console()
+
+    def listed(lines: Sequence[str]) -> None:
+        grid = Table.grid(padding=(0, 1))
+        for line in lines:
+            grid.add_row("-", escape(line))
+        console.print(grid, highlight=False)
+
+    proof = evidence(found)
     console.print(f"[bold]{escape(result.sentence)}[/bold]", highlight=False)
-    lines = Table.grid(padding=(0, 1))
-    for line in result.details:
-        lines.add_row("-", escape(line))
-    console.print(lines, highlight=False)
+    listed(result.details[: -len(proof)])
+    for language, text in code(found).items():
+        console.print(f"\n[bold]{language}[/bold]", highlight=False)
+        typer.echo(text)  # as it is: to be copied
+    console.print()
+    listed(proof)
     for table in (class_table(found, CLASSES_SHOWN), price_table(found)):
         if table is not None:
             console.print()

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from camri.backbones import resampling
+from camri.backbones import decoding, find, resampling
 from camri.data import download, folder, listing, published, tables
 from camri.data.cache import content_hash, read_cache, write_cache
 from camri.data.dataset import DataSet, Split, assemble, hash_json
 from camri.data.decode import LANCZOS, decode_parts, resize_array
+from camri.data.features import embed
 from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Source
 from camri.data.parallel import Progress
 from camri.data.splits import across_splits, copy_notes, count_copies, group_notes, make_test
@@ -40,6 +41,8 @@ def load(
     label_column: str | None = None,
     group_column: str | None = None,
     split_column: str | None = None,
+    backbone: str | None = None,
+    weights: str | PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> DataSet:
     """Load a data set by name ("digits", "mnist", "cifar10", "gtsrb", "awa2") or path.
@@ -49,6 +52,8 @@ def load(
     verify: check the official files of CIFAR-10 and MNIST against their published checksums.
     cache: folder for decoded data, or False for none; the default is $CAMRI_CACHE or the user's cache folder.
     path_column and so on: columns of a table, if their names are not the usual ones.
+    backbone: "timm:NAME" or "hf:NAME" gives the features of this pretrained network instead of images, computed once.
+    weights: its safetensors file, where the published weights cannot be had.
     An option that has no effect on this kind of data is refused.
 
     >>> load("digits").splits["test"].labels[:5].tolist()
@@ -57,6 +62,26 @@ def load(
     for flag, value in (("roi", roi), ("skip_bad", skip_bad), ("verify", verify)):
         if type(value) is not bool:  # "no" in a study's file would count as true
             raise InputError(f"{flag}={value!r} is not allowed; choices: true, false", argument=flag)
+    if backbone is not None:
+        asked: dict[str, Any] = {k: v for k, v in (("size", _as_size(size)), ("resize", resize)) if v is not None}
+        found, asked = decoding(find(backbone, weights=weights, size=asked.get("size")), asked)
+        images = load(
+            source,
+            **asked,
+            roi=roi,
+            skip_bad=skip_bad,
+            verify=verify,
+            cache=cache,
+            path_column=path_column,
+            label_column=label_column,
+            group_column=group_column,
+            split_column=split_column,
+            progress=progress,
+        )
+        kept = Path(cache) if isinstance(cache, (str, PathLike)) else None
+        return embed(images, backbone, found, cache=kept, progress=progress)
+    if weights is not None:
+        raise InputError(f"weights={weights} is for a backbone; give backbone=NAME too", argument="weights")
     if resize is not None:
         resampling(resize)
         if size is None:

@@ -65,7 +65,8 @@ def unpack(archive: Path, folder: Path) -> None:
     except (*DAMAGE, OSError) as error:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = f"free some space in {folder}" if is_full else "download it again"
-        raise InputError(f"{archive} cannot be unpacked ({error}); {remedy}") from None
+        reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
+        raise InputError(f"{archive} cannot be unpacked ({reason}); {remedy}") from None
 
 
 def _check_members(archive: Path, names: Iterable[str], is_link: Iterable[bool], unpacked_bytes: int) -> None:

@@ -81,7 +81,7 @@ class Source:
 TABLES, OFFICIAL_FILES = "tables (CSV, TSV, parquet)", "the official files of CIFAR-10 and MNIST"
 TAKEN_BY = {
     "size": "images",
-    "resize": "images",
+    **dict.fromkeys(("resize", "backbone", "weights"), "images"),
     "skip_bad": "image files",
     "roi": "GTSRB",
     "verify": OFFICIAL_FILES,

@@ -89,14 +89,22 @@ class Training:
 
     @property
     def key(self) -> str:
-        """Sixteen hexadecimal digits, the same on every machine."""
-        return digest(self.to_json())
+        """Sixteen hexadecimal digits, the same on every machine: of a file of weights its content, not its path."""
+        values, options = self.to_json(), dict(self.model_options)
+        if "initial_sha256" in options:
+            values["model_options"] = {name: value for name, value in options.items() if name != "initial"}
+        return digest(values)
 
 
 # The authors' schedule: constant rate, the last model, no ramp, no guard past π.
 PAPER = Training(epochs=300, hold=1.0, ramp=(0.0, 0.0), beyond_pi="paper")
 # The same or better accuracy in a sixteenth of the time; the falling rate removes most of the spread between seeds.
 FAST = Training()
+
+
+# Changes for a linear classifier on a frozen backbone's features: without dropout validation accuracy was 2 points
+# lower (Tiny ImageNet animals, 50 images a class, resnet10t, two seeds).
+PROBE: dict[str, Any] = {"model": "linear", "model_options": (("dropout", 0.5),), "hold": 0.2}
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from camri.export.model import Model as Model
     from camri.export.model import Trained as Trained
     from camri.export.model import with_rule as with_rule
+    from camri.export.onnx_file import to_onnx as to_onnx
     from camri.export.onnx_file import write_onnx as write_onnx
     from camri.export.onnx_file import write_program as write_program
 
-__all__ = ["Model", "Trained", "load", "save", "with_rule", "write_onnx", "write_program"]
+__all__ = ["Model", "Trained", "load", "save", "to_onnx", "with_rule", "write_onnx", "write_program"]
 __getattr__, __dir__ = on_first_use(
     __name__,
     folder=["load", "save"],
     model=["Model", "Trained", "with_rule"],
-    onnx_file=["write_onnx", "write_program"],
+    onnx_file=["to_onnx", "write_onnx", "write_program"],
 )

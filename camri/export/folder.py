@@ -1,6 +1,7 @@
 """A model's folder: written whole or not at all, read without unpickling anything."""
 
 import contextlib
+import glob
 import hashlib
 import json
 import math
@@ -24,7 +25,7 @@ from camri.decision import rule_from_json
 from camri.engine import Training
 from camri.errors import InputError
 from camri.export.model import COUNTER, Model, Trained, check_weights, make_classifier
-from camri.files import cannot_write
+from camri.files import alone_in, cannot_write
 from camri.methods import Setting
 from camri.models import MODELS
 
@@ -330,11 +331,16 @@ def _refuse_foreign(path: Path) -> None:
 
 @contextlib.contextmanager
 def _building(path: Path) -> Iterator[Path]:
-    """A folder beside the path that is removed at the end, unless it was moved."""
+    """A folder beside the path that is removed at the end, unless it was moved; so are those of killed processes."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part*"):
+        with contextlib.suppress(OSError), alone_in(left) as is_alone:
+            if is_alone:
+                shutil.rmtree(left, ignore_errors=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     part.mkdir()
     try:
-        yield part
+        with alone_in(part):
+            yield part
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

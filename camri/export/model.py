@@ -1,5 +1,6 @@
 """A trained model: as one plain value, and as a network from raw inputs to logits and class names."""
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from camri.data import DataSet
+from camri.data import DataSet, Split
 from camri.data.dataset import to_float
 from camri.decision import DecisionRule, Shift, Threshold, rule_from_json
 from camri.engine import Outcome, Training
@@ -105,6 +106,9 @@ class Trained:
             raise InputError(
                 f"the outcome of {outcome.trial.setting}, seed {outcome.trial.seed}, has no weights; {why}"
             )
+        if "backbone" in data.provenance:
+            outcome, data, standardise = _on_images(outcome, data, standardise)
+        assert outcome.weights is not None
         indices = tuple(int(index) for index in important)
         if rule is not None and not isinstance(rule, DecisionRule):
             shifts = [float(rule)] * len(indices) if isinstance(rule, (int, float)) else list(map(float, rule))
@@ -125,6 +129,30 @@ class Trained:
             preprocessing=preprocessing_of(data),
             standardise=standardise,
         )
+
+
+def _on_images(outcome: Outcome, data: DataSet, standardise: Standardise | None) -> tuple[Outcome, DataSet, None]:
+    """The outcome of a trial on a frozen backbone's features, as that of the whole network on images."""
+    backbone, training = data.provenance["backbone"], outcome.training
+    shape = tuple(backbone["input_shape"])
+    trunk = build(backbone["model"], (shape[2], *shape[:2]), **backbone["options"])
+    assert outcome.weights is not None
+    mean, sd = standardise or ((0.0,), (1.0,))
+    weights = {f"trunk.{name}": value.numpy() for name, value in trunk.state_dict().items()}
+    for name, value in (("feature_mean", mean), ("feature_sd", sd)):
+        weights[f"trunk.{name}"] = np.broadcast_to(_as_float32(value), trunk.num_features).copy()
+    weights |= {name.replace("trunk.", "trunk.probe.", 1): value for name, value in outcome.weights.items()}
+    probe = json.dumps({"model": training.model, "options": dict(training.model_options)}, sort_keys=True)
+    options = tuple(sorted({**backbone["options"], "probe": probe}.items()))
+    # One image of the right kind stands for the images, which are not at hand.
+    images = {
+        name: Split(torch.zeros(1, *shape, dtype=torch.uint8), split.labels) for name, split in data.splits.items()
+    }
+    return (
+        replace(outcome, training=training.with_(model=backbone["model"], model_options=options), weights=weights),
+        replace(data, splits=images),
+        None,
+    )
 
 
 def _as_float32(values: Sequence[float]) -> np.ndarray:

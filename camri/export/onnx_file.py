@@ -6,15 +6,17 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from scipy import special
 from torch import Tensor, nn
 
 import camri
+from camri.decision import DecisionRule, Shift
 from camri.errors import InputError
 from camri.export.model import Model, Trained
 from camri.files import replacing
@@ -149,6 +151,94 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(before)
+
+
+def to_onnx(classifier: Any, X: Any) -> Any:
+    """The ONNX model of a fitted `camri.ImportantClassifier`, with its decision rule in the graph.
+
+    skl2onnx converts the estimator; X, some rows, says the types of its inputs. Outputs: "label", by the rule, and
+    "probabilities" (N, C). ONNX computes in float32: a row within rounding of the threshold may get another label.
+    """
+    for name in ("skl2onnx", "onnx"):
+        if importlib.util.find_spec(name) is None:
+            raise InputError(
+                f"a classifier's ONNX file needs {name}, which is not installed: pip install 'camri[onnx]'"
+            )
+    from skl2onnx import to_onnx as convert
+
+    estimator = getattr(classifier, "estimator_", None)
+    if getattr(classifier, "decision_", None) is None or not hasattr(estimator, "predict_proba"):
+        raise InputError("give a fitted ImportantClassifier with an important class and predict_proba", "classifier")
+    inner = getattr(estimator, "estimator", estimator) if type(estimator).__name__ == "FrozenEstimator" else estimator
+    try:
+        model = convert(inner, X[:1], options={id(inner): {"zipmap": False}}, target_opset=OPSET)
+    except Exception as error:  # of many kinds, some of them pages long
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"skl2onnx cannot convert {type(inner).__name__}: {reason[:200]}", "classifier") from error
+    _append_rule(model.graph, classifier.decision_.rule, classifier.classes_)
+    for name, value in {
+        "classes": json.dumps([str(label) for label in classifier.classes_.tolist()], ensure_ascii=False),
+        "rule": json.dumps(classifier.decision_.rule.to_json(), ensure_ascii=False),
+        "camri": camri.__version__,
+    }.items():
+        model.metadata_props.add(key=name, value=value)
+    return model
+
+
+def _append_rule(graph: Any, rule: DecisionRule, classes: np.ndarray) -> None:
+    """Replace the graph's label by the one that the rule gives to its probabilities."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    label, scores = (one.name for one in graph.output[:2])
+    is_text = classes.dtype.kind not in "iu"
+    own, values = list(rule.values), np.array(list(rule.values.values()))
+
+    def constant(name: str, value: np.ndarray) -> str:
+        graph.initializer.append(numpy_helper.from_array(value, f"rule_{name}"))
+        return f"rule_{name}"
+
+    def node(kind: str, inputs: Sequence[str], name: str, **options: Any) -> str:
+        graph.node.append(helper.make_node(kind, list(inputs), [name], **options))
+        return name
+
+    names = np.array([str(one) for one in classes.tolist()], dtype=object) if is_text else classes.astype(np.int64)
+    if isinstance(rule, Shift):
+        added = np.zeros(len(classes), dtype=np.float32)
+        added[own] = values
+        moved = node("Add", [node("Log", [scores], "rule_log"), constant("shift", added)], "rule_shifted")
+        place = node("ArgMax", [moved], "rule_place", axis=1, keepdims=0)
+    else:
+        least = values.astype(np.float32)
+        mine = node("Gather", [scores, constant("own", np.array(own, dtype=np.int64))], "rule_mine", axis=1)
+        passes = node("Greater", [mine, constant("least", least)], "rule_passes")
+        left = node("Sub", [constant("one", np.ones(1, dtype=np.float32)), mine], "rule_left")
+        odds = node("Sub", [node("Log", [mine], "rule_log"), node("Log", [left], "rule_log_left")], "rule_odds")
+        bar = special.logit(values.clip(1e-30, 1 - 1e-7)).astype(np.float32)
+        excess = node("Sub", [odds, constant("bar", bar)], "rule_excess")
+        lowest = constant("lowest", np.array([-3e38], dtype=np.float32))
+        best = node("ArgMax", [node("Where", [passes, excess, lowest], "rule_kept")], "rule_best", axis=1, keepdims=0)
+        winner = node("Gather", ["rule_own", best], "rule_winner", axis=0)
+        is_own = np.isin(np.arange(len(classes)), own)
+        others = node("Where", [constant("is_own", is_own), lowest, scores], "rule_others")
+        rest = node("ArgMax", [others], "rule_rest", axis=1, keepdims=0)
+        counted = node("Cast", [passes], "rule_counted", to=TensorProto.INT64)
+        most = node("ReduceMax", [counted, constant("axis", np.array([1], dtype=np.int64))], "rule_most", keepdims=0)
+        found = node("Cast", [most], "rule_found", to=TensorProto.BOOL)
+        place = node("Where", [found, winner, rest], "rule_place")
+    for one in graph.node:  # what was the label is no output any more
+        for at, name in enumerate(one.output):
+            if name == label:
+                one.output[at] = f"{label}_before"
+    node("Gather", [constant("classes", names), place], "label", axis=0)
+    kind = TensorProto.STRING if is_text else TensorProto.INT64
+    kept = graph.output[1]
+    probabilities = helper.make_tensor_value_info(
+        "probabilities", kept.type.tensor_type.elem_type, [None, len(classes)]
+    )
+    if scores != "probabilities":
+        node("Identity", [scores], "probabilities")
+    del graph.output[:]
+    graph.output.extend([helper.make_tensor_value_info("label", kind, [None]), probabilities])
 
 
 def write_program(model: Model, file: str | Path) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from camri.backbones import Preprocessing, find, is_backbone, read_weights
+from camri.backbones import decoding, find, is_backbone, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.decision import PRIOR_ROWS, AtLeast, BestRecall, Goal, LeastCost
@@ -181,7 +181,9 @@ def make_request(
             raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
     model_options: dict[str, Any] = {}
     if model is not None and is_backbone(model):
-        model_options, data_options = for_backbone(model, weights, from_scratch, data, data_options)
+        model_options = find(model, weights=weights, from_scratch=from_scratch, size=data_options.get("size"))
+        if not isinstance(data, DataSet):
+            model_options, data_options = decoding(model_options, data_options)
     elif weights is not None:
         model_options = read_weights(weights)
     inputs = prepare(data, data_options, on_read)
@@ -341,22 +343,6 @@ def _model_for(data: DataSet, device: torch.device) -> str:
         return "features"
     # The authors' CNN takes 568 M multiply-adds for a 32 × 32 image: on a CPU a trial of it lasts hours.
     return "paper" if device.type == "cuda" and min(data.input_shape[:2]) >= 16 else "small"
-
-
-def for_backbone(
-    model: str,
-    weights: str | PathLike[str] | None,
-    from_scratch: bool,
-    data: str | PathLike[str] | DataSet,
-    data_options: Mapping[str, Any],
-) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """The model options of a backbone, and the data options with which images are decoded as it wants them."""
-    found = find(model, weights=weights, from_scratch=from_scratch, size=data_options.get("size"))
-    record = Preprocessing.from_text(found["preprocessing"])
-    if isinstance(data, DataSet) or record.size is None or "resize" in data_options:
-        return found, data_options
-    found["preprocessing"] = record.decoded().to_text()
-    return found, {**data_options, "size": record.size, "resize": record.resize}
 
 
 def _folder_name(data: str, column: Column) -> str:

@@ -2,20 +2,20 @@
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load, save
 
 from camri.data import DataSet
 from camri.data.parallel import num_cores
 from camri.engine import Hooks, Job, Outcome, Pool, Training, Trial, train
 from camri.engine.spec import identity
 from camri.errors import InputError, last_line
-from camri.files import replacing
+from camri.files import checksum, replacing
 from camri.fitting.budget import Budget
 from camri.fitting.judge import Held
 from camri.fitting.request import Request
@@ -365,15 +365,20 @@ def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
     """Write the weights to a file, all or nothing."""
     with replacing(path, "; choose another folder") as part:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(save({name: np.ascontiguousarray(array) for name, array in weights.items()}))
+        content = save({name: np.ascontiguousarray(array) for name, array in weights.items()})
+        part.write_bytes(content + checksum(content).to_bytes(4, "little"))
 
 
 def outcome_with_weights(request: Request, folder: Path, trial: Trial, training: Training) -> Outcome:
-    """The trial's outcome with its weights: from its file, or trained again if the file is gone."""
+    """The trial's outcome with its weights: from its file, or trained again if the file is gone or damaged."""
     data = request.data
     path = file_of(folder, trial, training, data.fingerprint)
     try:
-        return Outcome(trial, training, data.fingerprint, "done", weights=load_file(path))
-    except (OSError, SafetensorError):
-        (outcome,) = train([trial], data, request.device, training=training, keep_weights=True, workers=1)
-        return outcome
+        content = path.read_bytes()
+        if checksum(content[:-4]).to_bytes(4, "little") == content[-4:]:
+            return Outcome(trial, training, data.fingerprint, "done", weights=load(content[:-4]))
+        warnings.warn(f"{path} is damaged (its checksum differs); its model is trained again", stacklevel=2)
+    except FileNotFoundError:
+        pass
+    (outcome,) = train([trial], data, request.device, training=training, keep_weights=True, workers=1)
+    return outcome

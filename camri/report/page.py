@@ -5,7 +5,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
@@ -26,13 +26,14 @@ from camri.report.charts import draw_changes, draw_gaps
 from camri.report.figures import draw
 from camri.report.results import FromRun, OnStep
 from camri.report.slider import Slider
-from camri.report.table import Table
+from camri.report.table import Table, span
 from camri.report.theme import PAGE, Figure, specification, style_of_methods
 from camri.study.reader import HARDWARE, VERSIONS, RunReader, list_environment
 from camri.text import duration, quoted
 
 PAGE_FILE = "report.html"
 NO_CHOICE = "no method was chosen on validation data"
+MOST_BARS = 12
 LISTED = 50  # of a list, such as the names of a table's columns
 
 
@@ -64,6 +65,53 @@ class Section:
     @property
     def is_empty(self) -> bool:
         return self.figure is None and not self.tables and self.slider is None
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A class's change of recall: text, places of its value and interval in 200 units, and "down", "up" or ""."""
+
+    name: str
+    text: str
+    end: float
+    low: float | None = None
+    high: float | None = None
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Changes of recall, a row each; those whose interval does not exclude 0 are without colour."""
+
+    caption: str
+    rows: tuple[Bar, ...]
+    zero: float
+    note: str
+
+
+def make_bars(changes: Mapping[str, tuple[float, float | None, float | None]], caption: str) -> Bars | None:
+    """Bars of changes (value, low, high) by class, the worst first; None without any."""
+    if not changes:
+        return None
+    order = sorted(changes, key=lambda name: changes[name][0])
+    shown = order[:MOST_BARS]
+    ends = [end for name in shown for end in changes[name] if end is not None]
+    left, right = min(0.0, *ends), max(0.0, *ends)
+
+    def place(value: float) -> float:
+        return round(4 + 192 * (value - left) / max(right - left, 1e-9), 1)
+
+    rows = []
+    for name in shown:
+        value, low, high = changes[name]
+        bar = Bar(name, span(value, low, high), place(value))
+        if low is not None and high is not None:
+            bar = replace(bar, low=place(low), high=place(high), kind="down" if high < 0 else "up" if low > 0 else "")
+        rows.append(bar)
+    lost = sum(high is not None and high < 0 for _, _, high in changes.values())
+    note = f"{lost or 'None'} of {len(changes):,} surely lost recall; only those are coloured. Lines: 95 % intervals."
+    more = f" The {len(order) - len(shown):,} others lost less." if len(order) > len(shown) else ""
+    return Bars(caption, tuple(rows), place(0.0), note + more)
 
 
 def write_page(folder: str | Path, out: str | Path | None = None, *, on_step: OnStep | None = None) -> Path:
@@ -114,7 +162,7 @@ def render(reading: RunReader) -> str:
     )
 
 
-def fill(template: str, found: Sequence[Section], **values: Any) -> str:
+def fill(template: str, found: Sequence[Section], folded: Sequence[Section] = (), **values: Any) -> str:
     """A page of the sections with their charts, style and scripts inline; everything in it is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("camri.report", "templates"),
@@ -125,13 +173,14 @@ def fill(template: str, found: Sequence[Section], **values: Any) -> str:
     )
     charts_by_id = {
         f"{section.name}-{place}": specification(panel, PAGE)
-        for section in found
+        for section in (*found, *folded)
         for place, panel in enumerate(section.figure.panels if section.figure else ())
     }
     return environment.get_template(template).render(
         **values,
         sections=[section for section in found if not section.is_empty],
         left_out=[section for section in found if section.is_empty],
+        folded=[section for section in folded if section.text or not section.is_empty],
         version=camri.__version__,
         # "<" never stands in the JSON, so nothing in it can end the script element.
         charts=Markup(json.dumps(charts_by_id).replace("<", "\\u003c")),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from camri.decision import trace
+from camri.decision import DecisionRule, trace
 from camri.metrics import Array, Scores
 from camri.report.table import BLANK
 
@@ -17,11 +17,6 @@ MOST_STATES = 2000
 BACK = 0.1  # recall below the model's own that is shown state by state; below that, few states are kept
 DEPTH = 0.05  # accuracy below the model's own, and false alarms above, that the charts show
 VALUE = "VALUE"  # stands for the rule's number in the code
-NUMBER: dict[str, Callable[[float], float]] = {  # from a shift of the margins to the number in the code
-    "add": lambda shift: shift,
-    "multiply": lambda shift: math.exp(min(shift, 700.0)),
-    "threshold": lambda shift: 1 / (1 + math.exp(min(shift, 700.0))),
-}
 
 
 class Box(NamedTuple):
@@ -107,62 +102,66 @@ class Slider:
 
 def make_slider(
     scores: Scores,
+    rule: DecisionRule,
     names: Sequence[str],
     codes: Mapping[str, str],
     *,
-    advised: float,
-    unit: str,
-    number: str | None = None,
-    plain: Scores | None = None,
+    as_factor: bool = False,
     note: str = "",
 ) -> Slider:
-    """Count every operating point of a rule on some rows.
+    """Count every operating point of a rule on some rows; `rule` is the advised one.
 
-    scores: margins as leads, log-odds (`Scores.odds`) for a threshold; `plain` are then the scores without it, which
-    say what the model does as it is. advised: the advised shift of these margins. unit: what the code does with its
-    number: "add", "multiply" or "threshold". number: the advised one as it is printed elsewhere.
+    names: of the important classes. as_factor: whether the code multiplies by its number instead of adding it.
 
     Of states with the same recall only the first is kept: all others raise more false alarms and are right no more
     often.
     """
-    curve, margin, model = trace(scores), scores.shifted().max(axis=1), scores if plain is None else plain
-    edges = np.unique(-margin[np.isfinite(margin)])
-    chosen = int(np.searchsorted(edges, advised, side="left"))
+    curve = trace(scores, rule.name)
+    value, chosen = next(iter(rule.values.values())), curve.find(rule)
     is_kept = np.append(True, np.diff(curve.hits.sum(axis=1)) > 0)
     is_kept[chosen] = True
-    now = float(model.recall().mean())
+    now = float(scores.recall().mean())
     kept = _thin(np.flatnonzero(is_kept), curve.mean_recall, now - BACK, chosen)
     figures = np.stack([curve.mean_recall, curve.accuracy, curve.alarms / curve.total], axis=1)
-    before = np.array([now, model.accuracy(), model.false_alarms().mean()])
+    before = np.array([now, scores.accuracy(), scores.false_alarms().mean()])
     places, charts = _draw(figures[kept], before, figures[chosen])
-    ends = np.concatenate([[-np.inf], edges, [np.inf]])
     precision = curve.precision.mean(axis=1)
 
     def make(text: str, three: Array, precise: float, hits: Array, right: int, at: Array) -> State:
         recall, accuracy, rate = (_percent(float(one)) for one in three)
-        num_alarms = round(float(three[2]) * curve.total)
+        alarms = round(float(three[2]) * len(scores))
         where = tuple((float(x), float(y)) for x, y in at)
-        return State(text, recall, _percent(precise), rate, accuracy, tuple(hits.tolist()), num_alarms, right, where)
+        return State(text, recall, _percent(precise), rate, accuracy, tuple(hits.tolist()), alarms, right, where)
 
-    states = []
-    for place, state in enumerate(kept.tolist()):
-        low, high = sorted(map(NUMBER[unit], _stretch(float(ends[state]), float(ends[state + 1]))))
-        text = number if number is not None and state == chosen else shortest(low, high)
-        made = make(text, figures[state], precision[state], curve.hits[state], int(curve.correct[state]), places[place])
-        states.append(made)
+    def counted(state: int, at: Array) -> State:
+        number = curve.number(state, as_factor)
+        if state == chosen:
+            number = math.exp(value) if as_factor else value
+        counts = curve.hits[state], int(curve.correct[state])
+        return make(written(number), figures[state], precision[state], *counts, at)
+
     return Slider(
         names=tuple(names),
         num=tuple(scores.num.tolist()),
         num_rows=len(scores),
-        states=tuple(states),
+        states=tuple(counted(state, places[place]) for place, state in enumerate(kept.tolist())),
         start=int(np.flatnonzero(kept == chosen)[0]),
         before=make(
-            "", before, float(model.precision().mean()), model.hits(), int(model.correct().sum()), places[len(kept)]
+            "", before, float(scores.precision().mean()), scores.hits(), int(scores.correct().sum()), places[-1]
         ),
         codes=codes,
         charts=charts,
         note=note,
     )
+
+
+def written(number: float) -> str:
+    """A rule's number as code has it.
+
+    >>> written(2.413), written(math.exp(math.log(8.021))), written(0.0)
+    ('2.413', '8.021', '0')
+    """
+    return f"{number:.12g}"
 
 
 def _thin(states: Array, recall: Array, low: float, chosen: int) -> Array:
@@ -174,24 +173,6 @@ def _thin(states: Array, recall: Array, low: float, chosen: int) -> Array:
     for part, most in ((above, MOST_STATES * 7 // 8), (states[is_low], fewest)):
         kept.append(part[np.linspace(0, len(part) - 1, min(len(part), most)).round().astype(int)])
     return np.unique(np.concatenate(kept))
-
-
-def _stretch(low: float, high: float) -> tuple[float, float]:
-    """The shifts between which a state holds; one unit of them where there is no end."""
-    if math.isinf(low):
-        return (-1.0, 1.0) if math.isinf(high) else (high - 1.0, high)
-    return low, low + 1.0 if math.isinf(high) else high
-
-
-def shortest(low: float, high: float) -> str:
-    """The number with the fewest digits strictly between two others, near their middle.
-
-    >>> shortest(0.21341, 0.21398), shortest(0.0, 1.0), shortest(-1e-9, 3e-9)
-    ('0.2137', '0.5', '0')
-    """
-    middle = (low + high) / 2
-    texts = ["0"] * (low < 0 < high) + [f"{middle:.{digits}g}" for digits in range(1, 17)]
-    return next((text for text in texts if low < float(text) < high), repr(middle))
 
 
 def _percent(share: float) -> str:

@@ -12,13 +12,14 @@ import time
 import uuid
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import camri
 from camri.engine import Hooks, Job, Progress, Trial
 from camri.engine.cpu import ship
 from camri.engine.outcome import Record
@@ -316,7 +317,8 @@ def connect(address: str) -> Any:
     head = _find_running() if address == "ray" else address
     if head is None:
         warnings.warn("no Ray cluster is running on this machine; one is started for this run", stacklevel=2)
-        _call_within(CONNECT_S * 3, lambda: ray.init(address="local", include_dashboard=False, **quiet), address)
+        with _elsewhere():  # in this thread: the cluster's processes end with the one that starts them
+            ray.init(address="local", include_dashboard=False, **quiet)
         return ray
     if (refusal := _reach(head)) is not None:
         which = f"on={address!r}" + (f": the cluster at {head}" if head != address else "")
@@ -324,7 +326,8 @@ def connect(address: str) -> Any:
         raise InputError(f"{which} cannot be reached ({refusal}); {remedy}", argument="on")
     for tries_left in reversed(range(TRIES)):
         try:
-            _call_within(CONNECT_S, lambda: ray.init(address=head, **quiet), address)
+            with _elsewhere():
+                _call_within(CONNECT_S, lambda: ray.init(address=head, **quiet), address)
             break
         except InputError:
             raise
@@ -344,6 +347,17 @@ def _find_running() -> str | None:
         return get_ray_address_from_environment("auto", None)
     except ConnectionError:
         return None
+
+
+@contextlib.contextmanager
+def _elsewhere() -> Iterator[None]:
+    """Leave the current folder for a moment: Ray puts it first on its workers' path, and executes a queue.py there."""
+    before = os.getcwd()
+    os.chdir(Path(camri.__file__).parent.parent)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def _call_within(seconds: float, call: Callable[[], Any], address: str) -> None:

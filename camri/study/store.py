@@ -142,7 +142,7 @@ class Run:
         """The studies that were run into this folder, as plain JSON, the first first."""
         found = self._checked("studies", STUDIES)
         with schema.explained(self.path):
-            return [json.loads(spec) for _, spec in found]
+            return [{**json.loads(spec)} for _, spec in found]
 
     def labels(self, split: str) -> Array:
         """The true classes of the images of a split: int64 (N,)."""

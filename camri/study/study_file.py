@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from camri import methods
+from camri.backbones import decoding, find, is_backbone, read_weights
 from camri.engine.spec import FAST, Training
 from camri.errors import InputError, closest
 from camri.study.paper import find_schedule
@@ -40,13 +41,16 @@ def read_study(
         raise InputError(f"{path}: [data] needs source, a data set's name or path")
     if columns is None:
         columns = parse_columns(values["columns"], _table(path, "strengths", values.get("strengths", {})))
+    training = _training(path, values.get("training", {})) if schedule is None else find_schedule(schedule)
+    if is_backbone(training.model):
+        training, options = _decoded(training, options)
     return study(
         name=values.get("name", Path(path).stem),
         data=options.pop("source"),
         data_options=options,
         important=columns,
         methods={name: in_radians(name, grid) for name, grid in _table(path, "methods", values["methods"]).items()},
-        training=_training(path, values.get("training", {})) if schedule is None else find_schedule(schedule),
+        training=training,
         seeds=num_seeds or values.get("seeds", 10),
         important_from=values.get("important_from", "val"),
         **_renamed(path, "split", values, _SPLIT),
@@ -89,12 +93,25 @@ def parse_angle(text: str) -> float:
 
 def _training(path: str | Path, values: Any) -> Training:
     fields = dict(_table(path, "training", values))
+    weights, from_scratch = fields.pop("weights", None), fields.pop("from_scratch", False)
     base = find_schedule(fields.pop("schedule", FAST))
     changed = {**base.to_json(), **fields}
     for name in fields.keys() - base.to_json().keys():
         raise InputError(f"{path}: training has no field {name!r}; {closest(name, ['schedule', *base.to_json()])}")
     _table(path, "training.model_options", changed["model_options"])
+    if is_backbone(changed["model"]):
+        size = changed["model_options"].pop("size", None)
+        found = find(changed["model"], weights=weights, from_scratch=from_scratch, size=size)
+        changed["model_options"] = {**found, **changed["model_options"]}
+    elif weights is not None:
+        changed["model_options"] |= read_weights(weights)
     return Training.from_json(changed)
+
+
+def _decoded(training: Training, options: dict[str, Any]) -> tuple[Training, dict[str, Any]]:
+    """The training and the data's options with which images are decoded as the backbone wants them."""
+    found, options = decoding(dict(training.model_options), options)
+    return training.with_(model_options=tuple(sorted(found.items()))), options
 
 
 def _renamed(path: str | Path, table: str, values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

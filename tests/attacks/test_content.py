@@ -1,16 +1,21 @@
 """Bits flip and files are cut: that is reported or made anew, and never another answer."""
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import camri
 from camri.data import load
 from camri.data.cache import read_cache
 from camri.engine import Stopped, train
 from camri.engine.replica import read_checkpoint
+from camri.fitting import trainer
+from camri.fitting.trainer import file_of, outcome_with_weights, write_weights
 from tests.data.pictures import write_folder
 from tests.engine.conftest import same
+from tests.fitting.conftest import weights_of
 
 KEEP = {"important": [1], "keep_logits": True, "keep_weights": True}
 
@@ -76,3 +81,33 @@ def test_a_whole_checkpoint_is_resumed_and_a_damaged_one_reported(tmp_path, chec
     flip(file, -100)
     with pytest.warns(UserWarning, match="is damaged; its trial starts over"):
         assert read_checkpoint(file, "cpu") is None
+
+
+def test_weights_of_a_fit_with_a_flipped_bit_are_trained_again(tmp_path, trials, data, training):
+    request = SimpleNamespace(data=data, device="cpu")
+    (outcome,) = train(trials[:1], data, "cpu", training=training, workers=1, **KEEP)
+    path = file_of(tmp_path, trials[0], training, data.fingerprint)
+    write_weights(path, outcome.weights)
+
+    def read():
+        found = outcome_with_weights(request, tmp_path, trials[0], training).weights
+        return {name: array.tobytes() for name, array in found.items()}
+
+    whole = read()
+    assert whole == {name: array.tobytes() for name, array in outcome.weights.items()}
+    flip(path, -100, bit=5)
+    with pytest.warns(UserWarning, match="its checksum differs"):
+        assert read() == whole
+    path.unlink()
+    assert read() == whole
+
+
+def test_a_fit_that_is_run_again_notices_an_emptied_model(tmp_path, rows, without_files, monkeypatch):
+    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials: 1)
+    asked = {"num_trials": 16, "epochs": 1, "device": "cpu"}
+    fitted = camri.fit(rows, "storm", tmp_path, **asked)
+    whole = weights_of(fitted)
+    (fitted.model_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / ".model.0a1b2c3d.part").mkdir()  # of a process that was killed
+    assert weights_of(camri.fit(rows, "storm", tmp_path, **asked)) == whole
+    assert not list(tmp_path.glob(".model*"))

@@ -30,7 +30,7 @@ def write_table(root, prefix, counts=(("cat", 3), ("dog", 3))):
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_the_longest_tail_that_exists_is_used_and_told(tmp_path, prefix):
+def test_the_longest_tail_that_exists_is_used_and_reported(tmp_path, prefix):
     table, written = write_table(tmp_path, prefix)
     with pytest.warns(UserWarning, match="the table's paths begin with") as told:
         data = load(table)

@@ -16,7 +16,7 @@ from camri.errors import InputError
 from camri.study import ray_driver
 from camri.study.executor import find_executor
 from tests.study.test_cluster import QUIET, free_port, needs_ray
-from tests.study.test_crew import gather
+from tests.study.test_ray_driver import gather
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -42,7 +42,7 @@ def test_a_head_that_hangs_is_given_up(monkeypatch):
             ray_driver.connect(address)
 
 
-def test_a_cluster_that_is_started_is_told(monkeypatch):
+def test_a_cluster_that_is_started_is_reported(monkeypatch):
     asked = []
     pretended = types.SimpleNamespace(is_initialized=lambda: False, init=lambda **about: asked.append(about["address"]))
     monkeypatch.setitem(sys.modules, "ray", pretended)
@@ -62,7 +62,7 @@ def test_a_head_that_dies_ends_the_run_with_what_was_stored(data, small, monkeyp
             super().__init__(*given, lambda: next(answers, False))
 
     monkeypatch.setattr(ray_driver, "Crew", Crew)
-    monkeypatch.setattr("tests.study.test_crew.Ray.kill", lambda *_: pytest.fail("it would wait for the head"))
+    monkeypatch.setattr("tests.study.test_ray_driver.Ray.kill", lambda *_: pytest.fail("it would wait for the head"))
     with pytest.raises(InputError, match=r"the head of the cluster is gone \(no answer.*what had ended is stored"):
         gather(data, small)
 
@@ -81,7 +81,7 @@ methods.ce = {}
 @needs_ray
 @pytest.mark.parametrize("is_client", [True, False])
 @pytest.mark.parametrize("how", ["head dies", "SIGTERM"])
-def test_a_run_ends_soon_and_in_good_order(tmp_path, is_client, how):
+def test_a_run_ends_soon_and_cleanly(tmp_path, is_client, how):
     psutil = pytest.importorskip("psutil")
     port, client_port = free_port(), free_port()
     environment = {**os.environ, **QUIET, "PYTHONPATH": str(Path.cwd()), "RAY_ADDRESS": f"127.0.0.1:{port}"}

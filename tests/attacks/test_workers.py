@@ -78,7 +78,7 @@ def test_a_trial_whose_process_always_dies_fails_and_no_other(started, monkeypat
 @pytest.mark.parametrize(
     ("code", "said"), [(-9, "by SIGKILL (perhaps out of memory)"), (1, "by exit code 1 (its messages may say why)")]
 )
-def test_how_a_process_ended_is_told(trials, data, training, code, said):
+def test_how_a_process_ended_is_reported(trials, data, training, code, said):
     outcome = cpu.lost(trials[0], Job(training, data), 4, code)
     assert said in outcome.error
     assert outcome.environment["ended_by"] == ("SIGKILL" if code < 0 else "exit code 1")

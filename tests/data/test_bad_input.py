@@ -102,7 +102,7 @@ def test_an_unreadable_image_is_named_or_left_out(pets: Path, spoil: Callable[[P
     assert np.array_equal(data.splits["train"].inputs[1].numpy(), np.asarray(Image.open(pets / "cat" / "002.png")))
 
 
-def test_all_bad_images_are_told_at_once(pets: Path) -> None:
+def test_all_bad_images_are_reported_at_once(pets: Path) -> None:
     """Those whose header is bad, and those that are found bad only when their pixels are read."""
     scribble(pets / "cat" / "001.png")
     for name in ("cat/002.png", "dog/002.png"):
@@ -234,7 +234,7 @@ def test_class_folders_that_are_not_utf8(pets: Path) -> None:
     refused(pets, r"b'caf\\xe9' is not UTF-8")
 
 
-def test_a_locale_that_cannot_read_a_class_folder_is_told(pets: Path) -> None:
+def test_a_locale_that_cannot_read_a_class_folder_is_reported(pets: Path) -> None:
     os.rename(pets / "cat", os.fsencode(pets) + "/café".encode())
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-m", "camri", "data", "show", str(pets)]

@@ -40,7 +40,7 @@ def test_show_prints_what_was_recognised(tmp_path: Path) -> None:
     assert notes[-3:] == ["class      train  test", "cat            3     1", "dog [old]      2     1"]
 
 
-def test_show_tells_sizes_groups_splits_and_left_out_files(tmp_path: Path) -> None:
+def test_show_lists_sizes_groups_splits_and_left_out_files(tmp_path: Path) -> None:
     for k in range(6):
         write_picture(tmp_path / f"{k}.png", picture(k, height=10 + k, width=12))
     (tmp_path / "5.png").write_bytes(b"no image")
@@ -67,7 +67,7 @@ def test_show_cuts_a_long_list_of_left_out_files_and_says_so(tmp_path: Path) -> 
     assert "\n  … and 2 more (--json lists all)\n" in out
 
 
-def test_show_tells_copies_columns_and_what_is_doubtful(tmp_path: Path) -> None:
+def test_show_lists_copies_columns_and_what_is_doubtful(tmp_path: Path) -> None:
     for k in range(4):
         write_picture(tmp_path / f"{k}.png", picture(k % 3))
     (tmp_path / "t.csv").write_text("file,class,label\n0.png,x,Cat\n1.png,x,cat\n2.png,x,dog\n3.png,x,Cat\n")
@@ -78,7 +78,7 @@ def test_show_tells_copies_columns_and_what_is_doubtful(tmp_path: Path) -> None:
     assert note.startswith("note: classes 'Cat' and 'cat'")
 
 
-def test_show_tells_which_column_groups_the_rows(tmp_path: Path) -> None:
+def test_show_lists_which_column_groups_the_rows(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("f,patient,label,split\n1,p,a,train\n2,p,b,train\n3,q,a,test\n4,q,b,test\n")
     wanted = "label column: label, num feature columns: 1, group column: patient"
     lines = run("show", tmp_path / "t.csv", "--group-column", "patient").splitlines()

@@ -132,7 +132,7 @@ def test_a_folder_of_all_modes_is_rgb_and_an_all_grey_one_is_grey(tmp_path: Path
 # Sizes
 
 
-def test_mixed_sizes_are_resized_by_the_median_and_it_is_said(tmp_path: Path) -> None:
+def test_mixed_sizes_are_resized_by_the_median_and_it_is_noted(tmp_path: Path) -> None:
     write_folder(tmp_path, {"a": 2}, height=20, width=30)
     write_folder(tmp_path, {"b": 1}, height=41, width=17)
     with pytest.warns(UserWarning, match=r"17x20 to 30x41 pixels .*; resized to 32x32, .* choose another with size="):

@@ -110,7 +110,7 @@ def test_broken_connections_are_resumed(server: Server, tmp_path: Path) -> None:
     assert [wanted for _, wanted in server.asked] == [None, "bytes=70000-", "bytes=140000-", "bytes=210000-"]
 
 
-def test_giving_up_keeps_the_part_and_the_next_call_goes_on(server: Server, tmp_path: Path) -> None:
+def test_giving_up_keeps_the_part_and_the_next_call_resumes(server: Server, tmp_path: Path) -> None:
     server.break_after, server.breaks = 0, 99
     (tmp_path / "data.bin.part").write_bytes(CONTENT[:1000])
     with pytest.raises(InputError, match=r"1,000 bytes are kept: run the same command again to resume"):
@@ -167,7 +167,7 @@ def test_an_ailing_server_is_asked_again_then_given_up(server: Server, tmp_path:
     assert len(server.asked) == download.ATTEMPTS
 
 
-def test_nobody_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "PAUSE_S", 0.001)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with pytest.raises(InputError, match=r"could not be downloaded .*refused"):

@@ -78,7 +78,7 @@ def test_no_error_suggests_a_path_inside_an_archive(tmp_path: Path) -> None:
     assert load(tmp_path / "package" / "src").classes == ("cat", "dog")
 
 
-def test_what_is_wrong_in_an_archive_is_told_with_its_name(tmp_path: Path) -> None:
+def test_what_is_wrong_in_an_archive_is_reported_with_its_name(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("notes.txt", b"x")
     with pytest.raises(InputError, match=rf"no data set is recognised in {tmp_path}/a\.zip; "):
@@ -86,7 +86,7 @@ def test_what_is_wrong_in_an_archive_is_told_with_its_name(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("target", "why"), [("nowhere", "broken link"), ("eel", "cannot be followed")])
-def test_a_class_that_is_a_broken_link_is_not_passed_over(pets: Path, target: str, why: str) -> None:
+def test_a_class_that_is_a_broken_link_is_not_skipped(pets: Path, target: str, why: str) -> None:
     os.symlink(target, pets / "eel")
     with pytest.raises(InputError, match=f"pets/eel .*{why}"):
         load(pets)
@@ -131,7 +131,7 @@ def test_a_table_among_its_images(tmp_path: Path) -> None:
     assert load(tmp_path / "pets").classes == ("cat", "dog")
 
 
-def test_what_may_not_be_read_is_not_said_to_be_broken(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_not_be_read_is_not_called_broken(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -171,7 +171,7 @@ def test_white_space_in_labels_is_one_space(tmp_path: Path) -> None:
     assert data.splits["train"].labels.tolist() == [1, 1, 1, 0, 0]
 
 
-def test_doubtful_names_are_told() -> None:
+def test_doubtful_names_are_reported() -> None:
     assert doubtful_names(["cat", "dog", "none", "1", "10"]) == []
     for names, fact in (
         (["Cat", "cat"], "'Cat' and 'cat' differ only in case"),
@@ -284,7 +284,7 @@ def test_tables_that_are_refused(tmp_path: Path, columns: dict, sentence: str) -
         quietly(tmp_path / "t.parquet")
 
 
-def test_a_second_label_of_a_csv_is_told_as_such(tmp_path: Path) -> None:
+def test_a_second_label_of_a_csv_is_reported_as_such(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("f,y,kind\n1.5,0,a\n2.5,1,b\n")
     with pytest.raises(InputError, match="column 'y' is named like a label"):
         load(tmp_path / "t.csv", label_column="kind")
@@ -455,7 +455,7 @@ def test_equal_features_are_no_copies(tmp_path: Path) -> None:
 # Images
 
 
-def test_twelve_bits_in_sixteen_are_told(tmp_path: Path) -> None:
+def test_twelve_bits_in_sixteen_are_reported(tmp_path: Path) -> None:
     for name, brightest in (("a", 4095), ("b", 3000)):
         write_folder(tmp_path / "d", {name: 2}, first_seed=brightest, channels=1)
         pixels = np.linspace(0, brightest, 30).astype(np.uint16).reshape(6, 5)

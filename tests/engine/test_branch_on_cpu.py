@@ -91,7 +91,7 @@ def test_compiled_too_where_the_backward_pass_computes_some_of_the_forward_pass_
         assert_trained_alike(mine, its, within=2e-6)
 
 
-def test_stopped_in_an_epoch_and_in_other_company_it_goes_on_to_the_same_bits(
+def test_stopped_in_an_epoch_and_in_other_company_it_resumes_to_the_same_bits(
     gpu, trials, data, training, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(gpu.cuda, "RUN_AHEAD", 4)
@@ -112,7 +112,7 @@ def test_a_trial_that_diverges_leaves_its_neighbours_their_bits(gpu, trials, dat
     assert same(last, alone[1])
 
 
-def test_a_pack_that_is_halved_after_a_divergence_goes_on_to_the_same_bits(
+def test_a_pack_that_is_halved_after_a_divergence_resumes_to_the_same_bits(
     gpu, trials, data, training, tmp_path, monkeypatch
 ):
     """What had failed stays so; tried again it would start at another epoch than its neighbours."""

@@ -59,7 +59,7 @@ def test_there_are_no_more_processes_than_cores_that_may_be_used(monkeypatch, tr
     assert len(train(trials[:2], data, "cpu", training=training)) == 2
 
 
-def test_a_signal_between_the_handlers_and_the_list_of_who_listens_is_heard(monkeypatch):
+def test_a_signal_between_the_handlers_and_the_list_of_listeners_is_not_lost(monkeypatch):
     def install_and_send(number, handler, real=signal.signal):
         before = real(number, handler)
         if number == signal.SIGTERM:
@@ -116,7 +116,7 @@ def stop_after(num_calls):
 
 
 @pytest.mark.parametrize("num_steps", [1, 5, 6, 7, 13])
-def test_a_stopped_trial_goes_on_to_the_same_bits(tmp_path, trials, data, training, crowd, num_steps):
+def test_a_stopped_trial_resumes_to_the_same_bits(tmp_path, trials, data, training, crowd, num_steps):
     """Stopped inside and at the end of an epoch, with averaging, dropout, augmentation and a ramp going on."""
     two = trials[1:3]
     with pytest.raises(Stopped) as stopped:
@@ -138,7 +138,7 @@ def test_a_stopped_trial_goes_on_to_the_same_bits(tmp_path, trials, data, traini
     assert list(tmp_path.iterdir()) == []
 
 
-def test_workers_stop_and_go_on(tmp_path, trials, data, training, crowd):
+def test_workers_stop_and_resume(tmp_path, trials, data, training, crowd):
     heard = []
     with pytest.raises(Stopped) as stopped:
         train(trials, data, "cpu", training=training, workers=2, checkpoints=tmp_path, on_outcome=heard.append,

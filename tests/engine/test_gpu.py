@@ -44,7 +44,7 @@ def test_without_determinism_the_noise_is_that_of_the_kernels(trials, data, trai
 
 
 @pytest.mark.parametrize("num_steps", [1, 2])
-def test_a_stopped_pack_goes_on_to_the_same_bits(tmp_path, monkeypatch, trials, data, training, crowd, num_steps):
+def test_a_stopped_pack_resumes_to_the_same_bits(tmp_path, monkeypatch, trials, data, training, crowd, num_steps):
     monkeypatch.setattr("camri.engine.cuda.RUN_AHEAD", 4)
     calls = iter(range(num_steps))
     with pytest.raises(Stopped):

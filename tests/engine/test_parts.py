@@ -195,7 +195,7 @@ def test_a_job_refuses_what_it_cannot_train_on(data):
     Job(FAST, data, (0, 2)).check()
 
 
-def test_a_job_keeps_what_it_is_told_and_checkpoints_by_identity(data, trials, tmp_path):
+def test_a_job_keeps_what_it_is_given_and_checkpoints_by_identity(data, trials, tmp_path):
     job = Job(FAST, data)
     assert (job.keep_logits, job.keep_weights, job.checkpoint_of(trials[0])) == (False, False, None)
     path = Job(FAST, data, checkpoints=tmp_path).checkpoint_of(trials[0])

@@ -91,19 +91,6 @@ def test_it_counts_the_time_of_its_trials_by_the_clock_and_of_a_core(trials, dat
         assert pool.wall_s == before  # one at a time is trained here
 
 
-SPY = "open('executed', 'w').close()\n"
-
-
-@pytest.mark.parametrize("name", ["queue", "pickle", "torch"])
-def test_workers_execute_no_code_of_the_current_folder(monkeypatch, tmp_path, trials, data, training, name):
-    """A queue.py beside the data was once imported by workers instead of Python's own."""
-    (tmp_path / f"{name}.py").write_text(SPY)
-    monkeypatch.chdir(tmp_path)
-    outcomes = train(trials[:2], data, "cpu", training=training.with_(epochs=1), workers=2)
-    assert [one.status for one in outcomes] == ["done", "done"]
-    assert not (tmp_path / "executed").exists()
-
-
 SCRIPT = """
 import os, signal, sys
 from tests.engine.conftest import made_images

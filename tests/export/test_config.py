@@ -90,7 +90,7 @@ def test_what_is_written_is_read_back_as_it_was():
         (b"{}", "x is not a camri model's; choose"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_value(text, said):
+def test_what_is_wrong_is_reported_with_its_value(text, said):
     with pytest.raises(InputError) as refused:
         read_config(text, "x")
     assert str(refused.value).startswith(said)

@@ -51,7 +51,7 @@ def test_the_boxes_of_a_table_are_cropped_to_as_in_training(signs, tmp_path):
     assert np.abs(load(model).predict_proba(whole.splits["test"].inputs.numpy()) - expected).max() > 1e-3
 
 
-def test_whole_images_are_warned_of_unless_told(signs, tmp_path):
+def test_whole_images_are_warned_of_by_default(signs, tmp_path):
     _, model, table, _ = signs
     Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
     np.save(tmp_path / "b.npy", np.zeros((3, 8, 8, 3), np.uint8))

@@ -343,7 +343,7 @@ def test_weights_that_do_not_fit_are_not_saved(trained, tmp_path):
     assert not (tmp_path / "m").exists()
 
 
-def test_where_onnx_fails_the_model_is_kept_and_the_reason_told(trained, tmp_path, monkeypatch):
+def test_where_onnx_fails_the_model_is_kept_and_the_reason_shown(trained, tmp_path, monkeypatch):
     def fail(*arguments, **options):
         raise RuntimeError("no such operator\nand a long trace")
 
@@ -373,7 +373,7 @@ def test_the_folder_can_be_read_by_others(saved):
     assert saved.stat().st_mode & 0o777 == 0o777 & ~mask
 
 
-def test_what_file_managers_leave_is_no_part_of_a_model_and_in_nobody_s_way(trained, copied):
+def test_what_file_managers_leave_is_no_part_of_a_model_and_is_ignored(trained, copied):
     for name in ("Thumbs.db", "desktop.ini", ".DS_Store"):
         (copied / name).touch()
     assert load(copied).trained.shift == (0.75,)
@@ -434,7 +434,7 @@ def test_weights_are_written_as_they_are_however_they_lie_in_memory(tmp_path):
     assert all(value.dtype == np.float32 and np.array_equal(value, made.weights[name]) for name, value in found.items())
 
 
-def test_an_error_without_words_is_told_by_its_kind_and_half_an_onnx_file_is_not_kept(trained, tmp_path, monkeypatch):
+def test_an_error_without_words_is_named_by_its_kind_and_half_an_onnx_file_is_not_kept(trained, tmp_path, monkeypatch):
     def fail(model, file):
         file.write_text("half")
         raise MemoryError

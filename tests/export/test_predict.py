@@ -81,7 +81,7 @@ def test_a_folder_is_predicted_as_its_pixels_are(saved, photos, rows):
     assert sorted(os.listdir(".")) == ["out.csv", "photos"]
 
 
-def test_the_kinds_of_files_that_were_left_out_are_told(saved, photos):
+def test_the_kinds_of_files_that_were_left_out_are_reported(saved, photos):
     for name in ("b.HEIC", "c.heic", "d"):
         (photos / name).write_text("no image")
     done = run("predict", saved, "photos")
@@ -142,7 +142,7 @@ def test_the_order_is_that_of_the_words_and_each_file_comes_once(saved, photos):
     assert names(model, "photos") == ([f"photos/{name}" for name in [*NAMES, "more/broken.png"]], 1)
 
 
-def test_what_is_not_there_is_named_and_the_rest_goes_on(saved, photos):
+def test_what_is_not_there_is_named_and_the_rest_continues(saved, photos):
     (photos / "empty").mkdir()
     shutil.copy(photos / "a0.png", photos / "[x].png")
     done = run("predict", saved, "no.png", "*.gif", photos / "empty", "no.npy", photos / "a0.png", photos / "[x].png")
@@ -324,7 +324,7 @@ def test_a_table_with_other_columns_is_a_problem(tmp_path):
         ([[1.0, 2.0], [1.0, 2.0], [1.0]], "it holds float64 (3, 2), and the model takes numbers (N, 3)"),
     ],
 )
-def test_a_column_of_lists_that_are_no_features_is_a_problem_and_the_rest_goes_on(tmp_path, values, said):
+def test_a_column_of_lists_that_are_no_features_is_a_problem_and_the_rest_continues(tmp_path, values, said):
     pq.write_table(pa.table({"e": values}), tmp_path / "t.parquet")
     np.save(tmp_path / "u.npy", np.ones((1, 3)))
     bad, good = predict(

@@ -291,7 +291,7 @@ def test_a_list_that_is_missing_or_short_is_a_problem_of_its_row_alone(here):
     assert none == "it holds float64 (2, 0), and the model takes numbers (N, 3)"
 
 
-def test_what_is_wrong_with_a_table_is_told_without_its_name(here):
+def test_what_is_wrong_with_a_table_is_reported_without_its_name(here):
     for text, said in (("a,a\n1,2\n", "has two columns"), ("a,b\n", "has no rows")):
         Path("t.csv").write_text(text)
         (why,) = whys("t.csv", trained=FEATURES)

@@ -119,7 +119,7 @@ def test_significantly_fewer_false_alarms_are_named():
     assert "false alarms" not in answer(reading(), [column(judged())], [gap(p=0.06)]).sentence
 
 
-def test_a_kept_baseline_is_told_by_its_shift():
+def test_a_kept_baseline_is_named_by_its_shift():
     found = answer(reading(), [column(judged(chosen="c", gain=(0, 0, 0)))])
     assert found.kind == "none"
     assert found.sentence.startswith("No gain for “stop”: no setting beat cross-entropy with a shift")
@@ -152,7 +152,7 @@ def test_several_columns_count_those_that_are_significant_and_the_table_has_all(
     assert found.table.words == ("setting",)
 
 
-def test_several_settings_that_were_picked_are_told_with_their_seeds():
+def test_several_settings_that_were_picked_are_shown_with_their_seeds():
     found = answer(reading(), [column(judged(chosen="mcm", num_seeds=3))])
     assert found.sentence.startswith("camri m=4π/64 (6 seeds), ce (3 seeds) raises recall")
 
@@ -172,7 +172,7 @@ def test_several_columns_without_a_gain_name_all_of_them():
     )
 
 
-def test_what_a_fit_told_is_told_again():
+def test_a_fit_s_answer_is_repeated():
     note = {"kind": "gain", "sentence": "Handed over.", "details": ["one", "two"]}
     found = answer(reading(note=note), [column(judged(p=0.9))])
     assert (found.kind, found.sentence, found.details, found.table) == ("gain", "Handed over.", ("one", "two"), None)

@@ -154,7 +154,7 @@ def record(column, num_trials, low, p=0.01):
     return {**about, **ends, "recall_from": 0.7, "recall_to": 0.85, "num_trials": num_trials, "p_holm": p}
 
 
-def test_bold_is_above_0_and_sure_and_columns_stand_apart():
+def test_bold_is_above_0_and_significant_and_columns_stand_apart():
     table = table_of_gaps(
         [
             record(0, 3, 0.004, p=0.049),

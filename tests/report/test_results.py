@@ -116,7 +116,7 @@ def test_the_verdict_tells_how_it_was_made(gain, written):
     assert Study.from_json(json.loads((written / "study.json").read_text())).seeds == tuple(range(8))
 
 
-def test_the_commit_is_the_outcomes_own_unless_told(opened, gain, monkeypatch):
+def test_the_commit_is_the_outcomes_own_by_default(opened, gain, monkeypatch):
     reading, _ = opened(gain)
     assert results._facts(reading, None)["commit"] is None
     for row, commit in zip(reading.rows, ["aaa", "bbb"], strict=False):

@@ -4,13 +4,16 @@ import html
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy
 
 from camri.auditing import audit
 from camri.auditing.page import render, slider_of, write_page
-from camri.report.slider import MOST_STATES, VALUE, make_slider, shortest
+from camri.decision import Shift, Threshold, short_between
+from camri.report.slider import MOST_STATES, VALUE, make_slider
 
 CLASSES = ("limit", "stop", "yield", "entry")
 HOSTILE = ("limit", "</script><img src=x onerror=alert(1)>", "yield", "entry")
@@ -30,7 +33,7 @@ def softmax(logits):
 
 def follow(code, scores):
     """Predictions of the numpy code that a slider shows."""
-    names = {"np": np, "logits": scores.copy(), "p": scores.copy()}
+    names = {"np": np, "scipy": scipy, "logits": scores.copy(), "p": scores.copy()}
     exec(code, names)
     return names["predicted"]
 
@@ -48,11 +51,14 @@ def figures(predicted, labels, important):
 
 @pytest.mark.parametrize("important", [["stop"], ["stop", "entry"]])
 @pytest.mark.parametrize("kind", ["logits", "probabilities", "rounded"])
-def test_every_state_is_what_its_code_gives(kind, important):
+@pytest.mark.parametrize("rule", [Shift, Threshold])
+def test_every_state_is_what_its_code_gives(kind, important, rule):
     logits, labels = made()
     scores = {"logits": logits, "probabilities": softmax(logits), "rounded": softmax(logits).round(3)}[kind]
-    slider = slider_of(audit(scores, labels, important, classes=CLASSES))
     own = [CLASSES.index(name) for name in important]
+    found = replace(audit(scores, labels, important, classes=CLASSES), rule=rule(dict.fromkeys(own, 0.25)))
+    slider = slider_of(found)
+    assert ("own" in slider.codes["numpy"]) is (rule is Threshold)
     for state in slider.states:
         predicted = follow(slider.codes["numpy"].replace(VALUE, state.number), scores)
         shown = (state.recall, state.precision, state.alarm_rate, state.accuracy, state.hits, state.alarms)
@@ -89,20 +95,38 @@ def test_the_page_holds_the_states_and_no_name_as_markup():
     assert "<img" not in text
     assert f'value="{slider.start}"' in text
     assert slider.code["PyTorch"] in html.unescape(text)
+
+
+def test_code_for_torch_decides_as_the_code_for_numpy():
+    torch = pytest.importorskip("torch")
+    logits, labels = made()
+    for scores in (logits, softmax(logits)):
+        for important in (["stop"], ["stop", "entry"]):
+            for how in ({}, {"at_least": 0.7}, {"cost_matrix": 1 - np.eye(4) + 4 * np.eye(4)[[1]].T * [1, 0, 1, 1]}):
+                found = audit(scores, labels, important, classes=CLASSES, **how)
+                code = slider_of(found).code
+                names = {"torch": torch, "logits": torch.tensor(scores), "p": torch.tensor(scores)}
+                exec(code["PyTorch"], names)
+                expected = follow(code["numpy"], scores)
+                assert np.array_equal(names["predicted"].numpy(), expected)
+                assert np.array_equal(found.rule.predict(scores, found.scores_are), expected)
+
+
+def test_a_page_without_charts_is_small():
+    text = render(audit(*made(), "stop", classes=CLASSES), "s.csv")
     assert len(text) < 100_000, "a chart library in a page without charts"
 
 
 def test_a_single_state_is_a_slider_too():
     labels = np.arange(40) % 2
     scores = audit(np.eye(2)[labels] * 5.0, labels, 1).scores
-    slider = make_slider(scores, ["1"], {"numpy": "VALUE"}, advised=0.0, unit="add")
-    assert (slider.now.recall, slider.now.alarms) == ("100.0", 0)
-    assert float(slider.now.number) == 0.0
+    slider = make_slider(scores, Shift({1: 0.0}), ["1"], {"numpy": "VALUE"})
+    assert (slider.now.recall, slider.now.alarms, slider.now.number) == ("100.0", 0, "0")
 
 
 @pytest.mark.parametrize("ends", [(0.1, 0.2), (1 / 3, 1 / 3 + 1e-12), (-5.0, 7.0), (1e-300, 3e-300)])
 def test_the_shortest_number_lies_between(ends):
-    assert ends[0] < float(shortest(*ends)) < ends[1]
+    assert ends[0] < short_between(*ends) < ends[1]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

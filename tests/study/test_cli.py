@@ -79,7 +79,7 @@ def test_the_example_runs(example_run):
         assert {row.status for row in run.rows(status=None)} == {"done"}
 
 
-def test_a_run_goes_on(example_run):
+def test_a_run_resumes(example_run):
     assert camri(f"run {EXAMPLE} --out {example_run}").replace("\n", "") == f"{example_run}: 12 done, 0 of them now"
 
 
@@ -164,7 +164,7 @@ def start(arguments):
 
 
 @pytest.mark.slow
-def test_the_command_killed_with_its_workers_goes_on(example_run, tmp_path):
+def test_the_command_killed_with_its_workers_resumes(example_run, tmp_path):
     folder = tmp_path / "run"
     first = start(f"run {EXAMPLE} --out {folder} --workers 2")
     while _num_rows(folder) < 2:
@@ -231,7 +231,7 @@ def test_a_narrow_terminal_gets_the_whole_table_too(monkeypatch, capsys):
     assert max(map(len, out.splitlines())) <= 50
 
 
-def test_failures_are_told_with_their_reasons(monkeypatch, capsys):
+def test_failures_are_shown_with_their_reasons(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     errors = tuple(f"camri m=4π/64 s=8 seed {seed}: RuntimeError: [red] ran out of memory" for seed in range(7))
     print_status(made_status(failed=7, errors=errors), Path("runs/signs"))

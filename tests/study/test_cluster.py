@@ -122,7 +122,7 @@ def test_the_same_with_the_only_worker_killed_in_the_middle(cluster, data, longe
 
 
 @needs_ray
-def test_a_signal_stops_the_workers_in_good_order(cluster, data, small, tmp_path):
+def test_a_signal_stops_the_workers_cleanly(cluster, data, small, tmp_path):
     def interrupt(report):
         if report.running == 2:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -226,7 +226,7 @@ def test_a_head_that_fails_to_answer_is_asked_again(monkeypatch, failures, tries
     assert asked == [address] * tries
 
 
-def test_missing_ray_is_said_with_the_install_command(monkeypatch):
+def test_missing_ray_names_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'camri\[cluster\]'"):
         find_executor("ray")

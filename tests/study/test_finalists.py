@@ -116,7 +116,7 @@ def test_the_report_finds_the_same(run, screening):
     assert own == named(find_finalists(run))
 
 
-def test_what_is_told_about_a_finalist(run):
+def test_a_finalist_s_record(run):
     found = {(one.column.title, one.method): one for one in find_finalists(run)}
     assert {key: one.num_settings for key, one in found.items() if key[0] == "column"} == {
         ("column", "ce"): 1, ("column", "wce"): 3, ("column", "l2softmax"): 2, ("column", "arcface"): 1,
@@ -211,7 +211,7 @@ def test_finals_keep_away_from_the_screenings_seeds(run):
         make_finals(run, found, seeds=range(99, 105))
 
 
-def test_unless_told_the_smallest_unused_seeds(tmp_path, data):
+def test_seeds_are_the_smallest_unused_ones_by_default(tmp_path, data):
     make_screening(tmp_path, data, {"ce": {}}, seeds=(0, 1, 4))
     with open_run(tmp_path) as run:
         assert make_finals(run, find_finalists(run)).seeds == (2, 3, 5, 6, 7, 8, 9, 10, 11, 12)
@@ -253,7 +253,7 @@ def camri(*words):
     return CliRunner().invoke(app, ["study", *map(str, words)], env={"COLUMNS": "160"}, catch_exceptions=False)
 
 
-def test_the_command_writes_a_study_that_runs_and_tells_of_edges(screening, tmp_path):
+def test_the_command_writes_a_study_that_runs_and_names_edges(screening, tmp_path):
     out = tmp_path / "finals.json"
     said = camri("finalists", screening, "--out", out, "--column", "corner", "--seeds", "0-4", "--epochs", 3)
     assert said.exit_code == 0, said.output
@@ -269,7 +269,7 @@ def test_the_command_writes_a_study_that_runs_and_tells_of_edges(screening, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["finals.json"]
 
 
-def test_an_unfinished_screening_is_told(tmp_path, data):
+def test_an_unfinished_screening_is_reported(tmp_path, data):
     make_screening(tmp_path / "run", data, {"ce": {}, "wce": {"w": [4]}}, drop=[("wce", 101)])
     said = camri("finalists", tmp_path / "run", "--out", tmp_path / "f.json").stdout
     assert "2 trials pending, 0 failed" in said

@@ -236,7 +236,7 @@ def test_a_run_that_has_not_found_its_classes_is_not_merged_with_one_that_has(ru
         merge([begun, found], tmp_path / "both")
 
 
-def test_runs_that_have_not_found_their_classes_yet_are_merged_and_go_on(run_into, data, small, tmp_path):
+def test_runs_that_have_not_found_their_classes_yet_are_merged_and_resume(run_into, data, small, tmp_path):
     begun = [run_into(name, Pretender(stop_after=1), important="worst", seeds=seeds) for name, seeds in
              (("a", [0, 1]), ("b", [5, 6]))]  # fmt: skip
     assert (merge(begun, tmp_path / "both").total, status(tmp_path / "both").columns) == (2, ())

@@ -92,7 +92,7 @@ def test_no_request_to_mlflow_is_too_large(data):
     assert max(run["batches"]) <= 1000
 
 
-def test_a_tracker_that_fails_is_off_and_the_study_goes_on(data, small, tmp_path):
+def test_a_tracker_that_fails_is_off_and_the_study_continues(data, small, tmp_path):
     calls = []
 
     def broken(entry):
@@ -138,7 +138,7 @@ def test_tensorboard_itself(data, small, tmp_path):
 TRIAL_0 = Trial(setting("camri", 1, m=0.2, s=8), 0)
 
 
-def test_tensorboard_goes_where_it_is_told(data, tmp_path):
+def test_tensorboard_writes_where_it_is_asked(data, tmp_path):
     made = []
 
     class Writer:
@@ -175,7 +175,7 @@ def test_an_unknown_tracker_is_refused(data, tmp_path):
 @pytest.mark.parametrize(
     ("asked", "module"), [("mlflow", "mlflow.entities"), ("tensorboard", "torch.utils.tensorboard")]
 )
-def test_a_missing_tracker_is_said_with_the_install_command(data, tmp_path, monkeypatch, asked, module):
+def test_a_missing_tracker_names_the_install_command(data, tmp_path, monkeypatch, asked, module):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InputError, match=rf"track='{asked}' needs {asked} .*pip install 'camri\[track\]'"):
         find_tracker(asked, "s", data, tmp_path)

@@ -65,7 +65,7 @@ def test_a_worker_that_does_not_share_the_folder_writes_no_checkpoints(make_work
     assert [path.name for path in tmp_path.iterdir()] == ["mark"]
 
 
-def test_a_worker_stops_when_told_and_says_what_broke(make_worker, small, tmp_path, monkeypatch):
+def test_a_worker_stops_when_asked_and_says_what_broke(make_worker, small, tmp_path, monkeypatch):
     worker = make_worker()
     worker.job = dataclasses.replace(worker.job, training=TRAINING.with_(epochs=100_000))
     assert not worker.hear(first_trials(small)[:1], 0, False).ended
@@ -93,7 +93,7 @@ def test_a_worker_says_who_it_is_and_why_it_cannot_train(make_worker, monkeypatc
     assert (hello.pid, hello.environment, hello.refusal) == (os.getpid(), {}, "device='cpu': torch sees no GPU")
 
 
-def test_a_worker_tells_the_progress_of_this_pack_alone(make_worker, small, monkeypatch):
+def test_a_worker_reports_the_progress_of_this_pack_alone(make_worker, small, monkeypatch):
     def report(pack, job, hooks):
         if pack[0].seed == 0:
             hooks.on_progress("half")
@@ -308,7 +308,7 @@ def test_a_silent_cluster_is_remarked_on_once(data, small, monkeypatch):
         (0, 8, 2, []),
     ],
 )
-def test_packs_leave_nobody_idle(num, size, slots, sizes):
+def test_packs_leave_no_worker_idle(num, size, slots, sizes):
     packs = cut(num, size, slots)
     assert [place for pack in packs for place in pack] == list(range(num))
     assert all(1 <= len(pack) <= size for pack in packs)

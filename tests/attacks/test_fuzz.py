@@ -1,0 +1,290 @@
+"""Damaged files of every format: read, or refused in a sentence; never a traceback, a hang or another answer.
+
+A few mutations of each format in every run, 1,000 with `make attacks`. A mutation is known by its format and number.
+"""
+
+import io
+import random
+import shutil
+import signal
+import sqlite3
+import tarfile
+import traceback
+import warnings
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from camri.auditing import audit, read_scores
+from camri.data import load
+from camri.errors import InputError
+from camri.export import load as load_model
+from camri.export import save
+from camri.export.inputs import find_inputs
+from camri.methods import setting
+from camri.study.finalists import status
+from camri.study.recipes import find_study
+from camri.study.run_folder import facts_of
+from camri.study.store import STORE_FILE, Store, open_run
+from tests.data.pictures import picture, write_folder
+from tests.export.conftest import made_trained
+from tests.study.conftest import first_trials, made_outcome, put
+from tests.study.test_cli import EXAMPLE
+
+MOST_S = 20  # for one damaged file
+
+
+def mutate(content, drawn):
+    """The bytes with one to four changes: a bit flipped, a piece overwritten, cut out, doubled, or the end cut."""
+    content = bytearray(content)
+    for _ in range(drawn.choice((1, 1, 2, 4))):
+        if not content:
+            break
+        place = drawn.randrange(len(content))
+        piece = content[place : place + drawn.choice((1, 2, 4, 16, 200))]
+        other = drawn.randrange(len(content))
+        match drawn.randrange(7):
+            case 0:
+                content[place] ^= 1 << drawn.randrange(8)
+            case 1:
+                content[place : place + len(piece)] = drawn.randbytes(len(piece))
+            case 2:
+                del content[place : place + len(piece)]
+            case 3:
+                content[other:other] = piece
+            case 4:
+                content[other : other + len(piece)] = piece
+            case 5:
+                content[place : place + len(piece)] = drawn.choice((b"\0", b"\xff", b"9", b'"', b"-1e308,")) * len(
+                    piece
+                )
+            case 6:
+                del content[place:]
+    return bytes(content)
+
+
+def table_bytes():
+    rows = [f"{i * 0.37 % 5:.3f},{i * 0.71 % 3:.2f},{'cat' if i % 3 else 'dog'}" for i in range(40)]
+    return ("a,b,label\n" + "\n".join(rows)).encode()
+
+
+def scores_bytes():
+    drawn = np.random.default_rng(0)
+    rows = drawn.dirichlet((1, 1, 1), 60)
+    lines = [",".join(f"{value:.4f}" for value in row) + f",{'abc'[i % 3]}" for i, row in enumerate(rows)]
+    return ("a,b,c,label\n" + "\n".join(lines)).encode()
+
+
+def parquet_bytes():
+    file = io.BytesIO()
+    images = [image_bytes("PNG", i) for i in range(6)]
+    pq.write_table(pa.table({"image": pa.array(images, pa.binary()), "label": ["é", "dog"] * 3}), file)
+    return file.getvalue()
+
+
+def npz_bytes():
+    file = io.BytesIO()
+    np.savez_compressed(file, x_train=np.arange(60.0).reshape(20, 3), y_train=np.array(["a", "b"] * 10))
+    return file.getvalue()
+
+
+def image_bytes(kind, seed=0):
+    file = io.BytesIO()
+    Image.fromarray(picture(seed, 24, 20)).save(file, kind)
+    return file.getvalue()
+
+
+def archive_bytes(kind):
+    file = io.BytesIO()
+    files = {f"pets/{name}/{i}.png": image_bytes("PNG", i) for i in range(3) for name in ("cat", "dog")}
+    if kind.startswith("zip"):
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA if kind == "zip-lzma" else zipfile.ZIP_DEFLATED) as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+    else:
+        with tarfile.open(fileobj=file, mode=f"w:{kind.partition('.')[2]}") as archive:
+            for name, content in files.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def read_data(path):
+    load(path, cache=False)
+
+
+def read_audit(path):
+    scored = read_scores(path)
+    audit(scored.scores, scored.labels, "a", classes=scored.classes)
+
+
+FORMATS = {
+    "csv": (table_bytes(), "t.csv", read_data),
+    "scores": (scores_bytes(), "scores.csv", read_audit),
+    "parquet": (parquet_bytes(), "t.parquet", read_data),
+    "npz": (npz_bytes(), "t.npz", read_data),
+    "zip": (archive_bytes("zip"), "t.zip", read_data),
+    "zip-lzma": (archive_bytes("zip-lzma"), "t.zip", read_data),
+    **{kind: (archive_bytes(kind), f"t.{kind}", read_data) for kind in ("tar", "tar.gz", "tar.bz2", "tar.xz")},
+    **{kind: (image_bytes(kind), None, read_data) for kind in ("PNG", "JPEG", "GIF", "TIFF", "BMP", "WEBP")},
+    "toml": (EXAMPLE.read_bytes(), "study.toml", lambda path: find_study(str(path))),
+}
+
+
+def within_time(number, frame):
+    raise TimeoutError(f"more than {MOST_S} s")
+
+
+def attack(read, path, name):
+    """Whether the file was refused; anything but a sentence fails the test with the mutation's name."""
+    signal.signal(signal.SIGALRM, within_time)
+    signal.alarm(MOST_S)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            read(path)
+    except InputError as error:
+        if "\n" in str(error):
+            pytest.fail(f"{name} is refused in more than a sentence: {error}")
+        return True
+    except Exception:
+        pytest.fail(f"{name}: {traceback.format_exc()}")
+    finally:
+        signal.alarm(0)
+    return False
+
+
+SOME = [pytest.param(25, id="some"), pytest.param(1000, id="many", marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("num", SOME)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_damaged_files(tmp_path, kind, num):
+    content, name, read = FORMATS[kind]
+    path, target = tmp_path / (name or "pets"), tmp_path / (name or "pets/cat/bad.png")
+    if name is None:
+        write_folder(path, {"cat": 2, "dog": 2})
+    target.write_bytes(content)
+    assert not attack(read, path, kind)
+    refused = 0
+    for number in range(num):
+        target.write_bytes(mutate(content, random.Random(f"{kind} {number}")))
+        refused += attack(read, path, f"{kind} {number}")
+    assert refused
+
+
+@pytest.mark.parametrize("num", SOME)
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_damaged_models(tmp_path, file, num):
+    trained = made_trained("small", setting("camri", 1, m=0.2, s=8.0), (6, 5, 3))
+    folder = save(trained, tmp_path / "model", card="# card\n", onnx=False)
+    write_folder(tmp_path / "images", {"x": 2})
+    content = (folder / file).read_bytes()
+
+    def predict(path):
+        model = load_model(path)
+        for group in find_inputs([str(tmp_path / "images")], model.trained)[0]:
+            for chunk in group.chunks(model.trained, lambda num: None):
+                assert np.isfinite(model.predict_proba(chunk.inputs)).all()
+
+    assert not attack(predict, folder, "whole")
+    for number in range(num):
+        (folder / file).write_bytes(mutate(content, random.Random(f"{file} {number}")))
+        attack(predict, folder, f"{file} {number}")
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory, data, small):
+    """A run's store with outcomes of every kind."""
+    folder = tmp_path_factory.mktemp("run")
+    with Store.open(folder, facts_of(small, data)) as store:
+        store.add_study(small, [((1, 1.0),)])
+        for trial in first_trials(small):
+            put(
+                store,
+                made_outcome(data, trial, status="failed" if trial.seed and "m=" in str(trial.setting) else "done"),
+            )
+        store.write_note("verdict", {"number": 0.5})
+    return folder / STORE_FILE
+
+
+def everything(path):
+    """All that a run's store holds, as text; also what its commands show."""
+    with open_run(path.parent) as run:
+        rows = run.rows(status=None)
+        held = [run.facts(), run.columns(), run.plan(), run.studies, run.note("verdict"), rows]
+        held += [{name: array.tobytes() for name, array in run.arrays(row).items()} for row in rows]
+        held += [(run.important(row), run.logits(row), run.weights(row)) for row in rows]
+        held += [run.rows(key=row.key) for row in rows]
+    return repr((held, status(path.parent)))
+
+
+# Bits of the sort that once had an effect in silence come first: text of a row, a plan, an index, a page's head.
+@pytest.mark.parametrize("num", [pytest.param(40, id="some"), pytest.param(550, id="many", marks=pytest.mark.long)])
+def test_a_store_with_a_flipped_bit_is_reported_or_as_before(tmp_path, run_file, num):
+    content, told, same = run_file.read_bytes(), 0, 0
+    path = tmp_path / STORE_FILE
+    shutil.copy(run_file, path)
+    whole = everything(path)
+    for number in range(num):
+        drawn, changed, seen = random.Random(number), bytearray(content), []
+        changed[drawn.randrange(len(content))] ^= 1 << drawn.randrange(8)
+        path.write_bytes(changed)
+        if attack(lambda path, seen=seen: seen.append(everything(path)), path, f"bit {number}"):
+            told += 1
+        else:
+            assert seen == [whole], f"bit {number} changes what is read"
+            same += 1
+    assert told
+    assert told + same == num
+
+
+@pytest.mark.parametrize("num", SOME)
+def test_a_damaged_store(tmp_path, run_file, num):
+    path = tmp_path / STORE_FILE
+    for number in range(num):
+        path.write_bytes(mutate(run_file.read_bytes(), random.Random(number)))
+        attack(everything, path, f"store {number}")
+
+
+EDITS = [
+    "UPDATE outcomes SET setting = '{'",
+    "UPDATE outcomes SET environment = 'null' WHERE seed = 0",
+    "UPDATE outcomes SET val_recall = '[1, 2'",
+    "UPDATE outcomes SET important = '[]'",
+    "UPDATE outcomes SET arrays = zeroblob(100)",
+    "UPDATE outcomes SET test_accuracy = 0.999",
+    "UPDATE outcomes SET seed = 'one' WHERE seed = 1",
+    "DELETE FROM outcomes WHERE seed = 1",
+    "DELETE FROM plan",
+    "UPDATE plan SET setting = 'x' || setting",
+    "UPDATE studies SET spec = '[]'",
+    "UPDATE meta SET value = '{' WHERE name = 'data'",
+    'UPDATE meta SET value = \'["a", "b", "c"]\' WHERE name = \'classes\'',
+    "DELETE FROM meta WHERE name = 'columns'",
+    "UPDATE labels SET arrays = x'00'",
+    "DELETE FROM checks",
+    "DROP TABLE plan",
+    "DROP TABLE checks",
+]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_edited_by_hand(tmp_path, run_file, edit, version):
+    path = tmp_path / STORE_FILE
+    shutil.copy(run_file, path)
+    with sqlite3.connect(path) as connection:
+        if version == 1:  # without checksums
+            connection.execute("DROP TABLE checks")
+            connection.execute("PRAGMA user_version = 1")
+            if "checks" in edit:
+                return
+        connection.execute(edit)
+    connection.close()
+    assert attack(everything, path, edit) or version == 1

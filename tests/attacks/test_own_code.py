@@ -1,0 +1,60 @@
+"""Python files beside a data set are data: no command, worker or cluster imports them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.data.pictures import write_folder
+from tests.study.test_cli import EXAMPLE
+from tests.study.test_cluster import QUIET, needs_ray
+
+NAMES = ("queue", "torch", "sitecustomize", "camri", "pickle", "numpy")
+START = "import sys; sys.path = [path for path in sys.path if path]; from camri.cli import main; main()"  # as `camri`
+STUDY = 'name = "s"\ncolumns = ["dog"]\nseeds = 2\ndata.source = "."\ntraining = { model = "small", epochs = 1 }\n'
+
+
+@pytest.fixture
+def trapped(tmp_path, monkeypatch):
+    """A data set with Python files that leave a mark; the current folder."""
+    write_folder(tmp_path, {"cat": 20, "dog": 20})
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text("import os\nos.close(os.open('executed', os.O_CREAT))\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CAMRI_CACHE", str(tmp_path / ".cache"))
+    yield tmp_path
+    assert not list(tmp_path.rglob("executed"))
+
+
+def run(*words, **environment):
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    ended = subprocess.run(
+        [sys.executable, "-c", START, *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment},
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_data_and_studies(trapped):
+    assert "dog" in run("data", "show", ".")
+    (trapped / "study.toml").write_text(STUDY + "methods.ce = {}\n")
+    assert "2 done" in run("study", "run", "study.toml", "--out", "out", "--workers", "2")
+
+
+@pytest.mark.long
+def test_fits_and_predictions(trapped):
+    run("fit", ".", "--important", "dog", "--out", "out", "--trials", "16", "--epochs", "1")
+    assert "dog" in run("predict", "out/model", "cat", "dog")
+
+
+@pytest.mark.long
+@needs_ray
+@pytest.mark.xdist_group("ray")
+def test_clusters(trapped):
+    (trapped / "study.toml").write_text(EXAMPLE.read_text())
+    assert "12 done" in run("study", "run", "study.toml", "--out", "out", "--on", "ray", **QUIET)

@@ -1,0 +1,89 @@
+"""Results made from release files, and the table and figure of all columns that are made of results."""
+
+import json
+
+import pytest
+
+from camri.errors import InputError
+from camri.report.results import open_results, write_results
+from camri.stats import holm
+from camri.text import points
+from tests.report.conftest import make_run
+from tools import releases
+from tools.columns import column_records, columns_figure, columns_table, ranked_table
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run in which WCE separates the class better, and one in which it does not."""
+    folder = tmp_path_factory.mktemp("runs")
+    methods = {"ce": {}, "wce": {"w": [4]}}
+    return [
+        make_run(folder / name, methods=methods, sharpness={"wce": sharpness})
+        for name, sharpness in (("sharp", 0.5), ("same", 0.0))
+    ]
+
+
+@pytest.fixture(scope="module")
+def results(runs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    return [open_results(write_results(run, folder / run.name)) for run in runs]
+
+
+def test_columns_have_both_sides_with_thresholds_and_p_over_all(results):
+    records = column_records(results, "wce")
+    gaps = [one.records("gaps")[0] for one in results]
+    corrected = holm([gap["p_alarms_threshold"] for gap in gaps])
+    for record, gap, p in zip(records, gaps, corrected, strict=True):
+        of_ce = gap["alarms_of_ce"] + gap["alarms_of_ce_threshold"]
+        assert record["relative_low"] == pytest.approx(gap["alarms_threshold_low"] / of_ce)
+        assert record["p_holm"] == pytest.approx(p)
+    assert records[0]["relative"] < records[1]["relative"]
+    with pytest.raises(InputError, match="no results of focal"):
+        columns_table(results, ["focal"])
+
+
+def test_the_table_has_a_row_a_column_and_blanks_for_a_model_that_was_not_run(results):
+    small, other = results
+    other.verdict["training"]["model"], other.verdict["data"] = "paper", "other"
+    try:
+        table = columns_table(results, ["wce"])
+        figure = columns_figure(results, ["wce"])
+    finally:
+        other.verdict["training"]["model"], other.verdict["data"] = "small", small.verdict["data"]
+    (first, second) = ([cell.text for cell in row] for row in table.rows)
+    gap = column_records([small], "wce")[0]
+    assert table.header[1] == f"small CNN, WCE w=4 ({gap['num_trials']} seeds): Δ false alarms"
+    assert first[3:] == ["–", "–"] == second[1:3]
+    assert first[1].startswith(f"−{-100 * gap['relative']:.0f} % [")
+    assert first[2].startswith(points(gap["accuracy_threshold"], decimals=2))
+    assert [panel.title for panel in figure.panels] == ["small CNN", "authors’ CNN"]
+    assert figure.records[0]["change"] == round(100 * gap["relative"], 2)
+
+
+def test_release_files_are_checked_and_give_the_same_results(runs, tmp_path):
+    folder, listed = tmp_path / "files", tmp_path / "results"
+    listed.mkdir()
+    releases.add("sharp", runs[0], folder, listed)
+    releases.add("screen", runs[1], folder, listed, ranked=True)
+    releases.add("gone", runs[1], folder, listed)
+    (folder / "gone.sqlite").unlink()
+    assert releases.rebuild(folder, listed) == ["gone"]
+    wanted = write_results(runs[0], tmp_path / "wanted")
+    for path in wanted.iterdir():
+        assert (listed / "sharp" / path.name).read_bytes() == path.read_bytes()
+
+    records = json.loads((listed / "screen" / "ranked.json").read_text())
+    assert [one["method"] for one in records] == ["ce", "wce"]
+    table = ranked_table(listed / "screen" / "ranked.json")
+    (row,) = table.rows
+    assert row[0].text == records[1]["setting"]
+    assert f"{100 * records[0]['shift']['alarms_of_ce']:.2f} % with a shift" in table.notes[0]
+
+    with pytest.raises(InputError, match="'sharpe' is no release file"):
+        releases.rebuild(folder, listed, ["sharpe"])
+    with open(folder / "sharp.sqlite", "ab") as file:
+        file.write(b"x")
+    assert releases.rebuild(folder, listed, ["gone"]) == ["gone"]
+    with pytest.raises(InputError, match="get it again"):
+        releases.rebuild(folder, listed)
