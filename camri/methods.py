@@ -1,7 +1,7 @@
 """The table of methods: for each its head, loss, knobs with their grids, control, title and colours.
 
-A *method* is an entry of `METHODS`, a *setting* a method with values for its knobs. One entry says all there is about a
-method; reading the table needs no torch. Methods of other packages are entry points of the group "camri.methods"
+A *method* is an entry of `METHODS`, a *setting* a method with values for its knobs. Everything about a method is in
+its entry; reading the table needs no torch. Methods of other packages are entry points of the group "camri.methods"
 (docs/study.md).
 """
 
@@ -400,7 +400,7 @@ class Setting:
         return setting(values["method"], values["important"], **values["knobs"])
 
     def __str__(self) -> str:
-        """A line for people: margins of the angular methods in π/64.
+        """The setting on one line; angular margins in π/64.
 
         >>> print(setting("camri", 3, m=4 * MARGIN_UNIT, s=16))
         camri m=4π/64 s=16

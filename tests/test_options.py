@@ -160,7 +160,6 @@ WRONG = [
     ("data show table.csv", "--label-column nope", "--label-column: table.csv has no column 'nope';"),
     ("audit table.csv", "--important stpo", "--important stpo is not a class"),
     (AUDIT, "--max-accuracy-drop 2", "--max-accuracy-drop 2.0 is not allowed"),
-    (AUDIT, "--probabilities", "for raw scores add --logits"),
     (AUDIT, "--label-column nope", "--label-column: table.csv has no column 'nope';"),
     (AUDIT, "--split-column nope", "--split-column: table.csv has no column 'nope';"),
     (AUDIT, "--group nope", "--group: table.csv has no column 'nope';"),

@@ -62,7 +62,7 @@ class Edge:
 def find_finalists(
     run: Run, chosen: Sequence[str] | None = None, columns: Sequence[ColumnFacts] | None = None
 ) -> list[Finalist]:
-    """The finalists of every column, in the study's order of methods; of some methods or columns only if told."""
+    """The finalists of every column, in the study's order of methods; or those of some methods or columns."""
     if "val" not in run.splits:
         raise InputError(f"{run.path}: the screening held out no validation data, so nothing can be chosen")
     if not run.columns():
@@ -91,7 +91,7 @@ def rows_by_key(run: Run) -> dict[str, list[Row]]:
 
 
 class Pool:
-    """What a column's settings reach on a split; `baseline` is None while no cross-entropy trial has ended well."""
+    """The results of a column's settings on a split; `baseline` is None while no cross-entropy trial has ended well."""
 
     def __init__(self, run: Run, column: ColumnFacts, rows: dict[str, list[Row]], split: str = "val"):
         self.run, self.column, self.rows, self.split = run, column, rows, split
@@ -182,7 +182,7 @@ def make_finals(
     """The study that trains the finalists again, with cross-entropy and L2-softmax at their scales as controls.
 
     Its columns are those of the finalists, named, so that it does not look for the worst class again. `seeds` may not
-    be among the screening's; unless told they are the ten smallest that it did not use. The training is the
+    be among the screening's; by default they are the ten smallest that it did not use. The training is the
     screening's; `schedule` replaces all of it but the model, then `epochs` its length.
     """
     screening = Study.from_json(run.studies[0])

@@ -217,9 +217,7 @@ class Study:
             need(type(getattr(self, field)) is bool, field, "choices: true, false")
         if self.symbols and "ce" not in names:
             sought = ", ".join(sorted(self.symbols))
-            raise InputError(
-                f"important={sought} is found from cross-entropy trials: add method ce", argument="important"
-            )
+            raise InputError(f"important={sought} is found from cross-entropy trials: add method ce", "important")
 
     @property
     def symbols(self) -> set[str]:
@@ -345,8 +343,7 @@ def _seeds(seeds: Any) -> tuple[int, ...]:
 
 def _fractions(thin: Any) -> tuple[tuple[str, float], ...]:
     if not isinstance(thin, (Mapping, list, tuple)):
-        message = f"thin={thin!r} is not a table of classes and fractions, for example {{cat = 0.1}}"
-        raise InputError(message, argument="thin")
+        raise InputError(f"thin={thin!r} is not a table of classes and fractions, for example {{cat = 0.1}}", "thin")
     return tuple(sorted((str(name), part) for name, part in dict(thin).items()))
 
 
