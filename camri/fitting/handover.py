@@ -48,12 +48,14 @@ from camri.study.reader import RunReader
 from camri.study.run_folder import facts_of
 from camri.study.spec import Resolved, Study
 from camri.study.store import Store, open_run
-from camri.text import Noun, quoted
+from camri.text import Noun, percent, quoted
 
 WEIGHTS = "weights"  # folder of trained weights, until the fit has finished
 PAGE_NEEDS = ("altair", "vl_convert", "jinja2")
 LOOSE = 0.04  # ± of validation accuracy; if wider, some models are a point less accurate elsewhere
 MOST_EXAMPLES = 24
+MOST_COLUMNS, MOST_CELLS = 100, 5_000_000  # of a table that boosted trees are tried on
+TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,11 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
             finals.wall_s,
             finals.given_up,
         ),
-        cautions=(*_cautions(request, run, baseline), *doubts(data, important)),
+        cautions=(
+            *_cautions(request, run, baseline),
+            *doubts(data, important),
+            *trees_are_better(request, floor, rule, models["method" if is_method else "baseline"]),
+        ),
         command=command(request, finals.is_finished),
         finished=finals.is_finished,
     )
@@ -337,6 +343,38 @@ def doubts(data: DataSet, important: Sequence[int]) -> list[str]:
                 f"{FEWEST_GROUPS} cannot show how groups differ"
             )
     return cautions
+
+
+def trees_are_better(request: Request, floor: Floor, rule: DecisionRule, models: Sequence[Held]) -> list[str]:
+    """A caution if scikit-learn's boosted trees meet the goal better on validation data; for tables of some size.
+
+    Embeddings have more columns than trees are good at, and the time that large tables take is not planned for.
+    """
+    train, val = request.data.splits["train"], request.data.splits["val"]
+    if request.data.is_image or train.inputs.shape[1] > MOST_COLUMNS or train.inputs.numel() > MOST_CELLS:
+        return []
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    trees = HistGradientBoostingClassifier(random_state=0).fit(train.inputs.numpy(), train.labels.numpy())
+    found = np.full((len(val), request.data.num_classes), TINY)
+    found[:, trees.classes_] = np.maximum(trees.predict_proba(val.inputs.numpy()), TINY)
+    important = models[0].scores["val"].important
+    other = Held(0, {"val": exact(np.log(found), val.labels.numpy(), important)})
+    tuned = tune_rule(request.goal, [other], floor).rule
+    if tuned is None:
+        return []
+    mine = [apply(rule, model, "val", request.goal) for model in models]
+    theirs = apply(tuned, other, "val", request.goal)
+    figure = goal_record(request.goal).figure
+    if not is_better([theirs] * len(mine), mine, val.labels.numpy(), important, figure):
+        return []
+    own = np.isin(val.labels.numpy(), important)
+    return [
+        "scikit-learn’s HistGradientBoostingClassifier with a tuned decision does better on validation data (recall "
+        f"{percent(float(theirs.correct[own].mean()))}, accuracy {percent(float(theirs.correct.mean()))}; this model "
+        f"{percent(float(np.mean([one.correct[own].mean() for one in mine])))} and "
+        f"{percent(float(np.mean([one.correct.mean() for one in mine])))}): try camri audit on its scores"
+    ]
 
 
 def can_draw() -> bool:
