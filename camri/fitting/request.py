@@ -1,6 +1,6 @@
 """What is asked of a fit, checked before anything is trained or written; and the journal of what it decided."""
 
-import importlib.util
+import csv
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +10,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 
 from camri.backbones import decoding, find, is_backbone, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
-from camri.decision import PRIOR_ROWS
+from camri.decision import PRIOR_ROWS, AtLeast, BestRecall, Goal, LeastCost
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
 from camri.engine.training import pick_device
@@ -23,7 +24,6 @@ from camri.errors import InputError, closest, one_by_one
 from camri.export.model import Standardise
 from camri.files import replacing
 from camri.methods import setting
-from camri.selection import Rule
 from camri.study.important import resolve_column
 from camri.study.run_folder import refuse_other_files
 from camri.study.spec import DATA_OPTIONS, SYMBOLS, Column, Resolved
@@ -32,7 +32,7 @@ from camri.study.study_file import parse_duration
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on
 SPLIT_SEED = 0
 DEFAULT_BUDGET = "10m"
-LEAST_TRIALS = 16  # two trainings, four candidates, and two new seeds of cross-entropy, a finalist and its control
+CONFIDENCE = 0.95  # of a promised recall
 LARGEST_DROP = 0.5  # of accuracy: nobody means to give up more
 
 Important = str | int | Sequence[str | int] | None
@@ -102,21 +102,28 @@ class Request:
     inputs: Inputs
     important: Column
     plain: Training
+    goal: Goal
     device: torch.device
     budget_s: float | None
     num_trials: int | None
-    max_accuracy_drop: float
     seed: int
     epochs: int | None
     out: Path
+    is_loaded: bool = False  # the data were given as a DataSet, which no command can name
 
     @property
     def data(self) -> DataSet:
         return self.inputs.data
 
     @property
-    def rule(self) -> Rule:
-        return Rule(max_accuracy_drop=self.max_accuracy_drop, prior_rows=PRIOR_ROWS)
+    def prior_rows(self) -> int:
+        """Weight, in rows, of the expectation that nothing is more accurate than the baseline."""
+        return PRIOR_ROWS
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether full logits are stored: costs depend on the very class that is predicted."""
+        return isinstance(self.goal, LeastCost)
 
     def resolved(self) -> Resolved | None:
         """Class indices and strengths; None while the worst class is still to be found."""
@@ -132,7 +139,7 @@ class Request:
             "model_options": {k: v for k, v in self.plain.model_options if k != "initial"},
             "budget_s": self.budget_s,
             "trials": self.num_trials,
-            "max_accuracy_drop": self.max_accuracy_drop,
+            "goal": goal_to_json(self.goal),
             "epochs": self.epochs,
             "seed": self.seed,
         }
@@ -146,6 +153,8 @@ def make_request(
     budget: str | float | None = None,
     num_trials: int | None = None,
     max_accuracy_drop: float = 0.0,
+    at_least: float | None = None,
+    cost_matrix: str | PathLike[str] | Sequence[Sequence[float]] | None = None,
     strengths: Mapping[str, float] | None = None,
     model: str | None = None,
     weights: str | PathLike[str] | None = None,
@@ -157,22 +166,13 @@ def make_request(
     on_read: Callable[[int, int], None] | None = None,
 ) -> Request:
     """Check what `camri.fit` was given. `on_read` is called with (rows read, rows in all)."""
-    if importlib.util.find_spec("optuna") is None:
-        raise InputError("camri fit needs optuna, which is not installed: pip install 'camri[fit]'")
     if budget is not None and num_trials is not None:
         raise InputError(f"give a budget ({budget}) or a number of trials ({num_trials}), not both")
-    if num_trials is not None and (type(num_trials) is not int or num_trials < LEAST_TRIALS):
+    if num_trials is not None and (type(num_trials) is not int or num_trials < 1):
         raise InputError(
-            f"num_trials={num_trials!r} is not allowed; give a whole number of at least {LEAST_TRIALS}",
-            argument="num_trials",
+            f"num_trials={num_trials!r} is not allowed; give a whole number of at least 1", argument="num_trials"
         )
     budget_s = None if num_trials is not None else parse_duration(str(budget or DEFAULT_BUDGET), "budget")
-    if not 0 <= max_accuracy_drop <= LARGEST_DROP:
-        raise InputError(
-            f"max_accuracy_drop={max_accuracy_drop!r} is not allowed; give 0 to {LARGEST_DROP}, for example 0.01 for "
-            "one percentage point",
-            argument="max_accuracy_drop",
-        )
     if type(seed) is not int or seed < 0:
         raise InputError(f"seed={seed!r} is not allowed; give a whole number of at least 0", argument="seed")
     picked = pick_device(device)
@@ -188,6 +188,7 @@ def make_request(
         model_options = read_weights(weights)
     inputs = prepare(data, data_options, on_read)
     loaded = inputs.data
+    goal = parse_goal(loaded.classes, max_accuracy_drop, at_least, cost_matrix)
     column = parse_important(important, strengths, loaded.classes)
     plain = Training(
         model=model or _model_for(loaded, picked),
@@ -200,18 +201,97 @@ def make_request(
         inputs=inputs,
         important=column,
         plain=plain,
+        goal=goal,
         device=picked,
         budget_s=budget_s,
         num_trials=num_trials,
-        max_accuracy_drop=max_accuracy_drop,
         seed=seed,
         epochs=epochs,
         out=Path(out) if out is not None else Path("runs") / _folder_name(loaded.name, column),
+        is_loaded=isinstance(data, DataSet),
     )
     indices = tuple(index for index, _ in request.resolved() or ())
     Job(plain, loaded, indices).check([Trial(setting("ce"), 0)])
     check_rows(loaded, indices)
     return request
+
+
+def parse_goal(
+    classes: Sequence[str],
+    max_accuracy_drop: float = 0.0,
+    at_least: float | None = None,
+    cost_matrix: str | PathLike[str] | Sequence[Sequence[float]] | None = None,
+) -> Goal:
+    """The goal; at most one of the three may be given.
+
+    >>> parse_goal(["a", "b"], at_least=0.95)
+    AtLeast(recall=0.95, confidence=0.95)
+    """
+    given = [
+        name
+        for name, value in (("max_accuracy_drop", max_accuracy_drop or None), ("at_least", at_least),
+                            ("cost_matrix", cost_matrix))
+        if value is not None
+    ]  # fmt: skip
+    if len(given) > 1:
+        raise InputError(f"give one goal, not {' and '.join(given)}", argument=given[1])
+    if at_least is not None:
+        if not 0 < at_least < 1:
+            raise InputError(
+                f"at_least={at_least!r} is not allowed; give a recall above 0 and below 1, say 0.95",
+                argument="at_least",
+            )
+        return AtLeast(at_least, CONFIDENCE)
+    if cost_matrix is not None:
+        return LeastCost(read_costs(cost_matrix, classes))
+    if not 0 <= max_accuracy_drop <= LARGEST_DROP:
+        raise InputError(
+            f"max_accuracy_drop={max_accuracy_drop!r} is not allowed; give 0 to {LARGEST_DROP}, for example 0.01 for "
+            "one percentage point",
+            argument="max_accuracy_drop",
+        )
+    return BestRecall(max_accuracy_drop)
+
+
+def read_costs(source: str | PathLike[str] | Sequence[Sequence[float]], classes: Sequence[str]) -> np.ndarray:
+    """The costs (C, C), row = true class, column = predicted class, from numbers or a CSV file.
+
+    A file has a first line with the names of the classes that are predicted, and lines that begin with the true class.
+    """
+
+    def refuse(problem: str) -> InputError:
+        return InputError(f"cost_matrix={source}: {problem}", argument="cost_matrix")
+
+    if isinstance(source, (str, PathLike)):
+        try:
+            with open(source, newline="", encoding="utf-8-sig") as file:
+                (_, *predicted), *lines = [line for line in csv.reader(file) if line]
+            costs = {line[0]: dict(zip(predicted, map(float, line[1:]), strict=True)) for line in lines}
+        except OSError as error:
+            raise refuse(f"it cannot be read ({error.strerror})") from None
+        except (ValueError, IndexError, UnicodeDecodeError, csv.Error) as error:
+            raise refuse(
+                f"it is no table of costs ({error}); give a CSV file with class names in row and column"
+            ) from None
+        for name in classes:
+            if name not in costs or name not in predicted:
+                raise refuse(f"class {name!r} is missing; {closest(name, list(costs))}")
+        table = np.array([[costs[true][one] for one in classes] for true in classes])
+    else:
+        table = np.asarray(source, dtype=np.float64)
+    num = len(classes)
+    if table.shape != (num, num) or not np.isfinite(table).all():
+        raise InputError(
+            f"cost_matrix has shape {table.shape}; give {num} × {num} finite numbers, row = true class",
+            argument="cost_matrix",
+        )
+    return table
+
+
+def goal_to_json(goal: Goal) -> dict[str, Any]:
+    """The goal as plain JSON."""
+    values = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(goal).items()}
+    return {"name": type(goal).__name__, **values}
 
 
 def check_rows(data: DataSet, important: Sequence[int]) -> None:
@@ -275,10 +355,10 @@ def _folder_name(data: str, column: Column) -> str:
 
 
 JOURNAL_FILE = "fit.json"
-TRAININGS = "trainings"  # folder of the runs that compare trainings; a killed call may have left nothing else
-# Plain cross-entropy with the finals' seeds, if another training was chosen. Not the plain training's own run, whose
-# worst class may be another one.
-BEFORE = f"{TRAININGS}/before"
+TRAININGS = "trainings"  # folder of the runs before the finals; a killed call may have left nothing else
+
+
+LATE = ("is_raced", "winner", "num_settings", "given_up")  # decisions to make again when there is more time
 
 
 class Journal:
@@ -304,6 +384,8 @@ class Journal:
         if before.get("budget_s") and (asked["budget_s"] or 0) > before["budget_s"]:  # more time: resume with it
             before = before | {"budget_s": asked["budget_s"]}
             values |= {"request": before, "finished": False}
+            if values.get("winner") is None:  # rivals were given up for lack of time, or are not tried yet
+                values = {name: value for name, value in values.items() if name not in LATE} | {"given_up": []}
         for name in asked:
             if before.get(name) != asked[name]:
                 differs = f"{name} {before.get(name)!r}, not {asked[name]!r}"
