@@ -159,22 +159,6 @@ FIT = {
 }
 
 
-def test_the_page_of_a_finished_fit_says_nothing_of_missing_trials_and_has_nothing_of_the_paper(tmp_path):
-    make_run(tmp_path, seeds=4, sharpness={"camri": 1.0}, leave_out={("camri", 3)})
-    study_page = text_of(tmp_path)
-    assert "Not finished" in study_page
-    for said in ("Table I", 'id="penalty"', 'id="angles"'):
-        assert said in study_page, said
-    note(tmp_path, **FIT)
-    page = text_of(tmp_path)
-    assert lead(page) == "Recall 0.5 → 0.7."
-    assert "<code>camri fit photos --important stop --out runs/again</code>" in page
-    for said in ("Not finished", "resume", "Table I", "Penalty", "Angles", "the paper"):
-        assert said not in page.split("<script")[0], said
-    for name in ("curve", "changes", "equal-recall", "table", "confusion"):
-        assert f'<section id="{name}"' in page, name
-
-
 def test_below_three_seeds_no_table_and_no_chart_has_an_interval(tmp_path):
     make_run(tmp_path, seeds=2, sharpness={"camri": 1.2})
     page = text_of(tmp_path)
