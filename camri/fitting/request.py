@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from camri.backbones import decoding, find, is_backbone, read_weights
+from camri.backbones import decoding, find, is_backbone, is_frozen, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
+from camri.data.features import embed
 from camri.decision import PRIOR_ROWS, Goal, LeastCost
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
+from camri.engine.spec import PROBE
 from camri.engine.training import pick_device
 from camri.errors import InputError, closest, one_by_one
 from camri.export.model import Standardise
@@ -41,21 +43,26 @@ class Inputs:
     """The data a fit trains on.
 
     standardise: (mean, sd) that features were scaled with, None for images. The fractions are those of the splits
-    that had to be made.
+    that had to be made. images: what a frozen backbone's features were computed from.
     """
 
     data: DataSet
     standardise: Standardise | None
     val_fraction: float
     test_fraction: float
+    images: DataSet | None = None
 
 
 def prepare(
     source: str | PathLike[str] | DataSet,
     options: Mapping[str, Any] = MappingProxyType({}),
     on_read: Callable[[int, int], None] | None = None,
+    backbone: tuple[str, Mapping[str, Any]] | None = None,
 ) -> Inputs:
-    """Load the data and make the splits it lacks; `options` are those of `camri.data.load`."""
+    """Load the data and make the splits it lacks; `options` are those of `camri.data.load`.
+
+    backbone: a network and its options, whose features are taken instead of the images.
+    """
     if isinstance(source, DataSet) and options:
         raise InputError(f"{', '.join(options)} cannot be given for data that is loaded already; give them to load")
     data = source if isinstance(source, DataSet) else load(source, **options, progress=on_read)
@@ -65,9 +72,12 @@ def prepare(
         data = make_test(data, fraction=test_fraction, seed=SPLIT_SEED)
     if "val" not in data.splits:
         data = hold_out(data, "val", val_fraction, SPLIT_SEED)
+    images = None
+    if backbone is not None:
+        images, data = data, embed(data, *backbone, progress=on_read)
     if data.is_image:
         return Inputs(data, None, val_fraction, test_fraction)
-    return Inputs(*_standardised(data), val_fraction, test_fraction)
+    return Inputs(*_standardised(data), val_fraction, test_fraction, images)
 
 
 def _standardised(data: DataSet) -> tuple[DataSet, Standardise]:
@@ -157,6 +167,7 @@ def make_request(
     model: str | None = None,
     weights: str | PathLike[str] | None = None,
     from_scratch: bool = False,
+    frozen: bool | str = "auto",
     device: str = "auto",
     seed: int = 0,
     epochs: int | None = None,
@@ -178,13 +189,20 @@ def make_request(
         if option not in DATA_OPTIONS:
             raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
     model_options: dict[str, Any] = {}
+    backbone: tuple[str, dict[str, Any]] | None = None
     if model is not None and is_backbone(model):
         model_options = find(model, weights=weights, from_scratch=from_scratch, size=data_options.get("size"))
         if not isinstance(data, DataSet):
             model_options, data_options = decoding(model_options, data_options)
+        if is_frozen(frozen, from_scratch, picked.type):
+            backbone = model, model_options
+    elif frozen is True:
+        raise InputError(
+            f"frozen=True needs a pretrained network; give model=timm:NAME or hf:NAME, not {model}", "frozen"
+        )
     elif weights is not None:
         model_options = read_weights(weights)
-    inputs = prepare(data, data_options, on_read)
+    inputs = prepare(data, data_options, on_read, backbone)
     loaded = inputs.data
     goal = parse_goal(loaded.classes, max_accuracy_drop, at_least, cost_matrix)
     column = parse_important(important, strengths, loaded.classes)
@@ -193,6 +211,8 @@ def make_request(
         model_options=tuple(sorted(model_options.items())),
         epochs=epochs if epochs is not None else epochs_for(len(loaded.splits["train"])),
     )
+    if backbone is not None:
+        plain = plain.with_(**PROBE)
     request = Request(
         source=data.name if isinstance(data, DataSet) else fspath(data),
         data_options=tuple(sorted(data_options.items())),

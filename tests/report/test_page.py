@@ -129,12 +129,6 @@ def test_an_unfinished_and_a_running_study_say_so(tmp_path):
         assert "<strong>Still running:</strong> 10 of 12 trials have finished" in text_of(tmp_path)
 
 
-def note(folder, **notes):
-    with sqlite3.connect(folder / STORE_FILE) as connection:
-        for name, value in notes.items():
-            connection.execute("INSERT INTO meta VALUES (?, ?)", (f"note.{name}", json.dumps(value)))
-
-
 def add_study(folder, **changes):
     """Note a second study, which differs from the first in that."""
     with sqlite3.connect(folder / STORE_FILE) as connection:
@@ -150,13 +144,6 @@ def test_a_run_of_several_studies_does_not_say_that_it_is_not_finished(tmp_path)
     page = text_of(tmp_path)
     assert "Not finished" not in page
     assert "<code>camri study run study.json --out runs/again</code>" in page
-
-
-FIT = {
-    "answer": {"kind": "gain", "sentence": "Recall 0.5 → 0.7.", "details": ["Handed over: camri."]},
-    "command": "camri fit photos --important stop --out runs/again",
-    "steps": [],
-}
 
 
 def test_below_three_seeds_no_table_and_no_chart_has_an_interval(tmp_path):
