@@ -1,6 +1,5 @@
 """What is asked of a fit, checked before anything is trained or written; and the journal of what it decided."""
 
-import csv
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from camri.backbones import decoding, find, is_backbone, is_frozen, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.data.features import embed
-from camri.decision import PRIOR_ROWS, AtLeast, BestRecall, Goal, LeastCost
+from camri.decision import PRIOR_ROWS, Goal, LeastCost
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
 from camri.engine.spec import PROBE
@@ -25,6 +24,7 @@ from camri.engine.training import pick_device
 from camri.errors import InputError, closest, one_by_one
 from camri.export.model import Standardise
 from camri.files import replacing
+from camri.goals import parse_goal
 from camri.methods import setting
 from camri.study.important import resolve_column
 from camri.study.run_folder import refuse_other_files
@@ -34,8 +34,6 @@ from camri.study.study_file import parse_duration
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on
 SPLIT_SEED = 0
 DEFAULT_BUDGET = "10m"
-CONFIDENCE = 0.95  # of a promised recall
-LARGEST_DROP = 0.5  # of accuracy: nobody means to give up more
 
 Important = str | int | Sequence[str | int] | None
 
@@ -234,78 +232,6 @@ def make_request(
     Job(plain, loaded, indices).check([Trial(setting("ce"), 0)])
     check_rows(loaded, indices)
     return request
-
-
-def parse_goal(
-    classes: Sequence[str],
-    max_accuracy_drop: float = 0.0,
-    at_least: float | None = None,
-    cost_matrix: str | PathLike[str] | Sequence[Sequence[float]] | None = None,
-) -> Goal:
-    """The goal; at most one of the three may be given.
-
-    >>> parse_goal(["a", "b"], at_least=0.95)
-    AtLeast(recall=0.95, confidence=0.95)
-    """
-    given = [
-        name
-        for name, value in (("max_accuracy_drop", max_accuracy_drop or None), ("at_least", at_least),
-                            ("cost_matrix", cost_matrix))
-        if value is not None
-    ]  # fmt: skip
-    if len(given) > 1:
-        raise InputError(f"give one goal, not {' and '.join(given)}", argument=given[1])
-    if at_least is not None:
-        if not 0 < at_least < 1:
-            raise InputError(
-                f"at_least={at_least!r} is not allowed; give a recall above 0 and below 1, say 0.95",
-                argument="at_least",
-            )
-        return AtLeast(at_least, CONFIDENCE)
-    if cost_matrix is not None:
-        return LeastCost(read_costs(cost_matrix, classes))
-    if not 0 <= max_accuracy_drop <= LARGEST_DROP:
-        raise InputError(
-            f"max_accuracy_drop={max_accuracy_drop!r} is not allowed; give 0 to {LARGEST_DROP}, for example 0.01 for "
-            "one percentage point",
-            argument="max_accuracy_drop",
-        )
-    return BestRecall(max_accuracy_drop)
-
-
-def read_costs(source: str | PathLike[str] | Sequence[Sequence[float]], classes: Sequence[str]) -> np.ndarray:
-    """The costs (C, C), row = true class, column = predicted class, from numbers or a CSV file.
-
-    A file has a first line with the names of the classes that are predicted, and lines that begin with the true class.
-    """
-
-    def refuse(problem: str) -> InputError:
-        return InputError(f"cost_matrix={source}: {problem}", argument="cost_matrix")
-
-    if isinstance(source, (str, PathLike)):
-        try:
-            with open(source, newline="", encoding="utf-8-sig") as file:
-                (_, *predicted), *lines = [line for line in csv.reader(file) if line]
-            costs = {line[0]: dict(zip(predicted, map(float, line[1:]), strict=True)) for line in lines}
-        except OSError as error:
-            raise refuse(f"it cannot be read ({error.strerror})") from None
-        except (ValueError, IndexError, UnicodeDecodeError, csv.Error) as error:
-            raise refuse(
-                f"it is no table of costs ({error}); give a CSV file with class names in row and column"
-            ) from None
-        for name in classes:
-            if name not in costs or name not in predicted:
-                raise refuse(f"class {name!r} is missing; {closest(name, list(costs))}")
-        table = np.array([[costs[true][one] for one in classes] for true in classes])
-    else:
-        table = np.asarray(source, dtype=np.float64)
-    num = len(classes)
-    if table.shape != (num, num) or not np.isfinite(table).all():
-        raise InputError(
-            f"cost_matrix has shape {table.shape}; give {num} × {num} finite numbers, row = true class",
-            argument="cost_matrix",
-        )
-    return table
 
 
 def goal_to_json(goal: Goal) -> dict[str, Any]:
