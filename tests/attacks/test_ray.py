@@ -72,7 +72,7 @@ name = "long"
 columns = ["8"]
 seeds = 2
 data.source = "digits"
-training = { model = "small", epochs = 100000 }
+training = { model = "small", epochs = 10000 }
 methods.ce = {}
 """
 
@@ -84,7 +84,9 @@ methods.ce = {}
 def test_a_run_ends_soon_and_cleanly(tmp_path, is_client, how):
     psutil = pytest.importorskip("psutil")
     port, client_port = free_port(), free_port()
-    environment = {**os.environ, **QUIET, "PYTHONPATH": str(Path.cwd()), "RAY_ADDRESS": f"127.0.0.1:{port}"}
+    environment = {**os.environ, **QUIET, "PYTHONPATH": str(Path.cwd())}
+    if not is_client:
+        environment["RAY_ADDRESS"] = f"127.0.0.1:{port}"
     (tmp_path / "study.toml").write_text(STUDY)
     start = f"start --head --block --num-cpus=2 --port={port} --ray-client-server-port={client_port} "
     start += "--include-dashboard=false --object-store-memory=80000000"

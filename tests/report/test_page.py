@@ -357,7 +357,9 @@ def test_names_from_right_to_left_turn_no_sentence_round_and_long_ones_leave_roo
     page, _, _ = look(write_audit(found, tmp_path / "audit.html", "scores.csv"), width=390)
     names_end = "one => one.querySelector('tbody th').offsetWidth / one.clientWidth"
     assert page.locator("#classes .scroll").evaluate(names_end) < 0.6
-    assert page.locator("#classes-all tbody th bdi").evaluate_all(ways).count("rtl") == 1, "a name alone runs its own way"
+    assert page.locator("#classes-all tbody th bdi").evaluate_all(ways).count("rtl") == 1, (
+        "a name alone runs its own way"
+    )
 
 
 def test_hovering_the_curve_shows_the_setting(look, gain_page):
