@@ -1,6 +1,6 @@
-"""What losses and models refuse: wrong shapes and plain numbers always, values in tensors where they can be read.
+"""Checks of what losses and models are given: shapes and numbers always, values of tensors where they can be read.
 
-Counters on the device that a forward pass reads and then advances.
+Also counters on the device, which a forward pass reads and then advances.
 """
 
 import math
@@ -81,7 +81,7 @@ def check_loss_inputs(
     sums_to_one: Tensor | None = None,
     validate: bool = False,
 ) -> None:
-    """Refuse what cannot be right: shapes and plain numbers always, values in tensors where they can be read."""
+    """Raise InputError for wrong shapes and numbers, and for wrong values in tensors where they can be read."""
     look = eager()
 
     def readable(values: Tensor) -> bool:
@@ -97,9 +97,7 @@ def check_loss_inputs(
         if not (isinstance(value, (int, float, Real)) and 0 < value < math.inf):
             raise InputError(f"scale={value!r} is not allowed; it must be a finite number above 0", argument="scale")
     if not 0 <= label_smoothing < 1:
-        raise InputError(
-            f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)", argument="label_smoothing"
-        )
+        raise InputError(f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)", "label_smoothing")
     if margins is not None and readable(margins):
         _refuse_outside(margins, HIGHEST_MARGIN_RAD, "margins", "0 to π radians")
     for name, values in (at_least_zero or {}).items():
@@ -117,7 +115,7 @@ def check_loss_inputs(
         allowed = "finite numbers" if bound is None else "cosines in [-1, 1]"
         _refuse_if(outputs, ~(outputs.abs() <= highest), "outputs", allowed)
     elif bound is not None and readable(outputs) and outputs.numel():
-        # Logits by mistake would make a loss of NaN. What is not a number already is the training's to tell.
+        # Logits given by mistake would make the loss NaN. NaN outputs are left to the training loop to report.
         lowest, largest = outputs.detach().aminmax()
         if lowest.item() < -bound or largest.item() > bound:
             _refuse_if(outputs, outputs.abs() > bound, "outputs", "cosines in [-1, 1], as CosineHead gives them")
@@ -157,7 +155,7 @@ def _refuse_if(values: Tensor, wrong: Tensor, name: str, allowed: str) -> None:
 
 
 def freeze_for_backward(counter: Tensor) -> Tensor:
-    """What the counter shows now; what follows from it stays so in a compiled backward pass too.
+    """The counter's current value, also for a compiled backward pass.
 
     torch.compile may compute a value anew in the backward pass instead of keeping it, and then reads a counter that has
     been advanced (https://github.com/pytorch/pytorch/pull/197039): dropout's mask was that of the next call, the

@@ -301,24 +301,27 @@ class _Sweep:
         kind = np.float64 if before.dtype.kind == "f" else np.int64
         return before, after[self.order].astype(kind) - before[self.order]
 
-    def count(self, counted: tuple[Array, Array], weights: Array | None = None) -> Array:
-        """The sum over rows in every state: (K,). weights (N,) count rows several times."""
+    def count(self, counted: tuple[Array, Array], weights: Array | None = None, ordered: Array | None = None) -> Array:
+        """The sum over rows in every state: (K,). weights (N,) count rows several times; ordered: in their order."""
         before, gained = counted
-        if weights is not None:
-            before, gained = before * weights, gained * weights[self.order]
-        start = before.sum(keepdims=True)
+        if weights is None:
+            start = before.sum(keepdims=True)
+        else:
+            start = np.atleast_1d(before @ weights)
+            gained = gained * (weights[self.order] if ordered is None else ordered)
         return np.concatenate([start, start + np.cumsum(gained)[self.last]])
 
     def curve(self, weights: Array | None = None) -> Curve:
         """What the rule does in every state."""
         labels, important = self.scores.labels, self.scores.important
+        ordered = None if weights is None else weights[self.order]
         num = [(labels == i).sum() if weights is None else weights[labels == i].sum() for i in important]
         return Curve(
             value=self.value,
-            hits=np.stack([self.count(one, weights) for one in self.hits], axis=1),
-            predicted=np.stack([self.count(one, weights) for one in self.predicted], axis=1),
-            correct=self.count(self.correct, weights),
-            alarms=self.count(self.alarms, weights),
+            hits=np.stack([self.count(one, weights, ordered) for one in self.hits], axis=1),
+            predicted=np.stack([self.count(one, weights, ordered) for one in self.predicted], axis=1),
+            correct=self.count(self.correct, weights, ordered),
+            alarms=self.count(self.alarms, weights, ordered),
             num=np.array(num),
             total=len(labels) if weights is None else float(weights.sum()),
             sweep=self,

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from camri.errors import InputError
 from camri.files import replacing
-from camri.stats import Estimate
+from camri.stats import FEWEST_ROWS, Estimate
 from camri.text import duration, percent, plural, points, quoted
 
 ANSWER_FILE = "answer.json"
@@ -277,7 +277,9 @@ def read_record(folder: Path) -> FitRecord | None:
 def compose(record: FitRecord) -> list[str]:
     """The answer, most important line first: the model, the verdict, the evidence, what to know about it."""
     lines = [headline(record), verdict(record), *evidence_lines(record), lost_recall(record), handed(record)]
-    lines += [f"Given up for lack of time: {'; '.join(record.effort.given_up)}."] if record.effort.given_up else []
+    lines += (
+        [f"Left out to stay within the budget: {'; '.join(record.effort.given_up)}."] if record.effort.given_up else []
+    )
     lines.append(tried(record))
     lines += [f"Caution: {caution}." for caution in record.cautions]
     if not record.finished:
@@ -339,8 +341,7 @@ def _reason(record: FitRecord) -> str:
         case "few_seeds":
             return f"{plural(num_seeds, 'seed')} trained, {SEEDS_FOR_PRAISE} are needed"
         case "few_rows":
-            num = min(record.handed.after.num)
-            return f"{plural(num, f'test {record.noun[0]}')} of the class are too few"
+            return f"fewer than {FEWEST_ROWS} validation or test {record.noun[1]} of an important class"
         case "accuracy_dropped":
             return f"{title} costs more accuracy on test data than allowed"
         case "control_as_good":
@@ -353,6 +354,8 @@ def _remedy(record: FitRecord) -> str:
     one = record.verdict
     if one.reason in ("not_learnt", "few_seeds"):
         return " Give a larger --budget."
+    if one.reason == "few_rows":
+        return " Add some."
     if one.more_rows:
         names = " and ".join(map(quoted, record.names))
         return (

@@ -5,9 +5,8 @@ Shape letters: B batch, C classes. Two kinds of outputs come in: `cos`, the cosi
 paper's (Nishiyama et al., CAMRI Loss, IJCNN 2022).
 
 Every function computes in float32 (float64 for float64 inputs) whatever comes in and whatever autocast says,
-changes no input, and never asks the device for a value: it can be compiled, exported, vmapped and captured in
-a CUDA graph. What can be checked without waiting for the device is checked always; `validate=True` checks the
-rest too.
+changes no input, and never reads a value from the device: it can be compiled, exported, vmapped and captured in
+a CUDA graph. Inputs are checked where that needs no device synchronisation; `validate=True` checks all of them.
 """
 
 import math
@@ -54,15 +53,8 @@ def weighted_cross_entropy(
     return -_at_label(weights * torch.log_softmax(logits, dim=-1), labels, label_smoothing)
 
 
-def real_world_weight_cross_entropy(
-    logits: Tensor,
-    labels: Tensor,
-    false_negative: Tensor,
-    false_positive: Tensor,
-    *,
-    label_smoothing: float = 0.0,
-    validate: bool = False,
-) -> Tensor:
+def real_world_weight_cross_entropy(logits: Tensor, labels: Tensor, false_negative: Tensor, false_positive: Tensor, *,
+                                    label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
     """Prices for a missed class and for each wrong guess: (B, C), (B,), (C,), (C, C) -> (B,). Equation 3 (CRWWCE).
 
     `false_positive[k, l]` prices probability given to class k when the truth is l; its diagonal must be zero.
@@ -113,9 +105,7 @@ def wasserstein(
     logits = as_float(logits)
     cost = square(cost, logits, "cost")
     if not 0 <= entropy < math.inf:
-        raise InputError(
-            f"entropy={entropy!r} is not allowed; it must be a finite number of at least 0", argument="entropy"
-        )
+        raise InputError(f"entropy={entropy!r} is not allowed; it must be a finite number of at least 0", "entropy")
     at_least_zero = {"cost": cost}
     if not isinstance(targets, Tensor) or not targets.is_floating_point():
         check_loss_inputs(logits, targets, validate=validate, at_least_zero=at_least_zero)
@@ -128,29 +118,17 @@ def wasserstein(
             "give class indices (B,) or one distribution a row (B, C)"
         )
     if entropy == 0:
-        raise InputError(
-            "entropy=0 needs class indices as targets; with distributions it must be positive", argument="entropy"
-        )
+        raise InputError("entropy=0 needs class indices as targets; with distributions it must be positive", "entropy")
     if num_iterations < 1:
-        raise InputError(
-            f"num_iterations={num_iterations!r} is not allowed; it must be 1 or more", argument="num_iterations"
-        )
+        raise InputError(f"num_iterations={num_iterations!r} is not allowed; it must be 1 or more", "num_iterations")
     check_loss_inputs(
         logits, None, validate=validate, at_least_zero={**at_least_zero, "targets": targets}, sums_to_one=targets
     )
     return _sinkhorn(logits, targets.to(logits.dtype), cost, entropy, num_iterations, validate)
 
 
-def margin_softmax(
-    cos: Tensor,
-    labels: Tensor,
-    margins: Tensor,
-    scale: float | Tensor,
-    beyond_pi: str = "monotone",
-    *,
-    label_smoothing: float = 0.0,
-    validate: bool = False,
-) -> Tensor:
+def margin_softmax(cos: Tensor, labels: Tensor, margins: Tensor, scale: float | Tensor, beyond_pi: str = "monotone", *,
+                   label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
     """Cross-entropy of scaled cosines, the label's angle widened by its class's margin: (B, C), (B,), (C,) -> (B,).
 
     Equations 11 to 13 in one function: `margins` (radians) zero is L2-constrained softmax, constant is ArcFace,
@@ -225,15 +203,8 @@ def _widening(cos: Tensor, margin: Tensor, beyond_pi: str, smallest: float) -> T
     return torch.addcmul(torch.addcmul(sign - 1, sign * cos_m - 1, cos), sign * sin_m, sin, value=-1)
 
 
-def cosine_margin_softmax(
-    cos: Tensor,
-    labels: Tensor,
-    margins: Tensor,
-    scale: float | Tensor,
-    *,
-    label_smoothing: float = 0.0,
-    validate: bool = False,
-) -> Tensor:
+def cosine_margin_softmax(cos: Tensor, labels: Tensor, margins: Tensor, scale: float | Tensor, *,
+                          label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
     """Cross-entropy of scaled cosines, each label's cosine lowered by its class's margin: (B, C), (B,), (C,) -> (B,).
 
     CosFace (Wang et al., 2018) with one margin a class; zero except at the important classes it is CAMRI's rival.
@@ -245,19 +216,12 @@ def cosine_margin_softmax(
     return _with_cosine_margins(cos, labels, margins, scale, label_smoothing, validate, both_sides=False)
 
 
-def two_sided_margin_softmax(
-    cos: Tensor,
-    labels: Tensor,
-    margins: Tensor,
-    scale: float | Tensor,
-    *,
-    label_smoothing: float = 0.0,
-    validate: bool = False,
-) -> Tensor:
+def two_sided_margin_softmax(cos: Tensor, labels: Tensor, margins: Tensor, scale: float | Tensor, *,
+                             label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
     """Cross-entropy of scaled cosines, a class's lowered by its margin on its own images and raised on all others.
 
     (B, C), (B,), (C,) -> (B,). Of this project: a cosine margin on both sides of an important class's boundary, which
-    sets the class apart and speaks neither for nor against it.
+    separates the class without biasing predictions for or against it.
 
     >>> cos, margins = torch.tensor([[0.5, 0.3], [0.1, 0.3]]), torch.tensor([0.2, 0.0])
     >>> two_sided_margin_softmax(cos, torch.tensor([0, 1]), margins, 1.0) / math.log(2)  # coin tosses
@@ -312,16 +276,8 @@ def _with_cosine_margins(
     return _cross_entropy(_scale(move(cos, labels, margins), scale), labels, label_smoothing)
 
 
-def ldam(
-    cos: Tensor,
-    labels: Tensor,
-    margins: Tensor,
-    scale: float | Tensor = 30.0,
-    weights: Tensor | None = None,
-    *,
-    label_smoothing: float = 0.0,
-    validate: bool = False,
-) -> Tensor:
+def ldam(cos: Tensor, labels: Tensor, margins: Tensor, scale: float | Tensor = 30.0, weights: Tensor | None = None, *,
+         label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
     """Cosine margins with optional class weights: (B, C), (B,), (C,), (C,) -> (B,). LDAM (Cao et al., 2019).
 
     `camri.penalties.ldam_margins` gives the margins of the article, max · (n_min / n)^¼; any others may be given.
@@ -334,15 +290,8 @@ def ldam(
     return loss if weights is None else loss * _label_weights(weights, cos, labels, validate)
 
 
-def focal(
-    logits: Tensor,
-    labels: Tensor,
-    gamma: float | Tensor = 2.0,
-    weights: Tensor | None = None,
-    *,
-    label_smoothing: float = 0.0,
-    validate: bool = False,
-) -> Tensor:
+def focal(logits: Tensor, labels: Tensor, gamma: float | Tensor = 2.0, weights: Tensor | None = None, *,
+          label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
     """Cross-entropy damped by (1 − h)^gamma where the model is sure: (B, C), (B,) -> (B,). Lin et al., 2017.
 
     `gamma` is one number or one a class (C,); `weights` (C,) is the article's α.
@@ -360,14 +309,8 @@ def focal(
     return -_at_label(damped if weights is None else weights * damped, labels, label_smoothing)
 
 
-def logit_adjusted(
-    logits: Tensor,
-    labels: Tensor,
-    adjustments: Tensor,
-    *,
-    label_smoothing: float = 0.0,
-    validate: bool = False,
-) -> Tensor:
+def logit_adjusted(logits: Tensor, labels: Tensor, adjustments: Tensor, *,
+                   label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
     """Cross-entropy of logits + adjustments: (B, C), (B,), (C,) -> (B,). Menon et al., 2021.
 
     The adjustments are there in training only, so a class trained under a negative one scores higher afterwards.
@@ -384,16 +327,8 @@ def logit_adjusted(
     return -_at_label(torch.log_softmax(logits + adjustments, dim=-1), labels, label_smoothing)
 
 
-def vector_scaling(
-    logits: Tensor,
-    labels: Tensor,
-    scales: Tensor,
-    shifts: Tensor,
-    weights: Tensor | None = None,
-    *,
-    label_smoothing: float = 0.0,
-    validate: bool = False,
-) -> Tensor:
+def vector_scaling(logits: Tensor, labels: Tensor, scales: Tensor, shifts: Tensor, weights: Tensor | None = None, *,
+                   label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
     """Cross-entropy of scales · logits + shifts: (B, C), (B,), (C,), (C,) -> (B,). VS loss (Kini et al., 2021).
 
     >>> vector_scaling(torch.ones(1, 2), torch.tensor([0]), torch.tensor([0.5, 1.0]), torch.tensor([0.5, 0.0])).exp()

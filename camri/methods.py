@@ -1,7 +1,7 @@
 """The table of methods: for each its head, loss, knobs with their grids, control, title and colours.
 
-A *method* is an entry of `METHODS`, a *setting* a method with values for its knobs. One entry says all there is about a
-method; reading the table needs no torch. Methods of other packages are entry points of the group "camri.methods"
+A *method* is an entry of `METHODS`, a *setting* a method with values for its knobs. Everything about a method is in
+its entry; reading the table needs no torch. Methods of other packages are entry points of the group "camri.methods"
 (docs/study.md).
 """
 
@@ -48,7 +48,7 @@ class Method:
     `make(num_classes, class_counts, knobs, **common)` returns the loss; a per-class knob arrives as {class: value}.
     `base` is the method this one becomes when every knob that has a neutral value is at it (None: it stays itself, but
     no longer depends on the important classes). `control` is the method it is compared with at the same scale: what
-    its head does without a margin. `first`: settings of its searched knobs that `camri fit` tries first; a fit searches
+    its head does without a margin. `first`: settings of its searched knobs that `camri fit` tries first; a fit tries
     methods that have some. `colors` are those of print, the light and the dark page.
     """
 
@@ -166,7 +166,7 @@ METHODS: dict[str, Method] = {
         knobs={
             "w": _per_class(_steps(4, 40, 4), 1.0, _WEIGHT, search=(2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0))
         },
-        first=({"w": 4.0},),
+        first=({"w": 2.0}, {"w": 4.0}),
         base="ce",
         colors=("#0072B2", "#0072b2", "#4ba7e0"),
         dash=(1, 0),
@@ -215,7 +215,7 @@ METHODS: dict[str, Method] = {
         knobs={
             "m": _per_class((0.25, 0.5, 1.0, 2.0), 0.0, "logit margin on both sides", search=(0.25, 0.5, 1.0, 1.5, 2.0))
         },
-        first=({"m": 1.0},),
+        first=({"m": 1.0}, {"m": 0.5}),
         base="ce",
         colors=("#7A1F6B", "#7a1f6b", "#d98acb"),
         dash=(6, 2, 1, 2),
@@ -262,7 +262,7 @@ METHODS: dict[str, Method] = {
             ),
             "tau": Knob((0.0, 1.0), neutral=0.0, about="share of the class frequencies taken out"),
         },
-        first=({"d": 1.0},),
+        first=({"d": 1.0}, {"d": 2.0}),
         base="ce",
         colors=("#B33A5B", "#b33a5b", "#ef7f9d"),
         dash=(2, 2),
@@ -400,7 +400,7 @@ class Setting:
         return setting(values["method"], values["important"], **values["knobs"])
 
     def __str__(self) -> str:
-        """A line for people: margins of the angular methods in π/64.
+        """The setting on one line; angular margins in π/64.
 
         >>> print(setting("camri", 3, m=4 * MARGIN_UNIT, s=16))
         camri m=4π/64 s=16

@@ -273,28 +273,33 @@ def exact(scores: ArrayLike, labels: ArrayLike, important: Iterable[int], kind: 
     _check_range("labels", truth, table.shape[1])
     if kind not in KINDS:
         raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}", "kind")
-    others = np.setdiff1d(np.arange(table.shape[1]), own)
     lead, probability = (np.empty((len(table), len(own))) for _ in range(2))
     spread, rest = np.empty(len(table)), np.empty(len(table), dtype=np.int64)
     for first in range(0, len(table), ROWS_AT_ONCE):  # a large table stays in its own precision
         part = slice(first, first + ROWS_AT_ONCE)
-        block = table[part]
-        if not np.isfinite(block).all():
+        block = table[part].astype(np.promote_types(table.dtype, np.float32))  # a copy
+        if not np.isfinite(block.sum(dtype=np.float64)) and not np.isfinite(block).all():
             bad = int((~np.isfinite(table)).any(axis=1).sum())
             raise InputError(f"{bad} of {len(table)} rows have scores that are not finite", argument="scores")
         if kind == "probabilities" and not -1e-6 <= block.min() <= block.max() <= 1 + 1e-6:
             raise InputError("probabilities lie between 0 and 1; for raw scores give kind='logits'", argument="kind")
-        rest[part] = others[block[:, others].argmax(axis=1)]
-        top = np.take_along_axis(block, rest[part][:, None], axis=1).astype(np.float64)
         mine = block[:, own].astype(np.float64)
+        block[:, own] = -np.inf
+        rest[part] = block.argmax(axis=1)
+        top = np.take_along_axis(block, rest[part][:, None], axis=1)
+        best = top.astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             if kind == "probabilities":
-                lead[part], probability[part] = np.log(mine) - np.log(top), np.clip(mine, 0.0, 1.0)
-                spread[part] = np.log(block[:, others].sum(axis=1, dtype=np.float64) / top[:, 0])
+                block[:, own] = 0.0
+                lead[part], probability[part] = np.log(mine) - np.log(best), np.clip(mine, 0.0, 1.0)
+                spread[part] = np.log(block.sum(axis=1, dtype=np.float64) / best[:, 0])
             else:
-                odds = np.exp(block - block.max(axis=1, keepdims=True), dtype=np.float64)
-                lead[part], probability[part] = mine - top, odds[:, own] / odds.sum(axis=1, keepdims=True)
-                spread[part] = np.log(np.exp(block[:, others] - top).sum(axis=1))
+                ahead = mine - best
+                whole = np.exp(np.subtract(block, top, out=block), out=block).sum(axis=1, dtype=np.float64)
+                most = np.maximum(ahead.max(axis=1, keepdims=True), 0.0)
+                odds = np.exp(ahead - most)
+                lead[part], spread[part] = ahead, np.log(whole)
+                probability[part] = odds / (whole[:, None] * np.exp(-most) + odds.sum(axis=1, keepdims=True))
     if kind == "probabilities":
         largest = 1e38 if table.dtype.kind == "f" and table.dtype.itemsize <= 4 else 1e300
         lead[~(lead >= -np.log(largest))] = -np.inf  # and 0 of 0: nothing speaks for the class

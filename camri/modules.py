@@ -1,4 +1,4 @@
-"""The losses as `nn.Module`s that keep their per-class parameters: for training loops that want an object.
+"""The losses as `nn.Module`s that hold their per-class parameters.
 
 Each takes the outputs of its head and the labels, and returns the batch mean (`reduction="mean"`), the sum, or one
 loss a sample (`"none"`). What the paper adds in training only (margins, adjustments, scalings) can be ramped in over
@@ -28,8 +28,8 @@ class Criterion(nn.Module):
 
     `training_only` names the parameters that exist in training alone, with the value that switches each of them off.
     They grow from that value to their own between the steps `ramp = (start, end)`; `ramp = n` means (0, n). A step is
-    a forward call in training mode. The count is in the `state_dict`, so a resumed run goes on with its ramp, and it
-    stays on the device: nothing waits for it.
+    a forward call in training mode. The count is in the `state_dict`, so a resumed run continues its ramp, and it
+    stays on the device without synchronisation.
     """
 
     head = "linear"
@@ -47,9 +47,7 @@ class Criterion(nn.Module):
     ):
         super().__init__()
         if reduction not in REDUCTIONS:
-            raise InputError(
-                f"reduction={reduction!r} is unknown; {closest(reduction, REDUCTIONS)}", argument="reduction"
-            )
+            raise InputError(f"reduction={reduction!r} is unknown; {closest(reduction, REDUCTIONS)}", "reduction")
         if not (isinstance(label_smoothing, (int, float, Real)) and 0 <= label_smoothing < 1):
             raise InputError(
                 f"label_smoothing={label_smoothing!r} is not allowed; it must be in [0, 1)", argument="label_smoothing"
@@ -73,7 +71,7 @@ class Criterion(nn.Module):
         self._refuse_bad_parameters()
 
     def _refuse_bad_parameters(self) -> None:
-        """One call on made-up outputs, now, on the CPU: on a GPU the values would not be looked at later."""
+        """Call the loss once on dummy outputs on the CPU: later calls on a GPU do not read the values."""
         tensors = [tensor for name in self._names if (tensor := getattr(self, name)) is not None and tensor.dim()]
         num_classes = tensors[0].shape[0] if tensors else 2
         if self.step.device.type == "meta":
@@ -375,7 +373,7 @@ def _names_of(num_classes: int, classes: Sequence[str] | None) -> int | Sequence
 
 def _strengths(important: Important) -> Important:
     if not isinstance(important, Mapping):  # of strength 1 each, a list would be a margin of 57° or a weight of nothing
-        raise InputError(f"important={important!r} says no strengths; give {{class: strength}}", argument="important")
+        raise InputError(f"important={important!r} has no strengths; give {{class: strength}}", argument="important")
     return important
 
 

@@ -17,13 +17,13 @@ from camri.errors import InputError
 
 Array = np.ndarray
 Z = float(special.ndtri(0.975))
-FALL = 0.005  # of accuracy: people are told how likely they lose more than half a point
+FALL = 0.005  # of accuracy: reports give the probability of losing more than half a point
 FEWEST_ROWS = 20  # of an important class: with fewer the 95 % interval of its recall is wider than 0.4
 FEWEST_GROUPS = 10  # of rows with an important class: fewer say little about how other groups vary
 
 
 class Summary(NamedTuple):
-    """Mean, standard deviation (n − 1), n, and the t interval of the mean; nan where one value cannot tell."""
+    """Mean, standard deviation (n − 1), n, and the t interval of the mean; nan for a single value."""
 
     mean: float
     sd: float
@@ -67,7 +67,7 @@ def wilson(hits: float, num: float, level: float = 0.95) -> tuple[float, float]:
 
 
 def design_effect(values: ArrayLike, groups: ArrayLike, parts: ArrayLike | None = None, level: float = 0.95) -> float:
-    """How many rows in groups tell as much as one independent row, at least 1; 1 where every group is one row.
+    """How many grouped rows are worth one independent row: at least 1, and 1 where every group is one row.
 
     values: (N,), whose mean is the figure; with parts (N,) the mean over parts of their means, as the mean recall of
     several classes. groups: (N,), the patient or the film of each row.
@@ -75,7 +75,7 @@ def design_effect(values: ArrayLike, groups: ArrayLike, parts: ArrayLike | None 
     It is the variance of the mean that whole groups show (between-group sandwich) over that of independent rows, with
     one row more of variance 1 that repeats itself through its whole group: a few misses cannot show how they cluster,
     and none cannot at all. As in Korn and Graubard (1998) Student's t enters for the number of groups, here
-    1/Σ(share of the rows)², which few large groups make small. A single group tells next to nothing.
+    1/Σ(share of the rows)², which few large groups make small. A single group carries almost no information.
 
     Coverage of nominal 95 %, 600 made tables each: recalls of .6, .9 and .98, 5 to 50 groups, of six rows or of very
     different sizes, correlations within groups of 0, .3 and .8: Wilson's interval so divided .908 to 1.0; undivided
@@ -170,7 +170,7 @@ def compare(
     `p` is that of the same two parts, and of many images that of a paired t test over seeds.
 
     Coverage of nominal 95 % and rejections of no difference at 5 %: benchmarks/intervals.py, docs/numbers.md. A single
-    seed leaves the interval to the images: it speaks about these two models only.
+    seed leaves the interval to the images: it is about these two models only.
 
     >>> arm, other = np.array([[1, 1, 1, 0, 1], [1, 1, 1, 1, 0]]), np.array([[1, 0, 1, 0, 1], [1, 0, 1, 0, 0]])
     >>> found = compare(arm, other, seed=0)
@@ -217,7 +217,7 @@ def compare(
 
 
 def _cell_noise(table: Array) -> float:
-    """The variance of single cells (S, N) beside their row and column; 0 where one row or column cannot tell."""
+    """The variance of single cells (S, N) beside their row and column; 0 for a single row or column."""
     num_seeds, num_images = table.shape
     if min(num_seeds, num_images) == 1:
         return 0.0

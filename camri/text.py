@@ -88,7 +88,7 @@ def points(difference: float, decimals: int = 1) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration as people say it; "?" where nobody knows it.
+    """A duration in the largest fitting units; "?" if unknown.
 
     >>> duration(0.4), duration(58.2), duration(75), duration(7300), duration(400_000)
     ('0.4 s', '58 s', '1 min 15 s', '2 h 02 min', '4.6 days')

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks import audit as auditing
-from benchmarks import guarantee, promises
+from benchmarks import decision, guarantee
+from benchmarks import fit as fitting
 from camri.auditing import audit
 from camri.data import hold_out, load
 from camri.decision import promise
@@ -77,29 +78,23 @@ def test_audits_are_judged_by_what_their_shift_truly_gives(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_fit_is_judged_by_fresh_rows(monkeypatch, capsys):
-    words = ["--cases", "shift", "--fits", "1", "--trials", "16", "--new", "2", "--fresh", "2000"]
-    monkeypatch.setattr(sys, "argv", ["promises", *words])
-    monkeypatch.setattr(promises.outputs, "can_draw", lambda: False)
-    promises.main()
-    found = json.loads(capsys.readouterr().out)["shift"]
-    assert (found["fits"], found["predicts"]) == (1, 1)
-    told = {"model: recall", "model: precision", "shift: accuracy", "together: false alarms"}
-    assert told <= set(found["held new"]) == set(found["held own"])
-    assert -0.2 < found["accuracy"]["lowest"] == found["accuracy"]["mean"] < 0.2
+def test_a_fit_is_judged_by_fresh_rows_and_beside_what_a_user_would_do(monkeypatch, capsys):
+    monkeypatch.setattr(fitting.handover, "can_draw", lambda: False)
 
+    def told(*words):
+        monkeypatch.setattr(sys, "argv", ["fit", *words])
+        fitting.main()
+        return json.loads(capsys.readouterr().out)
 
-def test_promises_that_hold_are_counted_among_the_fits_that_made_them():
-    kept = {"held own": {"a": True, "b": False}, "claimed": True, "wrongly": True, "predicts": True, "accuracy": -0.02,
-            "recall": 0.1, "dropped": True}  # fmt: skip
-    other = {"held own": {"a": True}, "claimed": True, "wrongly": False, "predicts": True, "accuracy": 0.01,
-             "recall": 0.3, "dropped": False}  # fmt: skip
-    found = promises.summarise([{**one, "held new": {"a": one is kept}} for one in (kept, other)])
-    assert (found["held own"], found["held new"]) == ({"a": "2/2", "b": "0/1"}, {"a": "1/2"})
-    assert (found["fits"], found["claimed"], found["wrongly"], found["predicts"]) == (2, 2, 1, 2)
-    spread = {"mean": pytest.approx(-0.005), "sd": pytest.approx(0.015)}
-    assert (found["dropped"], found["accuracy"]) == (1, {**spread, "lowest": -0.02, "lower": 1})
-    assert found["recall"] == {"mean": pytest.approx(0.2), "sd": pytest.approx(0.1)}
+    (found,) = told("--truth", "change", "--fits", "1", "--trials", "24", "--fresh", "2000", "--new", "2")["fits"]
+    assert found["true"] in ("change_the_decision", "train_with", "nothing_to_gain")
+    assert found["verdict"] in ("change_the_decision", "train_with", "nothing_to_gain", "cannot_tell")
+    assert found["predicts"] is True
+    assert set(found["held"]) == {"recall", "accuracy", "false_alarms"}
+    (cell,) = told("--task", "breast_cancer", "--budget", "1", "--arms", "trees")["cells"]
+    assert 0.9 < cell["recall"] <= 1
+    assert cell["num"] == 64
+    assert cell["accuracy"] > 0.9
 
 
 @pytest.mark.slow
@@ -129,3 +124,13 @@ def test_losses_benchmark_runs_and_reports_every_contender(tmp_path):
         assert ratio["time_ratio"] > 0
         assert ratio["memory_ratio"] > 0
     assert len(result["ratios"]) == 2 * len(cases)
+
+
+def test_decisions_are_judged_on_fresh_rows(monkeypatch):
+    monkeypatch.setattr(decision, "NUM_FRESH", 4000)
+    found = decision.kept_recalls(3)
+    promised, seen = found["camri, promised, prefit"], found["camri, seen, prefit"]
+    assert promised["recall"] > seen["recall"]
+    assert promised["false alarms"] > seen["false alarms"]
+    assert abs(found["scikit-learn, prefit"]["recall"] - seen["recall"]) < 0.03
+    assert set(decision.large_table(2000, 5)) >= {"peak memory, GiB", "recall at an accuracy, s"}

@@ -212,8 +212,10 @@ def test_weights_reach_the_estimator_and_the_figures():
     weighed = ImportantClassifier(LogisticRegression(), "stop").fit(X, y, sample_weight=weights)
     expected = LogisticRegression().fit(X, y, sample_weight=weights)
     np.testing.assert_allclose(weighed.estimator_.coef_, expected.coef_)
-    plain = ImportantClassifier(LogisticRegression(), "stop").fit(X, y)
-    assert weighed.decision_.accuracy != plain.decision_.accuracy
+    model = ImportantClassifier(expected, "stop", max_accuracy_drop=0.02, cv="prefit").fit(X, y, sample_weight=weights)
+    right = model.predict(X) == y
+    assert model.decision_.accuracy == pytest.approx(right @ weights / weights.sum())
+    assert model.decision_.accuracy != pytest.approx(right.mean())
     with pytest.raises(InputError, match="sample_weight is 0 for every row of 'stop'"):
         ImportantClassifier(LogisticRegression(), "stop").fit(X, y, sample_weight=np.where(y == "stop", 0.0, 1.0))
 

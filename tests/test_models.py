@@ -363,7 +363,7 @@ def test_build_makes_what_the_name_says():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (("papr", (3, 32, 32)), {}, "model='papr'.*did you mean 'paper'.*small, mlp, features, resnet18"),
+        (("papr", (3, 32, 32)), {}, "model='papr'.*did you mean 'paper'.*small, mlp, features, linear, resnet18"),
         (("paper", (3, 32, 32)), {"widht": 3}, "no option 'widht'.*choices: num_features, dropout"),
         (("small", (3, 32, 32)), {"widht": 3}, "did you mean 'width'"),
         (("paper", (3, 32, 32)), {"in_channels": 3}, "no option 'in_channels'"),

@@ -76,7 +76,9 @@ AUDIT = "audit table.csv --important stop"
 
 # (command, what is typed wrong, how the sentence names it)
 WRONG = [
-    (FIT, "--trials 12", "--trials 12 is not allowed; give a whole number of at least 16"),
+    (FIT, "--trials 0", "--trials 0 is not allowed; give a whole number of at least 1"),
+    (FIT, "--at-least 1.5", "--at-least 1.5 is not allowed; give a recall above 0 and below 1"),
+    (FIT, "--cost-matrix no.csv", "--cost-matrix no.csv: it cannot be read"),
     (FIT, "--trials 20 --budget 1m", "give --budget 1m or --trials 20, not both"),
     (FIT, "--budget soon", "--budget 'soon' is not a duration"),
     (FIT, "--max-accuracy-drop 0.9", "--max-accuracy-drop 0.9 is not allowed"),
@@ -84,7 +86,6 @@ WRONG = [
     (FIT, "--model resnet", "--model resnet is not allowed; did you mean 'resnet18'?"),
     (FIT, "--model small", "--model small takes images (channels, height, width); the inputs have shape (3,)"),
     (FIT, "--no-verify", "--no-verify is for the official files of CIFAR-10 and MNIST, and table.csv holds features"),
-    (FIT, "--budget 3s", "a fit needs at least 16 trials and 8 s for the model and the page; give "),
     (FIT, "--weights no.safetensors", "--weights no.safetensors cannot be read"),
     (FIT, "--weights table.csv", "table.csv is not a safetensors file"),
     (FIT, "--device tpu", "--device tpu is not known"),
@@ -159,7 +160,6 @@ WRONG = [
     ("data show table.csv", "--label-column nope", "--label-column: table.csv has no column 'nope';"),
     ("audit table.csv", "--important stpo", "--important stpo is not a class"),
     (AUDIT, "--max-accuracy-drop 2", "--max-accuracy-drop 2.0 is not allowed"),
-    (AUDIT, "--probabilities", "for raw scores add --logits"),
     (AUDIT, "--label-column nope", "--label-column: table.csv has no column 'nope';"),
     (AUDIT, "--split-column nope", "--split-column: table.csv has no column 'nope';"),
     (AUDIT, "--group nope", "--group: table.csv has no column 'nope';"),
@@ -226,5 +226,5 @@ def test_a_study_s_errors_name_the_file(camri_says, folder):
 
 
 def test_in_python_the_argument_is_named(folder):
-    with pytest.raises(InputError, match=r"^num_trials=12 is not allowed; give a whole number of at least 16"):
-        camri.fit(folder / "table.csv", "stop", folder / "new", num_trials=12)
+    with pytest.raises(InputError, match=r"^num_trials=0 is not allowed; give a whole number of at least 1"):
+        camri.fit(folder / "table.csv", "stop", folder / "new", num_trials=0)

@@ -1,7 +1,6 @@
 """The variants of benchmarks/variants against slow references, their gradients, and the whole way to a ranking."""
 
 import importlib
-import json
 import math
 import os
 import subprocess
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.variants import rank
 from camri.study.reader import RunReader
 from tests import references
 
@@ -178,7 +178,7 @@ def test_an_annealed_margin_rises_holds_and_falls_to_nothing(variants):
     assert strengths[100] == pytest.approx(0, abs=1e-6)
 
 
-def test_a_study_of_variants_is_ranked_on_validation_data(tmp_path):
+def test_a_study_of_variants_is_ranked_on_validation_data(variants, tmp_path):
     """Trained from the source tree without installing; the ranking holds what a count by hand gives."""
     together = (FOLDER / "screen-2.toml").read_text(encoding="utf-8").partition("margin_hard")
     study = (FOLDER / "screen.toml").read_text(encoding="utf-8") + together[1] + together[2]
@@ -199,20 +199,17 @@ def test_a_study_of_variants_is_ranked_on_validation_data(tmp_path):
     names = ",".join(["ce", "two_sided_logits", *VARIANTS])
     asked = f"--seeds 1,2 --workers 1 --device cpu --methods {names} --grid m=2 weights=2 one_vs_rest=1 extra_m=1"
     run("-m", "camri", "study", "run", "study.toml", "--out", "runs", *asked.split())
-    (tmp_path / "next.toml").write_text("ce = {}\nx = { m = [1] }  # chosen\n")
-    run(str(FOLDER / "rank.py"), "runs", "--json", "ranked.json", "--into", "next.toml")
-    run(str(FOLDER / "rank.py"), "runs", "--json", "quick.json", "--quick")
-    ranked, quick = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("ranked", "quick"))
-    for name, value in quick[-1]["threshold"].items():
-        assert ranked[-1]["threshold"][name] == pytest.approx(value)
     with RunReader(tmp_path / "runs") as reading:
         (column,) = reading.columns
         by_title = {one.title: one for one in reading.settings(column)}
+        ranked, quick = (rank.rank_column(reading, column, "val", None, quick=how) for how in (False, True))
+        for name, value in quick[-1]["threshold"].items():
+            assert ranked[-1]["threshold"][name] == pytest.approx(value)
         assert {record["setting"] for record in ranked} == set(by_title)
         assert {record["method"] for record in ranked} == {"ce", "two_sided_logits", *VARIANTS}
         able = [r for r in ranked[1:] if r["threshold"]["accuracy_up"] >= 0 and r["threshold"]["alarms"] < 0]
-        if able:
-            assert f"\n{able[0]['method']} = {{ " in (tmp_path / "next.toml").read_text()
+        assert rank.choose(ranked[1:]) == (able[0] if able else None)
+        assert rank.choose(ranked[1:])["setting"] in rank.show(ranked)
         record = next(record for record in ranked if record["setting"] == "two_sided_logits m=2")
         recall = np.array(record["recalls"])
 
@@ -241,5 +238,4 @@ def test_a_study_of_variants_is_ranked_on_validation_data(tmp_path):
     ],
 )
 def test_the_choice_is_written_into_studies(variants, study, wanted):
-    rank = importlib.import_module("rank")
     assert rank.write_into(study, {"method": "wce", "knobs": {"w": [2.0]}}) == wanted

@@ -21,7 +21,17 @@ from camri.text import points
 
 MODELS = {"small": "small CNN", "paper": "authors’ CNN"}
 TITLES = {"cifar10": "CIFAR-10", "gtsrb": "GTSRB", "tiny-imagenet-animals64": "Tiny ImageNet animals"}
+ARMS = {  # of benchmarks/variants, which need not be installed here
+    "margin_beside_one_vs_rest": "two-sided margin and one-vs-rest",
+    "margin_hard_one_vs_rest": "two-sided margin on hard negatives and one-vs-rest",
+}
 ENDS = ("", "_low", "_high")
+ORDER = ("CIFAR-10", "GTSRB", "Tiny ImageNet animals")
+
+
+def arm_title(method: str) -> str:
+    """The title of a method, or of a variant."""
+    return ARMS.get(method) or title_of(method)
 
 
 def column_records(results: Sequence[Results], method: str) -> list[dict[str, Any]]:
@@ -35,13 +45,15 @@ def column_records(results: Sequence[Results], method: str) -> list[dict[str, An
                 of_ce = record["alarms_of_ce"] + record["alarms_of_ce_threshold"]
                 relative = {f"relative{end}": _share(record[f"alarms_threshold{end}"], of_ce) for end in ENDS}
                 found.append({**record, **named, "alarms_of_ce_with_threshold": of_ce, **relative})
+    found.sort(key=lambda one: ORDER.index(one["data"]) if one["data"] in ORDER else len(ORDER))
     for record, p in zip(found, correct_several([one["p_alarms_threshold"] for one in found]), strict=True):
         record["p_holm"] = p
     return found
 
 
 def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+    """A change relative to the whole; an interval's end below −100 % is cut there."""
+    return max(part / whole, -1.0) if whole else None
 
 
 def columns_table(results: Sequence[Results], methods: Sequence[str]) -> Table:
@@ -67,7 +79,7 @@ def columns_table(results: Sequence[Results], methods: Sequence[str]) -> Table:
         counts = sorted({one["num_trials"] for one in own.values()})
         seeds = " or ".join(map(str, counts)) if len(counts) < 3 else f"{counts[0]} to {counts[-1]}"
         settings = sorted({one["setting"].removeprefix(f"{method} ") for one in own.values()})
-        return f"{model}, {title_of(method)} {', '.join(settings)} ({seeds} seeds): Δ false alarms", "Δ accuracy"
+        return f"{model}, {arm_title(method)} {', '.join(settings)} ({seeds} seeds): Δ false alarms", "Δ accuracy"
 
     return Table(
         "Training for a class against cross-entropy (CE) at equal recall, both with a threshold on the probability.",
@@ -99,7 +111,7 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
         {
             "column": f"{one['data'].removesuffix(' animals')}: {one['important']}",
             "model": one["model"],
-            "method": title_of(method),
+            "method": arm_title(method),
             "setting": one["setting"],
             "trials": one["num_trials"],
             **{
@@ -114,16 +126,16 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
     if not records:
         raise InputError(f"no results of {', '.join(methods)}")
     columns = list(dict.fromkeys(one["column"] for one in records))
-    shades = alt.Scale(domain=[title_of(method) for method in methods], range=[PRINT.down, PRINT.up, PRINT.muted])
+    shades = alt.Scale(domain=[arm_title(method) for method in methods], range=[PRINT.down, PRINT.up, PRINT.muted])
     low, high = (end(one[name] for one in records) for end, name in ((min, "low"), (max, "high")))
-    scale = alt.Scale(domain=[max(low, -60) - 2, min(max(high, 0), 40) + 2], nice=False, clamp=True)
+    scale = alt.Scale(domain=[max(low, -100), min(max(high, 0), 40) + 2], nice=False, clamp=True)
     panels = []
     for model in dict.fromkeys(one["model"] for one in records):
         own = [one for one in records if one["model"] == model]
         base = drawing(own).encode(
             y=alt.Y("column:N", title=None, sort=columns, axis=alt.Axis(labelLimit=260)),
-            yOffset=alt.YOffset("method:N", sort=[title_of(method) for method in methods]),
-            color=alt.Color("method:N", scale=shades, title=None, sort=[title_of(method) for method in methods]),
+            yOffset=alt.YOffset("method:N", sort=[arm_title(method) for method in methods]),
+            color=alt.Color("method:N", scale=shades, title=None, sort=[arm_title(method) for method in methods]),
             tooltip=tips("column", "method", "setting", "change", "low", "high", "trials"),
         )
         along = alt.X("low:Q", title="false alarms, change in %", scale=scale)
@@ -136,8 +148,8 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
         "False alarms at equal recall",
         "Change of false alarms at equal recall against cross-entropy, both with a threshold on the class’s "
         "probability; test data, mean over recalls from cross-entropy’s own to half way to 1. Lines: 95 % confidence "
-        "intervals over seeds and test data, not corrected for several columns, cut at −60 and +40 %. Left of 0: fewer "
-        "false alarms.",
+        "intervals over seeds and test data, not corrected for several columns, cut at −100 and +40 %. Left of 0: "
+        "fewer false alarms.",
         tuple(panels),
         tuple(records),
         across=2,

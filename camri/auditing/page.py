@@ -48,7 +48,7 @@ def render(found: Audit, source: str, command: Sequence[str] = ()) -> str:
     others = {one.name: one.recall.change for one in found.by_class if not one.important}
     changes = {name: (one.value, one.low, one.high) for name, one in others.items() if one is not None}
     is_shown = found.kind != "unknown" and found.is_changed
-    slider = Section("curve", "Operating point", "Choose the operating point", slider=slider_of(found))
+    slider = Section("point", "Operating point", "Choose the operating point", slider=slider_of(found))
     folded = [
         Section("evidence", "Evidence", "How sure this is", text="\n".join([*evidence(found), note(found)])),
         Section("classes-all", "Classes", "Recall of every class", tables=(class_table(found, CLASSES_SHOWN),)),

@@ -55,7 +55,7 @@ def _root(
 
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("runs/demo")) -> None:
-    """Do the main job on embedded data: camri fit on digits, its weakest class made important (about a minute).
+    """Do the main job on embedded data: camri fit on digits with a class made rare (about a minute).
 
     [bold]Examples[/bold]
 

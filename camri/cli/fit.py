@@ -24,11 +24,18 @@ def fit(
     budget: Annotated[str | None, typer.Option(help="Time to take: 90s, 10m, 2h; default 10m.")] = None,
     num_trials: Annotated[
         int | None,
-        typer.Option("--trials", help="Models to train instead, at least 16; on a CPU the result is reproducible."),
+        typer.Option("--trials", help="Models to train instead; on a CPU the result is reproducible."),
     ] = None,
     max_accuracy_drop: Annotated[
         float, typer.Option(help="Accuracy that may be lost on validation data; 0.01 is one percentage point.")
     ] = 0.0,
+    at_least: Annotated[
+        float | None, typer.Option(help="Recall to reach instead, with the fewest false alarms; for example 0.95.")
+    ] = None,
+    cost_matrix: Annotated[
+        Path | None,
+        typer.Option(help="CSV file with the cost of each mistake instead: row = true class, column = predicted."),
+    ] = None,
     strengths: Annotated[
         list[str] | None, typer.Option("--strength", metavar="CLASS=NUMBER", help="Strength of a class; default 1.")
     ] = None,
@@ -40,6 +47,10 @@ def fit(
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Random weights instead of the published ones of timm:, hf:.")
     ] = False,
+    frozen: Annotated[
+        bool | None,
+        typer.Option("--frozen/--no-frozen", help="Train heads on a pretrained network's features; default on a CPU."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over the data; default by its size and the budget.")
@@ -56,19 +67,20 @@ def fit(
 ) -> None:
     """Find the best model for the classes that must not be missed, with the evidence.
 
-    Compares trainings, then methods and settings on validation data. Trains the finalists again with new seeds and
-    judges them once on test data, beside cross-entropy and shifted cross-entropy. Without DATA it takes digits; without
+    Trains cross-entropy until longer training no longer helps, compares other methods with it on validation data,
+    trains the best again with new seeds and judges once on test data, beside cross-entropy with a tuned decision. A
+    short budget makes a smaller plan, and the answer says what was left out. Without DATA it takes digits; without
     --important the class with the lowest validation recall.
 
-    Writes model/ (weights, ONNX, card), report.html and outcomes.sqlite. If it is stopped or killed, the same command
-    resumes. Ctrl-C in the finals returns the best model so far.
+    Writes model/ (weights, ONNX, card), answer.json, report.html and outcomes.sqlite. If it is stopped or killed, the
+    same command resumes. Ctrl-C in the finals returns the best model so far.
 
     [bold]Examples[/bold]
 
       camri fit
       camri fit signs/ --important stop --budget 10m
       camri fit signs/ --important stop --important yield --strength yield=0.5
-      camri fit features.parquet --important fraud --trials 200
+      camri fit features.parquet --important fraud --at-least 0.95
       camri fit scans.csv --important melanoma --group-column patient
     """
     began = time.monotonic() - time.process_time()  # the budget pays for imports too
@@ -95,10 +107,13 @@ def fit(
         budget=budget,
         num_trials=num_trials,
         max_accuracy_drop=max_accuracy_drop,
+        at_least=at_least,
+        cost_matrix=cost_matrix,
         strengths=dict(map(_strength, strengths or [])),
         model=model,
         weights=weights,
         from_scratch=from_scratch,
+        frozen="auto" if frozen is None else frozen,
         device=device,
         epochs=epochs,
         seed=seed,

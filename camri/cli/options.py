@@ -48,12 +48,12 @@ LOG_EVERY_S = 30.0
 
 def log_to(console: Console) -> Callable[[str], None]:
     """A function that prints a line at most every `LOG_EVERY_S` seconds, the first one after as long."""
-    told = time.monotonic()
+    printed = time.monotonic()
 
     def log(line: str) -> None:
-        nonlocal told
-        if time.monotonic() - told > LOG_EVERY_S:
-            told = time.monotonic()
+        nonlocal printed
+        if time.monotonic() - printed > LOG_EVERY_S:
+            printed = time.monotonic()
             console.print(line, soft_wrap=True, highlight=False)
 
     return log

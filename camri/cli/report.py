@@ -86,8 +86,8 @@ def report(
     elif results is not None:
         from camri.report.results import write_results
 
-        with _watching() as tell:
-            written = write_results(runs[0], results, commit=commit, screening=screening, on_step=tell)
+        with _watching() as on_step:
+            written = write_results(runs[0], results, commit=commit, screening=screening, on_step=on_step)
         typer.echo(str(written))
     else:
         _extra("altair", "vl_convert", "jinja2")
@@ -97,8 +97,8 @@ def report(
         if is_results(runs[0]):
             raise InputError(f"{runs[0]} holds results, and the page needs the run; give --table or --figure")
         _form_of(out, {".html": "html", ".htm": "html"}, "page", "html")
-        with _watching() as tell:
-            written = write_page(runs[0], out, on_step=tell)
+        with _watching() as on_step:
+            written = write_page(runs[0], out, on_step=on_step)
         typer.echo(str(written))
 
 
@@ -134,8 +134,8 @@ def _tables(runs: list[Path], number: str) -> "list[Table]":
     from camri.report.results import open_source
     from camri.report.tables import paper_table, table_of_angles, table_of_honest
 
-    with _watching() as tell, contextlib.ExitStack() as stack:
-        sources = [stack.enter_context(open_source(run, tell)) for run in runs]
+    with _watching() as on_step, contextlib.ExitStack() as stack:
+        sources = [stack.enter_context(open_source(run, on_step)) for run in runs]
         if number == "2":
             return [table_of_angles(sources[0].records("angles"))]
         honest = [one.records("honest") for one in sources]
@@ -176,7 +176,7 @@ def _figure(run: Path, name: str) -> "Figure":
     from camri.report.figures import draw
     from camri.report.results import open_source
 
-    with _watching() as tell, open_source(run, tell) as source:
+    with _watching() as on_step, open_source(run, on_step) as source:
         return draw(FIGURES[name], source)
 
 

@@ -75,8 +75,8 @@ class DataSet:
 
     @property
     def noun(self) -> Noun:
-        """The word for its inputs: image or row."""
-        return noun_of(self.input_shape)
+        """The word for its inputs: image or row; features of a frozen backbone are images to their owner."""
+        return noun_of(self.provenance.get("backbone", {}).get("input_shape", self.input_shape))
 
     @property
     def num_classes(self) -> int:
@@ -174,3 +174,29 @@ def translate(images: torch.Tensor, dx: torch.Tensor, dy: torch.Tensor) -> torch
     inside_rows = ((rows >= 0) & (rows < height))[:, None, :, None]
     inside_columns = ((columns >= 0) & (columns < width))[:, None, None, :]
     return moved.masked_fill_(~(inside_rows & inside_columns), 0)  # in place: out of place it loses channels_last
+
+
+def draw_boxes(
+    num_images: int, smallest: float, generator: torch.Generator, device: torch.device | str
+) -> torch.Tensor:
+    """Crops of at least `smallest` of the image, 3:4 to 4:3: (B, 4) top, left, height, width as shares of the image."""
+    draws = torch.rand(4, num_images, generator=generator, device=device)
+    area = smallest + (1 - smallest) * draws[0]
+    ratio = torch.exp((2 * draws[1] - 1) * torch.log(torch.tensor(4 / 3)))
+    height, width = (area / ratio).sqrt().clamp(max=1), (area * ratio).sqrt().clamp(max=1)
+    return torch.stack([draws[2] * (1 - height), draws[3] * (1 - width), height, width], dim=1)
+
+
+def crop(images: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
+    """Cut the boxes (B, 4) out of the images (B, C, H, W) and enlarge them to the images' size, bilinearly.
+
+    >>> crop(torch.tensor([[[[1.0, 2.0, 3.0, 4.0]]]]), torch.tensor([[0.0, 0.5, 1.0, 0.5]])).flatten()
+    tensor([2.7500, 3.2500, 3.7500, 4.0000])
+    """
+    top, left, height, width = boxes.unbind(dim=1)
+    zero = torch.zeros_like(top)
+    # Where the corners of the result lie in the image, whose own lie at -1 and 1.
+    rows = [torch.stack([width, zero, 2 * left + width - 1], dim=1)]
+    rows.append(torch.stack([zero, height, 2 * top + height - 1], dim=1))
+    grid = torch.nn.functional.affine_grid(torch.stack(rows, dim=1), list(images.shape), align_corners=False)
+    return torch.nn.functional.grid_sample(images, grid, padding_mode="border", align_corners=False)

@@ -100,7 +100,7 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
         }
         training = job.training
         signature = (training.model, training.model_options, job.data.input_shape, job.batch_size, training.flip,
-                     training.translate_px > 0, deterministic)  # fmt: skip
+                     training.translate_px > 0, training.crop > 0, deterministic)  # fmt: skip
         forward = compiled(signature)
         # With `deterministic`, how rows are evaluated must not depend on the number of trials.
         judge = forward if _rows_judged(job) * len(trials) > WORTH_COMPILING and not deterministic else run_trunk

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from camri.data import Split
 from camri.engine.fused_optimizer import Flat, Tables
-from camri.engine.loop import decayed
+from camri.engine.loop import decayed, rate_factors
 from camri.engine.outcome import Record
 from camri.engine.replica import Evaluation, Job, draw_epoch, evaluate, judged, prepare
 from camri.engine.spec import Trial
@@ -41,11 +41,16 @@ class PaddedConv2d(nn.Conv2d):
 EVALUATED = 1000  # rows at a time when nothing is learned
 LOW = torch.bfloat16
 
-Forward = Callable[..., Tensor]  # trunk, rows, mirrored, dx, dy -> features
+Forward = Callable[..., Tensor]  # trunk, rows, mirrored, dx, dy, boxes -> features
 
 
 def run_trunk(
-    trunk: nn.Module, inputs: Tensor, mirrored: Tensor | None, dx: Tensor | None, dy: Tensor | None
+    trunk: nn.Module,
+    inputs: Tensor,
+    mirrored: Tensor | None,
+    dx: Tensor | None,
+    dy: Tensor | None,
+    boxes: Tensor | None = None,
 ) -> Tensor:
     """The features of a split's rows.
 
@@ -54,7 +59,8 @@ def run_trunk(
     dtype = precision(inputs)
     with torch.autocast(inputs.device.type, dtype, enabled=dtype != torch.float32):
         # A backbone subtracts its mean itself, from pixels that bfloat16 would have rounded.
-        return trunk(prepare(inputs, mirrored, dx, dy, torch.float32 if isinstance(trunk, Backbone) else dtype))
+        given = torch.float32 if isinstance(trunk, Backbone) else dtype
+        return trunk(prepare(inputs, mirrored, dx, dy, given, boxes))
 
 
 def precision(inputs: Tensor) -> torch.dtype:
@@ -94,8 +100,11 @@ class Replica:
         low, high = _by_precision(self.model)
         averaged, dtypes = job.training.average > 0, (precision(resident["train"].inputs), torch.float32)
         decaying = {id(parameter) for parameter in decayed(self.model)}
+        factors = rate_factors(self.model, job.training)
         self.flats = [
-            Flat(places, dtype, tables, averaged, decaying) for places, dtype in zip((low, high), dtypes, strict=True)
+            Flat(places, dtype, tables, averaged, decaying, factors)
+            for places, dtype in zip((low, high), dtypes, strict=True)
+            if places
         ]
         self.statistics = _gather_statistics(self.model, device)
         self.averaged_statistics = self.statistics.clone() if averaged else None
@@ -105,6 +114,7 @@ class Replica:
         self.shifts = (
             torch.zeros(2, steps, size, dtype=torch.int64, device=device) if job.training.translate_px else None
         )
+        self.boxes = torch.zeros(steps, size, 4, device=device) if job.training.crop else None
         # One element and not none: an index without dimensions would be read by the host.
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
@@ -119,6 +129,8 @@ class Replica:
             self.mirrored.copy_(drawn.mirrored)
         if self.shifts is not None and drawn.dx is not None and drawn.dy is not None:
             self.shifts.copy_(torch.stack([drawn.dx, drawn.dy]))
+        if self.boxes is not None and drawn.boxes is not None:
+            self.boxes.copy_(drawn.boxes)
 
     def advance(self, forward: Forward) -> None:
         """Make one training step, all of it on the device: this is what the graph captures."""
@@ -126,7 +138,8 @@ class Replica:
         rows = self.order[self.place].squeeze(0)
         dx, dy = (None, None) if self.shifts is None else self.shifts[:, self.place].squeeze(1)
         mirrored = None if self.mirrored is None else self.mirrored[self.place].squeeze(0)
-        features = forward(self.model.trunk, train.inputs[rows], mirrored, dx, dy)
+        boxes = None if self.boxes is None else self.boxes[self.place].squeeze(0)
+        features = forward(self.model.trunk, train.inputs[rows], mirrored, dx, dy, boxes)
         loss = self.criterion(self.model.head(features), train.labels[rows])
         gradients = torch.autograd.grad(loss, [p for flat in self.flats for p in flat.parameters])
         at = 0

@@ -5,7 +5,8 @@ gradients and writes master, moments, weight and average: the casts that autocas
 of small launches of an ordinary optimiser are gone.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 import triton
@@ -46,8 +47,12 @@ class Flat:
         tables: Tables,
         averaged: bool,
         decaying: Collection[int],
+        factors: Mapping[int, float] = MappingProxyType({}),
     ):
-        """`places` are the parameters' modules and names, `decaying` the ids of those that weight decay acts on."""
+        """`places` are the parameters' modules and names, `decaying` the ids of those that weight decay acts on.
+
+        `factors` are what a parameter's rate is multiplied by, 1 where it has none.
+        """
         self.tables = tables
         places = sorted(places, key=lambda place: id(getattr(*place)) not in decaying)  # those that decay first
         sizes = [-(-getattr(*place).numel() // ALIGNED) * ALIGNED for place in places]
@@ -65,6 +70,10 @@ class Flat:
         for view, original in zip(self._views(self.master), originals, strict=True):
             view.copy_(original)
         self.average = self.master.clone() if averaged else None
+        own = [factors.get(id(getattr(*place)), 1.0) for place in places]
+        self.factor = None
+        if any(factor != 1.0 for factor in own):
+            self.factor = torch.cat([torch.full((size,), f) for size, f in zip(sizes, own, strict=True)]).to(device)
         self.weight.copy_(self.master)
         self.gradients = self._views(self.gradient)
         self.parameters = [nn.Parameter(view) for view in self._views(self.weight)]
@@ -82,6 +91,7 @@ class Flat:
             self.gradient,
             self.weight,
             self.master if self.average is None else self.average,
+            self.master if self.factor is None else self.factor,
             self.tables.all,
             step,
             self.tables.all.shape[1],
@@ -92,6 +102,7 @@ class Flat:
             ADAM_EPS,
             KIND=OPTIMIZERS.index(training.optimizer),
             AVERAGED=self.average is not None,
+            FACTORED=self.factor is not None,
             BETA1=BETA1,
             BETA2=BETA2,
             BLOCK=BLOCK,
@@ -126,9 +137,10 @@ class Flat:
 
 @triton.jit
 def _update(  # type: ignore[no-untyped-def]
-    master_ptr, first_ptr, second_ptr, gradient_ptr, weight_ptr, average_ptr, table_ptr, step_ptr,
+    master_ptr, first_ptr, second_ptr, gradient_ptr, weight_ptr, average_ptr, factor_ptr, table_ptr, step_ptr,
     num_steps, size, num_decayed, weight_decay, momentum, eps,
-    KIND: tl.constexpr, AVERAGED: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, BLOCK: tl.constexpr,
+    KIND: tl.constexpr, AVERAGED: tl.constexpr, FACTORED: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """KIND: 0 Adam, 1 AdamW, 2 SGD with momentum, as torch.optim defines them."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -139,8 +151,13 @@ def _update(  # type: ignore[no-untyped-def]
     master = tl.load(master_ptr + at, mask=inside, other=0.0)
     first = tl.load(first_ptr + at, mask=inside, other=0.0)
     decays = at < num_decayed
+    decay = tl.load(table_ptr + 2 * num_steps + step)
+    if FACTORED:
+        factor = tl.load(factor_ptr + at, mask=inside, other=0.0)
+        rate = rate * factor
+        decay = decay * factor
     if KIND == 1:
-        master = tl.where(decays, master * (1 - tl.load(table_ptr + 2 * num_steps + step)), master)
+        master = tl.where(decays, master * (1 - decay), master)
     else:
         gradient = tl.where(decays, gradient + weight_decay * master, gradient)
     if KIND == 2:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 import time
 import traceback
 from collections.abc import Callable
@@ -28,15 +29,23 @@ from camri.engine.spec import Training, Trial
 from camri.models import Classifier, resume_dropout
 from camri.modules import Criterion
 
+BLOCK = re.compile(r".*?\.\d+\.(?:.*?(?:blocks|layers|layer)\.\d+\.)?")
 ADAM_EPS = 1e-7  # Keras' default, which the authors' code kept; PyTorch's is 1e-8
 
 
 def optimizer(model: Classifier, training: Training) -> torch.optim.Optimizer:
-    """The training's optimiser; weight decay acts on :func:`decayed` alone."""
-    matrices = decayed(model)
-    ids = {id(p) for p in matrices}
-    rest = [p for p in model.parameters() if id(p) not in ids]
-    groups = [{"params": matrices, "weight_decay": training.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    """The training's optimiser; weight decay acts on :func:`decayed` alone.
+
+    Each group has its "factor", which its rate is multiplied by.
+    """
+    ids = {id(p) for p in decayed(model)}
+    factors = rate_factors(model, training)
+    groups: list[dict[str, Any]] = []
+    for decay, is_in in ((training.weight_decay, True), (0.0, False)):
+        alike = [p for p in model.parameters() if (id(p) in ids) is is_in]
+        for factor in dict.fromkeys(factors[id(p)] for p in alike):
+            chosen = [p for p in alike if factors[id(p)] == factor]
+            groups.append({"params": chosen, "weight_decay": decay, "factor": factor})
     if training.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=training.learning_rate, momentum=training.momentum)
     kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
@@ -49,6 +58,24 @@ def decayed(model: Classifier) -> list[nn.Parameter]:
     A cosine head's weight is normalised, so decay would only raise its effective rate.
     """
     return [p for p in model.trunk.parameters() if p.dim() > 1]
+
+
+def rate_factors(model: Classifier, training: Training) -> dict[int, float]:
+    """What each parameter's rate is multiplied by, by its id: 1 for the head, `trunk_rate` for the trunk.
+
+    `layer_decay` multiplies it once more for every block between a parameter and the head. A block is a numbered module
+    ("blocks.3", "encoder.layer.11", "stages.0.blocks.2"); what stands before the first one (patches, positions, stem)
+    counts as one more.
+    """
+    factors = {id(p): 1.0 for p in model.parameters()}
+    block, depth, depths = "", 0, {}
+    for name, parameter in model.trunk.named_parameters():
+        if (found := BLOCK.match(name)) and found[0] != block:
+            block, depth = found[0], depth + 1
+        depths[id(parameter)] = depth
+    for key, place in depths.items():
+        factors[key] = training.trunk_rate * training.layer_decay ** (depth - place)
+    return factors
 
 
 @torch.no_grad()
@@ -106,10 +133,10 @@ def _train(
         for place in range(record.step_in_epoch, job.steps_per_epoch):
             step = record.epoch * job.steps_per_epoch + place
             for group in optimise.param_groups:
-                group["lr"] = rates[step]
+                group["lr"] = rates[step] * group["factor"]
             rows = drawn.order[place]
             x = prepare(train.inputs[rows], _at(drawn.mirrored, place), _at(drawn.dx, place), _at(drawn.dy, place),
-                        torch.float32)  # fmt: skip
+                        torch.float32, _at(drawn.boxes, place))  # fmt: skip
             loss = criterion(model(x), train.labels[rows])
             value = loss.item()
             if not math.isfinite(value):

@@ -100,9 +100,9 @@ class Job:
             raise InputError(f"{self.data.name} has no train split; its splits: {', '.join(self.data.splits)}")
         if self.num_rows < 2:
             raise InputError(f"{self.data.name} has {self.num_rows} rows to train on; batch norm needs at least 2")
-        augmented = self.training.flip or self.training.translate_px
+        augmented = self.training.flip or self.training.translate_px or self.training.crop
         if augmented and not self.data.is_image:
-            raise InputError("flip and translate_px are for images, but the data set holds feature vectors")
+            raise InputError("flip, translate_px and crop are for images, but the data set holds feature vectors")
         for index in self.important:
             if not 0 <= index < self.data.num_classes:
                 raise InputError(
@@ -145,12 +145,13 @@ def make_criterion(setting: Setting, job: Job) -> Criterion:
 
 @dataclass
 class Epoch:
-    """Random draws of one epoch, (S, B) each: the order of the rows, and how each image is mirrored and moved."""
+    """Random draws of one epoch, (S, B) each: the order of the rows, and how each image is mirrored, moved, cropped."""
 
     order: Tensor
     mirrored: Tensor | None = None
     dx: Tensor | None = None
     dy: Tensor | None = None
+    boxes: Tensor | None = None  # (S, B, 4): top, left, height, width of the crop, as shares of the image
 
 
 def draw_epoch(trial: Trial, job: Job, epoch: int) -> Epoch:
@@ -165,14 +166,25 @@ def draw_epoch(trial: Trial, job: Job, epoch: int) -> Epoch:
         shifts = generator(trial.seed, "translate", epoch)
         dx, dy = dataset.draw_shifts(steps * size, training.translate_px, shifts, "cpu")
         drawn.dx, drawn.dy = dx.view(steps, size), dy.view(steps, size)
+    if training.crop:
+        boxes = dataset.draw_boxes(steps * size, training.crop, generator(trial.seed, "crop", epoch), "cpu")
+        drawn.boxes = boxes.view(steps, size, 4)
     return drawn
 
 
 def prepare(
-    inputs: Tensor, mirrored: Tensor | None, dx: Tensor | None, dy: Tensor | None, dtype: torch.dtype
+    inputs: Tensor,
+    mirrored: Tensor | None,
+    dx: Tensor | None,
+    dy: Tensor | None,
+    dtype: torch.dtype,
+    boxes: Tensor | None = None,
 ) -> Tensor:
-    """The model's inputs: images in [0, 1], channels first, mirrored and moved as drawn."""
-    x = dataset.to_float(inputs, dtype).to(dtype)
+    """The model's inputs: images in [0, 1], channels first, cropped, mirrored and moved as drawn."""
+    if boxes is None:
+        x = dataset.to_float(inputs, dtype).to(dtype)
+    else:
+        x = dataset.crop(dataset.to_float(inputs), boxes).to(dtype)
     if mirrored is not None:
         x = dataset.flip(x, mirrored)
     if dx is not None and dy is not None:

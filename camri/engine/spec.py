@@ -42,11 +42,16 @@ class Training:
     momentum: float = 0.9  # SGD's; Adam's decays are .9 and .999
     weight_decay: float = 0.0  # on the trunk's matrices and kernels only
     hold: float = 0.5  # the rate is constant for this part of the steps, then falls linearly to 0
+    warmup: float = 0.0  # the rate rises linearly over this part of the steps
+    cosine: bool = False  # it falls like a cosine instead
+    trunk_rate: float = 1.0  # times the head's: a pretrained trunk is changed with care
+    layer_decay: float = 1.0  # times the rate of the block above, down a transformer or a convolutional network
     ramp: tuple[float, float] = (0.0, 0.3)  # margins grow from 0 to full between these parts of the steps
     label_smoothing: float = 0.0
     average: float = 0.0  # decay of the exponential moving average of the weights; 0: none
     flip: bool = False
     translate_px: int = 0
+    crop: float = 0.0  # smallest share of the image in a random resized crop, 0.25 for example; 0: none
     beyond_pi: str = "monotone"
 
     def __post_init__(self) -> None:
@@ -66,6 +71,10 @@ class Training:
             need(0 <= getattr(self, field) < 1, field, "give a number in [0, 1)")
         need(0 <= self.weight_decay < 100, "weight_decay", "give a number of at least 0")
         need(0 <= self.hold <= 1, "hold", "give a part of the training, 0 to 1")
+        need(0 <= self.warmup <= 0.5, "warmup", "give a part of the training, 0 to 0.5")
+        for field in ("trunk_rate", "layer_decay"):
+            need(0 < getattr(self, field) <= 1, field, "give a number above 0, up to 1")
+        need(0 <= self.crop <= 1, "crop", "give a share of the image, 0 to 1")
         start, end = self.ramp
         need(0 <= start <= end <= 1, "ramp", "give (start, end) as parts of the training, 0 to 1, in that order")
 
@@ -78,7 +87,9 @@ class Training:
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        values = dataclasses.asdict(self)
+        # Fields that came later are left out where they change nothing: hashes of stored results stay as they are.
+        later = {"warmup": 0.0, "cosine": False, "trunk_rate": 1.0, "layer_decay": 1.0, "crop": 0.0}
+        values = {name: value for name, value in dataclasses.asdict(self).items() if later.get(name, ()) != value}
         return {**values, "model_options": dict(self.model_options), "ramp": list(self.ramp)}
 
     @staticmethod
@@ -155,14 +166,23 @@ def batch_size(training: Training, num_rows: int) -> int:
 
 
 def learning_rates(training: Training, num_steps: int) -> Tensor:
-    """The learning rate of every step (T,): constant for `hold` of them, then falling linearly towards 0.
+    """The learning rate of every step (T,): constant for `hold` of them, then falling towards 0.
+
+    It falls linearly, or like a cosine; over the first `warmup` of the steps it rises.
 
     >>> learning_rates(Training(hold=0.5, learning_rate=1.0), 4)
     tensor([1.0000, 1.0000, 1.0000, 0.5000])
+    >>> learning_rates(Training(hold=0.0, warmup=0.5, cosine=True, learning_rate=1.0), 4)
+    tensor([0.5000, 0.8536, 0.5000, 0.1464])
     """
     step = torch.arange(num_steps, dtype=torch.float64)
     falling = max(num_steps * (1 - training.hold), 1e-9)
-    return (training.learning_rate * ((num_steps - step) / falling).clamp(max=1)).float()
+    left = ((num_steps - step) / falling).clamp(max=1)
+    if training.cosine:
+        left = (1 - torch.cos(torch.pi * left)) / 2
+    if training.warmup:
+        left = left * ((step + 1) / (training.warmup * num_steps)).clamp(max=1)
+    return (training.learning_rate * left).float()
 
 
 def ramp_steps(training: Training, num_steps: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Train trials on whatever device there is: `train` for people, `train_job` for what calls back while it trains."""
+"""Train trials on a CPU or GPU: `train` returns the outcomes, `train_job` reports them through hooks."""
 
 import contextlib
 import signal
@@ -91,8 +91,7 @@ def pick_device(device: str | torch.device) -> torch.device:
     try:
         chosen = torch.device(device)
     except RuntimeError:
-        message = f"device={device!r} is not known; choices: auto, cpu, cuda, cuda:1, …"
-        raise InputError(message, argument="device") from None
+        raise InputError(f"device={device!r} is not known; choices: auto, cpu, cuda, cuda:1, …", "device") from None
     if chosen.type not in ("cpu", "cuda"):
         raise InputError(f"device={device!r} cannot train here; choices: auto, cpu, cuda", argument="device")
     if chosen.type == "cuda" and not torch.cuda.is_available():

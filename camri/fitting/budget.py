@@ -1,20 +1,33 @@
-"""A fit's budget: its time, the pace of its trials, and how many trials each stage gets."""
+"""A fit's budget: its time, the pace of its trials, and the plan that fits in.
+
+Nothing is refused for time. The plan shrinks in this order: fewer rivals, fewer seeds, a smaller model, fewer rows. The
+least is one trained cross-entropy with a tuned decision.
+"""
 
 import math
 import time
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from camri.data import DataSet
+from camri.data.dataset import hash_json
 from camri.data.parallel import num_cores
+from camri.engine import Training, Trial, train
 from camri.engine.spec import batch_size, steps_per_epoch
-from camri.errors import InputError
-from camri.fitting.request import LEAST_TRIALS, Request
+from camri.fitting.request import Request
+from camri.methods import setting
 from camri.study.executor import measure
+from camri.text import duration
 
-RECENT = 8  # trials that set the pace: with more, a change would be seen late
 RESERVE = (0.1, 8.0, 60.0)  # for the model's files and the page: part of the time, least and most seconds
 HAND_OVER_S = 8.0  # of a free core for them: 60 s were measured where work took 7.4 times longer
 MOST_RESERVE = 0.4  # of the time, however slow the machine is
+BASELINE_SHARE = 0.5  # of the time, for the length of training
+PROBE_SHARE = 0.05
+LEAST_EPOCHS = 3
+LEAST_ROWS = 200
+MEMORY = 8  # trials that set the pace
 
 
 @dataclass(eq=False)
@@ -22,21 +35,20 @@ class Budget:
     """What a fit may still spend: a number of trials, or the trials that its time allows at their recent pace.
 
     Times are seconds since the fit began, earlier calls on its folder included: this call at `began`, a
-    `time.monotonic()`, after `spent_s`. expected_s: what a trial takes, as far as is known before one has ended.
-    num_ended: trials so far. slowness: how many times longer work takes than on a core of its own.
+    `time.monotonic()`, after `spent_s`. epoch_s: of one trial, on one core or as its share of a GPU. num_parallel:
+    trials side by side on cores. num_ended: trials so far. slowness: how many times longer work takes than on a core
+    of its own.
     """
 
     budget_s: float | None
     num_trials: int | None
     began: float
     spent_s: float = 0.0
-    expected_s: float | None = None
+    epoch_s: float | None = None
+    num_parallel: int = 1
     num_ended: int = 0
     slowness: float = 1.0
-
-    def __post_init__(self) -> None:
-        self._intervals: deque[float] = deque(maxlen=RECENT)  # seconds between the ends of trials
-        self._last_end_s = self.passed_s()
+    paces: list[float] = field(default_factory=list)  # seconds an epoch of the latest trials
 
     @property
     def is_timed(self) -> bool:
@@ -52,36 +64,42 @@ class Budget:
         kept_s = max(reserve_s(self.budget_s), min(HAND_OVER_S * self.slowness, MOST_RESERVE * self.budget_s))
         return part * (self.budget_s - kept_s)
 
-    def record_end(self) -> None:
-        """Count a trial that has just ended."""
-        now_s = self.passed_s()
-        self._intervals.append(now_s - self._last_end_s)
-        self._last_end_s = now_s
+    def record_end(self, trial_s: float, epochs: int) -> None:
+        """Count a trial that has ended, and follow the pace."""
         self.num_ended += 1
+        if not self.paces and self.epoch_s is not None:
+            self.paces = [self.epoch_s]
+        self.paces = [*self.paces, trial_s / max(epochs, 1)][-MEMORY:]
+        # The lower quartile: the first trials of a process are slow, and stages stop at their time anyway.
+        self.epoch_s = sorted(self.paces)[len(self.paces) // 4]
 
-    @property
-    def trial_s(self) -> float | None:
-        """Seconds per trial by the latest of them, with all overhead; None if nothing is known yet."""
-        known = list(self._intervals)
-        if self.expected_s is not None:  # the first trials of a process are slow
-            known += [self.expected_s] * (RECENT - len(known))
-        return sum(known) / len(known) if known else None
+    def rounds_s(self, epochs: int, num_trials: int) -> float:
+        """Seconds that so many trials take."""
+        return math.ceil(num_trials / self.num_parallel) * epochs * (self.epoch_s or 0.0)
 
-    def trials_left(self) -> int:
-        """Trials that can still be trained."""
+    def fits(self, epochs: int, num_trials: int, part: float = 1.0) -> bool:
+        """Whether so many trials end within this part of the budget."""
+        if self.num_trials is not None:
+            return self.num_ended + num_trials <= part * self.num_trials
+        return self.passed_s() + self.rounds_s(epochs, num_trials) <= self.end_s(part)
+
+    def trials_left(self, epochs: int) -> int:
+        """Trials of this length that can still be trained."""
         if self.num_trials is not None:
             return max(0, self.num_trials - self.num_ended)
-        return max(0, math.floor((self.end_s() - self.passed_s()) / self.trial_s)) if self.trial_s else 0
-
-    def fits(self, num_trials: int, until_s: float) -> bool:
-        """Whether so many trials would end in time."""
-        return until_s == math.inf or self.passed_s() + num_trials * (self.trial_s or 0.0) <= until_s
+        left_s = max(0.0, self.end_s() - self.passed_s())
+        return int(left_s / max(epochs * (self.epoch_s or 0.0), 1e-9)) * self.num_parallel
 
     def left_s(self) -> float | None:
-        """Seconds until the fit ends, as far as is known."""
-        if self.budget_s is not None:
-            return max(0.0, self.budget_s - self.passed_s())
-        return None if self.trial_s is None else self.trials_left() * self.trial_s
+        """Seconds until the time is up; None if trials are counted."""
+        return None if self.budget_s is None else max(0.0, self.budget_s - self.passed_s())
+
+    def part_done(self) -> float:
+        """How much of the budget is spent, 0 to 1."""
+        if self.num_trials is not None:
+            return min(1.0, self.num_ended / self.num_trials)
+        assert self.budget_s is not None
+        return min(1.0, self.passed_s() / self.budget_s)
 
 
 def reserve_s(budget_s: float) -> float:
@@ -91,130 +109,111 @@ def reserve_s(budget_s: float) -> float:
     (60.0, 8.0, 60.0)
     """
     part, least, most = RESERVE
-    return min(most, max(least, part * budget_s))
-
-
-TRAINING_SHARE = 0.2
-SEARCH_SHARE = 0.4  # of what is left after the trainings; the finals get the rest
-SEARCH_END = TRAINING_SHARE + SEARCH_SHARE * (1 - TRAINING_SHARE)
-MOST_TRAINING_SEEDS = 5
-LEAST_CANDIDATES = 4
-MOST_FINAL_SEEDS = 20
-LEAST_FINAL_SEEDS = 2  # one to choose by, one to judge by
-FEW_FINAL_SEEDS = 5  # with fewer the answer cautions; if the time is short, finalists are dropped first
-
-
-@dataclass(frozen=True)
-class Race:
-    """A race of candidates: every round trains them with a new seed and keeps the better half."""
-
-    num_candidates: int
-    num_finalists: int
-
-    def rounds(self) -> list[int]:
-        """Candidates trained in each round.
-
-        >>> Race(8, 2).rounds(), Race(2, 2).rounds()
-        ([8, 4], [2])
-        """
-        rounds = [self.num_candidates]
-        while (kept := self.num_kept(rounds[-1])) > self.num_finalists:
-            rounds.append(kept)
-        return rounds
-
-    def num_kept(self, num: int) -> int:
-        """How many of so many reach the next round: the better half, but no fewer than the finalists."""
-        return max(self.num_finalists, -(-num // 2))
-
-    def num_trials(self, num_known_seeds: int) -> int:
-        """Trials of all rounds; cross-entropy is trained with them unless it has the round's seed already."""
-        rounds = self.rounds()
-        return sum(rounds) + max(0, len(rounds) - num_known_seeds)
+    return min(most, max(least, part * budget_s), MOST_RESERVE * budget_s)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Trials of every stage."""
+    """The model, the train rows and the first length of training; what was given up for lack of time.
 
-    num_trainings: int
-    training_seeds: int
-    race: Race
-    final_seeds: int
-
-
-def plan_trials(num_left: int, num_trainings: int = 0, training_seeds: int = 0) -> Plan:
-    """Divide the trials that are left among the stages that are left.
-
-    A fifth goes to `num_trainings` trainings, if there are any to compare, two fifths of the rest to candidates, the
-    remainder to the finals. training_seeds: those cross-entropy has already, once a training is chosen.
-
-    >>> plan_trials(100, num_trainings=5)
-    Plan(num_trainings=5, training_seeds=4, race=Race(num_candidates=18, num_finalists=3), final_seeds=8)
-    >>> plan_trials(80, training_seeds=4).race, plan_trials(13, training_seeds=1).race.rounds()
-    (Race(num_candidates=18, num_finalists=3), [4])
+    epoch_s: seconds of one epoch, None if trials are counted.
     """
-    if num_trainings:
-        share = int(TRAINING_SHARE * num_left)
-        num_trainings = max(1, min(num_trainings, share))
-        training_seeds = max(1, min(MOST_TRAINING_SEEDS, share // num_trainings))
-        num_left -= num_trainings * training_seeds
-    num_finalists = 2 if num_left < 50 else 3 if num_left < 160 else 4
-    race = Race(LEAST_CANDIDATES, num_finalists)
-    while (larger := Race(race.num_candidates + 1, num_finalists)).num_trials(training_seeds) <= int(
-        SEARCH_SHARE * num_left
-    ):
-        race = larger
-    num_left -= race.num_trials(training_seeds)
-    num_arms = num_finalists + 3  # cross-entropy, under the plain training too, and a control
-    return Plan(num_trainings, training_seeds, race, plan_finals(num_left, num_arms))
+
+    model: str
+    num_rows: int
+    epochs: int
+    epoch_s: float | None = None
+    given_up: tuple[str, ...] = ()
 
 
-def plan_finals(num_left: int, num_arms: int) -> int:
-    """Seeds of every arm in the finals.
-
-    >>> plan_finals(48, 6), plan_finals(500, 5), plan_finals(9, 6)
-    (8, 20, 2)
-    """
-    return max(LEAST_FINAL_SEEDS, min(MOST_FINAL_SEEDS, num_left // num_arms))
-
-
-COMFORTABLE_TRIALS = 60  # if the time allows fewer, trials are made shorter
-LEAST_EPOCHS = 6
-
-
-def fit_epochs(request: Request) -> tuple[int, float | None]:
-    """(epochs, seconds per trial); seconds are measured only if there is a time to keep.
-
-    If the time is too short for trials of the usual length, they get fewer epochs; if it is too short for any, it is
-    refused.
-    """
-    training, budget_s = request.plain, request.budget_s
+def make_plan(request: Request) -> Plan:
+    """The largest plan that trains cross-entropy in half of the time."""
+    data, training, budget_s = request.data, request.plain, request.budget_s
+    num_rows, model = len(data.splits["train"]), training.model
     if budget_s is None:
-        return training.epochs, None
-    epoch_s = measure_epoch_s(request)
-    time_s = budget_s - reserve_s(budget_s)
+        return Plan(model, num_rows, training.epochs)
+    time_s, given_up = budget_s - reserve_s(budget_s), []
+    epoch_s = probe(request, training, PROBE_SHARE * budget_s)
+    most_s = BASELINE_SHARE * time_s
+    if LEAST_EPOCHS * epoch_s > most_s and data.is_image and model != "small":
+        small = replace(request, plain=training.with_(model="small", model_options=()))
+        small_s = probe(small, small.plain, PROBE_SHARE * budget_s)
+        if small_s < epoch_s:
+            given_up.append(
+                f"the model {model}, of which an epoch takes {duration(epoch_s)}: small was trained instead"
+            )
+            model, epoch_s = "small", small_s
+    if LEAST_EPOCHS * epoch_s > most_s:
+        kept = min(num_rows, max(LEAST_ROWS, int(num_rows * most_s / (LEAST_EPOCHS * epoch_s))))
+        if kept < num_rows:
+            given_up.append(f"{num_rows - kept:,} of {num_rows:,} train {data.noun.many}")
+            epoch_s, num_rows = epoch_s * kept / num_rows, kept
     epochs = training.epochs
-    if request.epochs is None and time_s < COMFORTABLE_TRIALS * epochs * epoch_s:
-        epochs = max(min(LEAST_EPOCHS, epochs), math.floor(time_s / (COMFORTABLE_TRIALS * epoch_s)))
-    needed_s = LEAST_TRIALS * epochs * epoch_s
-    if time_s < needed_s:
-        smaller = "" if training.model in ("small", "features") else ", or a smaller model: --model small"
-        count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
-        raise InputError(
-            f"budget={budget_s:g} s is too short: a trial of {training.model!r} with {count} takes about "
-            f"{epochs * epoch_s:.3g} s here, and a fit needs at least {LEAST_TRIALS} trials and {reserve_s(budget_s):g}"
-            f" s for the model and the page; give {math.ceil((needed_s + reserve_s(needed_s)) / 60) + 1}m{smaller}",
-            argument="budget",
-        )
-    return epochs, epochs * epoch_s
+    if request.epochs is None:
+        while epochs > LEAST_EPOCHS and epochs * epoch_s > most_s / 3.5:  # so that twice as many fit in too
+            epochs = max(LEAST_EPOCHS, epochs // 2)
+    if epochs * epoch_s > most_s:
+        fewer = max(1, int(most_s / epoch_s))
+        if request.epochs is not None and fewer < epochs:
+            given_up.append(f"{epochs - fewer} of {epochs} epochs")
+        epochs = min(epochs, fewer)
+    return Plan(model, num_rows, epochs, epoch_s, tuple(given_up))
 
 
-def measure_epoch_s(request: Request) -> float:
-    """Seconds per epoch of one trial while all cores, or the GPU, train trials side by side."""
-    data, training = request.data, request.plain
+def apply_plan(request: Request, plan: Plan) -> Request:
+    """The request with the plan's model, rows and epochs."""
+    training = request.plain
+    if plan.model != training.model:
+        training = training.with_(model=plan.model, model_options=())
+    inputs = replace(request.inputs, data=fewer_rows(request.data, plan.num_rows))
+    return replace(request, plain=training.with_(epochs=plan.epochs), inputs=inputs)
+
+
+def fewer_rows(data: DataSet, num_rows: int) -> DataSet:
+    """The data with so many train rows, of each class its share and at least one."""
+    train = data.splits["train"]
+    if num_rows >= len(train):
+        return data
+    labels = train.labels.numpy()
+    order = np.random.default_rng(0).permutation(len(labels))
+    kept: list[int] = []
+    for index in np.unique(labels):
+        own = order[labels[order] == index]
+        kept += own[: max(1, round(len(own) * num_rows / len(labels)))].tolist()
+    splits = {**data.splits, "train": train.rows(np.sort(np.array(kept)))}
+    return replace(data, splits=splits, fingerprint=hash_json([data.fingerprint, "rows", num_rows]))
+
+
+def probe(request: Request, training: Training, most_s: float) -> float:
+    """Seconds of one epoch of one trial, on one core or as its share of a GPU; measured in about `most_s` or less."""
+    data = request.data
     num_rows = len(data.splits["train"])
-    images = steps_per_epoch(training, num_rows) * batch_size(training, num_rows)
-    rate = measure(training, data.input_shape, data.num_classes, request.device)
-    if request.device.type == "cpu":
-        rate *= num_cores()
-    return images / rate
+    if request.device.type == "cuda":
+        images = steps_per_epoch(training, num_rows) * batch_size(training, num_rows)
+        return images / measure(training, data.input_shape, data.num_classes, request.device)
+    began, few = time.perf_counter(), {name: split.rows(np.arange(2)) for name, split in data.splits.items()}
+
+    def seconds(num: int, epochs: int = 1) -> float:
+        rows = data.splits["train"].rows(np.arange(num))
+        part = replace(data, splits={**few, "train": rows}, fingerprint="probe")
+        start = time.perf_counter()
+        train([Trial(setting("ce"), 0)], part, "cpu", training=training.with_(epochs=epochs), workers=1)
+        return time.perf_counter() - start
+
+    least = num = min(8, num_rows)
+    if seconds(num) > most_s:  # imports and other first steps included
+        most_s *= 2
+    first_s = latest_s = seconds(num)
+    while num < num_rows and latest_s < 1.0 and time.perf_counter() - began + 4 * latest_s <= most_s:
+        num = min(num_rows, 4 * num)
+        latest_s = seconds(num)
+    if time.perf_counter() - began + 5 * latest_s <= 2 * most_s:  # building the model is not part of an epoch
+        return max((seconds(num, 5) - latest_s) / 4, latest_s / 100) / num * num_rows
+    if num == least or latest_s <= first_s:
+        return latest_s / num * num_rows
+    return (latest_s - first_s) / (num - least) * num_rows
+
+
+def side_by_side(request: Request) -> int:
+    """Trials that train at the same time, each on a core of its own; on a GPU their times are shares already."""
+    return num_cores() if request.device.type == "cpu" else 1

@@ -1,53 +1,51 @@
-"""The whole fit: trainings, search, finals, hand-over, each resumed from what its folder holds."""
+"""The whole fit: plan, baseline, rivals, finals, hand-over. Each stage resumes from what its folder holds."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from camri.data import DataSet
 from camri.engine import Pool, Training
 from camri.engine.training import stop_on_signals
-from camri.fitting import outputs
-from camri.fitting.budget import (
-    FEW_FINAL_SEEDS,
-    LEAST_FINAL_SEEDS,
-    MOST_FINAL_SEEDS,
-    SEARCH_END,
-    TRAINING_SHARE,
-    Budget,
-    Race,
-    fit_epochs,
-    plan_finals,
-    plan_trials,
-)
-from camri.fitting.request import BEFORE, JOURNAL_FILE, TRAININGS, Important, Journal, Request, check_rows, make_request
+from camri.fit_record import ANSWER_FILE, EXAMPLES_FILE, SEEDS_FOR_PRAISE, Length
+from camri.fitting import handover
+from camri.fitting.budget import BASELINE_SHARE, Budget, Plan, apply_plan, make_plan, side_by_side
+from camri.fitting.judge import has_learnt
+from camri.fitting.request import JOURNAL_FILE, TRAININGS, Important, Journal, Request, check_rows, make_request
 from camri.fitting.result import MODEL, PAGE, Fitted
-from camri.fitting.search import CE, Search
+from camri.fitting.rivals import RACE_SHARE, Race, list_rivals, num_rivals
 from camri.fitting.trainer import (
-    AllFailed,
+    CE,
     Interrupted,
     Point,
     Progress,
     Trainer,
     TrainingRun,
-    choose_training,
-    controls_of,
-    count_trials,
+    accuracy_of,
     refuse_failures,
+    rises,
     setting_of,
-    trainings_for,
+    statuses_of,
+    variants_of,
 )
+from camri.methods import control_of
 from camri.study import run_folder
 from camri.study.important import name_column
 from camri.study.spec import Resolved
 from camri.study.store import STORE_FILE, open_run
 
-BESIDE = (JOURNAL_FILE, TRAININGS, MODEL, PAGE, outputs.WEIGHTS)  # what the finals' folder may hold
+# What the finals' folder may hold.
+BESIDE = (JOURNAL_FILE, TRAININGS, MODEL, PAGE, handover.WEIGHTS, ANSWER_FILE, EXAMPLES_FILE)
 SEEDS_APART = 1000  # between the seeds of two fits; those of the finals begin in the middle
+BASELINE_SEEDS = 2
+MOST_SEEDS = 20  # of the finals; half as many if there is no rival
+VARIANTS_FROM = 60  # trials left: with fewer, other trainings are not tried
+FEW_RIVALS = 8  # four methods at two strengths
 
 
 class Unfinished(Exception):
@@ -59,209 +57,272 @@ class Stages:
 
     def __init__(self, request: Request, journal: Journal, trainer: Trainer):
         self.request, self.journal, self.trainer, self.budget = request, journal, trainer, trainer.budget
-        self.trainings = trainings_for(request.data, request.plain)
-        self.before = request.out / BEFORE
         base = request.seed * SEEDS_APART
         self.search_seeds = range(base, base + SEEDS_APART // 2)
         self.final_seeds = range(base + SEEDS_APART // 2, base + SEEDS_APART)
+        self.weights = request.out / handover.WEIGHTS
+
+    def run(self) -> Fitted:
+        """Run the stages that are left."""
+        if self.journal.get("epochs") is None:
+            self._train_out()
+        if self.journal.get("training") is None:
+            self._choose_training()
+        if self.journal.get("is_raced") is None:
+            self._race()
+        self._finals()
+        return self.hand_over(is_finished=True)
 
     def stores(self) -> list[Path]:
         """The runs of the fit that exist."""
-        folders = [self.request.out, self.before, *(self.request.out / TRAININGS / name for name in self.trainings)]
+        folders = [self.request.out, *sorted((self.request.out / TRAININGS).glob("*"))]
         return [folder for folder in folders if (folder / STORE_FILE).exists()]
 
     def note(self, **decided: Any) -> None:
         """Write decisions to disk, with the time spent so far."""
         if not self.journal.get("finished"):
-            if self.budget.is_timed:
-                decided["trial_s"] = self.budget.trial_s
-            self.journal.set(**decided, spent_s=round(self.budget.passed_s(), 3))
+            self.journal.set(**decided, epoch_s=self.budget.epoch_s, spent_s=round(self.budget.passed_s(), 3))
 
-    def run(self) -> Fitted:
-        """Run the stages that are left."""
-        if self.journal.get("training") is None:
-            self._choose_training()
-        if self.journal.get("finalists") is None:
-            self._search()
-        if self.journal.get("final_seeds") is None:
-            self._plan_finals()
-        self._finals()
-        return self.hand_over(is_finished=True)
+    def give_up(self, what: str) -> None:
+        """Note what the plan leaves out for lack of time."""
+        self.note(given_up=[*dict.fromkeys([*self.journal.get("given_up"), what])])
 
-    # Stage 1: trainings, compared by cross-entropy's validation accuracy.
+    # Stage 1: cross-entropy in growing lengths, each a whole schedule, until validation accuracy stops rising.
+
+    def _run_of(self, name: str, training: Training) -> TrainingRun:
+        important = self.request.important
+        if self.journal.get("important") is not None:  # known by name from here on
+            important = name_column(self.column, self.request.data.classes)
+        folder = self.request.out / TRAININGS / f"{name}-{training.epochs}"
+        return TrainingRun(self.trainer, training, folder, important)
+
+    def _train_out(self) -> None:
+        self.trainer.begin("training the baseline")
+        seeds = self.search_seeds[: min(BASELINE_SEEDS, self.budget.num_trials or BASELINE_SEEDS)]
+        plain = self.request.plain
+        run = self._run_of("plain", plain)
+        run.train([], seeds, self.budget.end_s(), least=1, weights=self.weights)
+        refuse_failures(run.rows(CE), "cross-entropy", self.request.out)
+        important = [index for index, _ in run.column()]
+        models = run.models(CE, important)
+        lengths = [(plain.epochs, accuracy_of(models))]
+        is_rising = self.request.epochs is None  # not known of a single length
+        while self.request.epochs is None:
+            longer = plain.with_(epochs=2 * plain.epochs)
+            other = self._run_of("plain", longer)
+            if not self.budget.fits(longer.epochs, len(seeds) - len(statuses_of([other.folder])), BASELINE_SHARE):
+                break
+            if not other.train([], seeds, self.budget.end_s(BASELINE_SHARE), weights=self.weights):
+                break
+            found = other.models(CE, important)
+            if not found:
+                break
+            lengths.append((longer.epochs, accuracy_of(found)))
+            is_rising = rises(found, models)
+            if not is_rising:
+                break
+            plain, models, run = longer, found, other
+        column = run.column()
+        check_rows(self.request.data, [index for index, _ in column])
+        with open_run(run.folder) as stored:
+            confusion = np.sum([stored.confusion(row, "val") for row in stored.rows(key=CE.key)], axis=0)
+        self.note(
+            epochs=plain.epochs,
+            lengths=lengths,
+            still_improving=is_rising,
+            learnt=all(has_learnt(confusion, model) for model in models),
+            important=[list(pair) for pair in column],
+        )
+
+    # Stage 2: other trainings of that length, if there is plenty of time.
 
     def _choose_training(self) -> None:
-        journal = self.journal
-        if journal.get("trainings") is None:
-            plan = plan_trials(self.budget.trials_left(), len(self.trainings))
-            names = list(self.trainings)[: plan.num_trainings]
-            self.note(trainings=names, training_seeds=plan.training_seeds, planned_final_seeds=plan.final_seeds)
-        names, seeds = journal.get("trainings"), self.search_seeds[: journal.get("training_seeds")]
-        self.trainer.begin("trainings", len(names) * len(seeds), first=0)
-        until_s = self.budget.end_s(TRAINING_SHARE)
-        baselines, rows = {}, []
-        for name in names:
-            run = self._run_of(name)
-            if name != "plain" and not (run.folder / STORE_FILE).exists() and not self.budget.fits(len(seeds), until_s):
-                self.note(trainings=names[: names.index(name)])
+        plain = self.request.plain.with_(epochs=self.journal.get("epochs"))
+        seeds, chosen = self.search_seeds[:BASELINE_SEEDS], "plain"
+        best = before = self._run_of("plain", plain).models(CE, self.important)
+        if self.journal.get("has_variants") is None:
+            is_plenty = self.budget.trials_left(plain.epochs) >= VARIANTS_FROM
+            self.note(has_variants=is_plenty and self.journal.get("learnt"))
+        for name, training in variants_of(self.request.data, plain).items():
+            if not self.journal.get("has_variants"):
                 break
-            try:
-                run.train([], seeds, until_s, least=1)
-            except AllFailed:  # only if the worst class is still to be found; with a named one scores are missing
-                if name == "plain":
-                    raise
-                continue
-            rows += run.rows(CE)
-            baselines[name] = run.validation(CE, [index for index, _ in run.column()]).of(seeds)
-        refuse_failures(rows, "cross-entropy", self.request.out)
-        refuse_failures(self._run_of("plain").rows(CE), "plain cross-entropy", self.request.out)
-        chosen = choose_training(baselines)
-        column = self._run_of(chosen).column()
-        check_rows(self.request.data, [index for index, _ in column])
-        self.note(training=chosen, important=[list(pair) for pair in column])
-
-    def _run_of(self, name: str) -> TrainingRun:
-        folder = self.request.out / TRAININGS / name
-        return TrainingRun(self.trainer, name, self.trainings[name], folder, self.request.important)
+            self.trainer.begin("comparing trainings")
+            run = self._run_of(name, training)
+            if not run.train([], seeds, self.budget.end_s(BASELINE_SHARE + 0.1), weights=self.weights):
+                break
+            models = run.models(CE, self.important)
+            if models and rises(models, before) and accuracy_of(models) > accuracy_of(best):
+                chosen, best = name, models
+        self.note(training=chosen)
 
     @property
     def training(self) -> Training:
-        return self.trainings[self.journal.get("training")]
+        plain = self.request.plain.with_(epochs=self.journal.get("epochs"))
+        return {"plain": plain, **variants_of(self.request.data, plain)}[self.journal.get("training")]
+
+    @property
+    def baseline(self) -> TrainingRun:
+        return self._run_of(self.journal.get("training"), self.training)
 
     @property
     def column(self) -> Resolved:
         return tuple((index, strength) for index, strength in self.journal.get("important"))
 
-    # Stage 2: candidates under the chosen training, raced on validation data with the trainings' seeds and more.
+    @property
+    def important(self) -> list[int]:
+        return [index for index, _ in self.column]
 
-    def _search(self) -> None:
-        journal = self.journal
-        if journal.get("race") is None:
-            race = plan_trials(self.budget.trials_left(), training_seeds=journal.get("training_seeds")).race
-            self.note(race=[race.num_candidates, race.num_finalists], num_before_race=self.budget.num_ended)
-        race = Race(*journal.get("race"))
-        num_trials = race.num_trials(journal.get("training_seeds"))
-        self.trainer.begin("candidates", num_trials, first=journal.get("num_before_race"))
-        finalists, num_tried = Search(
-            self._run_of(journal.get("training")),
-            self.column,
-            race,
-            self.search_seeds,
-            self.request.rule,
-            self.request.seed,
-            self.budget,
-            self.budget.end_s(SEARCH_END),
-        ).finalists()
-        self.note(finalists=finalists, num_settings=num_tried)
+    # Stage 3: rivals, raced on validation data.
 
-    # Stage 3: finalists, controls and cross-entropy with seeds that nothing was chosen by.
+    def _race(self) -> None:
+        if self.journal.get("num_settings") is None:
+            self.note(num_settings=self._num_rivals())
+        num, winner = self.journal.get("num_settings"), None
+        if num:
+            self.trainer.begin("comparing rivals")
+            until_s = self.budget.passed_s() + 1.5 * RACE_SHARE * (self.budget.end_s() - self.budget.passed_s())
+            race = Race(self.baseline, self.column, self.search_seeds, self.request, until_s)
+            winner = race.winner(list_rivals(num))
+        self.note(is_raced=True, winner=winner)
+
+    def _num_rivals(self) -> int:
+        """How many rivals to try: none if they leave no time for enough seeds in the finals."""
+        left = self.budget.trials_left(self.training.epochs)
+        num = num_rivals(left)
+        if not self.journal.get("learnt"):
+            return 0
+        if num + 2 * SEEDS_FOR_PRAISE > left:
+            self.give_up("rivals of cross-entropy")
+            return 0
+        if num < FEW_RIVALS:
+            self.give_up(f"{FEW_RIVALS - num} of {FEW_RIVALS} rivals")
+        return num
+
+    # Stage 4: cross-entropy, the winner and its control with seeds that nothing was chosen by.
 
     @property
-    def finalists(self) -> list[Point]:
-        return [(method, tuple(values)) for method, values in self.journal.get("finalists")]
+    def winner(self) -> Point | None:
+        found = self.journal.get("winner")
+        return None if found is None else (found[0], tuple(found[1]))
+
+    @property
+    def control(self) -> Point | None:
+        """The winner's head without its margin."""
+        setting = None if self.winner is None else control_of(setting_of(self.winner, self.column))
+        return None if setting is None else (setting.method, tuple(value for _, value in setting.knobs))  # type: ignore[misc]
 
     def points(self) -> list[Point]:
-        """The finalists and their controls."""
-        return [*self.finalists, *controls_of(self.finalists)]
+        """The arms of the finals beside cross-entropy."""
+        return [point for point in (self.winner, self.control) if point is not None]
 
-    def _num_arms(self, finalists: Sequence[Point]) -> int:
-        is_plain = self.journal.get("training") == "plain"
-        return 1 + len(finalists) + len(controls_of(finalists)) + (not is_plain)
+    @property
+    def seeds(self) -> range:
+        """The finals' seeds; without a rival nothing was chosen by those of the baseline."""
+        return self.search_seeds if self.winner is None else self.final_seeds
 
-    def _plan_finals(self) -> None:
-        finalists, left = self.finalists, self.budget.trials_left()
-        least = FEW_FINAL_SEEDS if self.budget.is_timed else LEAST_FINAL_SEEDS
-        while len(finalists) > 1 and left < least * self._num_arms(finalists):
-            finalists.pop()
-        num_seeds = plan_finals(left, self._num_arms(finalists))
-        self.note(finalists=finalists, final_seeds=num_seeds)
-
-    def _finals_in(self, training: Training, folder: Path) -> TrainingRun:
-        """A run of the finals, whose important classes are known by name: it need not find the worst one."""
-        return TrainingRun(
-            self.trainer, "finals", training, folder, name_column(self.column, self.request.data.classes)
-        )
+    def _finals_run(self) -> TrainingRun:
+        """The run of the finals, whose important classes are known by name."""
+        column = name_column(self.column, self.request.data.classes)
+        return TrainingRun(self.trainer, self.training, self.request.out, column)
 
     def _finals(self) -> None:
-        num_planned = self.journal.get("final_seeds")
-        if not self.budget.is_timed or self.journal.get("finished"):
-            self._train_finals(num_planned, num_planned)
+        self.trainer.begin("training the finals")
+        run, num_arms = self._finals_run(), 1 + len(self.points())
+        if self.winner is None:
+            self.request.out.mkdir(parents=True, exist_ok=True)
+            run.take_from(self.baseline, self.seeds)
+        if self.journal.get("finished"):
             return
-        # The first seeds show how many more the time allows.
-        num_seeds = min(num_planned, max(FEW_FINAL_SEEDS, self._num_complete()))
-        while self._train_finals(num_seeds, max(num_seeds, num_planned)):
-            num_more = self.budget.trials_left() // self._num_arms(self.finalists)
-            if not num_more or num_seeds == MOST_FINAL_SEEDS:
+        num_planned = self.journal.get("planned_seeds")
+        while num_planned is None or self.budget.is_timed:
+            most = MOST_SEEDS if self.winner is not None else MOST_SEEDS // 2
+            num_done = self._num_complete()
+            num_planned = min(most, num_done + self.budget.trials_left(self.training.epochs) // num_arms)
+            if not self.budget.is_timed:
                 break
-            num_seeds = num_planned = min(MOST_FINAL_SEEDS, num_seeds + num_more)
-            self.note(final_seeds=num_seeds)
+            num_planned = min(num_planned, max(SEEDS_FOR_PRAISE, 2 * num_done))  # the first show the pace
+            is_new = not (self.request.out / STORE_FILE).exists()
+            if num_planned <= num_done and not is_new:
+                break
+            if not self._train_finals(run, max(num_planned, 1)):
+                break
+        if not self.budget.is_timed:
+            self.note(planned_seeds=max(num_planned, 1))
+            self._train_finals(run, max(num_planned, 1))
+        if self.winner is not None and not self._num_complete():  # the time was up: cross-entropy is all there is
+            self.give_up("rivals of cross-entropy")
+            self.note(winner=None)
+            run.take_from(self.baseline, self.seeds)
         self.note(final_seeds=self._num_complete())
+        if self.journal.get("final_seeds") < SEEDS_FOR_PRAISE:
+            self.give_up(f"{SEEDS_FOR_PRAISE - self.journal.get('final_seeds')} of {SEEDS_FOR_PRAISE} seeds")
 
-    def _train_finals(self, num_seeds: int, num_planned: int) -> bool:
-        """Train every arm with these seeds. Returns False if the time was up and enough seeds were complete."""
-        seeds = self.final_seeds[:num_seeds]
-        stored = count_trials([folder for folder in self.stores() if folder in (self.request.out, self.before)])
-        self.trainer.begin("finals", num_planned * self._num_arms(self.finalists), self.budget.num_ended - stored)
-        limits: dict[str, Any] = {
-            "until_s": self.budget.end_s(),
-            "is_enough": lambda: self._num_complete() >= LEAST_FINAL_SEEDS,
-        }
-        if self.journal.get("training") != "plain":
-            before = self._finals_in(self.trainings["plain"], self.before)
-            is_complete = self.trainer.train(before.study([], seeds), self.before, **limits)
-            refuse_failures(before.rows(CE), "plain cross-entropy in the finals", self.request.out)
-            if not is_complete:
-                return False
-        run = self._finals_in(self.training, self.request.out)
-        weights = self.request.out / outputs.WEIGHTS
-        is_complete = self.trainer.train(
-            run.study(self.points(), seeds), run.folder, weights=weights, beside=BESIDE, **limits
+    def _train_finals(self, run: TrainingRun, num_seeds: int) -> bool:
+        """Train every arm with so many seeds. Returns False if the time was up first."""
+        is_complete = run.train(
+            self.points(), self.seeds[:num_seeds], self.budget.end_s(), weights=self.weights, beside=BESIDE
         )
         refuse_failures(run.rows(CE), "cross-entropy in the finals", self.request.out)
         return is_complete
 
-    def _complete_seeds(self) -> set[int]:
+    def _complete_seeds(self) -> list[int]:
         """Seeds with which every arm of the finals has ended, well or not."""
-        if self.journal.get("final_seeds") is None or not (self.request.out / STORE_FILE).exists():
-            return set()
+        if self.journal.get("is_raced") is None or not (self.request.out / STORE_FILE).exists():
+            return []
         by_key: dict[str, set[int]] = {setting_of(point, self.column).key: set() for point in self.points()}
         by_key[CE.key] = set()
         with open_run(self.request.out) as run:
             for row in run.rows(status=None):
-                by_key[row.key].add(row.seed)
-        return set.intersection(*by_key.values())
+                by_key.setdefault(row.key, set()).add(row.seed)
+        wanted = [by_key[key] for key in (CE.key, *(setting_of(point, self.column).key for point in self.points()))]
+        return sorted(set.intersection(*wanted) & set(self.seeds))
 
     def _num_complete(self) -> int:
-        """Seeds that are complete, up to the first that is not."""
-        complete = self._complete_seeds()
-        return next(num for num, seed in enumerate(self.final_seeds) if seed not in complete)
+        return len(self._complete_seeds())
+
+    # Stage 5: the model, its card and the page.
 
     def hand_over(self, is_finished: bool) -> Fitted:
-        """Write the model, its card and the page; raise :class:`Interrupted` if too few seeds are complete."""
-        if not is_finished and len(self._complete_seeds()) < LEAST_FINAL_SEEDS:
+        """Write the model, its card and the page; raise :class:`Interrupted` if no seed is complete."""
+        if not self._num_complete():
             raise Interrupted
         self.trainer.begin("writing the model and the page")
-        seeds = self.final_seeds[: self.journal.get("final_seeds")]
-        finals = self._finals_in(self.training, self.request.out).study(self.points(), seeds)
+        journal = self.journal
         # A finished fit says the same when it is asked again.
-        wall_s = self.journal.get("wall_s") if self.journal.get("finished") else round(self.budget.passed_s(), 3)
-        fitted = outputs.hand_over(self.request, self.journal, finals, self.stores(), wall_s, is_finished=is_finished)
+        wall_s = journal.get("wall_s") if journal.get("finished") else round(self.budget.passed_s(), 3)
+        fitted = handover.hand_over(
+            self.request,
+            self._finals_run(),
+            handover.Finals(
+                column=self.column,
+                winner=None if self.winner is None else setting_of(self.winner, self.column),
+                control=None if self.control is None else setting_of(self.control, self.column),
+                points=self.points(),
+                seeds=self._complete_seeds(),
+                lengths=tuple(Length(epochs, accuracy) for epochs, accuracy in journal.get("lengths")),
+                still_improving=journal.get("still_improving"),
+                learnt=journal.get("learnt"),
+                num_settings=1 + journal.get("num_settings"),
+                given_up=tuple(journal.get("given_up")),
+                wall_s=wall_s,
+                is_finished=is_finished,
+            ),
+            self.stores(),
+        )
         if is_finished:
             self.note(finished=True, wall_s=wall_s)
         return fitted
 
     def missing(self) -> str:
         """How far a stopped fit had come, and how to resume it."""
-        journal = self.journal
-        if journal.get("training") is None:
-            where = "while comparing trainings"
-        elif journal.get("final_seeds") is None:
-            where = "while trying candidates"
-        else:
-            where = f"in the finals, with {len(self._complete_seeds())} of {journal.get('final_seeds')} seeds complete"
+        where = "in the finals"
+        if self.journal.get("training") is None:
+            where = "while training the baseline"
+        elif self.journal.get("is_raced") is None:
+            where = "while comparing rivals"
         return (
-            f"stopped {where}: no model yet (the finals need {LEAST_FINAL_SEEDS} seeds of every arm). "
-            f"{self.budget.num_ended:,} trials are stored in {self.request.out}; the same command resumes"
+            f"stopped {where}: no model yet. {self.budget.num_ended:,} trials are stored in {self.request.out}; the "
+            "same command resumes"
         )
 
 
@@ -273,28 +334,33 @@ def fit(
     budget: str | float | None = None,
     num_trials: int | None = None,
     max_accuracy_drop: float = 0.0,
+    at_least: float | None = None,
+    cost_matrix: str | PathLike[str] | Sequence[Sequence[float]] | None = None,
     strengths: Mapping[str, float] | None = None,
     model: str | None = None,
     weights: str | PathLike[str] | None = None,
     from_scratch: bool = False,
+    frozen: bool | str = "auto",
     device: str = "auto",
     seed: int = 0,
     epochs: int | None = None,
     data_options: Mapping[str, Any] = MappingProxyType({}),
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Fitted:
-    """Find the best model for the important classes at no less than cross-entropy's accuracy, with the evidence.
+    """Find the best model for the important classes, with the evidence.
 
     data: anything `camri.data.load` reads, or a DataSet; missing splits are made. important: class names that are
     important jointly; by default the class with the lowest validation recall. out: a new folder, or that of this same
     fit, which then resumes; runs/DATA-CLASS by default. budget: "10m", or seconds; 10 minutes by default. num_trials:
-    a number of models instead. max_accuracy_drop: accuracy that may be lost, 0.01 for one percentage point.
-    strengths: {class: strength} of important classes that count less or more than 1. model: small, paper,
-    resnet18, features, timm:NAME or hf:NAME, pretrained by default. weights: a safetensors file with the trunk's
-    initial weights. from_scratch: random weights. data_options: options of `camri.data.load`.
+    a number of models instead. The goal is one of three: the most recall with at most `max_accuracy_drop` of accuracy
+    lost (0.01 is one percentage point); the fewest false alarms at a recall of `at_least`; the least cost by a
+    `cost_matrix`, row = true class. strengths: {class: strength} of important classes that count less or more than 1.
+    model: small, paper, resnet18, features, timm:NAME or hf:NAME, pretrained by default. weights: a safetensors file
+    with the trunk's initial weights. from_scratch: random weights. frozen: train heads on a pretrained
+    network's features; "auto" does so without a GPU. data_options: options of `camri.data.load`.
 
-    Everything is chosen on validation data; test images are used once, at the end. With `num_trials` the same call
-    gives the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
+    Everything is chosen on validation data; test data are used once, at the end. With `num_trials` the same call gives
+    the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
     """
     began = time.monotonic()
     request = make_request(
@@ -304,15 +370,20 @@ def fit(
         budget=budget,
         num_trials=num_trials,
         max_accuracy_drop=max_accuracy_drop,
+        at_least=at_least,
+        cost_matrix=cost_matrix,
         strengths=strengths,
         model=model,
         weights=weights,
         from_scratch=from_scratch,
+        frozen=frozen,
         device=device,
         seed=seed,
         epochs=epochs,
         data_options=data_options,
-        on_read=None if on_progress is None else lambda done, num: on_progress(Progress("reading data", done, num)),
+        on_read=None
+        if on_progress is None
+        else lambda done, num: on_progress(Progress("reading data", done / max(num, 1))),
     )
     return run_fit(request, began, on_progress)
 
@@ -320,20 +391,24 @@ def fit(
 def run_fit(request: Request, began: float, on_progress: Callable[[Progress], None] | None = None) -> Fitted:
     """Run a checked request; its budget counts from `began`, a `time.monotonic()`."""
     journal = Journal.open(request.out, request.to_json())
-    if journal.get("epochs") is None:
-        epochs, trial_s = fit_epochs(request)
-        journal.values.update(epochs=epochs, trial_s=trial_s)
-    request = replace(request, plain=request.plain.with_(epochs=journal.get("epochs")))
+    if journal.get("plan") is None:
+        if on_progress is not None:
+            on_progress(Progress("measuring the speed", 0.0, request.budget_s))
+        plan = make_plan(request)
+        journal.values.update(plan=vars(plan), given_up=list(plan.given_up), epoch_s=plan.epoch_s)
+    request = apply_plan(request, Plan(**journal.get("plan")))
     with run_folder.hold(request.out / TRAININGS), stop_on_signals() as stopping, Pool() as pool:
         budget = Budget(
             request.budget_s,
             request.num_trials,
             began=began,
             spent_s=float(journal.get("spent_s")),
-            expected_s=journal.get("trial_s"),
+            epoch_s=journal.get("epoch_s"),
+            num_parallel=side_by_side(request),
         )
         stages = Stages(request, journal, Trainer(request, budget, on_progress, stopping.is_set, pool))
-        budget.num_ended = count_trials(stages.stores())
+        budget.num_ended = len(statuses_of(stages.stores()))
+        stages.note()
         try:
             return stages.run()
         except Interrupted:

@@ -1,6 +1,5 @@
 """What is asked of a fit, checked before anything is trained or written; and the journal of what it decided."""
 
-import importlib.util
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,20 +9,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 
-from camri.backbones import decoding, find, is_backbone, read_weights
+from camri.backbones import decoding, find, is_backbone, is_frozen, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
-from camri.decision import PRIOR_ROWS
+from camri.data.features import embed
+from camri.decision import PRIOR_ROWS, Goal, LeastCost
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
+from camri.engine.spec import PROBE
 from camri.engine.training import pick_device
 from camri.errors import InputError, closest, one_by_one
 from camri.export.model import Standardise
 from camri.files import replacing
+from camri.goals import parse_goal
 from camri.methods import setting
-from camri.selection import Rule
 from camri.study.important import resolve_column
 from camri.study.run_folder import refuse_other_files
 from camri.study.spec import DATA_OPTIONS, SYMBOLS, Column, Resolved
@@ -32,8 +34,6 @@ from camri.study.study_file import parse_duration
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on
 SPLIT_SEED = 0
 DEFAULT_BUDGET = "10m"
-LEAST_TRIALS = 16  # two trainings, four candidates, and two new seeds of cross-entropy, a finalist and its control
-LARGEST_DROP = 0.5  # of accuracy: nobody means to give up more
 
 Important = str | int | Sequence[str | int] | None
 
@@ -43,21 +43,26 @@ class Inputs:
     """The data a fit trains on.
 
     standardise: (mean, sd) that features were scaled with, None for images. The fractions are those of the splits
-    that had to be made.
+    that had to be made. images: what a frozen backbone's features were computed from.
     """
 
     data: DataSet
     standardise: Standardise | None
     val_fraction: float
     test_fraction: float
+    images: DataSet | None = None
 
 
 def prepare(
     source: str | PathLike[str] | DataSet,
     options: Mapping[str, Any] = MappingProxyType({}),
     on_read: Callable[[int, int], None] | None = None,
+    backbone: tuple[str, Mapping[str, Any]] | None = None,
 ) -> Inputs:
-    """Load the data and make the splits it lacks; `options` are those of `camri.data.load`."""
+    """Load the data and make the splits it lacks; `options` are those of `camri.data.load`.
+
+    backbone: a network and its options, whose features are taken instead of the images.
+    """
     if isinstance(source, DataSet) and options:
         raise InputError(f"{', '.join(options)} cannot be given for data that is loaded already; give them to load")
     data = source if isinstance(source, DataSet) else load(source, **options, progress=on_read)
@@ -67,9 +72,12 @@ def prepare(
         data = make_test(data, fraction=test_fraction, seed=SPLIT_SEED)
     if "val" not in data.splits:
         data = hold_out(data, "val", val_fraction, SPLIT_SEED)
+    images = None
+    if backbone is not None:
+        images, data = data, embed(data, *backbone, progress=on_read)
     if data.is_image:
         return Inputs(data, None, val_fraction, test_fraction)
-    return Inputs(*_standardised(data), val_fraction, test_fraction)
+    return Inputs(*_standardised(data), val_fraction, test_fraction, images)
 
 
 def _standardised(data: DataSet) -> tuple[DataSet, Standardise]:
@@ -102,21 +110,28 @@ class Request:
     inputs: Inputs
     important: Column
     plain: Training
+    goal: Goal
     device: torch.device
     budget_s: float | None
     num_trials: int | None
-    max_accuracy_drop: float
     seed: int
     epochs: int | None
     out: Path
+    is_loaded: bool = False  # the data were given as a DataSet, which no command can name
 
     @property
     def data(self) -> DataSet:
         return self.inputs.data
 
     @property
-    def rule(self) -> Rule:
-        return Rule(max_accuracy_drop=self.max_accuracy_drop, prior_rows=PRIOR_ROWS)
+    def prior_rows(self) -> int:
+        """Weight, in rows, of the expectation that nothing is more accurate than the baseline."""
+        return PRIOR_ROWS
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether full logits are stored: costs depend on the very class that is predicted."""
+        return isinstance(self.goal, LeastCost)
 
     def resolved(self) -> Resolved | None:
         """Class indices and strengths; None while the worst class is still to be found."""
@@ -132,7 +147,7 @@ class Request:
             "model_options": {k: v for k, v in self.plain.model_options if k != "initial"},
             "budget_s": self.budget_s,
             "trials": self.num_trials,
-            "max_accuracy_drop": self.max_accuracy_drop,
+            "goal": goal_to_json(self.goal),
             "epochs": self.epochs,
             "seed": self.seed,
         }
@@ -146,10 +161,13 @@ def make_request(
     budget: str | float | None = None,
     num_trials: int | None = None,
     max_accuracy_drop: float = 0.0,
+    at_least: float | None = None,
+    cost_matrix: str | PathLike[str] | Sequence[Sequence[float]] | None = None,
     strengths: Mapping[str, float] | None = None,
     model: str | None = None,
     weights: str | PathLike[str] | None = None,
     from_scratch: bool = False,
+    frozen: bool | str = "auto",
     device: str = "auto",
     seed: int = 0,
     epochs: int | None = None,
@@ -157,22 +175,13 @@ def make_request(
     on_read: Callable[[int, int], None] | None = None,
 ) -> Request:
     """Check what `camri.fit` was given. `on_read` is called with (rows read, rows in all)."""
-    if importlib.util.find_spec("optuna") is None:
-        raise InputError("camri fit needs optuna, which is not installed: pip install 'camri[fit]'")
     if budget is not None and num_trials is not None:
         raise InputError(f"give a budget ({budget}) or a number of trials ({num_trials}), not both")
-    if num_trials is not None and (type(num_trials) is not int or num_trials < LEAST_TRIALS):
+    if num_trials is not None and (type(num_trials) is not int or num_trials < 1):
         raise InputError(
-            f"num_trials={num_trials!r} is not allowed; give a whole number of at least {LEAST_TRIALS}",
-            argument="num_trials",
+            f"num_trials={num_trials!r} is not allowed; give a whole number of at least 1", argument="num_trials"
         )
     budget_s = None if num_trials is not None else parse_duration(str(budget or DEFAULT_BUDGET), "budget")
-    if not 0 <= max_accuracy_drop <= LARGEST_DROP:
-        raise InputError(
-            f"max_accuracy_drop={max_accuracy_drop!r} is not allowed; give 0 to {LARGEST_DROP}, for example 0.01 for "
-            "one percentage point",
-            argument="max_accuracy_drop",
-        )
     if type(seed) is not int or seed < 0:
         raise InputError(f"seed={seed!r} is not allowed; give a whole number of at least 0", argument="seed")
     picked = pick_device(device)
@@ -180,38 +189,55 @@ def make_request(
         if option not in DATA_OPTIONS:
             raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
     model_options: dict[str, Any] = {}
+    backbone: tuple[str, dict[str, Any]] | None = None
     if model is not None and is_backbone(model):
         model_options = find(model, weights=weights, from_scratch=from_scratch, size=data_options.get("size"))
         if not isinstance(data, DataSet):
             model_options, data_options = decoding(model_options, data_options)
+        if is_frozen(frozen, from_scratch, picked.type):
+            backbone = model, model_options
+    elif frozen is True:
+        raise InputError(
+            f"frozen=True needs a pretrained network; give model=timm:NAME or hf:NAME, not {model}", "frozen"
+        )
     elif weights is not None:
         model_options = read_weights(weights)
-    inputs = prepare(data, data_options, on_read)
+    inputs = prepare(data, data_options, on_read, backbone)
     loaded = inputs.data
+    goal = parse_goal(loaded.classes, max_accuracy_drop, at_least, cost_matrix)
     column = parse_important(important, strengths, loaded.classes)
     plain = Training(
         model=model or _model_for(loaded, picked),
         model_options=tuple(sorted(model_options.items())),
         epochs=epochs if epochs is not None else epochs_for(len(loaded.splits["train"])),
     )
+    if backbone is not None:
+        plain = plain.with_(**PROBE)
     request = Request(
         source=data.name if isinstance(data, DataSet) else fspath(data),
         data_options=tuple(sorted(data_options.items())),
         inputs=inputs,
         important=column,
         plain=plain,
+        goal=goal,
         device=picked,
         budget_s=budget_s,
         num_trials=num_trials,
-        max_accuracy_drop=max_accuracy_drop,
         seed=seed,
         epochs=epochs,
         out=Path(out) if out is not None else Path("runs") / _folder_name(loaded.name, column),
+        is_loaded=isinstance(data, DataSet),
     )
     indices = tuple(index for index, _ in request.resolved() or ())
     Job(plain, loaded, indices).check([Trial(setting("ce"), 0)])
     check_rows(loaded, indices)
     return request
+
+
+def goal_to_json(goal: Goal) -> dict[str, Any]:
+    """The goal as plain JSON."""
+    values = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(goal).items()}
+    return {"name": type(goal).__name__, **values}
 
 
 def check_rows(data: DataSet, important: Sequence[int]) -> None:
@@ -275,10 +301,10 @@ def _folder_name(data: str, column: Column) -> str:
 
 
 JOURNAL_FILE = "fit.json"
-TRAININGS = "trainings"  # folder of the runs that compare trainings; a killed call may have left nothing else
-# Plain cross-entropy with the finals' seeds, if another training was chosen. Not the plain training's own run, whose
-# worst class may be another one.
-BEFORE = f"{TRAININGS}/before"
+TRAININGS = "trainings"  # folder of the runs before the finals; a killed call may have left nothing else
+
+
+LATE = ("is_raced", "winner", "num_settings", "given_up")  # decisions to make again when there is more time
 
 
 class Journal:
@@ -304,6 +330,8 @@ class Journal:
         if before.get("budget_s") and (asked["budget_s"] or 0) > before["budget_s"]:  # more time: resume with it
             before = before | {"budget_s": asked["budget_s"]}
             values |= {"request": before, "finished": False}
+            if values.get("winner") is None:  # rivals were given up for lack of time, or are not tried yet
+                values = {name: value for name, value in values.items() if name not in LATE} | {"given_up": []}
         for name in asked:
             if before.get(name) != asked[name]:
                 differs = f"{name} {before.get(name)!r}, not {asked[name]!r}"

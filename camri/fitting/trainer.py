@@ -1,4 +1,4 @@
-"""How a fit trains: the trainings it compares, its trials in stores, and the weights of its finals."""
+"""Training the studies of a fit within its budget; their outcomes are stored, so a killed fit resumes."""
 
 import math
 import time
@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -18,75 +17,71 @@ from camri.engine.spec import identity
 from camri.errors import InputError, last_line
 from camri.files import checksum, replacing
 from camri.fitting.budget import Budget
+from camri.fitting.judge import Held
 from camri.fitting.request import Request
-from camri.methods import Setting, control_of
-from camri.selection import Validation
-from camri.stats import compare
+from camri.methods import Setting, setting
+from camri.metrics import Scores, exact
+from camri.study import run_folder
 from camri.study.executor import LocalExecutor
+from camri.study.run_folder import facts_of
 from camri.study.runner import NoBaseline, run
 from camri.study.schema import Row, refuse_lost
 from camri.study.spec import Column, Grid, Resolved, Study, study
-from camri.study.store import STORE_FILE, open_run
+from camri.study.store import STORE_FILE, Run, Store, open_run
 
 # Mirror images are safe for photographs, not for digits, letters and signs: flip only where the data are known.
 PHOTOGRAPHS = ("cifar10", "awa2")
 SMOOTHING = 0.1
 DECAY = 0.999  # of the weights' average; it grows to this from 0.1 over the first steps
-ONE_ERROR = 0.683  # level of an interval of one standard error to each side
 POOL_START_S = 2.5  # until worker processes train: a few short trials are quicker without them
+CE = setting("ce")
 
 
-def trainings_for(data: DataSet, plain: Training) -> dict[str, Training]:
-    """name -> training: the plain one first, then the more promising first.
+def variants_of(data: DataSet, plain: Training) -> dict[str, Training]:
+    """Other trainings to try, by name.
 
     Images are moved by up to a sixteenth of their side, and mirrored if the data are known to be photographs.
     """
-    extras: dict[str, dict[str, object]] = {}
+    moved: dict[str, object] = {}
     if data.is_image:
         layout = str(data.provenance.get("layout")).partition(" ")[0]  # "cifar10 python", "awa2 official"
         mirrored = layout in PHOTOGRAPHS or data.name in PHOTOGRAPHS
-        pixels = max(1, round(min(data.input_shape[:2]) / 16))
-        extras["augmented"] = {"translate_px": pixels, **({"flip": True} if mirrored else {})}
-    extras["smoothed"] = {"label_smoothing": SMOOTHING}
-    extras["averaged"] = {"average": DECAY}
-    every = {name: value for extra in extras.values() for name, value in extra.items()}
-    return {"plain": plain, **{n: plain.with_(**extra) for n, extra in extras.items()}, "all": plain.with_(**every)}
+        moved = {"translate_px": max(1, round(min(data.input_shape[:2]) / 16)), **({"flip": True} if mirrored else {})}
+    smooth = plain.with_(label_smoothing=SMOOTHING, average=DECAY, **moved)
+    return {"augmented": plain.with_(**moved), "smooth": smooth} if moved else {"smooth": smooth}
 
 
-def choose_training(baselines: Mapping[str, Validation]) -> str:
-    """The training with the best validation accuracy of cross-entropy; the plain one unless another is clearly better.
-
-    Clearly: by more than one standard error over seeds and images. With 250 validation images, of which one is .004 of
-    accuracy, the best of five equal trainings would not be the plain one in four of five fits.
-    """
-    plain = baselines["plain"]
-    best, accuracy = "plain", -np.inf
-    for name, other in baselines.items():
-        seeds = sorted(set(plain.scores) & set(other.scores))
-        if name == "plain" or not seeds:
-            continue
-        mine, theirs = (np.array([one.scores[seed].correct() for seed in seeds]) for one in (other, plain))
-        if compare(mine, theirs, seed=0, level=ONE_ERROR).low > 0 and mine.mean() > accuracy:
-            best, accuracy = name, mine.mean()
-    return best
-
-
-def describe_training(name: str, training: Training) -> str:
+def describe_training(training: Training) -> str:
     """What a training adds to the plain one.
 
-    >>> describe_training("smoothed", Training(label_smoothing=0.1))
-    'label smoothing 0.1'
+    >>> describe_training(Training(label_smoothing=0.1)), describe_training(Training())
+    ('label smoothing 0.1', 'plain')
     """
     parts = []
     if training.translate_px:
-        parts.append(f"random shifts of up to {training.translate_px} px")
+        parts.append(f"random moves of up to {training.translate_px} px")
     if training.flip:
         parts.append("random flips")
     if training.label_smoothing:
         parts.append(f"label smoothing {training.label_smoothing:g}")
     if training.average:
         parts.append("averaged weights")
-    return ", ".join(parts) if parts else f"{name} training"
+    return ", ".join(parts) or "plain"
+
+
+def rises(models: Sequence[Held], before: Sequence[Held]) -> bool:
+    """Whether validation accuracy is higher than before by more than a standard error over rows."""
+    seeds = {one.seed for one in models} & {one.seed for one in before}
+    if not seeds:
+        return False
+    means = [np.mean([m.scores["val"].correct() for m in side if m.seed in seeds], axis=0) for side in (models, before)]
+    gained = means[0] - means[1]
+    return bool(gained.mean() > gained.std(ddof=1) / math.sqrt(len(gained)))
+
+
+def accuracy_of(models: Sequence[Held]) -> float:
+    """Mean validation accuracy."""
+    return float(np.mean([model.scores["val"].accuracy() for model in models]))
 
 
 Point = tuple[str, tuple[float, ...]]  # a method and a value for each of its knobs
@@ -102,14 +97,13 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Progress:
-    """Trials of the current stage that have ended and are planned, and the seconds until the fit ends, if known.
+    """The stage, the part of the budget that is spent (0 to 1), and the seconds left if there is a time to keep.
 
-    While data are read, rows are counted instead of trials.
+    While data are read, the part is that of the rows.
     """
 
     stage: str
-    done: int
-    total: int
+    part: float
     left_s: float | None = None
 
 
@@ -127,20 +121,17 @@ class Trainer:
         self.request, self.budget, self.on_progress = request, budget, on_progress
         self.is_stopping, self.pool = is_stopping, pool
         self.is_cpu = request.device.type == "cpu"
-        self.alone_s = None if budget.expected_s is None else budget.expected_s * num_cores()  # a trial in one process
-        self.stage, self.first, self.total = "starting", 0, 0
+        self.stage = "starting"
 
-    def begin(self, stage: str, total: int = 0, first: int | None = None) -> None:
-        """Begin a stage of `total` trials; `first` trials had ended before it, all so far by default."""
-        self.stage, self.total = stage, total
-        self.first = self.budget.num_ended if first is None else first
+    def begin(self, stage: str) -> None:
+        """Begin a stage."""
+        self.stage = stage
         self.report()
 
     def report(self) -> None:
         """Call the listener with the progress."""
         if self.on_progress is not None:
-            done = self.budget.num_ended - self.first
-            self.on_progress(Progress(self.stage, done, max(self.total, done), self.budget.left_s()))
+            self.on_progress(Progress(self.stage, self.budget.part_done(), self.budget.left_s()))
 
     def train(
         self,
@@ -159,15 +150,15 @@ class Trainer:
         """
         if self.is_stopping():
             raise Interrupted
-        workers = self._workers(len(asked.trials(asked.placeholders())))
+        num_trials = len(asked.trials(asked.placeholders()))
+        workers = self._workers(num_trials, asked.training.epochs)
         local = LocalExecutor(str(self.request.device), workers=workers, pool=self.pool)
         executor = FitExecutor(local, lambda: self.budget.passed_s() >= until_s, is_enough, weights)
         began, began_core_s = time.monotonic(), time.process_time()
         pool_s, pool_core_s = self.pool.wall_s, self.pool.core_s
 
         def count(outcome: Outcome) -> None:
-            self.budget.record_end()
-            self.alone_s = outcome.device_s
+            self.budget.record_end(outcome.device_s, outcome.epochs_done)
             self.report()
 
         # A failed trial stays failed: the same command must come to the same end.
@@ -193,11 +184,12 @@ class Trainer:
             raise Interrupted
         return result.finished
 
-    def _workers(self, num_trials: int) -> int | None:
+    def _workers(self, num_trials: int, epochs: int) -> int | None:
         """1 if a worker pool would not pay; it stays, so all trials that are left may pay for its start."""
-        if not self.is_cpu or self.alone_s is None or self.pool.wall_s:
+        if not self.is_cpu or self.budget.epoch_s is None or self.pool.wall_s:
             return None
-        saved_s = max(num_trials, self.budget.trials_left()) * self.alone_s * (1 - 1 / num_cores())
+        trial_s = self.budget.epoch_s * epochs
+        saved_s = max(num_trials, self.budget.trials_left(epochs)) * trial_s * (1 - 1 / num_cores())
         return None if saved_s > POOL_START_S * self.budget.slowness else 1
 
 
@@ -235,10 +227,9 @@ class FitExecutor:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """The store of one training: settings × seeds go in, validation scores come out. Test scores are not read here."""
+    """The store of one training: settings × seeds go in, scores come out."""
 
     trainer: Trainer
-    name: str
     training: Training
     folder: Path
     important: Column
@@ -250,7 +241,7 @@ class TrainingRun:
             by_method.setdefault(method, []).append(values)
         request = self.trainer.request
         return study(
-            f"fit.{self.name}",
+            "fit",
             request.source,
             [self.important],
             [Grid.at(method, [values]) for method, values in by_method.items()],
@@ -259,17 +250,30 @@ class TrainingRun:
             data_options=request.data_options,
             val_fraction=request.inputs.val_fraction,
             test_fraction=request.inputs.test_fraction,
+            keep_logits=request.needs_logits,
         )
 
-    def train(self, points: Sequence[Point], seeds: Sequence[int], until_s: float = math.inf, least: int = 0) -> bool:
+    def train(
+        self,
+        points: Sequence[Point],
+        seeds: Sequence[int],
+        until_s: float = math.inf,
+        *,
+        least: int = 0,
+        weights: Path | None = None,
+        beside: Collection[str] = (),
+    ) -> bool:
         """Train cross-entropy and these points with these seeds. Returns False if the time was up first.
 
-        least: trials to train before it may stop for time.
+        least: trials that must be stored before it may stop for time.
         """
-        budget = self.trainer.budget
-        enough = budget.num_ended + least
         return self.trainer.train(
-            self.study(points, seeds), self.folder, until_s=until_s, is_enough=lambda: budget.num_ended >= enough
+            self.study(points, seeds),
+            self.folder,
+            until_s=until_s,
+            is_enough=lambda: not least or len(statuses_of([self.folder])) >= least,
+            weights=weights,
+            beside=beside,
         )
 
     def column(self) -> Resolved:
@@ -283,11 +287,39 @@ class TrainingRun:
         with open_run(self.folder) as stored:
             return stored.rows(key=setting.key, status=None)
 
-    def validation(self, setting: Setting, important: Sequence[int]) -> Validation:
-        """The setting's validation scores by seed, without failed trials."""
+    def models(
+        self,
+        setting: Setting,
+        important: Sequence[int],
+        seeds: Collection[int] | None = None,
+        splits: Sequence[str] = ("val",),
+    ) -> list[Held]:
+        """The setting's models that ended well, by seed; test scores are read only by who asks for them."""
         with open_run(self.folder) as stored:
-            scores = {row.seed: stored.scores(row, "val", important) for row in stored.rows(key=setting.key)}
-        return Validation(setting.key, scores)
+            rows = [row for row in stored.rows(key=setting.key) if seeds is None or row.seed in seeds]
+            return [
+                Held(row.seed, {split: self._scores(stored, row, split, important) for split in splits})
+                for row in sorted(rows, key=lambda row: row.seed)
+            ]
+
+    def _scores(self, stored: Run, row: Row, split: str, important: Sequence[int]) -> Scores:
+        """Condensed scores; of stored logits if costs need the very class that is predicted."""
+        if self.trainer.request.needs_logits:
+            return exact(stored.logits(row)[split], stored.labels(split), important)
+        return stored.scores(row, split, important)
+
+    def take_from(self, other: "TrainingRun", seeds: Sequence[int]) -> None:
+        """Copy cross-entropy's outcomes with these seeds from a run of the same training."""
+        asked, data = self.study([], seeds), self.trainer.request.data
+        with (
+            run_folder.hold(self.folder),
+            Store.open(self.folder, facts_of(asked, data)) as store,
+            open_run(other.folder) as source,
+        ):
+            known = store.statuses()
+            for row in source.rows(key=CE.key, status=None):
+                if row.seed in seeds and row.identity not in known:
+                    store.copy(row.identity, source)
 
 
 def setting_of(point: Point, column: Resolved) -> Setting:
@@ -301,14 +333,14 @@ def setting_of(point: Point, column: Resolved) -> Setting:
     return grid.setting(next(grid.tried()), column)
 
 
-def count_trials(folders: Sequence[Path]) -> int:
-    """Trials that are stored in these runs, failed ones too."""
-    num = 0
+def statuses_of(folders: Sequence[Path]) -> dict[str, str]:
+    """Status by identity of the trials in these runs, each once: finals may hold copies."""
+    statuses: dict[str, str] = {}
     for folder in folders:
         if (folder / STORE_FILE).exists():
             with open_run(folder) as stored:
-                num += len(stored.statuses())
-    return num
+                statuses |= stored.statuses()
+    return statuses
 
 
 def refuse_failures(rows: Sequence[Row], what: str, out: Path) -> None:
@@ -323,18 +355,6 @@ def all_failed(what: str, reason: str, out: Path) -> AllFailed:
         f"every trial of {what} failed; first error: {reason}. Fix it and fit into another folder (--out): {out} keeps "
         "its failed trials"
     )
-
-
-def controls_of(finalists: Sequence[Point]) -> list[Point]:
-    """The controls of the finalists that have one, each once.
-
-    >>> controls_of([("camri", (0.2, 8.0)), ("wce", (4.0,)), ("cosface", (0.1, 8.0))])
-    [('l2softmax', (8.0,))]
-    """
-    # No control depends on the important classes, so any will do.
-    settings = filter(None, (control_of(setting_of(point, ((0, 1.0),))) for point in finalists))
-    controls: dict[Any, None] = dict.fromkeys((one.method, tuple(value for _, value in one.knobs)) for one in settings)
-    return [point for point in controls if point not in finalists]
 
 
 def file_of(folder: Path, trial: Trial, training: Training, fingerprint: str) -> Path:

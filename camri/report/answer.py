@@ -146,8 +146,8 @@ def _gains(found: Sequence[Finding]) -> str:
 
 def _alarms(found: Sequence[Finding]) -> str:
     """The columns that have significantly fewer false alarms at equal recall."""
-    told = [(quoted(one.important), one.alarms) for one in found if one.alarms is not None]
-    fewer = "; ".join(f"{name} {relative_alarms(gap)} with {gap['setting']}" for name, gap in told)
+    columns = [(quoted(one.important), one.alarms) for one in found if one.alarms is not None]
+    fewer = "; ".join(f"{name} {relative_alarms(gap)} with {gap['setting']}" for name, gap in columns)
     return f" Significantly fewer false alarms than cross-entropy at equal recall: {fewer}." if fewer else ""
 
 

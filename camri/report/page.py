@@ -19,6 +19,7 @@ from markupsafe import Markup
 import camri
 from camri.errors import InputError
 from camri.files import cache_folder, replacing
+from camri.fit_record import read_record
 from camri.methods import METHODS, title_of
 from camri.report import tables
 from camri.report.answer import NOTE, answer
@@ -141,6 +142,10 @@ def is_stopped(reading: RunReader) -> bool:
 
 def render(reading: RunReader) -> str:
     """The page as HTML."""
+    if (record := read_record(reading.folder if reading.folder.is_dir() else reading.folder.parent)) is not None:
+        from camri.report.fit_page import render_fit
+
+        return render_fit(record, reading)
     source = FromRun(reading)
     found = sections(source)
     reading.begin("writing the page")
@@ -217,9 +222,7 @@ def sections(source: FromRun) -> list[Section]:
             lambda: (None, draw("training", source, PAGE), tables.table_of_epochs(records("training"))),
         ),
     ]
-    if is_fit(reading):
-        parts.insert(0, ("steps", "Steps", "", lambda: ("What each step gave", None, tables.steps_table(reading))))
-    else:
+    if not is_fit(reading):
         parts += [
             ("penalty", "Penalty", "", lambda: (None, draw("penalty", source, PAGE))),
             ("angles", "Angles", "", lambda: ("Angles", None, tables.table_of_angles(records("angles")))),

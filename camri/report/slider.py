@@ -64,7 +64,7 @@ class Slider:
     """The states of a rule by rising recall; `start` is the advised one, `before` the model without the rule.
 
     names, num: the important classes and how many rows each has. codes: {language: code with VALUE for the number}.
-    note: which rows are counted.
+    note: which rows are counted. many: what they are called.
     """
 
     names: tuple[str, ...]
@@ -76,6 +76,7 @@ class Slider:
     codes: Mapping[str, str]
     charts: tuple[Chart, ...]
     note: str
+    many: str
 
     @property
     def now(self) -> State:
@@ -108,6 +109,7 @@ def make_slider(
     *,
     as_factor: bool = False,
     note: str = "",
+    many: str = "rows",
 ) -> Slider:
     """Count every operating point of a rule on some rows; `rule` is the advised one.
 
@@ -124,7 +126,7 @@ def make_slider(
     kept = _thin(np.flatnonzero(is_kept), curve.mean_recall, now - BACK, chosen)
     figures = np.stack([curve.mean_recall, curve.accuracy, curve.alarms / curve.total], axis=1)
     before = np.array([now, scores.accuracy(), scores.false_alarms().mean()])
-    places, charts = _draw(figures[kept], before, figures[chosen])
+    places, charts = _draw(figures[kept], before, figures[chosen], many)
     precision = curve.precision.mean(axis=1)
 
     def make(text: str, three: Array, precise: float, hits: Array, right: int, at: Array) -> State:
@@ -152,6 +154,7 @@ def make_slider(
         codes=codes,
         charts=charts,
         note=note,
+        many=many,
     )
 
 
@@ -179,7 +182,7 @@ def _percent(share: float) -> str:
     return BLANK if math.isnan(share) else f"{100 * share:.1f}"
 
 
-def _draw(figures: Array, before: Array, advised: Array) -> tuple[Array, tuple[Chart, ...]]:
+def _draw(figures: Array, before: Array, advised: Array, many: str) -> tuple[Array, tuple[Chart, ...]]:
     """Places (K + 1, 2, 2) of the states and of `before` in both charts, and the charts.
 
     figures (K, 3): recall, accuracy and false alarms as shares. What lies beyond a chart's ends is drawn at them.
@@ -190,7 +193,7 @@ def _draw(figures: Array, before: Array, advised: Array) -> tuple[Array, tuple[C
     lowest = max(float(accuracy.min()), float(reach[:, 1].min()) - DEPTH)
     y_ends = {
         "accuracy (%)": (lowest, float(max(accuracy.max(), before[1])) + 0.002),
-        "false alarms (% of all rows)": (0.0, min(float(alarms.max()), float(reach[:, 2].max()) + DEPTH) + 0.002),
+        f"false alarms (% of all {many})": (0.0, min(float(alarms.max()), float(reach[:, 2].max()) + DEPTH) + 0.002),
     }
     all_points, places, charts = np.vstack([figures, before]), [], []
     x = BOX.left + (all_points[:, 0] - x_ends[0]) / max(x_ends[1] - x_ends[0], 1e-9) * (BOX.right - BOX.left)

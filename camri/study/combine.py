@@ -27,9 +27,9 @@ from camri.study.store import STORE_FILE, Run, Store, open_run
 
 @dataclass
 class Merged:
-    """What was merged: outcomes copied, outcomes found twice and equal, and those that disagree, in words.
+    """Counts of a merge: outcomes in all, copied, and present twice with equal counts.
 
-    `left_out` are outcomes without the scores of a column that they would be judged in, in words too.
+    `conflicts` describes trials whose counts differ, `left_out` outcomes that lack the scores of their column.
     """
 
     total: int = 0
@@ -48,7 +48,7 @@ def merge(sources: Sequence[str | Path], out: str | Path) -> Merged:
     """
     folder = Path(out)
     places = [Path(one).resolve() for one in (*sources, out)]
-    for source, place in zip(sources, places, strict=False):  # a run agrees with itself, which would look like proof
+    for source, place in zip(sources, places, strict=False):  # a run merged with itself would seem to be confirmed
         if places.count(place) > 1:
             raise InputError(f"{source} is given twice; give each run once, and not the one in --out, which is kept")
     run_folder.refuse_other_files(folder, STORE_FILE, "run")
@@ -160,7 +160,7 @@ def _titles(run: Run) -> str:
 
 @dataclass(frozen=True)
 class Ensembles:
-    """What was made: the number of settings, ensembles of each, members of each, and the seeds left over."""
+    """Number of settings, ensembles of each setting and members of each ensemble, and the seeds left over."""
 
     num_settings: int
     num_each: int

@@ -46,7 +46,7 @@ class SettingResults:
 
 @dataclass(frozen=True)
 class TrialCounts:
-    """Trials of the run by state. `total` is None while it is not known; `is_running`: a process is at it now."""
+    """Trials of the run by state. `total` is None while it is not known; `is_running`: a process trains it now."""
 
     done: int
     failed: int
@@ -94,7 +94,7 @@ class RunReader:
 
     @property
     def noun(self) -> Noun:
-        """What the data's inputs are called; images where an older run does not tell their shape."""
+        """What the data's inputs are called; "images" if an older run does not record their shape."""
         return noun_of(self.run.data.get("input_shape", ()))
 
     @property
@@ -131,7 +131,7 @@ class RunReader:
 
     def methods(self) -> list[str]:
         """The methods of the plan, in the order of Table I."""
-        return in_order({one.method for one in self.run.plan()})
+        return in_order({setting.method for setting in self.run.plan()})
 
     def scores(self, row: Row, split: str, column: ColumnFacts) -> Scores:
         """The condensed scores of the column's important classes."""
@@ -179,18 +179,18 @@ class RunReader:
         return tuple(np.mean([one[f"{name}.{split}"] for one in arrays], axis=0) for name in ("angle_mean", "angle_sd"))
 
     def cautions(self) -> list[str]:
-        """What is the matter with the data, a sentence each: copies in two splits, images left out, doubtful names."""
-        told = self.run.data.get("provenance", {})
-        notes = [*told.get("notes", []), *([told["skipped_note"]] if "skipped_note" in told else [])]
+        """Problems of the data, a sentence each: copies in two splits, images left out, doubtful names."""
+        origin = self.run.data.get("provenance", {})
+        notes = [*origin.get("notes", []), *([origin["skipped_note"]] if "skipped_note" in origin else [])]
         rare = [
             f"{quoted(name)} was made rare for this study: {100 * part:g} % of its train rows were kept"
-            for name, part in told.get("thinned", {}).get("parts", {}).items()
+            for name, part in origin.get("thinned", {}).get("parts", {}).items()
         ]
         return [*notes, *rare, *([self.mute_validation] if self.mute_validation else [])]
 
     @cached_property
     def mute_validation(self) -> str | None:
-        """A caution where validation images of an important class say nothing: cross-entropy finds all. Else None."""
+        """A caution if cross-entropy finds every validation image of an important class: they rank no setting."""
         rows = [row for row in self.rows if row.method == BASELINE and row.status == "done"]
         if not rows or not self.has_validation:
             return None
@@ -208,14 +208,14 @@ class RunReader:
         )
 
     def environment(self) -> dict[str, list[str]]:
-        """Versions and hardware by name, each with its different values: a run may go on on another machine."""
+        """Versions and hardware by name, each with its different values: a run may resume on another machine."""
         names = dict.fromkeys(name for row in self.rows for name in row.environment)
         every = {name: dict.fromkeys(str(row.environment.get(name) or "") for row in self.rows) for name in names}
         return {name: [value for value in values if value] for name, values in every.items() if any(values)}
 
     def progress(self) -> TrialCounts:
         """How far the run has come."""
-        plan = {one.key for one in self.run.plan()}
+        plan = {setting.key for setting in self.run.plan()}
         seeds = {tuple(study["seeds"]) for study in self.run.studies}
         total = len(plan) * len(next(iter(seeds))) if plan and len(seeds) == 1 else None
         total = self.run.note("num_trials") or total  # a fit trains its seeds in several studies

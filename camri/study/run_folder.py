@@ -30,7 +30,7 @@ PROGRESS_EVERY_S = 2.0
 
 
 def refuse_other_files(folder: Path, marker: str, kind: str, beside: Collection[str] = ()) -> None:
-    """Raise InputError if the folder holds files other than `beside` and no `marker`, the file that tells its kind."""
+    """Raise InputError if the folder holds files other than `beside` and no `marker`, the file that marks its kind."""
     own = (LOCK_FILE, *beside)
     names = [path.name for path in folder.iterdir() if path.suffix != PART] if folder.is_dir() else []
     others = sorted(name for name in names if name not in own)

@@ -217,9 +217,7 @@ class Study:
             need(type(getattr(self, field)) is bool, field, "choices: true, false")
         if self.symbols and "ce" not in names:
             sought = ", ".join(sorted(self.symbols))
-            raise InputError(
-                f"important={sought} is found from cross-entropy trials: add method ce", argument="important"
-            )
+            raise InputError(f"important={sought} is found from cross-entropy trials: add method ce", "important")
 
     @property
     def symbols(self) -> set[str]:
@@ -238,26 +236,28 @@ class Study:
         """(column number, setting) of everything the study compares, column by column, duplicates included."""
         for number, column in enumerate(columns):
             for grid in self.methods:
-                for one in grid.settings(column, number):
-                    yield number, one
+                for setting in grid.settings(column, number):
+                    yield number, setting
 
     def unique_settings(self, columns: Sequence[Resolved]) -> list[Setting]:
         """The settings to train, each once in its simplest form; cross-entropy first."""
-        found = {one.key: one.canonical() for _, one in self.settings(columns)}
-        return sorted(found.values(), key=lambda one: one.method != "ce")
+        by_key = {setting.key: setting.canonical() for _, setting in self.settings(columns)}
+        return sorted(by_key.values(), key=lambda setting: setting.method != "ce")
 
     def trials(self, columns: Sequence[Resolved]) -> list[Trial]:
         """The trials in their order: cross-entropy, then seed by seed over all settings."""
         settings = self.unique_settings(columns)
-        baseline = [Trial(one, seed) for one in settings if one.method == "ce" for seed in self.seeds]
-        return baseline + [Trial(one, seed) for seed in self.seeds for one in settings if one.method != "ce"]
+        baseline = [setting for setting in settings if setting.method == "ce"]
+        others = [setting for setting in settings if setting.method != "ce"]
+        first = [Trial(setting, seed) for setting in baseline for seed in self.seeds]
+        return first + [Trial(setting, seed) for seed in self.seeds for setting in others]
 
     def placeholders(self) -> list[Resolved]:
         """Columns with made-up indices, one for each class named: enough to count settings."""
         index: dict[str | int, int] = {}
         return [
-            tuple((index.setdefault(name, len(index)), s) for name, s in zip(one.classes, one.strengths, strict=True))
-            for one in self.important
+            tuple((index.setdefault(name, len(index)), s) for name, s in zip(c.classes, c.strengths, strict=True))
+            for c in self.important
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -313,7 +313,7 @@ def study(
     if isinstance(methods, Mapping):
         grids = tuple(Grid.of(method, narrowed) for method, narrowed in methods.items())
     else:
-        grids = tuple(one if isinstance(one, Grid) else Grid.of(one) for one in methods)
+        grids = tuple(grid if isinstance(grid, Grid) else Grid.of(grid) for grid in methods)
     if not isinstance(training, Training):
         message = f"training={training!r} is not a Training; give camri.engine.FAST, PAPER or one of your own"
         raise InputError(message, argument="training")
@@ -345,8 +345,7 @@ def _seeds(seeds: Any) -> tuple[int, ...]:
 
 def _fractions(thin: Any) -> tuple[tuple[str, float], ...]:
     if not isinstance(thin, (Mapping, list, tuple)):
-        message = f"thin={thin!r} is not a table of classes and fractions, for example {{cat = 0.1}}"
-        raise InputError(message, argument="thin")
+        raise InputError(f"thin={thin!r} is not a table of classes and fractions, for example {{cat = 0.1}}", "thin")
     return tuple(sorted((str(name), part) for name, part in dict(thin).items()))
 
 

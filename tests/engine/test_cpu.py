@@ -204,8 +204,7 @@ except Stopped:
 """  # deliberately without a __main__ guard: users' scripts have none
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGTERM, 2)])
 def test_a_signal_checkpoints_and_stops(tmp_path, number, workers):
     folder, script = tmp_path / "checkpoints", tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -13,7 +13,7 @@ from torch import nn
 
 from camri.data import DataSet, Split, dataset
 from camri.engine import FAST, PAPER, Hooks, Training, Trial, replica, spec
-from camri.engine.loop import optimizer
+from camri.engine.loop import optimizer, rate_factors
 from camri.engine.outcome import Record, Tracker
 from camri.engine.replica import Job, angles, draw_epoch, evaluate, in_packs, judged, prepare
 from camri.engine.spec import generator, identity
@@ -396,3 +396,45 @@ def test_the_time_of_a_device_is_shared_by_its_replicas(monkeypatch):
     record.tick(replicas=3)
     record.tick()
     assert (record.wall_s, record.device_s) == (9.0, 5.0)
+
+
+def test_the_rate_falls_with_the_distance_from_the_head():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patch = nn.Linear(2, 2, bias=False)
+            self.stages = nn.ModuleList([nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(2, 2, bias=False)] * 1)})])
+            self.layer = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2, bias=False)])
+            self.norm = nn.LayerNorm(2, bias=False)
+
+    model = Classifier(Net(), nn.Linear(2, 3, bias=False))
+    factors = rate_factors(model, Training(trunk_rate=0.1, layer_decay=0.5))
+    found = [factors[id(p)] for p in model.parameters()]
+    assert found == pytest.approx([0.0125, 0.025, 0.05, 0.05, 0.1, 0.1, 1.0])
+    groups = optimizer(model, Training(trunk_rate=0.1, layer_decay=0.5, weight_decay=0.1)).param_groups
+    assert sum(len(group["params"]) for group in groups) == len(found)
+    assert {(group["weight_decay"], group["factor"]) for group in groups} >= {(0.1, 0.0125), (0.0, 1.0), (0.0, 0.1)}
+
+
+def test_crops_are_within_the_image_and_of_the_asked_size():
+    boxes = dataset.draw_boxes(2000, 0.25, torch.Generator().manual_seed(0), "cpu")
+    top, left, height, width = boxes.T
+    assert float(boxes.min()) >= 0
+    assert float((top + height).max()) <= 1 + 1e-6
+    assert float((left + width).max()) <= 1 + 1e-6
+    area = height * width
+    assert 0.2 < float(area.min()) < 0.27 < 0.55 < float(area.mean()) < 0.65
+    images = torch.rand(3, 2, 6, 8)
+    torch.testing.assert_close(dataset.crop(images, torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 3)), images)
+    half = dataset.crop(images, torch.tensor([[0.5, 0.0, 0.5, 1.0]] * 3))
+    assert torch.allclose(half[:, :, -1], images[:, :, -1])
+
+
+def test_fields_that_came_later_do_not_change_stored_hashes():
+    assert "cosine" not in Training().to_json()
+    changed = Training(cosine=True, warmup=0.1, trunk_rate=0.5, layer_decay=0.7, crop=0.3)
+    assert Training.from_json(changed.to_json()) == changed
+    assert changed.key != Training().key
+    for field, value in (("warmup", 0.6), ("trunk_rate", 0), ("layer_decay", 1.1), ("crop", -1)):
+        with pytest.raises(InputError, match=f"{field}={value}"):
+            Training(**{field: value})

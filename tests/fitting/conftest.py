@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from camri.data import DataSet, Split
-from camri.fitting import Fitted, fit, outputs, trainer
+from camri.fitting import Fitted, fit, handover, trainer
 from camri.study import executor
 
 ASKED = {"num_trials": 30, "epochs": 2, "device": "cpu"}
@@ -51,14 +51,14 @@ def trained(monkeypatch):
 def in_this_process():
     """Trials of a tenth of a second need no processes of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_workers", lambda self, num_trials: 1)
+        patch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 1)
         yield
 
 
 @pytest.fixture
 def without_files(monkeypatch):
     """Page and ONNX file take seconds, and one fit has shown them."""
-    monkeypatch.setattr(outputs, "write_page", lambda folder: folder)
+    monkeypatch.setattr(handover, "write_page", lambda folder: folder)
     monkeypatch.setattr("camri.export.onnx_file.is_installed", lambda: False)
 
 
@@ -82,8 +82,7 @@ def weights_of(fitted):
 
 def facts(fitted):
     """Everything about a fit but where and how long."""
-    kept = {name: value for name, value in vars(fitted).items() if name != "out"}
-    return kept | {"effort": replace(fitted.effort, wall_s=0.0)}
+    return replace(fitted.record, effort=replace(fitted.record.effort, wall_s=0.0)), fitted.setting, fitted.training
 
 
 def interrupt():

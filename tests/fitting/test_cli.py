@@ -1,8 +1,9 @@
 """What `camri fit` prints and how it ends."""
 
-import dataclasses
 import re
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -22,7 +23,7 @@ def asked(monkeypatch, fitted):
 
     def run_fit(request, began, on_progress):
         heard.update(began=began)
-        on_progress(Progress("finals", 3, 4, 10.0))
+        on_progress(Progress("training the finals", 0.75, 10.0))
         return fitted
 
     monkeypatch.setattr(fit_view, "make_request", make_request)
@@ -33,7 +34,8 @@ def asked(monkeypatch, fitted):
 
 def test_words_reach_the_fit(asked, tmp_path):
     words = f"fit signs --important stop --important yield --strength yield=0.5 --out {tmp_path} --budget 10m"
-    words += " --label-column kind --skip-bad --roi --max-accuracy-drop 0.01 --model paper --seed 3"
+    words += " --label-column kind --skip-bad --roi --at-least 0.9"
+    words += " --cost-matrix costs.csv --max-accuracy-drop 0.01 --model paper --seed 3"
     done = CliRunner().invoke(app, words.split())
     assert done.exit_code == 0, done.output
     assert asked["arguments"] == ("signs", ["stop", "yield"], tmp_path)
@@ -41,7 +43,9 @@ def test_words_reach_the_fit(asked, tmp_path):
     options = {name: value for name, value in asked["options"].items() if value is not None}
     assert options.pop("data_options") == {"label_column": "kind", "roi": True, "skip_bad": True}
     assert options.pop("strengths") == {"yield": 0.5}
-    assert options == {"budget": "10m", "max_accuracy_drop": 0.01, "model": "paper", "seed": 3, "device": "auto"}
+    assert (options.pop("at_least"), options.pop("cost_matrix")) == (0.9, Path("costs.csv"))
+    assert options == {"budget": "10m", "max_accuracy_drop": 0.01, "model": "paper", "seed": 3, "device": "auto",
+                       "from_scratch": False, "frozen": "auto"}  # fmt: skip
     assert CliRunner().invoke(app, ["fit"]).exit_code == 0
     assert (asked["arguments"], asked["options"]["num_trials"]) == (("digits", None, None), None)
     done = CliRunner().invoke(app, ["fit", "--strength", "yield"])
@@ -51,49 +55,44 @@ def test_words_reach_the_fit(asked, tmp_path):
 def test_the_result_is_plain_when_piped(asked, fitted):
     done = CliRunner().invoke(app, ["fit"])
     lines = done.stdout.splitlines()
-    table = [line for line in lines if re.search(r" \d+/\d+ +\d+\.\d %", line)]
-    assert [line.split("  ")[0].strip() for line in table] == [step.title for step in fitted.evidence.steps]
-    assert "│" not in done.stdout
     assert "\x1b" not in done.stdout
+    assert lines[0].startswith("Finds ")
     for line in fitted.answer.splitlines():
         assert line in lines
     for path in (fitted.model_path, fitted.page_path):
         assert any(str(path) in line for line in lines[-4:])
 
 
-def shown_at(width, fitted, capsys, monkeypatch, **how):
-    monkeypatch.setattr(fit_view, "_console", lambda: Console(width=width, **how))
+def shown(fitted, capsys, monkeypatch, width, **how):
+    monkeypatch.setattr(fit_view, "Console", lambda: Console(width=width, force_terminal=True, **how))
     fit_view.print_fitted(fitted)
     return capsys.readouterr().out
 
 
-def test_no_number_is_cut_in_a_narrow_terminal(fitted, capsys, monkeypatch):
-    shown = shown_at(40, fitted, capsys, monkeypatch)
-    assert "…" not in shown.partition("step")[2].partition("Mean of")[0]
-
-
-def test_words_and_numbers_are_whole_at_80_columns(fitted, capsys, monkeypatch):
-    shown = shown_at(80, fitted, capsys, monkeypatch, force_terminal=True, color_system=None)
-    table = [line for line in shown.splitlines() if "│" in line]
-    assert max(map(len, table)) <= 80
-    figures = fitted.evidence.before
-    first = [cell.strip() for cell in next(line for line in table if "cross-entropy" in line).split("│")[2:6]]
-    assert first == [
-        f"{100 * figures.recall:.1f} %", f"{figures.hits}/{figures.num}", f"{100 * figures.accuracy:.1f} %",
-        f"{100 * figures.false_alarms:.2f} %",
-    ]  # fmt: skip
+def test_a_full_answer_has_at_most_25_lines_of_80_columns(fitted, capsys, monkeypatch):
+    """With the request before it: three lines and a blank one."""
+    arms = fitted.record.evidence.arms
+    evidence = replace(fitted.record.evidence, arms=(*arms, replace(arms[-1], title="L2-softmax, s=8, re-decided")))
+    many = ("a caution that is long enough to need a second line on a terminal of 80 columns",) * 5
+    effort = replace(fitted.record.effort, still_improving=True, given_up=("2 of 8 rivals", "1 of 5 seeds"))
+    record = replace(fitted.record, evidence=evidence, cautions=many, effort=effort, finished=False)
+    full = shown(replace(fitted, record=record, out=Path("runs/x")), capsys, monkeypatch, 80, color_system=None)
+    lines = full.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert 4 + len(lines) - 1 <= 25 + 2  # a stopped fit that gave things up, with two cautions, is the longest
+    usual = shown(replace(fitted, out=Path("runs/x")), capsys, monkeypatch, 80, color_system=None)
+    assert 4 + len(usual.splitlines()) <= 25
 
 
 def test_no_word_is_coloured(fitted, capsys, monkeypatch):
-    """Rich would paint the word "False" of "False alarms" and every number."""
-    shown = shown_at(200, fitted, capsys, monkeypatch, force_terminal=True, color_system="standard")
-    assert "False alarms" in shown
-    assert not re.search(r"\x1b\[[0-9;]*3\dm", shown)
+    """Rich would paint the word "False" and every number."""
+    assert not re.search(r"\x1b\[[0-9;]*3\dm", shown(fitted, capsys, monkeypatch, 200, color_system="standard"))
 
 
 def test_a_class_that_looks_like_markup_is_shown_as_it_is_called(fitted, capsys):
-    fit_view.print_fitted(dataclasses.replace(fitted, important=("stop [v2] [/b]",)))
-    assert capsys.readouterr().out.startswith("“stop [v2] [/b]”: found ")
+    record = replace(fitted.record, classes=(*fitted.record.classes[:-1], "stop [v2] [/b]"))
+    fit_view.print_fitted(replace(fitted, record=record))
+    assert " “stop [v2] [/b]” (before:" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_stopped_too_early_ends_with_130(monkeypatch):
@@ -127,8 +126,15 @@ def test_it_says_what_was_understood(capsys):
     assert "at strength 0.5" in said
 
 
-def test_the_demo_is_a_fit_of_digits(asked, tmp_path):
+def test_the_demo_is_a_fit_of_digits_with_a_rare_class_and_ends_with_what_to_try(asked, tmp_path):
     done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    assert asked["arguments"] == ("digits", None, tmp_path)
-    assert asked["options"]["num_trials"] >= 60
+    data, important, out = asked["arguments"]
+    assert (important, out) == ("8", tmp_path)
+    counts = data.class_counts("train").tolist()
+    assert 5 * counts[8] < min(counts[:8] + counts[9:])
+    assert data.class_counts("test")[8] == 52
+    assert asked["options"]["num_trials"] >= 40
+    assert [line.split()[:2] for line in done.stdout.splitlines()[-3:]] == [
+        ["camri", "fit"], ["camri", "audit"], ["camri", "predict"],
+    ]  # fmt: skip

@@ -1,8 +1,8 @@
 """What is refused before anything is trained or written, and what is taken where nothing is said."""
 
-import shutil
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +12,11 @@ from safetensors.numpy import save_file
 
 from camri.data import load
 from camri.errors import InputError
-from camri.fitting import budget, fit
+from camri.fitting import fit
 from camri.fitting.request import Journal, make_request, prepare
-from camri.fitting.trainer import trainings_for
+from camri.fitting.trainer import describe_training, variants_of
+from camri.goals import read_costs
 from camri.models import build
-from tests.fitting.conftest import ASKED, IMPORTANT
 
 
 def ask(data="digits", important="9", out=None, **changes):
@@ -44,7 +44,11 @@ def ask(data="digits", important="9", out=None, **changes):
         ({"budget": 60.0, "num_trials": 20}, "not both"),
         ({"budget": -1.0}, "'-1.0' is not a duration"),
         ({"budget": "soon"}, "'soon' is not a duration"),
-        ({"num_trials": 3}, "at least 16"),
+        ({"num_trials": 0}, "at least 1"),
+        ({"at_least": 1.0}, "at_least=1.0 is not allowed"),
+        ({"at_least": 0.9, "max_accuracy_drop": 0.01}, "give one goal, not max_accuracy_drop and at_least"),
+        ({"cost_matrix": [[0, 1], [1, 0]]}, r"cost_matrix has shape \(2, 2\); give 10 × 10"),
+        ({"cost_matrix": "no-such-file.csv"}, "cost_matrix=no-such-file.csv: it cannot be read"),
         ({"max_accuracy_drop": 1.0}, "max_accuracy_drop=1.0 is not allowed"),
         ({"seed": -1}, "seed=-1 is not allowed"),
         ({"seed": 1.5}, "seed=1.5 is not allowed"),
@@ -89,7 +93,7 @@ def test_nothing_is_written_when_something_is_refused(tmp_path):
     assert [path.name for path in strange.iterdir()] == ["thesis.tex"]
 
 
-def test_a_fit_resumes_where_a_kill_left_its_first_folder_alone(tmp_path):
+def test_a_fit_goes_on_where_a_kill_left_its_first_folder_alone(tmp_path):
     (tmp_path / "trainings").mkdir()
     assert Journal.open(tmp_path, {"seed": 0}).values == {"request": {"seed": 0}, "spent_s": 0.0}
 
@@ -103,34 +107,23 @@ def test_data_that_changed_in_between_are_refused_in_words(tmp_path):
 def test_a_folder_of_another_fit_is_refused_by_what_differs(fitted):
     with pytest.raises(InputError, match=r"another fit \(important {'9': 1.0}, not {'8': 1.0}\)"):
         fit("digits", "8", fitted.out, num_trials=30, epochs=2, device="cpu")
-    with pytest.raises(InputError, match=r"max_accuracy_drop 0.0, not 0.01"):
+    with pytest.raises(InputError, match=r"goal {.*0.0,.*, not {.*0.01,"):
         fit("digits", "9", fitted.out, num_trials=30, epochs=2, device="cpu", max_accuracy_drop=0.01)
 
 
-def test_a_missing_extra_says_its_install_command(monkeypatch, tmp_path):
+def test_without_the_reports_extra_there_is_a_model_and_no_page(monkeypatch, tmp_path, in_this_process):
     import importlib.util
 
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "optuna" else real(name))
-    with pytest.raises(InputError, match=r"optuna, which is not installed: pip install 'camri\[fit\]'"):
-        fit("digits", "9", tmp_path / "out", num_trials=20)
-
-
-def test_without_the_reports_extra_there_is_a_model_and_no_page(monkeypatch, tmp_path, fitted):
-    import importlib.util
-
-    shutil.copytree(fitted.out, tmp_path / "out")
-    (tmp_path / "out" / "report.html").unlink()
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "altair" else real(name))
     monkeypatch.setattr("camri.export.onnx_file.is_installed", lambda: False)
-    found = fit("digits", IMPORTANT, tmp_path / "out", **ASKED)
+    found = fit("digits", "9", tmp_path / "out", num_trials=16, epochs=1, device="cpu")
     assert found.page_path is None
     assert not (tmp_path / "out" / "report.html").exists()
     assert (found.model_path / "config.json").exists()
 
 
-def test_defaults_of_a_request():
+def test_what_is_taken_where_nothing_is_said():
     found = ask(important=None, num_trials=None)
     assert found.important.classes == ("worst",)
     assert found.resolved() is None
@@ -142,30 +135,35 @@ def test_defaults_of_a_request():
     assert [ask(budget=given).budget_s for given in ("2m", 90)] == [120.0, 90.0]
 
 
-def test_trainings_move_images_and_mirror_photographs_only():
+def test_costs_are_read_by_the_names_of_the_classes(tmp_path):
+    path = tmp_path / "costs.csv"
+    path.write_text("true,b,a\na,1,0\nb,0,9\n", encoding="utf-8")
+    assert read_costs(path, ["a", "b"]).tolist() == [[0, 1], [9, 0]]
+    for text, problem in (
+        ("true,b\na,1\nb,0\n", "class 'a' is missing"),
+        ("true,a,b\na,0,1\n", "class 'b' is missing"),
+        ("true,a,b\na,0,x\nb,1,0\n", "is no table of costs"),
+        ("", "is no table of costs"),
+        ("true,a,b\na,0,inf\nb,1,0\n", "finite numbers"),
+    ):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=problem) as end:
+            read_costs(path, ["a", "b"])
+        assert end.value.argument == "cost_matrix"
+
+
+def test_other_trainings_move_images_and_mirror_photographs_only():
     digits = ask()
-    found = trainings_for(digits.data, digits.plain)
-    assert list(found) == ["plain", "augmented", "smoothed", "averaged", "all"]
+    found = variants_of(digits.data, digits.plain)
+    assert list(found) == ["augmented", "smooth"]
     assert (found["augmented"].translate_px, found["augmented"].flip) == (1, False)
-    whole = found["all"]
+    whole = found["smooth"]
     assert (whole.translate_px, whole.flip, whole.label_smoothing, whole.average) == (1, False, 0.1, 0.999)
-    from dataclasses import replace
-
+    assert describe_training(whole) == "random moves of up to 1 px, label smoothing 0.1, averaged weights"
+    assert describe_training(digits.plain) == "plain"
     photographs = replace(digits.data, name="cifar10")
-    assert trainings_for(photographs, digits.plain)["augmented"].flip
-    assert not trainings_for(replace(digits.data, name="signs"), digits.plain)["all"].flip
-
-
-def test_a_short_time_makes_short_trials_and_a_shorter_one_is_refused(monkeypatch):
-    request = ask(budget=100.0)
-    monkeypatch.setattr(budget, "measure_epoch_s", lambda request: 0.001)
-    assert budget.fit_epochs(request) == (60, pytest.approx(0.06))
-    monkeypatch.setattr(budget, "measure_epoch_s", lambda request: 0.1)  # 90 s / (60 trials × 0.1 s)
-    assert budget.fit_epochs(request) == (15, pytest.approx(1.5))
-    monkeypatch.setattr(budget, "measure_epoch_s", lambda request: 1.0)  # 16 trials × 6 epochs × 1 s
-    with pytest.raises(InputError, match=r"100 s is too short.*6 epochs takes about 6 s.*give 3m"):
-        budget.fit_epochs(request)
-    assert budget.fit_epochs(ask()) == (60, None)
+    assert variants_of(photographs, digits.plain)["augmented"].flip
+    assert not variants_of(replace(digits.data, name="signs"), digits.plain)["smooth"].flip
 
 
 def test_first_values_come_from_a_file(tmp_path):
@@ -269,7 +267,7 @@ def test_a_journal_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reading_reports_progress(tmp_path):
+def test_reading_is_heard(tmp_path):
     drawn = np.random.default_rng(0)
     for name in ("row", "column"):
         (tmp_path / name).mkdir()

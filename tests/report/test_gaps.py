@@ -251,7 +251,7 @@ def test_each_seed_is_compared_at_the_setting_that_the_other_half_picks(opened, 
     assert record["setting"] == list_picks([one.fitted["wce"][seed].title for seed in range(6)])
 
 
-def made_study(rng, num_settings=20, num_seeds=5, num_images=300):
+def made_study(rng, num_settings=10, num_seeds=5, num_images=300):
     """Validation and test scores of cross-entropy and of settings that are equal to it; luck belongs to a training."""
     labels = [np.arange(num_images) % 5 for _ in range(2)]
     hard = [rng.normal(size=(num_images, 5)) for _ in range(2)]
@@ -269,7 +269,7 @@ def made_study(rng, num_settings=20, num_seeds=5, num_images=300):
 
 
 def test_equal_settings_seem_better_no_more_often_than_chance_allows():
-    """Picked by the seeds that are judged, the best of 20 equal settings is "better" by points of accuracy."""
+    """Picked by the seeds that are judged, the best of 10 equal settings is "better" by points of accuracy."""
     rng, gains, rejected = np.random.default_rng(0), {"cross-fitted": [], "by its own seeds": []}, []
     for _ in range(50):
         study = made_study(rng)

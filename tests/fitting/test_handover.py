@@ -3,7 +3,6 @@
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +10,15 @@ import torch
 from safetensors.numpy import save_file
 
 from camri.data import DataSet, Split
+from camri.decision import AtLeast, BestRecall, Shift
 from camri.export import load, save
-from camri.fitting import outputs
-from camri.fitting.outputs import _trained, can_draw, command, doubts
+from camri.fitting import handover
+from camri.fitting.handover import _trained, can_draw, command, doubts, trees_are_better
+from camri.fitting.judge import Held, count
 from camri.methods import setting
+from camri.metrics import exact
 from camri.models import build
+from camri.selection import Floor
 from camri.study.spec import Column
 from tests.fitting.test_request import ask
 
@@ -28,11 +31,12 @@ def request_of_digits():
 def test_the_command_has_every_word_that_matters_and_none_that_is_usual(request_of_digits):
     asked = request_of_digits
     assert command(asked) == "camri fit digits --important 9 --trials 30 --model small --out runs/again"
-    timed = replace(asked, num_trials=None, budget_s=90.0, max_accuracy_drop=0.01, seed=3, epochs=5)
+    timed = replace(asked, num_trials=None, budget_s=90.0, goal=BestRecall(0.01), seed=3, epochs=5)
     assert command(timed) == (
         "camri fit digits --important 9 --budget 90s --max-accuracy-drop 0.01 --model small --epochs 5 --seed 3 "
         "--out runs/again"
     )
+    assert "--at-least 0.9 " in command(replace(asked, goal=AtLeast(0.9, 0.95)))
     several = replace(asked, source="my signs/", important=Column.of({"stop": 1.0, "no entry": 0.5}))
     words = shlex.split(command(several))
     assert words[3:9] == ["--important", "stop", "--important", "no entry", "--strength", "no entry=0.5"]
@@ -65,24 +69,21 @@ def test_few_rows_of_an_important_class_and_few_groups_of_them_make_figures_doub
         splits = {"train": part(9, 9), "val": part(num_val, 30), "test": part(num_test, 30, groups)}
         return DataSet("made", ("rare", "common"), splits, "made")
 
-    assert doubts(made(20, 20), [0, 1], 0.99) == []
-    (text,) = doubts(made(19, 20), [0, 1], 0.99)
+    assert doubts(made(20, 20), [0, 1]) == []
+    (text,) = doubts(made(19, 20), [0, 1])
     assert "“rare” has 19 validation and 20 test rows" in text
-    (text,) = doubts(made(20, 1), [0], 0.99)
+    (text,) = doubts(made(20, 1), [0])
     assert "20 validation and 1 test rows" in text
-    assert doubts(made(1, 1), [1], 0.99) == []
-    assert doubts(made(20, 20, range(50)), [0], 0.99) == []
-    assert doubts(made(20, 20, [row // 2 for row in range(50)]), [0], 0.99) == []
-    (text,) = doubts(made(20, 20, [row // 3 for row in range(50)]), [0, 1], 0.99)
+    assert doubts(made(1, 1), [1]) == []
+    assert doubts(made(20, 20, range(50)), [0]) == []
+    assert doubts(made(20, 20, [row // 2 for row in range(50)]), [0]) == []
+    (text,) = doubts(made(20, 20, [row // 3 for row in range(50)]), [0, 1])
     assert "20 test rows of “rare” come from 7 groups" in text
-    assert doubts(made(20, 20), [0], 0.601) == []
-    (text,) = doubts(made(20, 20), [0], 0.6)
-    assert "60.0 %, is no better than always predicting “common” (60.0 %)" in text
 
 
 def test_a_page_is_drawn_where_all_it_needs_is_there(monkeypatch):
     for needed, is_there in ((("json", "shlex"), True), (("json", "no_such_module"), False)):
-        monkeypatch.setattr(outputs, "PAGE_NEEDS", needed)
+        monkeypatch.setattr(handover, "PAGE_NEEDS", needed)
         assert can_draw() is is_there
 
 
@@ -91,25 +92,41 @@ def test_the_model_is_measured_as_it_is_saved_and_needs_no_file_that_it_started_
     trunk = build("small", (1, 8, 8), torch.Generator().manual_seed(1))
     save_file({name: tensor.numpy() for name, tensor in trunk.state_dict().items()}, first)
     asked = ask("digits", "9", tmp_path / "out", weights=first, epochs=1)
-    claim = SimpleNamespace(setting=setting("ce"), seed=2, shift=(0.5,))
-    trained, handed = _trained(asked, asked.plain, (9,), claim)
+    trained, handed, _ = _trained(asked, asked.plain, (9,), setting("ce"), 2, Shift({9: 0.5}))
     first.unlink()  # it is not needed any more
     model = load(save(trained, tmp_path / "model", card="", onnx=False))
     assert model.trained.training.model_options == ()
-    assert (model.trained.shift, model.trained.seed) == ((0.5,), 2)
+    assert (model.trained.rule, model.trained.seed) == (Shift({9: 0.5}), 2)
     test = asked.data.splits["test"]
     right = np.array(model.predict(test.inputs)) == np.array(asked.data.classes)[test.labels]
     own = test.labels.numpy() == 9
-    assert (handed.hits, handed.num) == ((right[own].sum(),), (own.sum(),))
-    assert (handed.num_right, handed.num_images) == (right.sum(), len(test))
-    assert (handed.setting, handed.seed, handed.shift) == (setting("ce"), 2, (0.5,))
+    found = count(Shift({9: 0.5}), handed, BestRecall())
+    assert (found.hits, found.num) == ((right[own].sum(),), (own.sum(),))
+    assert (found.num_right, found.num_rows, handed.seed) == (right.sum(), len(test), 2)
 
 
 def test_a_fit_imports_the_report_only_to_write_the_page_and_never_the_audit():
     lines = [
         (path.name, line.strip())
-        for path in Path(outputs.__file__).parent.glob("*.py")
+        for path in Path(handover.__file__).parent.glob("*.py")
         for line in path.read_text(encoding="utf-8").splitlines()
         if "camri.report" in line or "camri.auditing" in line
     ]
-    assert lines == [("outputs.py", "from camri.report.page import write_page as write")]
+    assert lines == [("handover.py", "from camri.report.page import write_page as write")]
+
+
+def test_boosted_trees_that_do_better_are_named():
+    """A class within a square: trees find it, and a model that always says no does not."""
+    drawn = torch.Generator().manual_seed(0)
+    inputs = torch.rand((1200, 2), generator=drawn) * 2 - 1
+    labels = (inputs.abs().max(dim=1).values < 0.5).long()
+    asked = ask(DataSet("square", ("out", "in"), {"train": Split(inputs, labels)}, "made"), "in")
+    truth = asked.data.splits["val"].labels.numpy()
+    poor, good = (np.stack([np.zeros(len(truth)), lead], axis=1) for lead in (np.full(len(truth), -1.0), truth - 0.5))
+    rule, floor = Shift({1: 0.0}), Floor(0.0)
+    models = [Held(seed, {"val": exact(poor, truth, (1,))}) for seed in range(3)]
+    (text,) = trees_are_better(asked, floor, rule, models)
+    assert text.startswith("scikit-learn’s HistGradientBoostingClassifier with a tuned decision does better")
+    assert "this model 0.0 % and" in text
+    assert trees_are_better(asked, floor, rule, [Held(0, {"val": exact(good, truth, (1,))})]) == []
+    assert trees_are_better(ask("digits", "9"), floor, rule, models) == []

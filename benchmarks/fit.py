@@ -1,0 +1,336 @@
+"""Judge `camri fit`: beside what a user would do in the same time, and by verdicts on data whose truth is known.
+
+python -m benchmarks.fit --task breast_cancer --budget 60                 # one cell: the fit and three rivals
+python -m benchmarks.fit --task table --random-state 1 --budget 180       # table: random states 0, 1, 2
+python -m benchmarks.fit --task photos --budget 600                       # 500 CIFAR-10 photos a class (CAMRI_DATA)
+python -m benchmarks.fit --truth change train nothing --fits 10 --trials 60
+
+Prints JSON. A cell has recall, accuracy and false alarms of each model on the same test rows. Pin a cell to two cores
+with `taskset -c 0,1`. The rivals: scikit-learn's HistGradientBoosting ("trees") and MLP ("mlp"), and a plain PyTorch
+loop with early stopping ("loop"), each fitted on the same train rows with the decision tuned on the same validation
+rows. With --truth, `held` says whether the 95 % intervals of the model handed over contain its figures on fresh rows,
+and `true` is the right verdict: the gains of new seeds on fresh rows, of at least 2 points of recall.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import camri
+from camri.data import DataSet, Split, hold_out, load, thin_out
+from camri.data.dataset import assemble
+from camri.decision import BestRecall, tune
+from camri.engine import Trial, train
+from camri.engine.spec import commit
+from camri.fitting import Fitted, handover
+from camri.fitting.judge import Held, apply, floor_of, tune_each
+from camri.fitting.request import prepare
+from camri.methods import Setting, setting
+from camri.metrics import exact
+
+Array = np.ndarray
+GOAL = BestRecall(prior_rows=500)
+LEAST_GAIN = 0.02
+
+
+# The tasks.
+
+
+def breast_cancer(random_state: int) -> tuple[DataSet, str]:
+    from sklearn.datasets import load_breast_cancer
+
+    data = load_breast_cancer()
+    return table_of("breast_cancer", data.data, data.target, [str(name) for name in data.target_names]), "malignant"
+
+
+def made_table(random_state: int) -> tuple[DataSet, str]:
+    from sklearn.datasets import make_classification
+
+    rows, labels = make_classification(
+        20_000, 30, n_informative=12, n_redundant=6, n_classes=3, n_clusters_per_class=3, weights=[0.6, 0.37, 0.03],
+        flip_y=0.01, random_state=random_state,
+    )  # fmt: skip
+    return table_of(f"table-{random_state}", rows, labels, ["common", "usual", "rare"]), "rare"
+
+
+def photos(random_state: int) -> tuple[DataSet, str]:
+    whole = load("cifar10")
+    labels = whole.splits["train"].labels.numpy()
+    drawn = np.random.default_rng(random_state)
+    kept = np.concatenate([drawn.permutation(np.flatnonzero(labels == index))[:500] for index in range(10)])
+    splits = {**whole.splits, "train": whole.splits["train"].rows(np.sort(kept))}
+    return replace(whole, splits=splits, fingerprint=f"{whole.fingerprint}-500-{random_state}"), "cat"
+
+
+def signs(random_state: int) -> tuple[DataSet, str]:
+    data = load("gtsrb", size=32)
+    rare = int(data.class_counts("train").argmin())
+    return data, data.classes[rare]
+
+
+def demo(random_state: int) -> tuple[DataSet, str]:
+    return thin_out(hold_out(load("digits"), "val", 0.2, 0), {"8": 0.15}), "8"
+
+
+TASKS: dict[str, Callable[[int], tuple[DataSet, str]]] = {
+    "demo": demo, "breast_cancer": breast_cancer, "table": made_table, "photos": photos, "signs": signs,
+}  # fmt: skip
+
+
+def table_of(name: str, rows: Array, labels: Array, classes: Sequence[str]) -> DataSet:
+    split = Split(torch.tensor(rows, dtype=torch.float32), torch.tensor(labels, dtype=torch.int64))
+    return assemble(name, tuple(classes), {"train": split}, {})
+
+
+# What a user would do. Each takes flat train rows and returns a function from rows to log-probabilities.
+
+
+def fit_trees(rows: Array, labels: Array, val: tuple[Array, Array], budget_s: float) -> Callable[[Array], Array]:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    model = HistGradientBoostingClassifier(random_state=0).fit(rows, labels)
+    return lambda other: np.log(np.clip(model.predict_proba(other), 1e-12, 1))
+
+
+def fit_mlp(rows: Array, labels: Array, val: tuple[Array, Array], budget_s: float) -> Callable[[Array], Array]:
+    from sklearn.neural_network import MLPClassifier
+
+    model = MLPClassifier((128, 128), early_stopping=True, random_state=0).fit(rows, labels)
+    return lambda other: np.log(np.clip(model.predict_proba(other), 1e-12, 1))
+
+
+def fit_loop(rows: Array, labels: Array, val: tuple[Array, Array], budget_s: float) -> Callable[[Array], Array]:
+    """A small network by hand: Adam, batches of 64, stopped when validation accuracy has not risen for ten epochs."""
+    torch.manual_seed(0)
+    began, width = time.monotonic(), rows.shape[1:]
+    num_classes = int(labels.max()) + 1
+    if len(width) == 1:
+        layers: list[torch.nn.Module] = [torch.nn.Linear(width[0], 128), torch.nn.ReLU(), torch.nn.Linear(128, 128),
+                                         torch.nn.ReLU(), torch.nn.Linear(128, num_classes)]  # fmt: skip
+    else:
+        layers = []
+        for before, after in ((width[0], 32), (32, 64), (64, 64)):
+            layers += [torch.nn.Conv2d(before, after, 3, padding=1), torch.nn.BatchNorm2d(after), torch.nn.ReLU(),
+                       torch.nn.MaxPool2d(2)]  # fmt: skip
+        layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, num_classes)]
+    model = torch.nn.Sequential(*layers)
+    steps = torch.optim.Adam(model.parameters(), lr=1e-3)
+    x, y = torch.from_numpy(rows), torch.from_numpy(labels)
+
+    def predict(other: Array) -> Array:
+        model.eval()
+        with torch.inference_mode():
+            parts = [model(torch.from_numpy(other[start : start + 1024])) for start in range(0, len(other), 1024)]
+        return torch.cat(parts).log_softmax(dim=1).numpy()
+
+    best, kept, waited = -1.0, {}, 0
+    while waited < 10 and time.monotonic() - began < budget_s:
+        model.train()
+        for batch in torch.randperm(len(x)).split(64):
+            if len(batch) < 2:
+                continue
+            steps.zero_grad()
+            torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+            steps.step()
+        accuracy = float((predict(val[0]).argmax(axis=1) == val[1]).mean())
+        waited += 1
+        if accuracy > best:
+            best, waited = accuracy, 0
+            kept = {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(kept)
+    return predict
+
+
+RIVALS = {"trees": fit_trees, "mlp": fit_mlp, "loop": fit_loop}
+
+
+def figures(predicted: Array, labels: Array, important: int) -> dict[str, Any]:
+    own = labels == important
+    return {
+        "hits": int((predicted[own] == important).sum()),
+        "num": int(own.sum()),
+        "recall": float((predicted[own] == important).mean()),
+        "accuracy": float((predicted == labels).mean()),
+        "false_alarms": int((predicted[~own] == important).sum()),
+    }
+
+
+def run_cell(asked: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """The fit and its rivals on one task."""
+    data, name = TASKS[asked.task](asked.random_state)
+    important = data.class_index(name)
+    inputs = prepare(data).data
+    parts = {part: inputs.splits[part] for part in ("train", "val", "test")}
+    labels = {part: split.labels.numpy() for part, split in parts.items()}
+    cells = []
+    for arm in asked.arms:
+        began = time.monotonic()
+        found: dict[str, Any] = {"task": data.name, "important": name, "budget_s": asked.budget, "arm": arm}
+        if arm == "fit":
+            with contextlib.redirect_stdout(sys.stderr):
+                fitted = camri.fit(data, name, folder, budget=asked.budget, device="cpu", seed=asked.seed)
+            after = fitted.record.handed.after
+            found |= {"hits": after.hits[0], "num": after.num[0], "recall": after.recalls[0].value,
+                      "accuracy": after.accuracy.value, "false_alarms": after.num_false_alarms,
+                      "verdict": fitted.record.verdict.kind, "answer": fitted.answer}  # fmt: skip
+        else:
+            flat = arm != "loop" or not inputs.is_image
+            rows = {part: _rows(split, flat) for part, split in parts.items()}
+            model = RIVALS[arm](rows["train"], labels["train"], (rows["val"], labels["val"]), asked.budget)
+            point = tune(exact(model(rows["val"]), labels["val"], [important]), GOAL, num_draws=0)
+            scores = model(rows["test"])
+            predicted = scores.argmax(axis=1) if point is None else point.rule.predict(scores)
+            found |= figures(predicted, labels["test"], important)
+        cells.append({**found, "wall_s": round(time.monotonic() - began, 1)})
+    return cells
+
+
+def _rows(split: Split, flat: bool) -> Array:
+    rows = split.inputs.float()
+    if rows.dim() == 4:
+        rows = (rows / 255).permute(0, 3, 1, 2)
+    return (rows.flatten(start_dim=1) if flat else rows).contiguous().numpy()
+
+
+# Made truth.
+
+
+@dataclass(frozen=True)
+class Population:
+    """Gaussian clusters of unit noise, a class each; `share` is the important class's, the others' are equal.
+
+    apart: how far a centre is from the origin. lost: the part of the important rows that look like another class.
+    spread: standard deviation of the important class's noise; a wider cluster is found better by a method that bends
+    the boundary than by a shift.
+    """
+
+    num_rows: int
+    share: float = 0.25
+    apart: float = 1.8
+    lost: float = 0.0
+    spread: float = 1.0
+    num_features: int = 8
+    num_classes: int = 4
+
+    def draw(self, num_rows: int, drawn: np.random.Generator) -> Split:
+        rest = (1 - self.share) / (self.num_classes - 1)
+        classes = drawn.choice(self.num_classes, num_rows, p=[self.share] + [rest] * (self.num_classes - 1))
+        looks = np.where((classes == 0) & (drawn.random(num_rows) < self.lost), 1, classes)
+        noise = drawn.normal(size=(num_rows, self.num_features)) * np.where(looks == 0, self.spread, 1.0)[:, None]
+        inputs = self.apart * np.eye(self.num_classes, self.num_features)[looks] + noise
+        return Split(torch.from_numpy(inputs.astype(np.float32)), torch.from_numpy(classes.astype(np.int64)))
+
+
+CASES = {
+    "change": Population(3000, share=0.12, apart=1.5),
+    "train": Population(3000, share=0.12, apart=1.5, spread=1.6),
+    "nothing": Population(3000, apart=3.5, lost=0.25),
+}
+
+
+def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Fit a sample, and compare verdict and intervals with the truth."""
+    population = CASES[case]
+    fresh = population.draw(asked.fresh, np.random.default_rng(99))
+    rows = population.draw(population.num_rows, np.random.default_rng([number, list(CASES).index(case)]))
+    data = assemble(case, tuple("abcd"), {"train": rows}, {})
+    with contextlib.redirect_stdout(sys.stderr):
+        fitted = camri.fit(data, "a", folder, num_trials=asked.trials, device="cpu", seed=number)
+    record, labels = fitted.record, fresh.labels.numpy()
+    predicted = np.array([data.class_index(one) for one in fitted.load().predict(fresh.inputs.numpy())])
+    true = figures(predicted, labels, 0)
+    true["false_alarms"] /= len(labels)
+    after = record.handed.after
+    claimed = {"recall": after.recalls[0], "accuracy": after.accuracy, "false_alarms": after.false_alarms}
+    inputs = prepare(data)
+    assert inputs.standardise is not None
+    mean, sd = map(torch.tensor, inputs.standardise)
+    test = inputs.data.splits["test"]
+    said = np.array([data.class_index(one) for one in fitted.load().predict((test.inputs * sd + mean).numpy())])
+    splits = {**inputs.data.splits, "test": replace(fresh, inputs=(fresh.inputs - mean) / sd)}
+    gains = true_gains(fitted, replace(inputs.data, splits=splits), asked.new)
+    right = "nothing_to_gain"
+    if gains["method"] >= LEAST_GAIN:
+        right = "train_with"
+    elif gains["rule"] >= LEAST_GAIN:
+        right = "change_the_decision"
+    return {
+        "case": case,
+        "verdict": record.verdict.kind,
+        "reason": record.verdict.reason,
+        "true": right,
+        "gains": gains,
+        "held": {name: bool(one.low <= true[name] <= one.high) for name, one in claimed.items()},
+        "predicts": abs(int((said == test.labels.numpy()).sum()) - after.num_right) <= 1,
+        "num_seeds": record.evidence.num_seeds,
+    }
+
+
+def true_gains(fitted: Fitted, data: DataSet, num_new: int) -> dict[str, float]:
+    """Recall that the rule and the best rival add on fresh rows, over new seeds."""
+    decided = json.loads((fitted.out / "fit.json").read_text())
+    settings: list[Setting] = [setting("ce")]
+    if decided["winner"] is not None:
+        from camri.fitting.trainer import setting_of
+
+        settings.append(setting_of((decided["winner"][0], tuple(decided["winner"][1])), ((0, 1.0),)))
+    seeds = range(10_000, 10_000 + num_new)
+    trials = [Trial(one, seed) for one in settings for seed in seeds]
+    found = train(trials, data, "cpu", training=fitted.training, important=[0], workers=1)
+    models = [Held(one.trial.seed, one.scores) for one in found if one.status == "done"]
+    baseline, rivals = models[:num_new], models[num_new:]
+    floor = floor_of(BestRecall(), baseline, GOAL.prior_rows)
+    own = baseline[0].scores["test"].labels == 0
+
+    def recall(arm: Sequence[Held], is_baseline: bool) -> float:
+        rules = tune_each(BestRecall(), arm, floor, is_baseline)
+        decided = [apply(rule, model, "test", BestRecall()) for rule, model in zip(rules, arm, strict=True)]
+        return float(np.mean([one.correct[own].mean() for one in decided]))
+
+    plain = float(np.mean([model.scores["test"].recall()[0] for model in baseline]))
+    redecided = recall(baseline, True)
+    return {"rule": redecided - plain, "method": recall(rivals, False) - redecided if rivals else 0.0}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=TASKS)
+    parser.add_argument("--random-state", type=int, default=0)
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds")
+    parser.add_argument("--arms", nargs="+", default=["fit", *RIVALS], choices=["fit", *RIVALS])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--truth", nargs="+", choices=CASES)
+    parser.add_argument("--fits", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="number of the first fit, to run several at once")
+    parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--new", type=int, default=10, help="new seeds for the truth")
+    parser.add_argument("--fresh", type=int, default=20_000, help="rows for the truth")
+    asked = parser.parse_args()
+    if not asked.task and not asked.truth:
+        parser.error("give --task or --truth")
+    handover.can_draw = lambda: False  # a page takes seconds, and no figure is made by it
+    result: dict[str, Any] = {"commit": commit(), "torch": torch.__version__, "words": sys.argv[1:]}
+    if asked.task:
+        with tempfile.TemporaryDirectory() as folder:
+            result["cells"] = run_cell(asked, Path(folder) / "fit")
+    if asked.truth:
+        result["fits"] = []
+        for case in asked.truth:
+            for number in range(asked.first, asked.first + asked.fits):
+                with tempfile.TemporaryDirectory() as folder:
+                    result["fits"].append(one_fit(case, number, asked, Path(folder) / "fit"))
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

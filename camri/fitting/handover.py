@@ -1,0 +1,436 @@
+"""The end of a fit: the arms judged, the model's folder with its card, the record, the page."""
+
+import contextlib
+import importlib.util
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from camri.backbones import is_backbone, published_folder
+from camri.data import DataSet
+from camri.decision import AtLeast, BestRecall, DecisionRule, LeastCost
+from camri.engine import Training, Trial
+from camri.errors import InputError
+from camri.export import Model, Trained, load, save
+from camri.files import replacing
+from camri.fit_record import EXAMPLES_FILE, Effort, FitRecord, HandedOver, Length, compose
+from camri.fitting.card import model_name, write_card
+from camri.fitting.judge import (
+    Decided,
+    Held,
+    apply,
+    argmax_of,
+    count,
+    decide,
+    floor_of,
+    gather,
+    goal_record,
+    is_better,
+    median_model,
+    tune_each,
+    tune_rule,
+)
+from camri.fitting.request import Request
+from camri.fitting.result import MODEL, PAGE, Fitted
+from camri.fitting.trainer import CE, Point, TrainingRun, describe_training, outcome_with_weights, statuses_of
+from camri.methods import METHODS, Setting
+from camri.metrics import Array, exact
+from camri.selection import Floor, Rule
+from camri.stats import FEWEST_GROUPS, FEWEST_ROWS, design_effect, wilson
+from camri.study import run_folder
+from camri.study.reader import RunReader
+from camri.study.run_folder import facts_of
+from camri.study.spec import Resolved, Study
+from camri.study.store import Store, open_run
+from camri.text import Noun, percent, quoted
+
+WEIGHTS = "weights"  # folder of trained weights, until the fit has finished
+PAGE_NEEDS = ("altair", "vl_convert", "jinja2")
+LOOSE = 0.04  # ± of validation accuracy; if wider, some models are a point less accurate elsewhere
+MOST_EXAMPLES = 24
+MOST_COLUMNS, MOST_CELLS = 100, 5_000_000  # of a table that boosted trees are tried on
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Finals:
+    """What the stages of a fit have decided. winner: the best rival on validation data, None if there is none."""
+
+    column: Resolved
+    winner: Setting | None
+    control: Setting | None
+    points: Sequence[Point]
+    seeds: Sequence[int]
+    lengths: tuple[Length, ...]
+    still_improving: bool
+    learnt: bool
+    num_settings: int
+    given_up: tuple[str, ...]
+    wall_s: float
+    is_finished: bool
+
+
+def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequence[Path]) -> Fitted:
+    """Judge the finals; write the model, its card, the record and the page."""
+    goal, data, training = request.goal, request.data, run.training
+    important = tuple(sorted(index for index, _ in finals.column))
+    asked = run.study(finals.points, finals.seeds)
+    settings = {"baseline": CE, "method": finals.winner, "control": finals.control}
+    models = {
+        name: run.models(setting, important, finals.seeds, ("val", "test"))
+        for name, setting in settings.items()
+        if setting is not None
+    }
+    if not models["baseline"]:
+        raise InputError(f"{run.folder}: every cross-entropy trial of the finals failed; see `camri study status`")
+    shared = set.intersection(*({model.seed for model in arm} for arm in models.values()))
+    if not shared:  # every trial of the rival failed
+        models, shared = {"baseline": models["baseline"]}, {model.seed for model in models["baseline"]}
+    models = {name: [model for model in arm if model.seed in shared] for name, arm in models.items()}
+    baseline = models["baseline"]
+    floor = floor_of(goal, baseline, request.prior_rows)
+    is_method = "method" in models and finals.learnt and _is_chosen(request, models, floor, important)
+    chosen = finals.winner if is_method and finals.winner is not None else CE
+    rule, picked = _pick(request, models["method" if is_method else "baseline"], floor, is_baseline=not is_method)
+    trained, handed, logits = _trained(request, training, important, chosen, picked.seed, rule)
+
+    plain = argmax_of(important)
+    with open_run(run.folder) as stored:
+        labels, groups = stored.labels("test"), stored.groups("test")
+    arms: dict[str, tuple[str, list[Decided]]] = {
+        "baseline": ("cross-entropy" if finals.learnt else "cross-entropy, no better than guessing",
+                     [apply(plain, model, "test", goal) for model in baseline]),
+    }  # fmt: skip
+    titles = {"baseline": "cross-entropy, re-decided"} if finals.learnt else {}
+    for name in ("method", "control"):
+        if name in models and (setting := settings[name]) is not None:
+            titles[name] = f"{title_of(setting)}, re-decided"
+    for name, title in titles.items():
+        rules = tune_each(goal, models[name], floor, is_baseline=name == "baseline")
+        decided = [apply(one, model, "test", goal) for one, model in zip(rules, models[name], strict=True)]
+        arms["redecided" if name == "baseline" else name] = (title, decided)
+    pairs = [("redecided", "baseline"), ("method", "redecided"), ("method", "baseline"), ("method", "control")]
+    evidence = gather(
+        arms,
+        [pair for pair in pairs if set(pair) <= set(arms)],
+        labels,
+        groups,
+        important,
+        data.classes,
+        final="method" if is_method else "redecided" if "redecided" in arms else "baseline",
+    )
+    before = median_model(goal, baseline, plain)
+    handed_over = HandedOver(
+        method=chosen.method,
+        title=title_of(chosen),
+        seed=picked.seed,
+        model=model_name(training, data),
+        epochs=training.epochs,
+        rule=rule.to_json(),
+        before=count(plain, before, goal, groups),
+        after=count(rule, handed, goal, groups),
+    )
+    statuses = statuses_of(stores)
+    record = FitRecord(
+        data=data.name,
+        noun=tuple(data.noun),  # type: ignore[arg-type]
+        num_rows={name: len(split) for name, split in data.splits.items()},
+        classes=tuple(data.classes),
+        important=important,
+        goal=goal_record(goal),
+        handed=handed_over,
+        verdict=decide(
+            evidence,
+            goal_record(goal),
+            method=title_of(chosen) if is_method else None,
+            is_redecided=handed_over.is_redecided,
+            learnt=finals.learnt,
+            num_rows=int(min(data.class_counts(part)[index] for part in ("val", "test") for index in important)),
+        ),
+        evidence=evidence,
+        effort=Effort(
+            finals.lengths,
+            finals.still_improving,
+            describe_training(training),
+            finals.num_settings,
+            len(statuses),
+            list(statuses.values()).count("failed"),
+            finals.wall_s,
+            finals.given_up,
+        ),
+        cautions=(
+            *_cautions(request, run, baseline),
+            *doubts(data, important),
+            *trees_are_better(request, floor, rule, models["method" if is_method else "baseline"]),
+        ),
+        command=command(request, finals.is_finished),
+        finished=finals.is_finished,
+    )
+    fitted = Fitted(record, chosen, training, request.out)
+    save(trained, fitted.model_path, card=write_card(fitted, data))
+    write_examples(request, handed, logits, rule)
+    record.write(request.out)
+    sentence, *details = compose(record)
+    kind = "gain" if record.verdict.kind in ("train_with", "change_the_decision") else "none"
+    drop = goal.max_accuracy_drop if isinstance(goal, BestRecall) else 0.0
+    num_trials = len(statuses_of([request.out])) if finals.is_finished else len(asked.trials(asked.placeholders()))
+    _note(
+        request,
+        asked,
+        command=record.command,
+        num_trials=num_trials,
+        answer={"kind": kind, "sentence": sentence, "details": details},
+        rule=vars(Rule(max_accuracy_drop=drop, prior_rows=request.prior_rows)),
+    )
+    if can_draw():
+        write_page(request.out)
+    if finals.is_finished:
+        shutil.rmtree(request.out / WEIGHTS, ignore_errors=True)
+    return fitted
+
+
+def _is_chosen(request: Request, models: dict[str, list[Held]], floor: Floor, important: Sequence[int]) -> bool:
+    """Whether validation data prefer the method to the re-decided baseline, by more than a standard error."""
+    goal = request.goal
+    tuned = {name: tune_rule(goal, models[name], floor, negative=name != "baseline") for name in ("method", "baseline")}
+    if tuned["method"].rule is None:
+        return False
+    mine, theirs = (
+        [apply(tuned[name].rule or argmax_of(important), model, "val", goal) for model in models[name]]
+        for name in ("method", "baseline")
+    )
+    labels = models["baseline"][0].scores["val"].labels
+    return is_better(mine, theirs, labels, important, goal_record(goal).figure)
+
+
+def _pick(request: Request, models: Sequence[Held], floor: Floor, is_baseline: bool) -> tuple[DecisionRule, Held]:
+    """The rule and the model to hand over.
+
+    The rule is tuned on all the setting's models together. Why together: with rules of their own, the model that its
+    validation rows flatter most would look best. Of five cross-entropy models of CIFAR-10's cat, that winner lost 0.73
+    points of accuracy on test images; with the common shift it loses 0.21. A promised recall is the exception: it is
+    about one model.
+    """
+    goal = request.goal
+    argmax = argmax_of(models[0].scores["val"].important)
+    rule = tune_rule(goal, models, floor, negative=not is_baseline).rule or argmax
+    picked = median_model(goal, models, rule)
+    if isinstance(goal, AtLeast):
+        rule = tune_rule(goal, [picked], floor).rule or argmax
+    return rule, picked
+
+
+def title_of(setting: Setting) -> str:
+    """A setting by its method's title and its values: "CAMRI, m=8π/64 s=8"."""
+    values = str(setting).removeprefix(setting.method).strip()
+    return f"{METHODS[setting.method].title}, {values}" if values else METHODS[setting.method].title
+
+
+def _trained(
+    request: Request, training: Training, important: Sequence[int], setting: Setting, seed: int, rule: DecisionRule
+) -> tuple[Trained, Held, dict[str, Array]]:
+    """The model to hand over and its scores, in full precision as it is saved: a GPU trains and counts in half."""
+    # Without the file of initial weights, which may not exist where the model is loaded.
+    kept = tuple(pair for pair in training.model_options if not pair[0].startswith("initial"))
+    portable = training.with_(model_options=kept)
+    trained = None
+    with contextlib.suppress(InputError):  # an earlier call may have saved it, and left no other weights
+        trained = load(request.out / MODEL).trained
+    judged = None
+    if trained is None or (trained.setting, trained.seed, trained.training) != (setting, seed, portable):
+        outcome = outcome_with_weights(request, request.out / WEIGHTS, Trial(setting, seed), training)
+        outcome = replace(outcome, training=portable)
+        trained = Trained.of(outcome, request.data, important, rule, request.inputs.standardise)
+        if request.inputs.images is not None:  # the head alone: the features of all images are at hand
+            bare = replace(request.data, provenance={})
+            judged = Trained.of(outcome, bare, important)
+    trained = replace(trained, rule=rule)
+    # As it takes the features in `data`, which are scaled already.
+    model = Model.of(judged or replace(trained, rule=None, standardise=None))
+    model.module.to(request.device)
+    logits = {name: model.logits(request.data.splits[name].inputs) for name in ("val", "test")}
+    return (
+        trained,
+        Held(seed, {n: exact(v, request.data.splits[n].labels.numpy(), important) for n, v in logits.items()}),
+        logits,
+    )
+
+
+def write_examples(request: Request, model: Held, logits: Mapping[str, Array], rule: DecisionRule) -> None:
+    """Write examples.npz: see `camri.fit_record.EXAMPLES_FILE`."""
+    decided, test, split = apply(rule, model, "test", request.goal), model.scores["test"], request.data.splits["test"]
+    lead = test.lead.astype(np.float64).max(axis=1)
+    own = np.isin(test.labels, test.important)
+    missed = np.flatnonzero(own & ~decided.correct)
+    alarms = np.flatnonzero(decided.false_alarms)
+    worst = {
+        "missed": missed[np.argsort(lead[missed], kind="stable")][:MOST_EXAMPLES],
+        "false_alarms": alarms[np.argsort(-lead[alarms], kind="stable")][:MOST_EXAMPLES],
+    }
+    inputs = {f"{name}_inputs": _raw(request, split.inputs, rows) for name, rows in worst.items()}
+    arrays: dict[str, Any] = {
+        f"{name}_{what}": values
+        for name in ("val", "test")
+        for what, values in (("labels", model.scores[name].labels), ("logits", logits[name]))
+    }
+    with replacing(request.out / EXAMPLES_FILE, "; choose another folder") as part, open(part, "wb") as file:
+        np.savez_compressed(file, **(arrays | worst | inputs))
+
+
+def _raw(request: Request, inputs: Tensor, rows: Array) -> Array:
+    """Test inputs as the user's data have them: images before a frozen backbone, features not yet standardised."""
+    if request.inputs.images is not None:
+        inputs = request.inputs.images.splits["test"].inputs
+    chosen: Array = inputs[rows].numpy()
+    if request.inputs.standardise is None or request.inputs.images is not None:
+        return chosen
+    mean, sd = (np.array(values, dtype=np.float32) for values in request.inputs.standardise)
+    return chosen * sd + mean
+
+
+def _cautions(request: Request, run: TrainingRun, baseline: Sequence[Held]) -> list[str]:
+    """Why validation data may decide less than it seems."""
+    with RunReader(run.folder) as reading:
+        cautions = [reading.mute_validation]
+        groups = reading.run.groups("val")
+    if isinstance(request.goal, BestRecall):
+        cautions.append(loose_floor(baseline, request.data.noun, groups))
+    if isinstance(request.goal, AtLeast) and request.goal.confidence is not None:
+        num = int(baseline[0].scores["val"].num.min())
+        if request.goal.recall**num > (1 - request.goal.confidence) / len(baseline[0].scores["val"].important):
+            cautions.append(
+                f"{num} validation {request.data.noun.many} are too few to promise a recall of "
+                f"{100 * request.goal.recall:g} %: it was reached on them, no more"
+            )
+    return [text for text in cautions if text]
+
+
+def loose_floor(baseline: Sequence[Held], noun: Noun, groups: Array | None = None) -> str | None:
+    """A caution if validation data, which may come in groups (N,), are too few to hold accuracy on; else None."""
+    right = np.mean([model.scores["val"].correct() for model in baseline], axis=0)
+    effect = 1.0 if groups is None else design_effect(right, groups)
+    low, high = wilson(right.sum() / effect, len(right) / effect)
+    if high - low <= 2 * LOOSE:
+        return None
+    return (
+        f"accuracy was held on {len(right):,} validation {noun.many}, which measure it to ± {50 * (high - low):.0f} "
+        f"points only; on new {noun.many} it may be a point or two lower"
+    )
+
+
+def doubts(data: DataSet, important: Sequence[int]) -> list[str]:
+    """Cautions about few rows or groups of an important class."""
+    cautions, test, noun = [], data.splits["test"], data.noun
+    for index in important:
+        name, num_val, num_test = (
+            quoted(data.classes[index]), *(int(data.class_counts(part)[index]) for part in ("val", "test"))
+        )  # fmt: skip
+        if min(num_val, num_test) < FEWEST_ROWS:
+            cautions.append(
+                f"{name} has {num_val} validation and {num_test} test {noun.many}; with fewer than {FEWEST_ROWS} of "
+                "either, no choice and no interval is reliable"
+            )
+        num_groups = num_test if test.groups is None else len(test.groups[test.labels == index].unique())
+        if num_groups < min(num_test, FEWEST_GROUPS):
+            cautions.append(
+                f"the {num_test:,} test {noun.many} of {name} come from {num_groups} groups; fewer than "
+                f"{FEWEST_GROUPS} cannot show how groups differ"
+            )
+    return cautions
+
+
+def trees_are_better(request: Request, floor: Floor, rule: DecisionRule, models: Sequence[Held]) -> list[str]:
+    """A caution if scikit-learn's boosted trees meet the goal better on validation data; for tables of some size.
+
+    Embeddings have more columns than trees are good at, and the time that large tables take is not planned for.
+    """
+    train, val = request.data.splits["train"], request.data.splits["val"]
+    if request.data.is_image or train.inputs.shape[1] > MOST_COLUMNS or train.inputs.numel() > MOST_CELLS:
+        return []
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    trees = HistGradientBoostingClassifier(random_state=0).fit(train.inputs.numpy(), train.labels.numpy())
+    found = np.full((len(val), request.data.num_classes), TINY)
+    found[:, trees.classes_] = np.maximum(trees.predict_proba(val.inputs.numpy()), TINY)
+    important = models[0].scores["val"].important
+    other = Held(0, {"val": exact(np.log(found), val.labels.numpy(), important)})
+    tuned = tune_rule(request.goal, [other], floor).rule
+    if tuned is None:
+        return []
+    mine = [apply(rule, model, "val", request.goal) for model in models]
+    theirs = apply(tuned, other, "val", request.goal)
+    figure = goal_record(request.goal).figure
+    if not is_better([theirs] * len(mine), mine, val.labels.numpy(), important, figure):
+        return []
+    own = np.isin(val.labels.numpy(), important)
+    return [
+        "scikit-learn’s HistGradientBoostingClassifier with a tuned decision does better on validation data (recall "
+        f"{percent(float(theirs.correct[own].mean()))}, accuracy {percent(float(theirs.correct.mean()))}; this model "
+        f"{percent(float(np.mean([one.correct[own].mean() for one in mine])))} and "
+        f"{percent(float(np.mean([one.correct.mean() for one in mine])))}): try camri audit on its scores"
+    ]
+
+
+def can_draw() -> bool:
+    """Whether the page can be made here; if not, `camri report` makes it from the store on any machine."""
+    return all(importlib.util.find_spec(name) is not None for name in PAGE_NEEDS)
+
+
+def write_page(folder: Path) -> None:
+    from camri.report.page import write_page as write
+
+    write(folder, folder / PAGE)
+
+
+def _note(request: Request, study: Study, **notes: object) -> None:
+    with run_folder.hold(request.out), Store.open(request.out, facts_of(study, request.data)) as store:
+        for name, value in notes.items():
+            store.write_note(name, value)
+
+
+def command(request: Request, is_finished: bool = True) -> str:
+    """The command that repeats this fit in a new folder, or resumes it if it has not finished."""
+    column, goal, words = (
+        request.important,
+        request.goal,
+        ["camri", "fit", "DATA" if request.is_loaded else request.source],
+    )
+    for name in column.classes:
+        words += ["--important", str(name)]
+    for name, strength in zip(column.classes, column.strengths, strict=True):
+        words += [] if strength == 1 else ["--strength", f"{name}={strength:g}"]
+    for name, value in request.data_options:
+        if name == "verify":
+            words += [] if value else ["--no-verify"]
+        elif name == "resize":
+            pass  # the model's own
+        elif isinstance(value, tuple):  # a size
+            words += ["--size", str(value[0])]
+        elif value is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    backbone = request.data.provenance.get("backbone")
+    model, given = request.plain.model, dict(request.plain.model_options)
+    if backbone is not None:
+        model, given = backbone["model"], backbone["options"]
+        words += ["--frozen"]
+    initial = given.get("initial")
+    words += ["--from-scratch"] if is_backbone(model) and initial is None else []
+    options = {
+        "--trials": request.num_trials,
+        "--budget": None if request.budget_s is None else f"{request.budget_s:g}s",
+        "--max-accuracy-drop": (goal.max_accuracy_drop or None) if isinstance(goal, BestRecall) else None,
+        "--at-least": goal.recall if isinstance(goal, AtLeast) else None,
+        "--cost-matrix": "costs.csv" if isinstance(goal, LeastCost) else None,
+        "--model": model,
+        "--weights": None if initial is None or initial.startswith(str(published_folder())) else initial,
+        "--epochs": request.epochs,
+        "--seed": request.seed or None,
+        "--out": "runs/again" if is_finished else request.out,
+    }
+    return shlex.join(words + [str(word) for pair in options.items() if pair[1] is not None for word in pair])

@@ -1,0 +1,206 @@
+"""The page of a fit, from its record, its examples and its run."""
+
+import base64
+import io
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from camri.decision import DecisionRule, rule_from_json
+from camri.errors import InputError
+from camri.fit_record import (
+    EXAMPLES_FILE,
+    FitRecord,
+    compose,
+    evidence_table,
+    handed,
+    headline,
+    lost_recall,
+    tried,
+    verdict,
+)
+from camri.metrics import Array, exact
+from camri.report.page import Section, facts, fill, make_bars, sections
+from camri.report.results import FromRun
+from camri.report.slider import VALUE, make_slider
+from camri.report.table import Table, cells
+from camri.study.reader import RunReader
+from camri.text import percent, quoted
+
+SHOWN = 12  # examples of each kind
+MOST_FEATURES = 6
+GOOD = ("train_with", "change_the_decision")
+WORDS = {
+    "recall": "share of a class’s {many} that are found",
+    "accuracy": "share of all {many} that are classified correctly",
+    "false alarm": "one of the {many} of no important class that is predicted as one",
+    "precision": "share of the {many} predicted as a class that are of it",
+    "before": "cross-entropy with the largest score, the usual training and decision",
+    "re-decided": "with a decision rule tuned on validation data: a shift or a threshold; needs no training",
+    "shift": "a constant added to the important class’s score before the largest wins",
+    "threshold": "predict the important class where its probability is above a value",
+    "seed": "starts the random draws of one training; several show how much results vary",
+    "95 % CI": "confidence interval: 95 of 100 such intervals contain the true value; 0 inside: may be chance",
+}
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Test data of one kind: pictures as (data URI, text), or a table of rows."""
+
+    name: str
+    title: str
+    pictures: tuple[tuple[str, str], ...] = ()
+    table: Table | None = None
+    note: str = ""
+
+
+def render_fit(record: FitRecord, reading: RunReader) -> str:
+    """The page as HTML."""
+    arrays, rule = read_examples(folder_of(reading)), rule_from_json(record.handed.rule)
+    header, *rows = evidence_table(record)
+    changes = {one.name: (one.recall.value, one.recall.low, one.recall.high) for one in record.evidence.classes}
+    about = [headline(record), handed(record), lost_recall(record), tried(record)]
+    evidence = Table("Means over seeds on test data", tuple(header), (tuple(cells(*row) for row in rows),), ())
+    source = FromRun(reading)
+    of_run = [one for one in sections(source) if not one.is_empty and one.name != "changes"]
+    reading.begin("writing the page")
+    cautions = [f"Caution: {text}." for text in record.cautions]
+    cautions += ["Still improving when the time was up: a larger --budget gives a better model."] * (
+        record.effort.still_improving
+    )
+    if not record.finished:
+        cautions.append(compose(record)[-1])
+    slider = [] if arrays is None else [_slider(record, arrays, rule)]
+    return fill(
+        "answer.html.j2",
+        slider,
+        [Section("evidence", "Evidence", "Evidence over seeds", tables=(evidence,), text="\n".join(about)), *of_run],
+        brand="camri fit",
+        title=f"{record.data}: {', '.join(map(quoted, record.names))}",
+        kind="gain" if record.verdict.kind in GOOD else "none",
+        lead=verdict(record),
+        cautions=cautions,
+        figures=_figures(record),
+        actions=(),
+        examples=() if arrays is None else _examples(record, arrays, rule),
+        bars=make_bars(changes, "Change of recall of the other classes, mean over seeds"),
+        words=[(word, text.format(many=record.noun[1])) for word, text in WORDS.items()],
+        facts=[(name, text) for name, text in facts(reading) if name != "study.json"],
+        source="the fit’s folder alone",
+    )
+
+
+def folder_of(reading: RunReader) -> Path:
+    """The folder of a run, which may be named by its store."""
+    return reading.folder if reading.folder.is_dir() else reading.folder.parent
+
+
+def read_examples(folder: Path) -> dict[str, Array] | None:
+    """The arrays beside a fit's record; None if there are none."""
+    path = folder / EXAMPLES_FILE
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            return {name: held[name] for name in held.files}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be read ({error}); fit again into another folder") from None
+
+
+def _figures(record: FitRecord) -> list[tuple[str, str, str, str]]:
+    """Recall, false alarms and accuracy of the model handed over, before and after."""
+    before, after, many = record.handed.before, record.handed.after, record.noun[1]
+    figures = [
+        (f"Recall of {quoted(name)}", percent(old.value), percent(new.value), f"{hits:,} of {num:,} found")
+        for name, old, new, hits, num in zip(
+            record.names, before.recalls, after.recalls, after.hits, after.num, strict=True
+        )
+    ]
+    alarms = f"{after.num_false_alarms:,} of {after.num_others:,} others; before {before.num_false_alarms:,}"
+    return [
+        *figures,
+        (f"False alarms, of all {many}", percent(before.false_alarms.value), percent(after.false_alarms.value), alarms),
+        ("Accuracy", percent(before.accuracy.value), percent(after.accuracy.value), f"{after.num_rows:,} test {many}"),
+    ]
+
+
+def _slider(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) -> Section:
+    """The operating points of the model handed over, on test data."""
+    scores = exact(arrays["test_logits"], arrays["test_labels"], record.important)
+    option = f"--{rule.name}"
+    words = " ".join(f"{option} {shlex.quote(f'{name}=')}{VALUE}" for name in record.names)
+    values = ", ".join(f"{name!r}: {VALUE}" for name in record.names)
+    sets = {"shift": "shifts", "threshold": "thresholds"}[rule.name]
+    both = {"shifts": "{}", "thresholds": "{}", sets: f"{{{values}}}"}
+    codes = {
+        "Python": "from camri.export import load, with_rule\n"
+        f"model = with_rule(load('model'), {', '.join(f'{name}={value}' for name, value in both.items())})\n"
+        "predicted = model.predict(inputs)",
+        "command line": f"camri export model {words} --out my-model",
+    }
+    note = (
+        "Counted on test data with the model handed over; “as it is” is its largest score. The advised point was "
+        "chosen on validation data. One that you pick here looks better than it will be on new data; to have it chosen "
+        "for you, fit with --at-least or --max-accuracy-drop."
+    )
+    made = make_slider(scores, rule, record.names, codes, note=note, many=record.noun[1])
+    return Section("point", "Operating point", "Choose the operating point", slider=made)
+
+
+def _examples(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) -> list[Examples]:
+    """What the model still misses, and its worst false alarms."""
+    names = " and ".join(map(quoted, record.names))
+    titles = {"missed": f"What it still misses of {names}", "false_alarms": "Its worst false alarms"}
+    logits, labels, classes = arrays["test_logits"], arrays["test_labels"], record.classes
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    chance = odds / odds.sum(axis=1, keepdims=True)
+    found = []
+    for name, title in titles.items():
+        rows, inputs = arrays[name][:SHOWN], arrays[f"{name}_inputs"][:SHOWN]
+        if not len(rows):
+            found.append(Examples(name, title, note=f"None on {len(labels):,} test {record.noun[1]}."))
+            continue
+        said = rule.predict(logits[rows])
+        own = chance[rows][:, list(record.important)].max(axis=1)
+        texts = [
+            (classes[labels[row]], classes[called], f"{p:.2g}")
+            for row, called, p in zip(rows.tolist(), said.tolist(), own.tolist(), strict=True)
+        ]
+        if inputs.ndim > 2:
+            shown = tuple(
+                (picture(one), f"{true} → {called}, p = {p}")
+                for one, (true, called, p) in zip(inputs, texts, strict=True)
+            )
+            note = "True class → predicted class, and the probability of the important class. The worst come first."
+            found.append(Examples(name, title, shown, note=note))
+        else:
+            found.append(Examples(name, title, table=_rows_table(title, rows, texts, inputs)))
+    return found
+
+
+def _rows_table(title: str, rows: Array, texts: Sequence[tuple[str, str, str]], inputs: Array) -> Table:
+    """Rows of a table of features, the first of them."""
+    num = min(inputs.shape[1], MOST_FEATURES)
+    header = ("test row", "true class", "predicted", "p", *(f"feature {place}" for place in range(num)))
+    made = tuple(
+        cells(f"{row:,}", *text, *(f"{value:.4g}" for value in features[:num]))
+        for row, text, features in zip(rows.tolist(), texts, inputs.tolist(), strict=True)
+    )
+    more = f" The first {num} of {inputs.shape[1]:,} features." if num < inputs.shape[1] else ""
+    notes = (f"p: probability of the important class. The worst come first.{more}",)
+    return Table(title, header, (made,), (), notes, words=("true class", "predicted"))
+
+
+def picture(image: Array) -> str:
+    """A uint8 image (H, W, C) as a data URI of a PNG, at most 96 pixels wide or high."""
+    from PIL import Image
+
+    made = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+    made.thumbnail((96, 96))
+    file = io.BytesIO()
+    made.save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,0 +1,171 @@
+"""The page of a fit: verdict and numbers first, a slider and examples of the model handed over, the rest folded."""
+
+import html
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from camri.decision import Shift, Threshold
+from camri.fit_record import (
+    EXAMPLES_FILE,
+    Arm,
+    Change,
+    ClassChange,
+    Comparison,
+    Counts,
+    Effort,
+    Evidence,
+    FitRecord,
+    Goal,
+    HandedOver,
+    Length,
+    Verdict,
+    verdict,
+)  # fmt: skip
+from camri.metrics import exact
+from camri.report.fit_page import read_examples
+from camri.report.page import write_page
+from tests.report.conftest import make_run
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+NAMES = ("row", "<img src=x onerror=alert(1)>", "corner", "ring")
+
+
+def make_fit(folder, rule=None, shape=(8, 8, 1), finished=True, still_improving=False):
+    """A finished fit: a run, a record and examples that agree."""
+    make_run(folder, classes=NAMES, important=NAMES[1:2], sharpness={"camri": 1.2}, seeds=2)
+    rule = rule or Shift({1: 0.7})
+    drawn = np.random.default_rng(0)
+    labels = np.arange(400) % 4
+    logits = drawn.normal(size=(400, 4)) + 2 * np.eye(4)[labels] - [0, 1, 0, 0]
+
+    def count(decision):
+        scores = exact(logits, labels, (1,))
+        called = (scores.predict(decision) == 1).sum()
+        hits, num = scores.hits(decision), scores.num
+        alarms, right = scores.false_alarms(decision).sum(), scores.correct(decision).sum()
+        return Counts((int(hits[0]),), (int(num[0]),), (int(called),), int(alarms), int(right), 400)
+
+    said = rule.predict(logits)
+    missed, alarms = np.flatnonzero((labels == 1) & (said != 1))[:24], np.flatnonzero((labels != 1) & (said == 1))[:24]
+    inputs = (255 * drawn.random((400, *shape))).astype(np.uint8 if len(shape) > 1 else np.float32)
+    np.savez(
+        folder / EXAMPLES_FILE, test_logits=logits, test_labels=labels, val_logits=logits, val_labels=labels,
+        missed=missed, false_alarms=alarms, missed_inputs=inputs[missed], false_alarms_inputs=inputs[alarms],
+    )  # fmt: skip
+    gain = Change(0.1, 0.05, 0.15)
+    arms = tuple(Arm(name, f"arm {name}", 0.8, 0.9, 0.02, 80, 100, (0.7,)) for name in ("baseline", "redecided"))
+    record = FitRecord(
+        data="<b>photos</b>", noun=("image", "images"), num_rows={"train": 400, "val": 400, "test": 400}, classes=NAMES,
+        important=(1,), goal=Goal(),
+        handed=HandedOver("ce", "cross-entropy", 3, "small", 12, rule.to_json(), count(0.0), count(rule)),
+        verdict=Verdict("change_the_decision", arm="redecided", over="baseline", gain=gain),
+        evidence=Evidence(
+            5, arms, (Comparison("redecided", "baseline", gain, Change(0.0, -0.01, 0.01), Change(0.01, 0.0, 0.02)),),
+            (ClassChange("corner", Change(-0.04, -0.06, -0.02)), ClassChange("ring", Change(-0.01, -0.03, 0.01)),
+             ClassChange("row", Change(0.03, 0.01, 0.05))),
+        ),
+        effort=Effort((Length(12, 0.9),), still_improving, "fast", 4, 20, 0, 60.0), cautions=("few rows",),
+        command="camri fit photos --important x", finished=finished,
+    )  # fmt: skip
+    record.write(folder)
+    return record, logits, labels
+
+
+def page_of(folder):
+    return write_page(folder).read_text(encoding="utf-8")
+
+
+def part(page, start, end):
+    return html.unescape(page.split(start)[1].split(end)[0])
+
+
+def test_the_verdict_and_the_numbers_of_the_model_come_first(tmp_path):
+    record, logits, labels = make_fit(tmp_path / "fit")
+    page = page_of(tmp_path / "fit")
+    answer = part(page, '<section id="answer"', "</section>")
+    assert verdict(record) in answer
+    said = Shift({1: 0.7}).predict(logits)
+    alarm = (said == 1) & (labels != 1)
+    for after in ((said == labels)[labels == 1].mean(), alarm.mean(), (said == labels).mean()):
+        assert f"<strong>{100 * after:.1f} %</strong>" in answer
+    assert f"{((said == 1) & (labels == 1)).sum()} of 100 found" in answer
+    assert f"{alarm.sum()} of 300 others" in answer
+    order = [page.index(f'id="{name}"') for name in ("answer", "point", "missed", "false_alarms", "classes", "more")]
+    assert order == sorted(order)
+    assert "Not finished" not in page
+    assert "Caution: few rows." in page
+    assert not re.search(r"paper|Penalty|Table I\b|Fig\.", page.split("<body")[1].split("<script")[0])
+    assert "<img src=x" not in page
+    assert "<b>photos" not in page
+
+
+@pytest.mark.parametrize("rule", [Shift({1: 0.7}), Threshold({1: 0.2})])
+def test_the_slider_starts_at_the_rule_of_the_model(tmp_path, rule):
+    record, *_ = make_fit(tmp_path / "fit", rule)
+    page = page_of(tmp_path / "fit")
+    after = record.handed.after
+    slider = part(page, '<div class="slider"', "<script")
+    assert f'<span data-show="found">{after.hits[0]}</span>' in slider
+    assert f'<span data-show="alarms">{after.num_false_alarms}</span>' in slider
+    assert f"{rule.name}s={{{NAMES[1]!r}: {rule.values[1]}}}" in slider
+    assert f"camri export model --{rule.name} " in slider
+    assert "test data" in slider
+
+
+def test_examples_are_thumbnails_of_images_and_rows_of_tables(tmp_path):
+    _, logits, _ = make_fit(tmp_path / "images", shape=(12, 8, 3))
+    missed = part(page_of(tmp_path / "images"), '<section id="missed"', "</section>")
+    rows = read_examples(tmp_path / "images")["missed"][:12]
+    assert missed.count('<img src="data:image/png;base64,') == len(rows) == 12
+    said = Shift({1: 0.7}).predict(logits)
+    for row in rows:
+        assert f"{NAMES[1]} → {NAMES[said[row]]}, p = " in missed
+    make_fit(tmp_path / "table", shape=(9,))
+    missed = part(page_of(tmp_path / "table"), '<section id="missed"', "</section>")
+    assert '<img src="data' not in missed
+    assert missed.count('<th scope="row">') == 12
+    assert "The first 6 of 9 features" in missed
+    (tmp_path / "table" / EXAMPLES_FILE).unlink()
+    assert 'id="missed"' not in page_of(tmp_path / "table")
+
+
+def test_only_classes_that_surely_changed_are_coloured(tmp_path):
+    make_fit(tmp_path / "fit")
+    bars = part(page_of(tmp_path / "fit"), '<section id="classes"', "</section>")
+    rows = re.findall(r'<tr class="(\w*)"><th scope="row"><bdi>(\w+)', bars)
+    assert rows == [("down", "corner"), ("", "ring"), ("up", "row")]
+    assert "1 of 3 surely lost recall" in bars
+
+
+def test_a_fit_that_was_cut_short_says_so_first(tmp_path):
+    make_fit(tmp_path / "fit", finished=False, still_improving=True)
+    first = part(page_of(tmp_path / "fit"), "<main>", '<section id="answer"')
+    assert "Still improving when the time was up" in first
+    assert "the same command resumes" in first
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_in_a_browser_charts_are_drawn_when_they_are_unfolded(tmp_path):
+    playwright = pytest.importorskip("playwright.sync_api")
+    make_fit(tmp_path / "fit")
+    path = write_page(tmp_path / "fit")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 390, "height": 800})
+        said = []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(path.as_uri())
+        page.wait_for_function("document.documentElement.dataset.charts === '0'")
+        page.locator("#curve > summary").click()
+        page.wait_for_function("document.documentElement.dataset.charts !== '0'")
+        assert page.locator("#chart-curve-0 svg").bounding_box()["width"] > 200
+        page.locator(".slider input").focus()
+        page.keyboard.press("End")
+        assert page.locator("[data-show=recall]").inner_text() == "100.0"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert said == []
+        browser.close()
