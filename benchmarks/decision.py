@@ -4,9 +4,9 @@ python -m benchmarks.decision                      # both
 python -m benchmarks.decision --tables 0           # the large table alone
 
 Prints JSON. Recall: made binary tables of 1,500 rows, 15 % of them important, judged on 20,000 fresh rows;
-`camri.ImportantClassifier` beside scikit-learn's TunedThresholdClassifierCV, which takes the highest of 100 thresholds
-whose recall, averaged over its folds, is at least 0.95, and promises nothing. Large table: `tune` on --rows × --classes
-logits; the peak memory is that of the process, with the logits.
+`camri.ImportantClassifier` beside scikit-learn's TunedThresholdClassifierCV, which takes the best of 100 thresholds by
+a score: fewest positive predictions with a recall of 0.95. With folds that score wants such a recall in each of them.
+Large table: `tune` on --rows × --classes logits; the peak memory is that of the process, with the logits.
 """
 
 import argparse
@@ -56,7 +56,9 @@ def kept_recalls(num_tables: int) -> dict[str, dict[str, float]]:
             "camri, promised, 5 folds": ImportantClassifier(LogisticRegression(), **goal),
             "camri, promised, prefit": ImportantClassifier(fitted, **goal, cv="prefit"),
             "camri, seen, 5 folds": ImportantClassifier(LogisticRegression(), **goal, confidence=None),
+            "camri, seen, prefit": ImportantClassifier(fitted, **goal, cv="prefit", confidence=None),
             "scikit-learn, 5 folds": TunedThresholdClassifierCV(LogisticRegression(), scoring=scorer, cv=5),
+            "scikit-learn, prefit": TunedThresholdClassifierCV(fitted, scoring=scorer, cv="prefit", refit=False),
         }.items():
             predicted = model.fit(X, y).predict(fresh_X)
             figures[name].append((np.mean(predicted[fresh_y == 1]), np.mean((predicted == 1) & (fresh_y == 0))))

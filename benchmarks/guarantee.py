@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.audit import IMPORTANT, made_rows
+from camri.auditing.verdict import fewer_alarms
 from camri.decision import promise, trace
 from camri.metrics import Decision, Scores, exact
 
 
 def promised(scores: Scores, at_least: float, confidence: float, groups: np.ndarray | None = None) -> Decision | None:
-    """The shift that keeps a promise, None where there is none."""
-    return promise(scores, at_least, confidence, rule="shift", groups=groups, negative=False).rule
+    """The rule that an audit advises, shift or threshold; None where no promise can be made."""
+    return promise(scores, at_least, confidence, rule=fewer_alarms(scores).sweep.rule, groups=groups).rule
 
 
 def seen(scores: Scores, at_least: float) -> float | None:

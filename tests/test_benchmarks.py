@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks import audit as auditing
+from benchmarks import decision, guarantee
 from benchmarks import fit as fitting
-from benchmarks import guarantee
 from camri.auditing import audit
 from camri.data import hold_out, load
 from camri.decision import promise
@@ -124,3 +124,13 @@ def test_losses_benchmark_runs_and_reports_every_contender(tmp_path):
         assert ratio["time_ratio"] > 0
         assert ratio["memory_ratio"] > 0
     assert len(result["ratios"]) == 2 * len(cases)
+
+
+def test_decisions_are_judged_on_fresh_rows(monkeypatch):
+    monkeypatch.setattr(decision, "NUM_FRESH", 4000)
+    found = decision.kept_recalls(3)
+    promised, seen = found["camri, promised, prefit"], found["camri, seen, prefit"]
+    assert promised["recall"] > seen["recall"]
+    assert promised["false alarms"] > seen["false alarms"]
+    assert abs(found["scikit-learn, prefit"]["recall"] - seen["recall"]) < 0.03
+    assert set(decision.large_table(2000, 5)) >= {"peak memory, GiB", "recall at an accuracy, s"}

@@ -34,22 +34,19 @@ class Walk:
         self.functions: set[tuple[str, str]] = set()
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        caller, name = frame.f_back, _module(frame)
+        name = _module(frame)
+        if name is None or frame.f_code.co_name == "<module>":
+            return
+        caller = _inside(frame.f_back)
         link = (frame.f_code, None if caller is None else caller.f_code)
-        if name is None or link in self.seen or frame.f_code.co_name == "<module>":
+        if link in self.seen or _is_import(caller):
             return
         self.seen.add(link)
-        while caller is not None and _module(caller) is None:
-            if caller.f_code.co_name == "_find_and_load":
-                return  # what runs while a module is imported
-            caller = caller.f_back
         self.modules.add(name)
         source = None if caller is None else _module(caller)
-        if caller is not None and source is not None and source != name and caller.f_code.co_name != "<module>":
+        if source is not None and source != name:
             self.hops.add((source, name))
-            self.functions.add(
-                (name, frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name)
-            )
+            self.functions.add((name, frame.f_code.co_name))
 
     def __enter__(self) -> "Walk":
         threading.settrace(self)
@@ -64,6 +61,20 @@ class Walk:
 def _module(frame: FrameType) -> str | None:
     name = frame.f_globals.get("__name__") or ""
     return name if name == "camri" or name.startswith("camri.") else None
+
+
+def _inside(frame: FrameType | None) -> FrameType | None:
+    """The frame, or the first of its callers, that is in the package."""
+    while frame is not None and _module(frame) is None:
+        frame = frame.f_back
+    return frame
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    """Whether a module of the package is being imported."""
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = _inside(frame.f_back)
+    return frame is not None
 
 
 def follow(*commands: Sequence[str]) -> Walk:

@@ -469,7 +469,7 @@ def _guarantee(checked: Checked, scores: Scores, rows: Array, goal: AtLeast) -> 
     made = promise(scores, goal.recall, goal.confidence, rule="shift", groups=groups, negative=False)
     if made.rule is not None and not any(made.rule.values.values()):
         return made, None  # the model has it without a change
-    curve = _fewer_alarms(scores)
+    curve = fewer_alarms(scores)
     made = promise(scores, goal.recall, goal.confidence, rule=curve.sweep.rule, groups=groups)
     if made.rule is not None:
         return replace(made, rule=written_rule(curve, curve.find(made.rule), checked.kind)), None
@@ -524,7 +524,7 @@ def _refuse_empty(checked: Checked, judged: Array, parts: Sequence[tuple[Array, 
                 )
 
 
-def _fewer_alarms(scores: Scores) -> Curve:
+def fewer_alarms(scores: Scores) -> Curve:
     """The curve of the rule with fewer false alarms, on average over recalls from a half up.
 
     Not at the one recall that is wanted: that would pick the luckier cut-off, and break a guarantee more often.

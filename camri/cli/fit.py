@@ -47,6 +47,10 @@ def fit(
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Random weights instead of the published ones of timm:, hf:.")
     ] = False,
+    frozen: Annotated[
+        bool | None,
+        typer.Option("--frozen/--no-frozen", help="Train heads on a pretrained network's features; default on a CPU."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over the data; default by its size and the budget.")
@@ -109,6 +113,7 @@ def fit(
         model=model,
         weights=weights,
         from_scratch=from_scratch,
+        frozen="auto" if frozen is None else frozen,
         device=device,
         epochs=epochs,
         seed=seed,

@@ -15,6 +15,7 @@ from camri.data import hold_out, load, thin_out
 from camri.decision import AtLeast, BestRecall
 from camri.fit_record import compose
 from camri.fitting import Fitted, Progress, Unfinished
+from camri.fitting.card import model_name
 from camri.fitting.job import run_fit
 from camri.fitting.request import Request, make_request
 from camri.text import duration, percent, plural
@@ -63,7 +64,7 @@ def print_request(request: Request) -> None:
     _print(
         f"{data.name}: {kind}, {data.num_classes} classes; {splits}",
         f"Important: {important}",
-        f"Model: {request.plain.model} on {request.device}. Budget: {limit}{aim}. Folder: {request.out}",
+        f"Model: {model_name(request.plain, data)} on {request.device}. Budget: {limit}{aim}. Folder: {request.out}",
         "",
     )
 

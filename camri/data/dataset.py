@@ -75,8 +75,8 @@ class DataSet:
 
     @property
     def noun(self) -> Noun:
-        """The word for its inputs: image or row."""
-        return noun_of(self.input_shape)
+        """The word for its inputs: image or row; features of a frozen backbone are images to their owner."""
+        return noun_of(self.provenance.get("backbone", {}).get("input_shape", self.input_shape))
 
     @property
     def num_classes(self) -> int:

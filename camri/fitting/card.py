@@ -4,6 +4,7 @@ import shlex
 
 from camri.data import DataSet
 from camri.data.catalog import notes as data_notes
+from camri.engine import Training
 from camri.fit_record import Counts, evidence_table, headline, lost_recall, rule_text, show, verdict
 from camri.fitting.result import Fitted
 from camri.stats import Estimate
@@ -46,6 +47,12 @@ def _columns(data: DataSet) -> str:
     )
 
 
+def model_name(training: Training, data: DataSet) -> str:
+    """The model of a training: its name, with the frozen network whose features it takes."""
+    backbone = data.provenance.get("backbone")
+    return training.model if backbone is None else f"{training.model} on {backbone['model']}, frozen"
+
+
 def write_card(fitted: Fitted, data: DataSet) -> str:
     """The model card: what it is, how to use it, its figures and their limits."""
     record, training, many = fitted.record, fitted.training, data.noun.many
@@ -58,10 +65,12 @@ def write_card(fitted: Fitted, data: DataSet) -> str:
         for one in evidence.comparisons
     )
     splits = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
-    kind = "x".join(map(str, data.input_shape)) + (" images, uint8" if data.is_image else " features, float32")
+    shape = data.provenance.get("backbone", {}).get("input_shape", data.input_shape)
+    is_image = len(shape) == 3
+    kind = "x".join(map(str, shape)) + (" images, uint8" if is_image else " features, float32")
     grouped = ", corrected for groups" if model.after.effects else ""
     cautions = "".join(f"\n- {text}." for text in (*data_notes(data.provenance), *record.cautions))
-    example = "images)  # uint8 (N, H, W, C)" if data.is_image else f"rows)  # numbers (N, {data.input_shape[0]})"
+    example = "images)  # uint8 (N, H, W, C)" if is_image else f"rows)  # numbers (N, {data.input_shape[0]})"
     inside = "Preprocessing is part of the model, also in `model.onnx`."
     if model.is_redecided:
         inside = "Preprocessing and the decision rule are part of the model, also in `model.onnx`."
@@ -69,7 +78,7 @@ def write_card(fitted: Fitted, data: DataSet) -> str:
 
 {headline(record)}
 
-{data.num_classes} classes; inputs are {kind}; {splits}. Trained by camri with {model.title}; {training.model},
+{data.num_classes} classes; inputs are {kind}; {splits}. Trained by camri with {model.title}; {model.model},
 {plural(training.epochs, "epoch")}, training: {record.effort.training}; {rule_text(record)}.
 
 ## Use

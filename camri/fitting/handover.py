@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from camri.backbones import is_backbone, published_folder
 from camri.data import DataSet
@@ -19,7 +20,7 @@ from camri.errors import InputError
 from camri.export import Model, Trained, load, save
 from camri.files import replacing
 from camri.fit_record import EXAMPLES_FILE, Effort, FitRecord, HandedOver, Length, compose
-from camri.fitting.card import write_card
+from camri.fitting.card import model_name, write_card
 from camri.fitting.judge import (
     Decided,
     Held,
@@ -47,12 +48,14 @@ from camri.study.reader import RunReader
 from camri.study.run_folder import facts_of
 from camri.study.spec import Resolved, Study
 from camri.study.store import Store, open_run
-from camri.text import Noun, quoted
+from camri.text import Noun, percent, quoted
 
 WEIGHTS = "weights"  # folder of trained weights, until the fit has finished
 PAGE_NEEDS = ("altair", "vl_convert", "jinja2")
 LOOSE = 0.04  # ± of validation accuracy; if wider, some models are a point less accurate elsewhere
 MOST_EXAMPLES = 24
+MOST_COLUMNS, MOST_CELLS = 100, 5_000_000  # of a table that boosted trees are tried on
+TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
         method=chosen.method,
         title=title_of(chosen),
         seed=picked.seed,
-        model=training.model,
+        model=model_name(training, data),
         epochs=training.epochs,
         rule=rule.to_json(),
         before=count(plain, before, goal, groups),
@@ -161,7 +164,11 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
             finals.wall_s,
             finals.given_up,
         ),
-        cautions=(*_cautions(request, run, baseline), *doubts(data, important)),
+        cautions=(
+            *_cautions(request, run, baseline),
+            *doubts(data, important),
+            *trees_are_better(request, floor, rule, models["method" if is_method else "baseline"]),
+        ),
         command=command(request, finals.is_finished),
         finished=finals.is_finished,
     )
@@ -235,13 +242,17 @@ def _trained(
     trained = None
     with contextlib.suppress(InputError):  # an earlier call may have saved it, and left no other weights
         trained = load(request.out / MODEL).trained
+    judged = None
     if trained is None or (trained.setting, trained.seed, trained.training) != (setting, seed, portable):
         outcome = outcome_with_weights(request, request.out / WEIGHTS, Trial(setting, seed), training)
         outcome = replace(outcome, training=portable)
         trained = Trained.of(outcome, request.data, important, rule, request.inputs.standardise)
+        if request.inputs.images is not None:  # the head alone: the features of all images are at hand
+            bare = replace(request.data, provenance={})
+            judged = Trained.of(outcome, bare, important)
     trained = replace(trained, rule=rule)
     # As it takes the features in `data`, which are scaled already.
-    model = Model.of(replace(trained, rule=None, standardise=None))
+    model = Model.of(judged or replace(trained, rule=None, standardise=None))
     model.module.to(request.device)
     logits = {name: model.logits(request.data.splits[name].inputs) for name in ("val", "test")}
     return (
@@ -262,7 +273,7 @@ def write_examples(request: Request, model: Held, logits: Mapping[str, Array], r
         "missed": missed[np.argsort(lead[missed], kind="stable")][:MOST_EXAMPLES],
         "false_alarms": alarms[np.argsort(-lead[alarms], kind="stable")][:MOST_EXAMPLES],
     }
-    inputs = {f"{name}_inputs": _raw(request, split.inputs[rows].numpy()) for name, rows in worst.items()}
+    inputs = {f"{name}_inputs": _raw(request, split.inputs, rows) for name, rows in worst.items()}
     arrays: dict[str, Any] = {
         f"{name}_{what}": values
         for name in ("val", "test")
@@ -272,12 +283,15 @@ def write_examples(request: Request, model: Held, logits: Mapping[str, Array], r
         np.savez_compressed(file, **(arrays | worst | inputs))
 
 
-def _raw(request: Request, inputs: Array) -> Array:
-    """Inputs as the user's data have them: features before they were standardised."""
-    if request.inputs.standardise is None:
-        return inputs
+def _raw(request: Request, inputs: Tensor, rows: Array) -> Array:
+    """Test inputs as the user's data have them: images before a frozen backbone, features not yet standardised."""
+    if request.inputs.images is not None:
+        inputs = request.inputs.images.splits["test"].inputs
+    chosen: Array = inputs[rows].numpy()
+    if request.inputs.standardise is None or request.inputs.images is not None:
+        return chosen
     mean, sd = (np.array(values, dtype=np.float32) for values in request.inputs.standardise)
-    return inputs * sd + mean
+    return chosen * sd + mean
 
 
 def _cautions(request: Request, run: TrainingRun, baseline: Sequence[Held]) -> list[str]:
@@ -331,6 +345,38 @@ def doubts(data: DataSet, important: Sequence[int]) -> list[str]:
     return cautions
 
 
+def trees_are_better(request: Request, floor: Floor, rule: DecisionRule, models: Sequence[Held]) -> list[str]:
+    """A caution if scikit-learn's boosted trees meet the goal better on validation data; for tables of some size.
+
+    Embeddings have more columns than trees are good at, and the time that large tables take is not planned for.
+    """
+    train, val = request.data.splits["train"], request.data.splits["val"]
+    if request.data.is_image or train.inputs.shape[1] > MOST_COLUMNS or train.inputs.numel() > MOST_CELLS:
+        return []
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    trees = HistGradientBoostingClassifier(random_state=0).fit(train.inputs.numpy(), train.labels.numpy())
+    found = np.full((len(val), request.data.num_classes), TINY)
+    found[:, trees.classes_] = np.maximum(trees.predict_proba(val.inputs.numpy()), TINY)
+    important = models[0].scores["val"].important
+    other = Held(0, {"val": exact(np.log(found), val.labels.numpy(), important)})
+    tuned = tune_rule(request.goal, [other], floor).rule
+    if tuned is None:
+        return []
+    mine = [apply(rule, model, "val", request.goal) for model in models]
+    theirs = apply(tuned, other, "val", request.goal)
+    figure = goal_record(request.goal).figure
+    if not is_better([theirs] * len(mine), mine, val.labels.numpy(), important, figure):
+        return []
+    own = np.isin(val.labels.numpy(), important)
+    return [
+        "scikit-learn’s HistGradientBoostingClassifier with a tuned decision does better on validation data (recall "
+        f"{percent(float(theirs.correct[own].mean()))}, accuracy {percent(float(theirs.correct.mean()))}; this model "
+        f"{percent(float(np.mean([one.correct[own].mean() for one in mine])))} and "
+        f"{percent(float(np.mean([one.correct.mean() for one in mine])))}): try camri audit on its scores"
+    ]
+
+
 def can_draw() -> bool:
     """Whether the page can be made here; if not, `camri report` makes it from the store on any machine."""
     return all(importlib.util.find_spec(name) is not None for name in PAGE_NEEDS)
@@ -368,15 +414,20 @@ def command(request: Request, is_finished: bool = True) -> str:
             words += ["--size", str(value[0])]
         elif value is not None and value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    initial = dict(request.plain.model_options).get("initial")
-    words += ["--from-scratch"] if is_backbone(request.plain.model) and initial is None else []
+    backbone = request.data.provenance.get("backbone")
+    model, given = request.plain.model, dict(request.plain.model_options)
+    if backbone is not None:
+        model, given = backbone["model"], backbone["options"]
+        words += ["--frozen"]
+    initial = given.get("initial")
+    words += ["--from-scratch"] if is_backbone(model) and initial is None else []
     options = {
         "--trials": request.num_trials,
         "--budget": None if request.budget_s is None else f"{request.budget_s:g}s",
         "--max-accuracy-drop": (goal.max_accuracy_drop or None) if isinstance(goal, BestRecall) else None,
         "--at-least": goal.recall if isinstance(goal, AtLeast) else None,
         "--cost-matrix": "costs.csv" if isinstance(goal, LeastCost) else None,
-        "--model": request.plain.model,
+        "--model": model,
         "--weights": None if initial is None or initial.startswith(str(published_folder())) else initial,
         "--epochs": request.epochs,
         "--seed": request.seed or None,

@@ -340,6 +340,7 @@ def fit(
     model: str | None = None,
     weights: str | PathLike[str] | None = None,
     from_scratch: bool = False,
+    frozen: bool | str = "auto",
     device: str = "auto",
     seed: int = 0,
     epochs: int | None = None,
@@ -355,7 +356,8 @@ def fit(
     lost (0.01 is one percentage point); the fewest false alarms at a recall of `at_least`; the least cost by a
     `cost_matrix`, row = true class. strengths: {class: strength} of important classes that count less or more than 1.
     model: small, paper, resnet18, features, timm:NAME or hf:NAME, pretrained by default. weights: a safetensors file
-    with the trunk's initial weights. from_scratch: random weights. data_options: options of `camri.data.load`.
+    with the trunk's initial weights. from_scratch: random weights. frozen: train heads on a pretrained
+    network's features; "auto" does so without a GPU. data_options: options of `camri.data.load`.
 
     Everything is chosen on validation data; test data are used once, at the end. With `num_trials` the same call gives
     the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
@@ -374,6 +376,7 @@ def fit(
         model=model,
         weights=weights,
         from_scratch=from_scratch,
+        frozen=frozen,
         device=device,
         seed=seed,
         epochs=epochs,

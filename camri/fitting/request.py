@@ -1,6 +1,5 @@
 """What is asked of a fit, checked before anything is trained or written; and the journal of what it decided."""
 
-import csv
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +12,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from camri.backbones import decoding, find, is_backbone, read_weights
+from camri.backbones import decoding, find, is_backbone, is_frozen, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
-from camri.decision import PRIOR_ROWS, AtLeast, BestRecall, Goal, LeastCost
+from camri.data.features import embed
+from camri.decision import PRIOR_ROWS, Goal, LeastCost
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
+from camri.engine.spec import PROBE
 from camri.engine.training import pick_device
 from camri.errors import InputError, closest, one_by_one
 from camri.export.model import Standardise
 from camri.files import replacing
+from camri.goals import parse_goal
 from camri.methods import setting
 from camri.study.important import resolve_column
 from camri.study.run_folder import refuse_other_files
@@ -32,8 +34,6 @@ from camri.study.study_file import parse_duration
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on
 SPLIT_SEED = 0
 DEFAULT_BUDGET = "10m"
-CONFIDENCE = 0.95  # of a promised recall
-LARGEST_DROP = 0.5  # of accuracy: nobody means to give up more
 
 Important = str | int | Sequence[str | int] | None
 
@@ -43,21 +43,26 @@ class Inputs:
     """The data a fit trains on.
 
     standardise: (mean, sd) that features were scaled with, None for images. The fractions are those of the splits
-    that had to be made.
+    that had to be made. images: what a frozen backbone's features were computed from.
     """
 
     data: DataSet
     standardise: Standardise | None
     val_fraction: float
     test_fraction: float
+    images: DataSet | None = None
 
 
 def prepare(
     source: str | PathLike[str] | DataSet,
     options: Mapping[str, Any] = MappingProxyType({}),
     on_read: Callable[[int, int], None] | None = None,
+    backbone: tuple[str, Mapping[str, Any]] | None = None,
 ) -> Inputs:
-    """Load the data and make the splits it lacks; `options` are those of `camri.data.load`."""
+    """Load the data and make the splits it lacks; `options` are those of `camri.data.load`.
+
+    backbone: a network and its options, whose features are taken instead of the images.
+    """
     if isinstance(source, DataSet) and options:
         raise InputError(f"{', '.join(options)} cannot be given for data that is loaded already; give them to load")
     data = source if isinstance(source, DataSet) else load(source, **options, progress=on_read)
@@ -67,9 +72,12 @@ def prepare(
         data = make_test(data, fraction=test_fraction, seed=SPLIT_SEED)
     if "val" not in data.splits:
         data = hold_out(data, "val", val_fraction, SPLIT_SEED)
+    images = None
+    if backbone is not None:
+        images, data = data, embed(data, *backbone, progress=on_read)
     if data.is_image:
         return Inputs(data, None, val_fraction, test_fraction)
-    return Inputs(*_standardised(data), val_fraction, test_fraction)
+    return Inputs(*_standardised(data), val_fraction, test_fraction, images)
 
 
 def _standardised(data: DataSet) -> tuple[DataSet, Standardise]:
@@ -159,6 +167,7 @@ def make_request(
     model: str | None = None,
     weights: str | PathLike[str] | None = None,
     from_scratch: bool = False,
+    frozen: bool | str = "auto",
     device: str = "auto",
     seed: int = 0,
     epochs: int | None = None,
@@ -180,13 +189,20 @@ def make_request(
         if option not in DATA_OPTIONS:
             raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
     model_options: dict[str, Any] = {}
+    backbone: tuple[str, dict[str, Any]] | None = None
     if model is not None and is_backbone(model):
         model_options = find(model, weights=weights, from_scratch=from_scratch, size=data_options.get("size"))
         if not isinstance(data, DataSet):
             model_options, data_options = decoding(model_options, data_options)
+        if is_frozen(frozen, from_scratch, picked.type):
+            backbone = model, model_options
+    elif frozen is True:
+        raise InputError(
+            f"frozen=True needs a pretrained network; give model=timm:NAME or hf:NAME, not {model}", "frozen"
+        )
     elif weights is not None:
         model_options = read_weights(weights)
-    inputs = prepare(data, data_options, on_read)
+    inputs = prepare(data, data_options, on_read, backbone)
     loaded = inputs.data
     goal = parse_goal(loaded.classes, max_accuracy_drop, at_least, cost_matrix)
     column = parse_important(important, strengths, loaded.classes)
@@ -195,6 +211,8 @@ def make_request(
         model_options=tuple(sorted(model_options.items())),
         epochs=epochs if epochs is not None else epochs_for(len(loaded.splits["train"])),
     )
+    if backbone is not None:
+        plain = plain.with_(**PROBE)
     request = Request(
         source=data.name if isinstance(data, DataSet) else fspath(data),
         data_options=tuple(sorted(data_options.items())),
@@ -214,78 +232,6 @@ def make_request(
     Job(plain, loaded, indices).check([Trial(setting("ce"), 0)])
     check_rows(loaded, indices)
     return request
-
-
-def parse_goal(
-    classes: Sequence[str],
-    max_accuracy_drop: float = 0.0,
-    at_least: float | None = None,
-    cost_matrix: str | PathLike[str] | Sequence[Sequence[float]] | None = None,
-) -> Goal:
-    """The goal; at most one of the three may be given.
-
-    >>> parse_goal(["a", "b"], at_least=0.95)
-    AtLeast(recall=0.95, confidence=0.95)
-    """
-    given = [
-        name
-        for name, value in (("max_accuracy_drop", max_accuracy_drop or None), ("at_least", at_least),
-                            ("cost_matrix", cost_matrix))
-        if value is not None
-    ]  # fmt: skip
-    if len(given) > 1:
-        raise InputError(f"give one goal, not {' and '.join(given)}", argument=given[1])
-    if at_least is not None:
-        if not 0 < at_least < 1:
-            raise InputError(
-                f"at_least={at_least!r} is not allowed; give a recall above 0 and below 1, say 0.95",
-                argument="at_least",
-            )
-        return AtLeast(at_least, CONFIDENCE)
-    if cost_matrix is not None:
-        return LeastCost(read_costs(cost_matrix, classes))
-    if not 0 <= max_accuracy_drop <= LARGEST_DROP:
-        raise InputError(
-            f"max_accuracy_drop={max_accuracy_drop!r} is not allowed; give 0 to {LARGEST_DROP}, for example 0.01 for "
-            "one percentage point",
-            argument="max_accuracy_drop",
-        )
-    return BestRecall(max_accuracy_drop)
-
-
-def read_costs(source: str | PathLike[str] | Sequence[Sequence[float]], classes: Sequence[str]) -> np.ndarray:
-    """The costs (C, C), row = true class, column = predicted class, from numbers or a CSV file.
-
-    A file has a first line with the names of the classes that are predicted, and lines that begin with the true class.
-    """
-
-    def refuse(problem: str) -> InputError:
-        return InputError(f"cost_matrix={source}: {problem}", argument="cost_matrix")
-
-    if isinstance(source, (str, PathLike)):
-        try:
-            with open(source, newline="", encoding="utf-8-sig") as file:
-                (_, *predicted), *lines = [line for line in csv.reader(file) if line]
-            costs = {line[0]: dict(zip(predicted, map(float, line[1:]), strict=True)) for line in lines}
-        except OSError as error:
-            raise refuse(f"it cannot be read ({error.strerror})") from None
-        except (ValueError, IndexError, UnicodeDecodeError, csv.Error) as error:
-            raise refuse(
-                f"it is no table of costs ({error}); give a CSV file with class names in row and column"
-            ) from None
-        for name in classes:
-            if name not in costs or name not in predicted:
-                raise refuse(f"class {name!r} is missing; {closest(name, list(costs))}")
-        table = np.array([[costs[true][one] for one in classes] for true in classes])
-    else:
-        table = np.asarray(source, dtype=np.float64)
-    num = len(classes)
-    if table.shape != (num, num) or not np.isfinite(table).all():
-        raise InputError(
-            f"cost_matrix has shape {table.shape}; give {num} × {num} finite numbers, row = true class",
-            argument="cost_matrix",
-        )
-    return table
 
 
 def goal_to_json(goal: Goal) -> dict[str, Any]:

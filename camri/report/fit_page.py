@@ -66,7 +66,7 @@ def render_fit(record: FitRecord, reading: RunReader) -> str:
     about = [headline(record), handed(record), lost_recall(record), tried(record)]
     evidence = Table("Means over seeds on test data", tuple(header), (tuple(cells(*row) for row in rows),), ())
     source = FromRun(reading)
-    of_run = [one for one in sections(source) if not one.is_empty and one.name not in ("changes", "steps")]
+    of_run = [one for one in sections(source) if not one.is_empty and one.name != "changes"]
     reading.begin("writing the page")
     cautions = [f"Caution: {text}." for text in record.cautions]
     cautions += ["Still improving when the time was up: a larger --budget gives a better model."] * (

@@ -222,9 +222,7 @@ def sections(source: FromRun) -> list[Section]:
             lambda: (None, draw("training", source, PAGE), tables.table_of_epochs(records("training"))),
         ),
     ]
-    if is_fit(reading):
-        parts.insert(0, ("steps", "Steps", "", lambda: ("What each step gave", None, tables.steps_table(reading))))
-    else:
+    if not is_fit(reading):
         parts += [
             ("penalty", "Penalty", "", lambda: (None, draw("penalty", source, PAGE))),
             ("angles", "Angles", "", lambda: ("Angles", None, tables.table_of_angles(records("angles")))),

@@ -7,16 +7,14 @@ from typing import Any
 from camri.errors import InputError
 from camri.methods import in_order, title_of
 from camri.report.records import about
-from camri.report.table import BLANK, Cell, Record, Table, cells, interval_of, p_value, spread, tabulate, two_decimals
+from camri.report.table import BLANK, Cell, Record, Table, interval_of, p_value, spread, tabulate, two_decimals
 from camri.selection import OPTIMISTIC
-from camri.study.reader import RunReader
 from camri.study.verdict import ColumnVerdict, is_significant
 from camri.text import points
 
 ARMS = {"baseline": "cross-entropy", "baseline shifted": "cross-entropy + shift", "chosen": "chosen + shift"}
 ANGLES_OF = {"train": "training data", "test": "test data"}
 ROLES = {"camri": "(proposal)", "ce": "(baseline)"}
-NOTE = "steps"  # the store's note: a list of steps, the state before the first of them first
 CI = "95 % confidence intervals over seeds and test data (from three seeds on)"
 CHOSEN = "Each method at its best setting on validation data"
 CROSS_FITTED = f"{CHOSEN}, for each seed by the other half of the seeds (in brackets: number of seeds)."
@@ -270,17 +268,3 @@ def calibration_table(verdicts: Sequence[ColumnVerdict]) -> Table | None:
         "before you use probabilities."
     )
     return tabulate(records, "Calibration on test data.", columns, note) if records else None
-
-
-def steps_table(reading: RunReader) -> Table | None:
-    """The table of steps that a fit stored in its run; None for a run that was no fit."""
-    steps = reading.run.note(NOTE)
-    if not steps:
-        return None
-    return Table(
-        caption="From plain cross-entropy to the chosen model, step by step.",
-        header=tuple(steps["header"]),
-        groups=(tuple(cells(*row) for row in steps["rows"]),),
-        records=tuple(steps["records"]),
-        notes=(steps["note"],),
-    )

@@ -67,19 +67,19 @@ def find_finalists(
         raise InputError(f"{run.path}: the screening held out no validation data, so nothing can be chosen")
     if not run.columns():
         raise InputError(f"{run.path}: its important classes are not known yet; let its cross-entropy trials end first")
-    planned = list(dict.fromkeys(one.method for one in run.plan()))
+    planned = list(dict.fromkeys(setting.method for setting in run.plan()))
     for name in chosen or ():
         if name not in planned:
             raise InputError(f"method {name!r} is not in the screening; {closest(name, planned)}", argument="methods")
     refuse_lost(run.rows(status="failed"), run.path, "the finalists")
     rows = rows_by_key(run)
-    found = []
+    finalists = []
     for column in run.columns() if columns is None else columns:
         pool = Pool(run, column, rows)
         if pool.baseline is None:
             raise InputError(f"{run.path}: no cross-entropy trial has ended well, and its accuracy is the floor")
-        found += [one for name in planned if name in (chosen or planned) and (one := pool.best(name)) is not None]
-    return found
+        finalists += [pool.best(name) for name in planned if name in (chosen or planned)]
+    return [finalist for finalist in finalists if finalist is not None]
 
 
 def rows_by_key(run: Run) -> dict[str, list[Row]]:
@@ -186,13 +186,14 @@ def make_finals(
     screening's; `schedule` replaces all of it but the model, then `epochs` its length.
     """
     screening = Study.from_json(run.studies[0])
+    used = {seed for spec in run.studies for seed in spec["seeds"]} | {row.seed for row in run.rows(status=None)}
     # "second" and "median" may be one class.
-    columns = {frozenset(one.column.resolved): one.column for one in finalists}
+    columns = {frozenset(finalist.column.resolved): finalist.column for finalist in finalists}
     grids: dict[str, list[list[Point]]] = {BASELINE: [[()] for _ in columns]}
-    for one in finalists:
-        place = list(columns).index(frozenset(one.column.resolved))
-        grids.setdefault(one.method, [[] for _ in columns])[place].append(one.point)
-        if (control := methods.control_of(one.setting)) is not None:
+    for finalist in finalists:
+        place = list(columns).index(frozenset(finalist.column.resolved))
+        grids.setdefault(finalist.method, [[] for _ in columns])[place].append(finalist.point)
+        if (control := methods.control_of(finalist.setting)) is not None:
             values = tuple(float(value) for _, value in control.knobs if not isinstance(value, tuple))
             grids.setdefault(control.method, [[] for _ in columns])[place].append(values)
     return screening.with_(
@@ -203,13 +204,9 @@ def make_finals(
             for name, by_column in grids.items()
             if any(by_column)
         ],
-        seeds=_fresh(_used_seeds(run), seeds),
+        seeds=_fresh(used, seeds),
         training=_training(screening.training, schedule, epochs),
     )
-
-
-def _used_seeds(run: Run) -> set[int]:
-    return {seed for spec in run.studies for seed in spec["seeds"]} | {row.seed for row in run.rows(status=None)}
 
 
 def _fresh(used: Collection[int], seeds: Sequence[int] | None) -> list[int]:
@@ -244,13 +241,13 @@ def write_study(study: Study, path: Path) -> None:
 
 def find_column(columns: Sequence[ColumnFacts], text: str) -> ColumnFacts:
     """The column of that title ("cat", "cat+dog") or number, the first being 0."""
-    by_title = {one.title.replace(" ", ""): one for one in columns}
-    by_number = {str(one.number): one for one in columns}
-    found = by_title.get(text.replace(" ", "")) or by_number.get(text)
-    if found is None:
-        named = ", ".join(f"{one.number} ({one.title})" for one in columns)
+    by_title = {column.title.replace(" ", ""): column for column in columns}
+    by_number = {str(column.number): column for column in columns}
+    chosen = by_title.get(text.replace(" ", "")) or by_number.get(text)
+    if chosen is None:
+        named = ", ".join(f"{column.number} ({column.title})" for column in columns)
         raise InputError(f"column={text!r} is not a column of the run; choices: {named}", argument="column")
-    return found
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -318,5 +315,5 @@ def best_so_far(run: Run, split: str) -> list[Finalist]:
     """The best setting of each method in each column; none before a cross-entropy trial has ended."""
     rows = rows_by_key(run)
     pools = [Pool(run, column, rows, split) for column in run.columns()]
-    found = [pool.best(method) for pool in pools if pool.baseline is not None for method in pool.tried]
-    return [one for one in found if one is not None]
+    finalists = [pool.best(method) for pool in pools if pool.baseline is not None for method in pool.tried]
+    return [finalist for finalist in finalists if finalist is not None]

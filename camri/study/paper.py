@@ -64,8 +64,8 @@ def find_columns(data: str, columns: Any) -> list[Column]:
     """
     names: dict[Any, str | int] = {**COLUMNS[data]}
     given = list(names) if columns is None else columns if isinstance(columns, (list, tuple)) else [columns]
-    parsed = [Column.of(one) for one in given]
-    return [Column(tuple(names.get(n, n) for n in one.classes), one.strengths) for one in parsed]
+    parsed = [Column.of(column) for column in given]
+    return [Column(tuple(names.get(n, n) for n in column.classes), column.strengths) for column in parsed]
 
 
 def table_one(

@@ -131,7 +131,7 @@ class RunReader:
 
     def methods(self) -> list[str]:
         """The methods of the plan, in the order of Table I."""
-        return in_order({one.method for one in self.run.plan()})
+        return in_order({setting.method for setting in self.run.plan()})
 
     def scores(self, row: Row, split: str, column: ColumnFacts) -> Scores:
         """The condensed scores of the column's important classes."""
@@ -215,7 +215,7 @@ class RunReader:
 
     def progress(self) -> TrialCounts:
         """How far the run has come."""
-        plan = {one.key for one in self.run.plan()}
+        plan = {setting.key for setting in self.run.plan()}
         seeds = {tuple(study["seeds"]) for study in self.run.studies}
         total = len(plan) * len(next(iter(seeds))) if plan and len(seeds) == 1 else None
         total = self.run.note("num_trials") or total  # a fit trains its seeds in several studies

@@ -82,7 +82,7 @@ class Recipe:
 def _call(name: str, make: Callable[..., Study], given: dict[str, Any]) -> Study:
     """Make the study; an argument that the function does not take is refused by name."""
     fixed = make.keywords if isinstance(make, functools.partial) else {}
-    takes = [one for one in inspect.signature(make).parameters if one not in fixed]
+    takes = [name for name in inspect.signature(make).parameters if name not in fixed]
     for argument in given:
         if argument not in takes:
             raise InputError(f"{name} does not take {argument}; it takes {', '.join(takes)}", argument=argument)

@@ -236,26 +236,28 @@ class Study:
         """(column number, setting) of everything the study compares, column by column, duplicates included."""
         for number, column in enumerate(columns):
             for grid in self.methods:
-                for one in grid.settings(column, number):
-                    yield number, one
+                for setting in grid.settings(column, number):
+                    yield number, setting
 
     def unique_settings(self, columns: Sequence[Resolved]) -> list[Setting]:
         """The settings to train, each once in its simplest form; cross-entropy first."""
-        found = {one.key: one.canonical() for _, one in self.settings(columns)}
-        return sorted(found.values(), key=lambda one: one.method != "ce")
+        by_key = {setting.key: setting.canonical() for _, setting in self.settings(columns)}
+        return sorted(by_key.values(), key=lambda setting: setting.method != "ce")
 
     def trials(self, columns: Sequence[Resolved]) -> list[Trial]:
         """The trials in their order: cross-entropy, then seed by seed over all settings."""
         settings = self.unique_settings(columns)
-        baseline = [Trial(one, seed) for one in settings if one.method == "ce" for seed in self.seeds]
-        return baseline + [Trial(one, seed) for seed in self.seeds for one in settings if one.method != "ce"]
+        baseline = [setting for setting in settings if setting.method == "ce"]
+        others = [setting for setting in settings if setting.method != "ce"]
+        first = [Trial(setting, seed) for setting in baseline for seed in self.seeds]
+        return first + [Trial(setting, seed) for seed in self.seeds for setting in others]
 
     def placeholders(self) -> list[Resolved]:
         """Columns with made-up indices, one for each class named: enough to count settings."""
         index: dict[str | int, int] = {}
         return [
-            tuple((index.setdefault(name, len(index)), s) for name, s in zip(one.classes, one.strengths, strict=True))
-            for one in self.important
+            tuple((index.setdefault(name, len(index)), s) for name, s in zip(c.classes, c.strengths, strict=True))
+            for c in self.important
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -311,7 +313,7 @@ def study(
     if isinstance(methods, Mapping):
         grids = tuple(Grid.of(method, narrowed) for method, narrowed in methods.items())
     else:
-        grids = tuple(one if isinstance(one, Grid) else Grid.of(one) for one in methods)
+        grids = tuple(grid if isinstance(grid, Grid) else Grid.of(grid) for grid in methods)
     if not isinstance(training, Training):
         message = f"training={training!r} is not a Training; give camri.engine.FAST, PAPER or one of your own"
         raise InputError(message, argument="training")

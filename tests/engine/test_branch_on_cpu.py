@@ -83,8 +83,9 @@ def test_it_trains_what_the_plain_loop_trains(gpu, trials, data, training, optim
 @pytest.mark.parametrize("model", ["small", "linear"])
 def test_fine_tuning_trains_what_the_plain_loop_trains(gpu, trials, data, training, model):
     """Warm-up, cosine, a slower trunk, layer decay and random crops; and a trunk without weights of its own."""
-    training = training.with_(model=model, model_options=(), optimizer="adamw", weight_decay=0.05, average=0.9,
-                              warmup=0.2, cosine=True, trunk_rate=0.2, layer_decay=0.7, crop=0.5, flip=True)  # fmt: skip
+    options = {"optimizer": "adamw", "weight_decay": 0.05, "average": 0.9, "warmup": 0.2, "cosine": True}
+    options |= {"trunk_rate": 0.2, "layer_decay": 0.7, "crop": 0.5, "flip": True}
+    training = training.with_(model=model, model_options=(), **options)
     plain = train(trials[:2], data, "cpu", training=training, workers=1, **KEEP)
     for mine, its in zip(run(gpu, trials[:2], data, training), plain, strict=True):
         assert_trained_alike(mine, its, within=2e-4)

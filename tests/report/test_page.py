@@ -129,12 +129,6 @@ def test_an_unfinished_and_a_running_study_say_so(tmp_path):
         assert "<strong>Still running:</strong> 10 of 12 trials have finished" in text_of(tmp_path)
 
 
-def note(folder, **notes):
-    with sqlite3.connect(folder / STORE_FILE) as connection:
-        for name, value in notes.items():
-            connection.execute("INSERT INTO meta VALUES (?, ?)", (f"note.{name}", json.dumps(value)))
-
-
 def add_study(folder, **changes):
     """Note a second study, which differs from the first in that."""
     with sqlite3.connect(folder / STORE_FILE) as connection:
@@ -150,29 +144,6 @@ def test_a_run_of_several_studies_does_not_say_that_it_is_not_finished(tmp_path)
     page = text_of(tmp_path)
     assert "Not finished" not in page
     assert "<code>camri study run study.json --out runs/again</code>" in page
-
-
-FIT = {
-    "answer": {"kind": "gain", "sentence": "Recall 0.5 → 0.7.", "details": ["Handed over: camri."]},
-    "command": "camri fit photos --important stop --out runs/again",
-    "steps": [],
-}
-
-
-def test_the_page_of_a_finished_fit_says_nothing_of_missing_trials_and_has_nothing_of_the_paper(tmp_path):
-    make_run(tmp_path, seeds=4, sharpness={"camri": 1.0}, leave_out={("camri", 3)})
-    study_page = text_of(tmp_path)
-    assert "Not finished" in study_page
-    for said in ("Table I", 'id="penalty"', 'id="angles"'):
-        assert said in study_page, said
-    note(tmp_path, **FIT)
-    page = text_of(tmp_path)
-    assert lead(page) == "Recall 0.5 → 0.7."
-    assert "<code>camri fit photos --important stop --out runs/again</code>" in page
-    for said in ("Not finished", "resume", "Table I", "Penalty", "Angles", "the paper"):
-        assert said not in page.split("<script")[0], said
-    for name in ("curve", "changes", "equal-recall", "table", "confusion"):
-        assert f'<section id="{name}"' in page, name
 
 
 def test_below_three_seeds_no_table_and_no_chart_has_an_interval(tmp_path):

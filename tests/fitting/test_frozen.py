@@ -1,0 +1,51 @@
+"""A fit with a frozen backbone: heads are trained on features, and the model handed over takes photos."""
+
+import numpy as np
+import pytest
+
+import camri
+from camri.data import load
+from camri.errors import InputError
+from camri.fitting.handover import command
+from camri.fitting.request import make_request
+from tests.networks import photos, save_tiny
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.setenv("CAMRI_CACHE", str(tmp_path / "cache"))
+    return save_tiny(tmp_path / "tiny")
+
+
+def test_a_fit_of_heads_hands_over_a_model_that_takes_photos(model, tmp_path):
+    folder, stages = photos(tmp_path / "photos", num=40, shape=(34, 36, 3)), set()
+    fitted = camri.fit(
+        folder, "b", tmp_path / "out", model=model, num_trials=16, epochs=3, device="cpu",
+        on_progress=lambda progress: stages.add(progress.stage),
+    )  # fmt: skip
+    assert "reading data" in stages
+    trained = camri.load(fitted.model_path).trained
+    assert (trained.is_image, trained.training.model) == (True, model)
+    images = load(folder, size=32, resize="bicubic 42 floor").splits["test"]
+    predicted = camri.load(fitted.model_path).predict(images.inputs)
+    found = int(sum(name == "b" and int(label) == 1 for name, label in zip(predicted, images.labels, strict=True)))
+    assert found == pytest.approx(fitted.record.handed.after.hits[0], abs=1)
+    card = (fitted.model_path / "README.md").read_text()
+    assert "linear on hf:" in card
+    assert "32x32x3 images, uint8" in card
+    with np.load(tmp_path / "out" / "examples.npz") as stored:
+        assert stored["missed_inputs"].shape[1:] == (32, 32, 3)
+
+
+def test_the_command_and_the_refusals(model, tmp_path):
+    folder = photos(tmp_path / "photos", num=12)
+    request = make_request(folder, "b", tmp_path / "out", model=model, num_trials=16, frozen=True, device="cpu")
+    assert request.plain.model == "linear"
+    assert request.data.noun.many == "images"
+    words = command(request)
+    assert f"--frozen --trials 16 --model {model}" in words
+    assert "--size 32" in words
+    whole = make_request(folder, "b", tmp_path / "o", model=model, num_trials=16, frozen=False, device="cpu")
+    assert whole.plain.model == model
+    with pytest.raises(InputError, match="frozen=True needs a pretrained network"):
+        make_request(folder, "b", tmp_path / "o", model="small", num_trials=16, frozen=True)
