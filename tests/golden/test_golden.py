@@ -157,24 +157,14 @@ def arithmetic():
     return {"torch": torch.__version__.partition("+")[0], "loss": loss.item(), "sum": last.abs().sum().item()}
 
 
-def skip_elsewhere(name):
+@pytest.fixture(scope="module")
+def same_machine():
     """Leave a test out on a machine whose training gives other last digits than that of the record."""
-    path = HERE / f"{name}.json"
+    path = HERE / "machine.json"
     if os.environ.get("CAMRI_RECORD"):
         path.write_text(json.dumps(arithmetic()) + "\n", encoding="utf-8")
     elif read(path) != arithmetic():
         pytest.skip(f"recorded with the arithmetic {read(path)}, and here it is {arithmetic()}")
-
-
-@pytest.fixture(scope="module")
-def same_machine():
-    skip_elsewhere("machine")
-
-
-@pytest.fixture(scope="module")
-def same_machine_as_the_fits():
-    """Fits were recorded anew on another kind of machine than the studies."""
-    skip_elsewhere("machine-of-fits")
 
 
 # The fit and its model.
@@ -193,7 +183,7 @@ def fit_facts(folder):
     }
 
 
-def test_a_fit_decides_the_same(same_machine_as_the_fits, tmp_path):
+def test_a_fit_decides_the_same(same_machine, tmp_path):
     words = "--important 8 --important 3 --strength 3=0.5 --max-accuracy-drop 0.01 --trials 24 --epochs 5 --device cpu"
     run(tmp_path, "fit", "digits", *words.split(), "--out", "fit")
     check("fit", fit_facts(tmp_path), TRAINED)
@@ -201,7 +191,7 @@ def test_a_fit_decides_the_same(same_machine_as_the_fits, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("CAMRI_GOLDEN") != "all", reason="takes a minute: CAMRI_GOLDEN=all runs it")
-def test_the_demo_decides_the_same(same_machine_as_the_fits, tmp_path):
+def test_the_demo_decides_the_same(same_machine, tmp_path):
     run(tmp_path, "demo", "--out", "fit")
     check("demo", fit_facts(tmp_path), TRAINED)
 
