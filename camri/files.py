@@ -21,6 +21,7 @@ try:
 except ImportError:  # Windows: nothing is locked there
     fcntl = None  # type: ignore[assignment]
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, a limit on a file's size
 PART = ".part"  # how the name of a file ends that is being written, or was when its writer was killed
 SCRATCH = "camri-scratch-"  # how the name of a temporary folder begins: no user's own folder may be called so
 
@@ -60,7 +61,7 @@ def replacing(path: Path, remedy: str = "") -> Iterator[Path]:
 
 def cannot_write(path: Path, error: OSError, remedy: str, argument: str | None = None) -> InputError:
     """The error of a path that cannot be written; where the disk is full, its remedy is to make room and go on."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_ROOM:
         remedy = "; make room and run the same command again"
     return InputError(f"{path} cannot be written ({error.strerror or error}){remedy}", argument)
 

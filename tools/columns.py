@@ -22,8 +22,8 @@ from camri.text import points
 MODELS = {"small": "small CNN", "paper": "authors’ CNN"}
 TITLES = {"cifar10": "CIFAR-10", "gtsrb": "GTSRB", "tiny-imagenet-animals64": "Tiny ImageNet animals"}
 ARMS = {  # of benchmarks/variants, which need not be installed here
-    "margin_beside_one_vs_rest": "two-sided margin and one-vs-rest",
-    "margin_hard_one_vs_rest": "two-sided margin on hard negatives and one-vs-rest",
+    "margin_beside_one_vs_rest": "two-sided margin + one-vs-rest",
+    "margin_hard_one_vs_rest": "hard-negative margin + one-vs-rest",
 }
 ENDS = ("", "_low", "_high")
 ORDER = ("CIFAR-10", "GTSRB", "Tiny ImageNet animals")

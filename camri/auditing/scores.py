@@ -13,7 +13,7 @@ from camri.data.listing import to_splits
 from camri.data.tables import read_npz
 from camri.errors import InputError, closest, one_by_one
 from camri.metrics import KINDS, Array, Scores, exact
-from camri.text import listed, name_rows
+from camri.text import is_printable, listed, name_rows
 
 SUM_SLACK = 0.05  # the sum of probabilities may miss 1 by this, or by what their decimals explain
 MOST_BY_CHANCE = 0.2  # of rows of logits whose sum is near 1
@@ -88,7 +88,7 @@ def check(
     if len(names) != num_classes or len(set(names)) < len(names):
         wrong = f"{len(names)} class names {names[:5]} for {num_classes} columns"
         raise InputError(f"{wrong}; give different ones, one each", argument="classes")
-    if unprintable := [name for name in names if not name.isprintable()]:
+    if unprintable := [name for name in names if not is_printable(name)]:
         raise InputError(f"class name {unprintable[0]!a} is not printable text; rename it", argument="classes")
     codes = encode_labels(np.asarray(labels), names)
     if len(codes) != len(given):

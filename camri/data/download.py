@@ -22,7 +22,7 @@ from camri.data import published
 from camri.data.cache import md5
 from camri.data.listing import Options
 from camri.errors import InputError, closest
-from camri.files import alone_in
+from camri.files import NO_ROOM, alone_in
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 MAX_RATIO = 1000  # deflate's own limit is 1032 for a file of zeros; photographs are near 1
@@ -63,7 +63,7 @@ def unpack(archive: Path, folder: Path) -> None:
     except InputError:
         raise
     except (*DAMAGE, OSError) as error:
-        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        is_full = isinstance(error, OSError) and error.errno in NO_ROOM
         remedy = f"free some space in {folder}" if is_full else "download it again"
         reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
         raise InputError(f"{archive} cannot be unpacked ({reason}); {remedy}") from None

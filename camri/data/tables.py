@@ -116,6 +116,8 @@ def read_table(file: Path, named: Container[str | None] = ()) -> Any:
                 table = opened.read()  # duplicate column names
             for column in table.columns:
                 column.validate(full=True)  # a damaged parquet file may hold text that is not UTF-8
+    except InputError:  # a ValueError too
+        raise
     except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
         reason = str(error).partition("\n")[0]
         remedy = (

@@ -67,8 +67,11 @@ class Budget:
     def record_end(self, trial_s: float, epochs: int) -> None:
         """Count a trial that has ended, and follow the pace."""
         self.num_ended += 1
+        if not self.paces and self.epoch_s is not None:
+            self.paces = [self.epoch_s]
         self.paces = [*self.paces, trial_s / max(epochs, 1)][-MEMORY:]
-        self.epoch_s = sum(self.paces) / len(self.paces)
+        # The lower quartile: the first trials of a process are slow, and stages stop at their time anyway.
+        self.epoch_s = sorted(self.paces)[len(self.paces) // 4]
 
     def rounds_s(self, epochs: int, num_trials: int) -> float:
         """Seconds that so many trials take."""
@@ -190,11 +193,11 @@ def probe(request: Request, training: Training, most_s: float) -> float:
         return images / measure(training, data.input_shape, data.num_classes, request.device)
     began, few = time.perf_counter(), {name: split.rows(np.arange(2)) for name, split in data.splits.items()}
 
-    def seconds(num: int) -> float:
+    def seconds(num: int, epochs: int = 1) -> float:
         rows = data.splits["train"].rows(np.arange(num))
         part = replace(data, splits={**few, "train": rows}, fingerprint="probe")
         start = time.perf_counter()
-        train([Trial(setting("ce"), 0)], part, "cpu", training=training.with_(epochs=1), workers=1)
+        train([Trial(setting("ce"), 0)], part, "cpu", training=training.with_(epochs=epochs), workers=1)
         return time.perf_counter() - start
 
     least = num = min(8, num_rows)
@@ -204,9 +207,11 @@ def probe(request: Request, training: Training, most_s: float) -> float:
     while num < num_rows and latest_s < 1.0 and time.perf_counter() - began + 4 * latest_s <= most_s:
         num = min(num_rows, 4 * num)
         latest_s = seconds(num)
+    if time.perf_counter() - began + 5 * latest_s <= 2 * most_s:  # building the model is not part of an epoch
+        return max((seconds(num, 5) - latest_s) / 4, latest_s / 100) / num * num_rows
     if num == least or latest_s <= first_s:
         return latest_s / num * num_rows
-    return first_s + (latest_s - first_s) / (num - least) * num_rows
+    return (latest_s - first_s) / (num - least) * num_rows
 
 
 def side_by_side(request: Request) -> int:

@@ -4,7 +4,6 @@ A run folder holds `outcomes.sqlite` and `run.lock`; while it runs, also `progre
 """
 
 import contextlib
-import errno
 import shutil
 import time
 import warnings
@@ -19,6 +18,7 @@ from camri.engine.replica import make
 from camri.engine.spec import identity
 from camri.engine.training import stop_on_signals
 from camri.errors import InputError, last_line
+from camri.files import NO_ROOM
 from camri.study import run_folder
 from camri.study.executor import Executor, LocalExecutor
 from camri.study.important import kept_classes, place_into, rank_classes, resolve
@@ -90,7 +90,7 @@ def run(
         try:
             return run.go()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in NO_ROOM:
                 raise
             raise InputError(f"{folder}: the disk is full; {FULL_DISK}") from error
         finally:

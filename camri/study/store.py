@@ -64,7 +64,8 @@ class Run:
     def __init__(self, path: Path, connection: sqlite3.Connection):
         self.path = path
         self._connection = connection
-        self._is_checked = schema.version_of(connection) != schema.UNCHECKED
+        with schema.explained(path):
+            self._is_checked = schema.version_of(connection) != schema.UNCHECKED
         self._labels: dict[str, dict[str, Array]] = {}
 
     def __enter__(self: Opened) -> Opened:

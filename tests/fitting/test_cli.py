@@ -45,7 +45,7 @@ def test_words_reach_the_fit(asked, tmp_path):
     assert options.pop("strengths") == {"yield": 0.5}
     assert (options.pop("at_least"), options.pop("cost_matrix")) == (0.9, Path("costs.csv"))
     assert options == {"budget": "10m", "max_accuracy_drop": 0.01, "model": "paper", "seed": 3, "device": "auto",
-                       "from_scratch": False}  # fmt: skip
+                       "from_scratch": False, "frozen": "auto"}  # fmt: skip
     assert CliRunner().invoke(app, ["fit"]).exit_code == 0
     assert (asked["arguments"], asked["options"]["num_trials"]) == (("digits", None, None), None)
     done = CliRunner().invoke(app, ["fit", "--strength", "yield"])

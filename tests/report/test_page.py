@@ -15,6 +15,7 @@ from camri.auditing import audit
 from camri.auditing.page import write_page as write_audit
 from camri.report import page as page_module
 from camri.report.page import render, write_page
+from camri.study import schema
 from camri.study.reader import RunReader
 from camri.study.store import STORE_FILE
 from tests.report.conftest import CLASSES, METHODS, make_run
@@ -135,6 +136,9 @@ def add_study(folder, **changes):
         ((spec,),) = connection.execute("SELECT spec FROM studies")
         changed = json.dumps({**json.loads(spec), **changes})
         connection.execute("INSERT INTO studies VALUES ('more', 'more', ?, '')", (changed,))
+        rows = connection.execute("SELECT key, spec FROM studies ORDER BY rowid").fetchall()
+        crc = schema.sign(value for row in rows for value in row)
+        connection.execute("UPDATE checks SET crc = ? WHERE what = 'studies'", (crc,))
 
 
 def test_a_run_of_several_studies_does_not_say_that_it_is_not_finished(tmp_path):
