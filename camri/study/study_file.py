@@ -1,6 +1,7 @@
 """Studies as people write them: TOML files, JSON files, and the options of `camri study`."""
 
 import contextlib
+import dataclasses
 import importlib
 import json
 import math
@@ -96,8 +97,9 @@ def _training(path: str | Path, values: Any) -> Training:
     weights, from_scratch = fields.pop("weights", None), fields.pop("from_scratch", False)
     base = find_schedule(fields.pop("schedule", FAST))
     changed = {**base.to_json(), **fields}
-    for name in fields.keys() - base.to_json().keys():
-        raise InputError(f"{path}: training has no field {name!r}; {closest(name, ['schedule', *base.to_json()])}")
+    known = ["schedule", "weights", "from_scratch", *(field.name for field in dataclasses.fields(Training))]
+    for name in fields.keys() - set(known):
+        raise InputError(f"{path}: training has no field {name!r}; {closest(name, known)}")
     _table(path, "training.model_options", changed["model_options"])
     if is_backbone(changed["model"]):
         size = changed["model_options"].pop("size", None)

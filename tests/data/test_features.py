@@ -146,7 +146,10 @@ def test_a_study_trains_heads_on_features_or_the_whole_network(model, folder, tm
         (tmp_path / "s.toml").write_text(f'columns = ["b"]\nseeds = 1\n{text}\n[methods.ce]\n')
         return read_study(tmp_path / "s.toml")
 
-    heads = study(f'[data]\nsource = "{folder}"\nbackbone = "{model}"\n[training]\nmodel = "linear"\nepochs = 2')
+    heads = study(
+        f'[data]\nsource = "{folder}"\nbackbone = "{model}"\n[training]\nmodel = "linear"\nepochs = 2\ncosine = true'
+    )
+    assert heads.training.cosine
     result = run(heads, tmp_path / "heads", LocalExecutor("cpu", workers=1))
     assert (result.finished, result.new) == (True, 1)
     whole = study(f'[data]\nsource = "{folder}"\n[training]\nmodel = "{model}"\nepochs = 1\nbatch_size = 8')
