@@ -58,7 +58,9 @@ def test_scikit_learn_finds_nothing_when_a_class_is_important(monkeypatch):
 def test_recall_rises_with_the_margin():
     X, y, X_test, y_test = rare(800)
     plain, *others = (
-        CamriClassifier("stop", shift=None, epochs=20, random_state=0, **options).fit(X, y)
+        CamriClassifier("stop", shift=None, epochs=20, random_state=0, model_options={"hidden": (128,)}, **options).fit(
+            X, y
+        )
         for options in ({"method": "ce"}, {"margin": 0.0}, {"margin": 0.2}, {"margin": 0.4})
     )
     without, some, more = (recall(model, X_test, y_test) for model in others)
