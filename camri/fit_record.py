@@ -25,7 +25,10 @@ SEEDS_FOR_INTERVALS = 3
 SEEDS_FOR_PRAISE = 5
 
 VerdictKind = Literal["change_the_decision", "train_with", "cannot_tell", "nothing_to_gain"]
-Reason = Literal["", "not_learnt", "few_seeds", "few_rows", "not_significant", "accuracy_dropped", "control_as_good"]
+Reason = Literal[
+    "", "not_learnt", "still_improving", "no_rivals", "few_seeds", "few_rows", "not_significant", "accuracy_dropped",
+    "control_as_good",
+]  # fmt: skip
 Figure = Literal["recall", "false_alarms", "cost"]
 FIGURES = {"best_recall": "recall", "at_least": "false_alarms", "least_cost": "cost"}
 
@@ -290,17 +293,21 @@ def compose(record: FitRecord) -> list[str]:
 def headline(record: FitRecord) -> str:
     """The model that is handed over, beside plain cross-entropy."""
     before, after = record.handed.before, record.handed.after
+
+    def old(figure: str) -> str:  # a baseline that has learnt nothing is none
+        return "" if record.verdict.reason == "not_learnt" else f" (before: {figure})"
+
     found = " and ".join(
-        f"{hits:,} of {num:,} {quoted(name)} (before: {old:,})"
-        for name, hits, num, old in zip(record.names, after.hits, after.num, before.hits, strict=True)
+        f"{hits:,} of {num:,} {quoted(name)}{old(f'{hits_before:,}')}"
+        for name, hits, num, hits_before in zip(record.names, after.hits, after.num, before.hits, strict=True)
     )
     text = (
-        f"Finds {found}, with {plural(after.num_false_alarms, 'false alarm')} among {after.num_others:,} others "
-        f"(before: {before.num_false_alarms:,}); accuracy {percent(after.accuracy.value)} (before: "
-        f"{percent(before.accuracy.value)})."
+        f"Finds {found}, with {plural(after.num_false_alarms, 'false alarm')} among {after.num_others:,} others"
+        f"{old(f'{before.num_false_alarms:,}')}; accuracy {percent(after.accuracy.value)}"
+        f"{old(percent(before.accuracy.value))}."
     )
     if after.cost is not None and before.cost is not None:
-        text = f"{text[:-1]}; mean cost {after.cost:.4g} (before: {before.cost:.4g})."
+        text = f"{text[:-1]}; mean cost {after.cost:.4g}{old(f'{before.cost:.4g}')}."
     still = "Still improving when the time was up. " if record.effort.still_improving else ""
     return still + text
 
@@ -338,6 +345,10 @@ def _reason(record: FitRecord) -> str:
     match one.reason:
         case "not_learnt":
             return "cross-entropy is no better than guessing, so nothing can be compared with it"
+        case "still_improving":
+            return "cross-entropy was still improving, so its rivals were not compared with it"
+        case "no_rivals":
+            return "there was no time to train a rival of cross-entropy"
         case "few_seeds":
             return f"{plural(num_seeds, 'seed')} trained, {SEEDS_FOR_PRAISE} are needed"
         case "few_rows":
@@ -352,7 +363,7 @@ def _reason(record: FitRecord) -> str:
 
 def _remedy(record: FitRecord) -> str:
     one = record.verdict
-    if one.reason in ("not_learnt", "few_seeds"):
+    if one.reason in ("not_learnt", "still_improving", "no_rivals", "few_seeds"):
         return " Give a larger --budget."
     if one.reason == "few_rows":
         return " Add some."

@@ -283,7 +283,7 @@ class MLP(Trunk):
         self,
         in_features: int,
         num_features: int = 64,
-        hidden: Sequence[int] = (128,),
+        hidden: Sequence[int] = (128, 128),  # one layer: 0.913, two: 0.939 validation accuracy (docs/log.md)
         dropout: float = 0.0,
         generator: Generator = None,
     ) -> None:

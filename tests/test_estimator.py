@@ -24,6 +24,7 @@ from camri.decision import Prior, choose_shift
 from camri.engine import Stopped
 
 QUICK = {"epochs": 10, "random_state": 0}
+SHALLOW = {**QUICK, "model_options": {"hidden": (128,)}}  # leaves a shift something to gain
 
 
 def rare(num_rows, classes=("fine", "odd", "stop"), **options):
@@ -58,7 +59,9 @@ def test_scikit_learn_finds_nothing_when_a_class_is_important(monkeypatch):
 def test_recall_rises_with_the_margin():
     X, y, X_test, y_test = rare(800)
     plain, *others = (
-        CamriClassifier("stop", shift=None, epochs=20, random_state=0, **options).fit(X, y)
+        CamriClassifier("stop", shift=None, epochs=20, random_state=0, model_options={"hidden": (128,)}, **options).fit(
+            X, y
+        )
         for options in ({"method": "ce"}, {"margin": 0.0}, {"margin": 0.2}, {"margin": 0.4})
     )
     without, some, more = (recall(model, X_test, y_test) for model in others)
@@ -70,8 +73,8 @@ def test_recall_rises_with_the_margin():
 
 def test_shift_is_chosen_on_rows_that_were_held_out():
     X, y, X_test, y_test = rare(1500)
-    without = CamriClassifier("stop", method="ce", shift=None, **QUICK).fit(X, y)
-    model = CamriClassifier("stop", method="ce", validation_fraction=0.4, **QUICK).fit(X, y)
+    without = CamriClassifier("stop", method="ce", shift=None, **SHALLOW).fit(X, y)
+    model = CamriClassifier("stop", method="ce", validation_fraction=0.4, **SHALLOW).fit(X, y)
     found = model.validation_
     assert found["num_rows"] == 600
     assert found["accuracy"] >= found["accuracy_before"]
@@ -94,7 +97,7 @@ def test_the_shift_is_what_a_prior_allows(monkeypatch):
         estimators, "choose_shift", lambda scores, **how: asked.append(scores) or choose_shift(scores, **how)
     )
     X, y, *_ = rare(1500)
-    model = CamriClassifier("stop", method="ce", validation_fraction=0.4, **QUICK).fit(X, y)
+    model = CamriClassifier("stop", method="ce", validation_fraction=0.4, **SHALLOW).fit(X, y)
     (scores,) = asked
     free, held = (choose_shift(scores, accuracy_floor=scores.accuracy(), prior=p) for p in (None, Prior.of(scores)))
     assert 0 < model.shift_[2] == held.shift[0] < free.shift[0]

@@ -120,6 +120,11 @@ def test_every_verdict_is_a_sentence(given, words):
     assert verdict(make_record(verdict=given)) == words
 
 
+def test_a_baseline_that_has_learnt_nothing_is_not_shown_as_before():
+    assert "before" in headline(make_record())
+    assert "before" not in headline(make_record(verdict=Verdict("cannot_tell", "not_learnt")))
+
+
 def test_few_seeds_are_named_and_have_no_interval():
     record = make_record(verdict=Verdict("cannot_tell", "few_seeds"))
     record = replace(record, evidence=replace(record.evidence, num_seeds=1))

@@ -77,9 +77,8 @@ def _unusual(training: Training) -> str:
     """The fields of the training that are not at their default, and not shown elsewhere."""
     shown = ("model", "epochs", "batch_size", "optimizer", "learning_rate")
     usual = type(training)().to_json()
-    found = [
-        f"{name} {value}" for name, value in training.to_json().items() if name not in shown and value != usual[name]
-    ]
+    values = {name: value for name, value in training.to_json().items() if name not in shown}
+    found = [f"{name} {value}" for name, value in values.items() if value != usual.get(name)]
     return "".join(f", {escape(one)}" for one in found)
 
 

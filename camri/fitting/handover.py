@@ -151,6 +151,8 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
             method=title_of(chosen) if is_method else None,
             is_redecided=handed_over.is_redecided,
             learnt=finals.learnt,
+            still_improving=finals.still_improving,
+            has_rivals=finals.num_settings > 1,
             num_rows=int(min(data.class_counts(part)[index] for part in ("val", "test") for index in important)),
         ),
         evidence=evidence,

@@ -110,9 +110,13 @@ class Stages:
         while self.request.epochs is None:
             longer = plain.with_(epochs=2 * plain.epochs)
             other = self._run_of("plain", longer)
-            if not self.budget.fits(longer.epochs, len(seeds) - len(statuses_of([other.folder])), BASELINE_SHARE):
+            num_left = len(seeds) - len(statuses_of([other.folder]))
+            # While accuracy still rises, rivals and further seeds can wait: the second half of the time goes here too.
+            shares = (BASELINE_SHARE, 1.0) if self.budget.is_timed else (BASELINE_SHARE,)
+            part = next((share for share in shares if self.budget.fits(longer.epochs, num_left, share)), None)
+            if part is None:
                 break
-            if not other.train([], seeds, self.budget.end_s(BASELINE_SHARE), weights=self.weights):
+            if not other.train([], seeds, self.budget.end_s(part), weights=self.weights):
                 break
             found = other.models(CE, important)
             if not found:

@@ -311,6 +311,8 @@ def decide(
     method: str | None,
     is_redecided: bool,
     learnt: bool = True,
+    still_improving: bool = False,
+    has_rivals: bool = True,
     num_rows: int = FEWEST_ROWS,
 ) -> Verdict:
     """The verdict, by the first of these rules that applies.
@@ -324,12 +326,16 @@ def decide(
     | cannot tell | validation data chose the method, and test data do not show it |
     | change the decision | validation data chose a rule other than argmax, and on test data the re-decided baseline
       beats argmax in the same sense |
-    | nothing to gain | validation data chose neither; or test data exclude a gain of 2 points |
+    | nothing to gain | validation data chose neither, or test data exclude a gain of 2 points; cross-entropy had
+      stopped improving, and rivals were trained |
     | cannot tell | everything else |
 
-    method: the title of the chosen method, None if cross-entropy was chosen. num_rows: the fewest validation or test
-    rows of an important class.
+    method: the title of the chosen method, None if cross-entropy was chosen. still_improving: a longer training of
+    cross-entropy might be better. has_rivals: whether any was trained. num_rows: the fewest validation or test rows of
+    an important class.
     """
+    unknown: Reason = "still_improving" if still_improving else "" if has_rivals else "no_rivals"
+    nothing = Verdict("cannot_tell", unknown) if unknown else Verdict("nothing_to_gain")
     if not learnt:
         return Verdict("cannot_tell", "not_learnt")
     if evidence.num_seeds < SEEDS_FOR_PRAISE:
@@ -338,7 +344,7 @@ def decide(
         return Verdict("cannot_tell", "few_rows", more_rows=FEWEST_ROWS - num_rows)
     arm, over = ("method", "redecided") if method is not None else ("redecided", "baseline")
     if method is None and not is_redecided:
-        return Verdict("nothing_to_gain")
+        return nothing
     found, total = evidence.compare(arm, over), evidence.compare(arm, "baseline")
     assert found is not None
     assert total is not None
@@ -359,7 +365,7 @@ def decide(
     if not reason:
         kind = "train_with" if method is not None else "change_the_decision"
     elif reason == "not_significant" and figure != "cost" and high < SMALL_GAIN:
-        kind, reason = "nothing_to_gain", ""
+        return replace(nothing, method=method, arm=arm, over=over, gain=gain)
     verdict = Verdict(kind, reason, method, arm, over, gain)
     if reason != "not_significant" or figure != "recall":
         return verdict

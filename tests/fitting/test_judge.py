@@ -225,6 +225,9 @@ UP, WIDE, FLAT, DOWN = (0.05, 0.02, 0.08), (0.05, -0.02, 0.12), (0.0, -0.01, 0.0
         (evidence(rule=WIDE), {}, "cannot_tell", "not_significant"),
         (evidence(rule=DOWN), {}, "nothing_to_gain", ""),
         (evidence(rule=FLAT), {"is_redecided": False}, "nothing_to_gain", ""),
+        (evidence(rule=FLAT), {"is_redecided": False, "has_rivals": False}, "cannot_tell", "no_rivals"),
+        (evidence(rule=DOWN), {"still_improving": True}, "cannot_tell", "still_improving"),
+        (evidence(rule=UP), {"still_improving": True, "has_rivals": False}, "change_the_decision", ""),
     ],
 )
 def test_the_table_of_verdicts(found, chosen, kind, reason):
