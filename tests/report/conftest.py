@@ -1,5 +1,8 @@
 """Runs made by hand: outcomes with known differences, written through the study's own writer."""
 
+import contextlib
+import sqlite3
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +13,9 @@ from camri.engine.spec import Training, identity
 from camri.metrics import condense, confusion
 from camri.study.reader import RunReader
 from camri.study.run_folder import facts_of
+from camri.study.schema import UNCHECKED
 from camri.study.spec import study
-from camri.study.store import Store
+from camri.study.store import STORE_FILE, Store
 from camri.study.verdict import judge_columns
 
 CLASSES = ("row", "column", "corner", "ring")
@@ -57,6 +61,14 @@ def made_cosines(labels, num_classes):
     """Scaled cosines of features that point along their class's weight vector."""
     unit = made_weight(num_classes) / 3
     return (8 * unit[labels] @ unit.T).astype(np.float16)
+
+
+@contextlib.contextmanager
+def edit_store(folder):
+    """A connection to change a run's store by hand; it becomes one of the version without checksums."""
+    with contextlib.closing(sqlite3.connect(folder / STORE_FILE)) as connection, connection:
+        yield connection
+        connection.execute(f"PRAGMA user_version = {UNCHECKED}")
 
 
 def make_run(

@@ -18,7 +18,7 @@ from camri.report.page import render, write_page
 from camri.study import schema
 from camri.study.reader import RunReader
 from camri.study.store import STORE_FILE
-from tests.report.conftest import CLASSES, METHODS, make_run
+from tests.report.conftest import CLASSES, METHODS, edit_store, make_run
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
@@ -388,7 +388,7 @@ def test_dark_mode_and_print_change_the_colours_of_the_charts(look, gain_page):
 def test_validation_images_that_say_nothing_are_reported(tmp_path):
     make_run(tmp_path, important=("column", "ring"), seeds=2)
     place = CLASSES.index("column")
-    with sqlite3.connect(tmp_path / STORE_FILE) as connection:
+    with edit_store(tmp_path) as connection:
         rows = connection.execute("SELECT identity, val_recall FROM outcomes WHERE method = 'ce'").fetchall()
         for number, (identity, text) in enumerate(rows):
             recalls = json.loads(text)
@@ -409,7 +409,7 @@ def test_validation_images_that_say_nothing_are_reported(tmp_path):
 )
 def test_a_table_has_rows_and_older_runs_images(tmp_path, shape, one, several):
     make_run(tmp_path, seeds=2)
-    with sqlite3.connect(tmp_path / STORE_FILE) as connection:
+    with edit_store(tmp_path) as connection:
         ((data,),) = connection.execute("SELECT value FROM meta WHERE name = 'data'").fetchall()
         known = {name: value for name, value in json.loads(data).items() if name != "input_shape"}
         changed = json.dumps(known if shape is None else {**known, "input_shape": shape})
@@ -430,7 +430,7 @@ def test_what_is_the_matter_with_the_data_stands_above_the_answer(tmp_path):
         "skipped_note": "2 unreadable images were left out",
         "thinned": {"parts": {"ring": 0.05}},
     }
-    with sqlite3.connect(tmp_path / STORE_FILE) as connection:
+    with edit_store(tmp_path) as connection:
         ((data,),) = connection.execute("SELECT value FROM meta WHERE name = 'data'").fetchall()
         known = json.loads(data)
         changed = json.dumps({**known, "provenance": {**known["provenance"], **told}})

@@ -5,7 +5,6 @@ import io
 import json
 import re
 import shutil
-import sqlite3
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ from camri.report.table import write
 from camri.report.tables import paper_table, table_of_angles, table_of_gaps, table_of_honest, table_of_trained
 from camri.report.theme import PRINT, specification
 from camri.study.spec import Study
-from tests.report.conftest import make_run
+from tests.report.conftest import edit_store, make_run
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +147,7 @@ def test_a_screening_is_noted(no_gain, tmp_path):
     assert found["trials"] == {"done": 22, "failed": 2, "planned": 24}
     assert found["seeds"] == [0, 1, 2, 3]
     other = make_run(tmp_path / "other", classes=("a", "b", "c"), important=("a",), seeds=2)
-    with sqlite3.connect(other / "outcomes.sqlite") as store:
+    with edit_store(other) as store:
         store.execute("UPDATE meta SET value = '\"other\"' WHERE name = 'fingerprint'")
     with pytest.raises(InputError, match="is a screening on other data"):
         write_results(finals, tmp_path / "s", screening=other)
@@ -181,7 +180,7 @@ def test_only_results_are_replaced(gain, tmp_path):
 
 def test_a_study_that_is_part_of_another_is_not_written(gain, tmp_path):
     shutil.copytree(gain, tmp_path / "run")
-    with sqlite3.connect(tmp_path / "run" / "outcomes.sqlite") as store:
+    with edit_store(tmp_path / "run") as store:
         ((spec,),) = store.execute("SELECT spec FROM studies")
         study = json.loads(spec)
         few = {**study, "methods": study["methods"][:2], "seeds": study["seeds"][:2]}
@@ -196,7 +195,7 @@ def test_a_study_that_is_part_of_another_is_not_written(gain, tmp_path):
         return [json.loads((folder / name).read_text())["seeds"] for name in names]
 
     assert seeds_written() == [study["seeds"], other["seeds"]]
-    with sqlite3.connect(tmp_path / "run" / "outcomes.sqlite") as store:
+    with edit_store(tmp_path / "run") as store:
         store.execute("INSERT INTO studies VALUES ('2', 'more', ?, '')", (json.dumps(longer),))
     assert seeds_written() == [study["seeds"], longer["seeds"], other["seeds"]]
 
