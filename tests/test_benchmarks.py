@@ -13,6 +13,7 @@ from benchmarks import audit as auditing
 from benchmarks import decision, guarantee
 from benchmarks import fit as fitting
 from camri.auditing import audit
+from camri.auditing.verdict import fewer_alarms
 from camri.data import hold_out, load
 from camri.decision import promise
 from camri.engine import Training
@@ -42,7 +43,8 @@ def test_promises_are_counted_on_fresh_rows_and_on_the_test_images_of_a_run(tmp_
     (promised, seen) = told("--run", str(tmp_path), "--at-least", "0.8").values()
     with open_run(tmp_path) as run:
         rows = run.rows()
-        shifts = [promise(run.scores(row, "val", (9,)), 0.8, rule="shift", negative=False).rule for row in rows]
+        vals = [run.scores(row, "val", (9,)) for row in rows]
+        shifts = [promise(val, 0.8, rule=fewer_alarms(val).sweep.rule).rule for val in vals]
         tests = [run.scores(row, "test", (9,)) for row in rows]
     recalls = [test.recall(shift)[0] for test, shift in zip(tests, shifts, strict=True) if shift is not None]
     assert promised["made"] == f"{len(recalls)}/2" == "2/2"

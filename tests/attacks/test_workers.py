@@ -179,10 +179,10 @@ def test_a_study_with_killed_workers_is_the_same_study(started, data, small, tmp
 
 @pytest.mark.parametrize("seed", KILLS)
 def test_a_fit_with_killed_workers_is_the_same_fit(started, monkeypatch, rows, without_files, tmp_path, seed):
-    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials: 1)
+    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 1)
     asked = {"num_trials": 16, "epochs": 4, "device": "cpu"}
     alone = camri.fit(rows, "storm", tmp_path / "alone", **asked)
-    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials: 2)
+    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 2)
     kill, killed = killing(started, 2, seed)
     fitted = camri.fit(rows, "storm", tmp_path / "killed", on_progress=kill, **asked)
     assert killed
