@@ -548,12 +548,8 @@ def test_the_columns_of_a_table_in_an_archive_are_taken(tmp_path: Path) -> None:
 
 
 def test_every_option_says_who_takes_it() -> None:
-    assert set(vars(Options())) == set(GIVEN)
-    assert set(kinds_of_data.TAKEN_BY) == {
-        *GIVEN,
-        "backbone",
-        "weights",
-    }  # these two are about what comes after decoding
+    assert set(vars(Options())) == {*GIVEN, "resize"}  # how a backbone wants its images
+    assert set(kinds_of_data.TAKEN_BY) == {*vars(Options()), "backbone", "weights"}  # used after decoding
 
 
 def test_a_split_column_is_refused_where_files_are_the_splits(tmp_path: Path) -> None:
