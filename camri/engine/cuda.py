@@ -8,7 +8,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -32,30 +32,41 @@ class Pack:
 
     def __init__(self, replicas: list[Replica], forward: Forward):
         self.replicas, self.forward = replicas, forward
+        self.stacks = _stacks(replicas)
         self.capture()
 
     def capture(self) -> None:
-        """Capture one step of every replica, each on a stream of its own, as `graph`."""
-        streams = self.streams = [torch.cuda.Stream() for _ in self.replicas]
+        """Capture one step of every replica or stack, each on a stream of its own, as `graph`."""
+        branches: Sequence[Any] = self.stacks or self.replicas
+        self.branches = branches
+        self.streams = [torch.cuda.Stream() for _ in self.replicas]
+        streams = self.streams[: len(branches)]
         torch.cuda.synchronize()
-        for replica, stream in zip(self.replicas, streams, strict=True):
-            before = {name: tensor.clone() for name, tensor in replica.state().items()}
-            replica.place.zero_()
+        before = [{name: tensor.clone() for name, tensor in replica.state().items()} for replica in self.replicas]
+        for branch, stream in zip(branches, streams, strict=True):
+            branch.place.zero_()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                replica.advance(self.forward)  # compiles, and makes every library's handles and work space
+                branch.advance(self.forward)  # compiles, and makes every library's handles and work space
             torch.cuda.current_stream().wait_stream(stream)
-            replica.load(before)
+        for replica, state in zip(self.replicas, before, strict=True):
+            replica.load(state)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             main = torch.cuda.current_stream()
-            for replica, stream in zip(self.replicas, streams, strict=True):
+            for branch, stream in zip(branches, streams, strict=True):
                 stream.wait_stream(main)
                 with torch.cuda.stream(stream):
-                    replica.advance(self.forward)
+                    branch.advance(self.forward)
             for stream in streams:
                 main.wait_stream(stream)
+
+    def drop(self, lost: Collection[Replica], goes_on: bool) -> None:
+        """Go on without these replicas. A stack keeps computing theirs, which touch no others."""
+        self.replicas = [replica for replica in self.replicas if replica not in lost]
+        if lost and self.replicas and goes_on and not self.stacks:
+            self.capture()
 
     def run(self, num_steps: int, should_stop: Callable[[], bool]) -> int:
         """Run the steps and return how many were made: all of them, or fewer after a stop."""
@@ -83,6 +94,19 @@ class Pack:
         for stream in self.streams:
             main.wait_stream(stream)
         return torch.stack(hits).tolist()
+
+
+def _stacks(replicas: list[Replica]) -> list[Any]:
+    """The replicas in stacks where there are kernels for their model on this device, else nothing."""
+    first = replicas[0]
+    device = first.step.device
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+        return []
+    try:
+        from camri.engine import stack
+    except ImportError:  # an older Triton
+        return []
+    return stack.stacks_of(replicas) if stack.fits(first.model.trunk, first.job) else []
 
 
 # Rows to evaluate from which compiling pays: it took 4 s and saved 1.35 µs a row (authors' CNN, H200).
@@ -235,14 +259,13 @@ def _train(
                 continue
             record.end_epoch(loss_sum / job.steps_per_epoch, hits)
             replica.loss_sum.zero_()
-            replica.place.zero_()
-        pack.replicas = [replica for replica in pack.replicas if replica not in lost]
+        for branch in pack.branches:
+            branch.place.zero_()
+        # After the last step the tables have no more entries to capture a step with.
+        pack.drop(lost, goes_on=first.epoch < job.training.epochs)
         if not pack.replicas:
             return True
         say({place_of[replica]: replica.record for replica in pack.replicas})
-        # After the last step the tables have no more entries to capture a step with.
-        if lost and pack.replicas[0].record.epoch < job.training.epochs:
-            pack.capture()
         due = time.perf_counter() - saved_at > job.checkpoint_every_s
         if due and pack.replicas[0].record.epoch < job.training.epochs:
             _save(pack.replicas)
