@@ -37,17 +37,16 @@ class Pack:
 
     def capture(self) -> None:
         """Capture one step of every replica or stack, each on a stream of its own, as `graph`."""
-        branches: Sequence[Any] = self.stacks or self.replicas
-        self.branches = branches
+        self.branches: Sequence[Any] = self.stacks or self.replicas
         self.streams = [torch.cuda.Stream() for _ in self.replicas]
-        streams = self.streams[: len(branches)]
+        branches, streams = self.branches, self.streams[: len(self.branches)]
         torch.cuda.synchronize()
         before = [{name: tensor.clone() for name, tensor in replica.state().items()} for replica in self.replicas]
         for branch, stream in zip(branches, streams, strict=True):
             branch.place.zero_()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                branch.advance(self.forward)  # compiles, and makes every library's handles and work space
+                self._advance(branch)  # compiles, and makes every library's handles and work space
             torch.cuda.current_stream().wait_stream(stream)
         for replica, state in zip(self.replicas, before, strict=True):
             replica.load(state)
@@ -58,9 +57,15 @@ class Pack:
             for branch, stream in zip(branches, streams, strict=True):
                 stream.wait_stream(main)
                 with torch.cuda.stream(stream):
-                    branch.advance(self.forward)
+                    self._advance(branch)
             for stream in streams:
                 main.wait_stream(stream)
+
+    def _advance(self, branch: Any) -> None:
+        if self.stacks:
+            branch.advance()
+        else:
+            branch.advance(self.forward)
 
     def drop(self, lost: Collection[Replica], goes_on: bool) -> None:
         """Go on without these replicas. A stack keeps computing theirs, which touch no others."""
