@@ -5,8 +5,8 @@ python -m benchmarks.decision --tables 0           # the large table alone
 
 Prints JSON. Recall: made binary tables of 1,500 rows, 15 % of them important, judged on 20,000 fresh rows;
 `camri.ImportantClassifier` beside scikit-learn's TunedThresholdClassifierCV, which takes the best of 100 thresholds, or
-of every cut-off of the tuning rows, by a score: fewest positive predictions with a recall of 0.95. With folds that score
-wants such a recall in each of them.
+of every cut-off of the tuning rows, by a score: fewest positive predictions with a recall of 0.95. With folds that
+score wants such a recall in each of them.
 Large table: `tune` on --rows × --classes logits; the peak memory is that of the process, with the logits.
 """
 
