@@ -16,7 +16,7 @@ from camri.metrics import Array, Scores
 from camri.selection import CurveFigure, Gap, common_range, compare_curves, mark_best
 from camri.stats import Difference, compare, summarise
 from camri.study.reader import RunReader, SettingResults, measure
-from camri.study.schema import Row
+from camri.study.store import Row
 from camri.study.verdict import (
     SEED,
     ColumnVerdict,

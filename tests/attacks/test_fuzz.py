@@ -27,9 +27,9 @@ from camri.export import save
 from camri.export.inputs import find_inputs
 from camri.methods import setting
 from camri.study.finalists import status
-from camri.study.recipes import find_study
 from camri.study.run_folder import facts_of
 from camri.study.store import STORE_FILE, Store, open_run
+from camri.study.study_file import find_study
 from tests.data.pictures import picture, write_folder
 from tests.export.conftest import made_trained
 from tests.study.conftest import first_trials, made_outcome, put
