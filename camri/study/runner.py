@@ -75,7 +75,7 @@ def run(
     `on_progress` gets the progress of the whole study. `beside` names files that a new run's folder may already hold.
     """
     began = time.monotonic()
-    executor = executor or LocalExecutor()
+    executor = executor or LocalExecutor(isolates=True)
     data = load_data(study) if data is None else data
     check(study, data)
     folder = Path(out)
