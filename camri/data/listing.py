@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from camri.data.rows import Rows
 from camri.errors import InputError, closest
 from camri.text import is_printable, listed, name_rows
 
@@ -51,7 +52,7 @@ class EncodedImages:
 class Part:
     """One split: encoded images, uint8 (N, H, W, C) or float32 (N, D); int64 labels; int64 groups or None."""
 
-    inputs: EncodedImages | np.ndarray
+    inputs: EncodedImages | np.ndarray | Rows
     labels: np.ndarray
     groups: np.ndarray | None = None
     names: Sequence[str] | None = None  # of decoded images, for messages

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from camri.data import Split
+from camri.data.rows import blocks
 from camri.engine import spec
 from camri.engine.cuda_replica import Forward, Replica, compiled, run_trunk
 from camri.engine.fused_optimizer import Tables
@@ -95,7 +96,7 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
     should_stop, say = tracker.should_stop, tracker.epochs
     with torch.cuda.device(device), _settings(deterministic):
         resident = {
-            name: Split(split.inputs.to(device), split.labels.to(device), None)
+            name: Split(torch.cat([block.to(device) for block in blocks(split.inputs)]), split.labels.to(device), None)
             for name, split in job.data.splits.items()
         }
         training = job.training

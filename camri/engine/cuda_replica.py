@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from camri.data import Split
+from camri.data.rows import Inputs
 from camri.engine.fused_optimizer import Flat, Tables
 from camri.engine.loop import decayed, rate_factors
 from camri.engine.outcome import Record
@@ -63,7 +64,7 @@ def run_trunk(
         return trunk(prepare(inputs, mirrored, dx, dy, given, boxes))
 
 
-def precision(inputs: Tensor) -> torch.dtype:
+def precision(inputs: Inputs) -> torch.dtype:
     """The trunk's precision: bfloat16 for pixels; float32 for feature vectors, of which bfloat16 keeps three digits."""
     return LOW if inputs.dtype == torch.uint8 else torch.float32
 
@@ -90,7 +91,7 @@ class Replica:
     ):
         """`made` is the untrained model and its loss on the CPU; `judge` runs the trunk on full evaluation batches."""
         self.trial, self.job, self.resident, self.record, self.judge = trial, job, resident, record, judge
-        device = resident["train"].inputs.device
+        device = resident["train"].labels.device
         model, criterion = made
         for module in model.trunk.modules():
             if PaddedConv2d.fits(module):
@@ -208,7 +209,8 @@ class Replica:
         """Correctly classified rows of each class (C,), on the device: the host does not wait for it."""
         inputs, labels = self.resident[split].inputs, self.resident[split].labels
         with self.as_judged() as model:
-            guesses = [model.head(self._features(model, rows)).argmax(dim=1) for rows in inputs.split(EVALUATED)]
+            batches = (inputs[at : at + EVALUATED] for at in range(0, len(labels), EVALUATED))
+            guesses = [model.head(self._features(model, rows)).argmax(dim=1) for rows in batches]
         right = (torch.cat(guesses) == labels).long()
         return torch.zeros(self.job.data.num_classes, dtype=torch.int64, device=labels.device).scatter_add_(
             0, labels, right
