@@ -114,7 +114,7 @@ for _ in range(2):  # decoded, then from the cache
     data = hold_out(make_test(load(folder, size=side, resize="box", resident=limit)))
 for batch in torch.randperm(len(data.splits["train"])).split(64):
     data.splits["train"].inputs[batch]
-few = {part: split.rows(list(range(8))) for part, split in data.splits.items()}  # what a network takes is not the data's
+few = {part: split.rows(list(range(8))) for part, split in data.splits.items()}  # a network takes memory too
 training = Training(model="small", model_options=(("width", 1),), epochs=1, batch_size=8)
 (outcome,) = train([Trial(setting("ce"), 0)], replace(data, splits=few), "cpu", training=training, workers=1)
 assert outcome.status == "done", outcome.error
