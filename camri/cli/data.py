@@ -149,8 +149,7 @@ def _print(summary: dict[str, Any], console: "Console") -> None:
     kinds = f"{summary['layout']}; {summary['num_classes']:,} classes; {rows}"
     console.print(f"[bold]{escape(summary['name'])}[/bold]  {kinds}")
     axes = " (height x width x channels)" if summary["kind"] == "images" else ""
-    console.print(f"{summary['kind']} of {shape}{axes}")
-    console.print(summary["memory"])
+    console.print(f"{summary['kind']} of {shape}{axes}; {summary['memory']}")
     for line in _lines(summary):
         console.print(escape(line))
     table = Table("class", *summary["rows"], box=None, pad_edge=False)

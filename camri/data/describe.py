@@ -55,11 +55,11 @@ def _where(dataset: DataSet) -> str:
     inputs = [split.inputs for split in dataset.splits.values()]
     taken = f"{sum(map(num_bytes, inputs)) / 2**20:,.1f} MiB"
     if not isinstance(inputs[0], Rows):
-        return f"resident: {taken} in memory"
+        return f"resident, {taken}"
     given = dataset.resident is not None
     limit = f"{(memory_for_images() if dataset.resident is None else dataset.resident) / 2**20:,.1f} MiB"
     why = f"resident={limit}" if given else f"half of the free memory ({limit})"
-    return f"{inputs[0].store.how}: {taken} are more than {why}"
+    return f"{inputs[0].store.how}, {taken} being more than {why}"
 
 
 def contact_sheet(dataset: DataSet) -> tuple[Image.Image, dict[str, str]]:

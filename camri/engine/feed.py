@@ -33,10 +33,20 @@ def put_on(device: torch.device, data: DataSet) -> tuple[dict[str, Split], bool]
         if num_bytes(inputs) <= left:
             left -= num_bytes(inputs)
             streamed = streamed and name != "train"
-            inputs = torch.cat([block.to(device) for block in blocks(inputs)]) if isinstance(inputs, Rows) else inputs
-            inputs = inputs.to(device)
+            inputs = _to(device, inputs)
         placed[name] = Split(inputs, split.labels.to(device), None)
     return placed, streamed
+
+
+def _to(device: torch.device, inputs: Inputs) -> Tensor:
+    if isinstance(inputs, Tensor):
+        return inputs.to(device)
+    there = torch.empty(inputs.shape, dtype=inputs.dtype, device=device)
+    at = 0
+    for block in blocks(inputs):
+        there[at : at + len(block)] = block
+        at += len(block)
+    return there
 
 
 class Feed:
