@@ -21,6 +21,7 @@ from torch import nn
 from camri.data.cache import read_cache, write_cache
 from camri.data.dataset import DataSet, hash_json, to_float
 from camri.data.parallel import Progress, num_cores
+from camri.data.rows import blocks
 from camri.errors import InputError
 from camri.files import cache_folder
 from camri.models import Backbone, build, to_half
@@ -70,7 +71,8 @@ def _compute(trunk: Backbone, data: DataSet, device: torch.device, progress: Pro
     first: dict[bytes, tuple[str, int]] = {}  # where each content is seen first
     copies: dict[tuple[str, int], tuple[str, int]] = {}
     for part, split in data.splits.items():
-        for row, image in enumerate(split.inputs.numpy()):
+        images = (image for block in blocks(split.inputs) for image in block.numpy())
+        for row, image in enumerate(images):
             place = first.setdefault(hashlib.blake2b(image.tobytes(), digest_size=16).digest(), (part, row))
             if place != (part, row):
                 copies[part, row] = place
