@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, SplitColumn, Verify
+from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Resident, Roi, Size, SplitColumn, Verify
 from camri.errors import InputError
 
 
@@ -59,6 +59,7 @@ def fit(
     roi: Roi = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
     verify: Verify = True,
+    resident: Resident = None,
     path_column: PathColumn = None,
     label_column: LabelColumn = None,
     group_column: GroupColumn = None,
@@ -117,6 +118,7 @@ def fit(
         device=device,
         epochs=epochs,
         seed=seed,
+        resident=resident,
         data_options={name: value for name, value in options.items() if value is not None},
     )
 

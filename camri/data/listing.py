@@ -8,12 +8,15 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from camri.errors import InputError, closest
 from camri.text import is_printable, listed, name_rows
+
+if TYPE_CHECKING:
+    from camri.data.rows import Rows  # imports torch, which audits do without
 
 
 class DataWarning(UserWarning):
@@ -51,7 +54,7 @@ class EncodedImages:
 class Part:
     """One split: encoded images, uint8 (N, H, W, C) or float32 (N, D); int64 labels; int64 groups or None."""
 
-    inputs: EncodedImages | np.ndarray
+    inputs: "EncodedImages | np.ndarray | Rows"
     labels: np.ndarray
     groups: np.ndarray | None = None
     names: Sequence[str] | None = None  # of decoded images, for messages

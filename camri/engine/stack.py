@@ -28,8 +28,9 @@ SIDES = (16, 32, 64)  # of the images
 
 
 def fits(trunk: nn.Module, job: Job) -> bool:
-    """Whether the kernels were written for this model and these inputs."""
-    if type(trunk) is not PaperCNN or len(job.data.input_shape) != 3:
+    """Whether the kernels were written for this model and these inputs; costly augmentation is better compiled."""
+    training = job.training
+    if type(trunk) is not PaperCNN or training.crop or training.trivial_augment or training.mixup:
         return False
     height, width, channels = job.data.input_shape
     is_even = job.batch_size * (height // 4) * (width // 4) % ROWS == 0
@@ -219,8 +220,10 @@ class Stack:
         for flats in zip(*(replica.flats for replica in replicas), strict=True):
             stack(flats)
         self.statistics, self.averaged = self._gather("statistics"), self._gather("averaged_statistics")
-        self.loss_sum, self.order = self._gather("loss_sum"), self._gather("order")
-        self.mirrored, self.shifts, self.boxes = map(self._gather, ("mirrored", "shifts", "boxes"))
+        self.loss_sum = self._gather("loss_sum")
+        self.drawn = {name: torch.stack([replica.drawn[name] for replica in replicas]) for name in first.drawn}
+        for place, replica in enumerate(replicas):
+            replica.drawn = {name: draws[place] for name, draws in self.drawn.items()}
         self.step, self.place = first.step, first.place
         for replica in replicas:
             replica.place_statistics()
@@ -287,12 +290,10 @@ class Stack:
     def advance(self) -> None:
         """Make one training step of every replica, all of it on the device."""
         first, num, last = self.replicas[0], len(self.replicas), self.layers[-1]
-        train = first.resident["train"]
-        rows = self.order[:, self.place].flatten()
-        dx, dy = (None, None) if self.shifts is None else (self.shifts[:, k, self.place].flatten() for k in (0, 1))
-        mirrored = None if self.mirrored is None else self.mirrored[:, self.place].flatten()
-        boxes = None if self.boxes is None else self.boxes[:, self.place].flatten(0, 2)
-        pixels = prepare(train.inputs[rows], mirrored, dx, dy, LOW, boxes).permute(0, 2, 3, 1)
+        train = first.splits["train"]
+        here = {name: draws[:, self.place].flatten(0, 2) for name, draws in self.drawn.items()}
+        rows = here.pop("order")
+        pixels = prepare(train.inputs[rows], LOW, here).permute(0, 2, 3, 1)
         self.images.flatten(0, 1)[..., : pixels.shape[-1]].copy_(pixels)
         with self.beside():
             for layer in self.layers[1:]:
