@@ -327,7 +327,7 @@ class Stack:
                     self.streams[place].wait_stream(main)
                     on_stream.enter_context(torch.cuda.stream(self.streams[place]))
                 averaged = self.features[place].detach().requires_grad_()
-                with torch.autocast(averaged.device.type, LOW, enabled=LOW != torch.float32):
+                with torch.autocast(averaged.device.type, LOW, enabled=torch.float32 != LOW):
                     features = replica.model.trunk.top(averaged)
                 loss = replica.criterion(replica.model.head(features), labels[place])
                 wanted = [flat.parameters[k] for flat, ks in zip(replica.flats, self.above, strict=True) for k in ks]

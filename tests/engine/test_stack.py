@@ -1,4 +1,5 @@
 """Kernels for several models in one launch, against plain PyTorch; on the CPU by Triton's interpreter, where it is."""
+# ruff: noqa: E402
 
 import os
 
