@@ -231,7 +231,8 @@ class Stack:
         device, batch_size = self.step.device, first.job.batch_size
         height, width, _ = first.job.data.input_shape
         self.images = torch.zeros(len(replicas), batch_size, height, width, CHANNELS, dtype=LOW, device=device)
-        modules: list[nn.Module] = list(first.model.trunk.convolutions)
+        trunk: Any = first.model.trunk
+        modules: list[nn.Module] = list(trunk.convolutions)
         kinds: dict[type, str] = {nn.BatchNorm2d: "norm", nn.MaxPool2d: "pool", Dropout: "drop"}
         starts = [place for place, module in enumerate(modules) if isinstance(module, nn.Conv2d)]
         self.layers: list[Layer] = []
@@ -242,7 +243,7 @@ class Stack:
         shape = (len(replicas), batch_size, self.layers[-1].channels)
         self.features, self.d_features = torch.zeros(2, *shape, dtype=LOW, device=device)
         self.losses = torch.zeros(len(replicas), device=device)
-        inside = {id(p) for p in first.model.trunk.convolutions.parameters()}
+        inside = {id(p) for p in trunk.convolutions.parameters()}
         self.above = [[k for k, p in enumerate(flat.parameters) if id(p) not in inside] for flat in first.flats]
         on_gpu = device.type == "cuda"
         self.streams = [torch.cuda.Stream() for _ in replicas] if on_gpu else []
@@ -326,9 +327,10 @@ class Stack:
                 if main is not None:
                     self.streams[place].wait_stream(main)
                     on_stream.enter_context(torch.cuda.stream(self.streams[place]))
+                trunk: Any = replica.model.trunk
                 averaged = self.features[place].detach().requires_grad_()
                 with torch.autocast(averaged.device.type, LOW, enabled=torch.float32 != LOW):
-                    features = replica.model.trunk.top(averaged)
+                    features = trunk.top(averaged)
                 loss = replica.criterion(replica.model.head(features), labels[place])
                 wanted = [flat.parameters[k] for flat, ks in zip(replica.flats, self.above, strict=True) for k in ks]
                 slope, *gradients = torch.autograd.grad(loss, [averaged, *wanted])

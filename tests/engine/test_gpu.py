@@ -27,7 +27,7 @@ KEEP = {"important": [1], "keep_logits": True, "keep_weights": True}
 
 @pytest.fixture(scope="module", params=["branches", "stacks"])
 def case(request, data, training):
-    """Data and training: a small CNN, each replica a branch of the graph; and the authors', which Hopper runs in stacks."""
+    """Data and training: a small CNN, each replica a branch of the graph; the authors', which Hopper runs in stacks."""
     if request.param == "branches":
         return data, training
     if torch.cuda.get_device_capability()[0] != 9:
@@ -141,6 +141,15 @@ def test_it_learns_what_the_cpu_learns(data):
         assert gpu.accuracy() > 0.9
         assert gpu.accuracy() == pytest.approx(cpu.accuracy(), abs=0.06)
         assert gpu.curves["train_loss"][0] == pytest.approx(cpu.curves["train_loss"][0], rel=0.02)
+
+
+def test_it_learns_in_an_epoch_what_the_cpu_learns(trials, case):
+    data, training = case
+    training = training.with_(epochs=1, optimizer="sgd", average=0.0)
+    gpu, cpu = (train(trials[:2], data, device, training=training, **KEEP) for device in ("cuda", "cpu"))
+    for mine, plain in zip(gpu, cpu, strict=True):
+        assert mine.curves["train_loss"][0] == pytest.approx(plain.curves["train_loss"][0], rel=0.02)
+        assert np.abs(mine.weights["head.weight"] - plain.weights["head.weight"]).max() < 2e-3
 
 
 @pytest.mark.parametrize("model", ["paper", "small"])

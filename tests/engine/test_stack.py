@@ -24,31 +24,30 @@ from camri.methods import setting
 from camri.models import Dropout, PaperCNN, seed_dropout
 
 DEVICE = torch.device("cuda" if GPU else "cpu")
-DTYPES = [torch.bfloat16, torch.float32] if GPU else [torch.float32]  # the interpreter multiplies no bfloat16
+DTYPE = torch.bfloat16 if GPU else torch.float32  # the interpreter multiplies no bfloat16
 R, N = 2, 2
 
 
 def drawn(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 def planes(x):
     return x.float().permute(0, 3, 1, 2)
 
 
-def near(mine, want, dtype):
+def near(mine, want):
     error = (mine.float() - want).norm() / want.norm()
-    assert error < (1e-2 if dtype == torch.bfloat16 else 1e-3), error  # TF32 on a GPU
+    assert error < (1e-2 if GPU else 1e-5), error
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("side", [8, 16])
 @pytest.mark.parametrize(("before", "after"), [(16, 32), (32, 16)])
-def test_convolutions_are_pytorchs(dtype, side, before, after):
-    x, dz = drawn(R, N, side, side, before, dtype=dtype), drawn(R, N, side, side, after, dtype=dtype, seed=1)
+def test_convolutions_are_pytorchs(side, before, after):
+    x, dz = drawn(R, N, side, side, before, dtype=DTYPE), drawn(R, N, side, side, after, dtype=DTYPE, seed=1)
     size = 9 * before * after
-    flat = drawn(R, size + 128, dtype=dtype, seed=2) / 10  # a weight is a part of a longer row
-    w, bias, turned = flat[:, :size], flat[:, -after:], torch.empty(R, size, dtype=dtype, device=DEVICE)
+    flat = drawn(R, size + 128, dtype=DTYPE, seed=2) / 10  # a weight is a part of a longer row
+    w, bias, turned = flat[:, :size], flat[:, -after:], torch.empty(R, size, dtype=DTYPE, device=DEVICE)
     convolution.turn[(2, 9, R)](w, turned, w.stride(0), before, after, 16)
     for rows in (64, 128):
         blocks, tile = N * side * side // rows, (rows, 16, 16, 2)
@@ -65,20 +64,19 @@ def test_convolutions_are_pytorchs(dtype, side, before, after):
         for r in range(R):
             kernel = planes(w[r].unflatten(0, (after, 3, 3, before)))
             want = F.conv2d(planes(x[r]), kernel, bias[r].float(), padding=1).relu().permute(0, 2, 3, 1)
-            near(y[r], want, dtype)
-            near(part[r, :, 0].mean(0), want.mean((0, 1, 2)), dtype)
-            near(part[r, :, 1], want.reshape(blocks, rows, after).var(1, unbiased=False) * rows, dtype)
+            near(y[r], want)
+            near(part[r, :, 0].mean(0), want.mean((0, 1, 2)))
+            near(part[r, :, 1], want.reshape(blocks, rows, after).var(1, unbiased=False) * rows)
             want = torch.nn.grad.conv2d_input(planes(x[r]).shape, kernel, planes(dz[r]), padding=1)
             want = (want * (planes(x[r]) > 0)).permute(0, 2, 3, 1)
-            near(dx[r], want, dtype)
-            near(sums[r].sum(0), want.sum((0, 1, 2)), dtype)
+            near(dx[r], want)
+            near(sums[r].sum(0), want.sum((0, 1, 2)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("side", [8, 16])
 @pytest.mark.parametrize(("taps", "split"), [(1, 1), (3, 2)])
-def test_gradients_of_weights_are_pytorchs(dtype, side, taps, split):
-    x, dz = drawn(R, N, side, side, 16, dtype=dtype), drawn(R, N, side, side, 32, dtype=dtype, seed=1)
+def test_gradients_of_weights_are_pytorchs(side, taps, split):
+    x, dz = drawn(R, N, side, side, 16, dtype=DTYPE), drawn(R, N, side, side, 32, dtype=DTYPE, seed=1)
     size = 9 * 16 * 32
     flat = torch.zeros(R, size + 64, device=DEVICE)  # the kernel writes into the middle of a longer row
     target = flat[:, 64:] if split == 1 else torch.zeros(split * R, size, device=DEVICE)
@@ -93,7 +91,7 @@ def test_gradients_of_weights_are_pytorchs(dtype, side, taps, split):
     assert (flat[:, :64] == 0).all()
     for r in range(R):
         want = torch.nn.grad.conv2d_weight(planes(x[r]), (32, 16, 3, 3), planes(dz[r]), padding=1)
-        near(flat[r, 64:], want.permute(0, 2, 3, 1).flatten(), dtype)
+        near(flat[r, 64:], want.permute(0, 2, 3, 1).flatten())
 
 
 @pytest.mark.parametrize("p", [0.0, 0.25, 0.6])
@@ -116,15 +114,15 @@ def test_pooling_and_dropout_are_pytorchs_to_the_bit(p):
         assert (pooled[r] == want.permute(0, 2, 3, 1)).all()
         want.backward(planes(slope[r]))
         assert (dz[r] == before.grad.permute(0, 2, 3, 1)).all()
-        near(part[r].sum(0), dz[r].sum((0, 1, 2)), torch.float32)
+        near(part[r].sum(0), dz[r].sum((0, 1, 2)))
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """A short version of the authors' CNN, in float32, and four trials of it on made-up images."""
+    """A function that makes replicas of a short version of the authors' CNN on made-up images."""
     monkeypatch.setattr(PaperCNN, "LAYERS", (16, 16, "norm", 16, "pool", "drop", 32))
     for module in (cuda_replica, stack):
-        monkeypatch.setattr(module, "LOW", torch.float32)
+        monkeypatch.setattr(module, "LOW", DTYPE)
     rows = torch.Generator().manual_seed(0)
 
     def split(num):
@@ -153,6 +151,7 @@ def same_state(mine, other):
     return all((tensor == other.state()[name]).all() for name, tensor in mine.state().items())
 
 
+@pytest.mark.skipif(GPU, reason="in bfloat16 tests/engine/test_gpu.py compares what is learned")
 def test_a_step_of_a_stack_is_that_of_its_replicas(small):
     plain, mine = small(1, 2), small(1, 2)
     stacked = stack.Stack(mine)
@@ -166,7 +165,7 @@ def test_a_step_of_a_stack_is_that_of_its_replicas(small):
             if not tensor.is_floating_point():
                 continue
             error = (other.state()[name] - tensor).norm() / tensor.norm()
-            assert not error > (1e-2 if GPU else 1e-4), (name, error)  # TF32; not a number where SGD has no second
+            assert not error > 1e-4, (name, error)  # not a number for the second moments, which SGD has not
 
 
 def test_a_replica_has_the_same_bits_in_other_company_and_beside_one_that_diverged(small):

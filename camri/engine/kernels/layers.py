@@ -146,7 +146,7 @@ def pool_back(  # type: ignore[no-untyped-def]
     M: tl.constexpr, W: tl.constexpr, C: tl.constexpr, THRESHOLD: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Gradient before ReLU, pooling and dropout; the first of equal maxima gets it. `part`: its sums over the blocks."""
+    """Gradient before ReLU, pooling and dropout; the first of equal maxima gets it. `part`: its sums over blocks."""
     r = tl.program_id(2)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     pixel = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
