@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from scipy import optimize
 
 from camri.auditing.result import (
+    SPLIT_SEED,
     Audit,
     ClassResult,
     Comparison,
@@ -28,10 +29,12 @@ from camri.auditing.result import (
 from camri.auditing.scores import Checked, check, num_decimals
 from camri.data.listing import to_splits
 from camri.decision import (
+    CONFIDENCE,
     PRIOR_ROWS,
     RULES,
     SLACK,
     AtLeast,
+    Costs,
     Curve,
     DecisionRule,
     Goal,
@@ -39,12 +42,14 @@ from camri.decision import (
     Prior,
     Promise,
     Shift,
+    best_state,
+    cost_of,
+    parse_goal,
     promise,
     trace,
 )
 from camri.errors import InputError
-from camri.goals import CONFIDENCE, Costs, parse_goal
-from camri.metrics import REST, Array, Scores, divide
+from camri.metrics import Array, Scores, divide
 from camri.stats import FALL, FEWEST_ROWS, Estimate, Z, design_effect
 from camri.text import quoted
 
@@ -117,7 +122,6 @@ def _transposed(logits: Array) -> Array:
 
 
 NUM_FOLDS = 10
-SPLIT_SEED = 0
 
 
 def tune_and_judge(checked: Checked, split: Sequence[str] | None) -> tuple[list[tuple[Array, Array]], str]:
@@ -309,7 +313,7 @@ def _tune(checked: Checked, every: Scores, rows: Array, goal: Goal) -> Tuned:
     calibration = Calibration.of(logits, scores.labels, scores.important)
     curve = trace(scores)
     if isinstance(goal, LeastCost):
-        costs = _costs(scores, np.asarray(goal.matrix))
+        costs = cost_of(scores, np.asarray(goal.matrix))
         curve = min((curve, trace(scores, "threshold")), key=lambda one: float(one.count(costs).min()))
 
         def choose(curve: Curve) -> int:
@@ -330,18 +334,12 @@ def _free_state(curve: Curve, gain: Array, max_accuracy_drop: float) -> int:
     The expected accuracy is what the rows show, combined with what calibrated probabilities predict; these count as
     much as 500 rows.
     """
-    scores, start = curve.sweep.scores, int(np.flatnonzero(curve.value == 0.0)[0])
+    start = int(np.flatnonzero(curve.value == 0.0)[0])
     prior = Prior(float(curve.accuracy[start]), float(curve.predicted[start].sum() / curve.total), PRIOR_ROWS)
-    accuracy = prior.weigh(scores, curve, len(scores), gain)
-    is_allowed = (accuracy >= prior.accuracy - max_accuracy_drop - SLACK) & (curve.value >= 0)
-    return int(np.where(is_allowed, curve.mean_recall, -1.0).argmax())
-
-
-def _costs(scores: Scores, matrix: Array) -> Callable[[Array], Array]:
-    """A function from predictions (N,) to what each costs (N,)."""
-    assert scores.rest is not None
-    labels, rest = scores.labels, scores.rest
-    return lambda said: matrix[labels, np.where(said == REST, rest, said)]
+    expected = prior.weigh(curve, len(curve.sweep.scores), gain)
+    state = best_state(curve, expected, prior.accuracy - max_accuracy_drop, prior=prior)
+    assert state is not None, "no shift keeps the accuracy"
+    return state
 
 
 def written_rule(curve: Curve, state: int, kind: str) -> DecisionRule:
@@ -372,7 +370,7 @@ def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> Error
     if checked.groups is not None:
         units = np.unique(checked.groups, return_inverse=True)[1].ravel()
     drawn, labels, num_classes = np.random.default_rng(SPLIT_SEED), scores.labels, len(checked.classes)
-    costs = _costs(scores, np.asarray(goal.matrix)) if isinstance(goal, LeastCost) else None
+    costs = cost_of(scores, np.asarray(goal.matrix)) if isinstance(goal, LeastCost) else None
     now, right, alarm = scores.predict(), scores.correct().astype(int), scores.false_alarms().astype(int)
     rows = []
     for _ in range(max(FEWEST_DRAWS, min(MOST_DRAWS, ROWS_DRAWN // len(scores)))):
@@ -439,7 +437,7 @@ class _Figures:
 
     def cost(self, matrix: Array) -> tuple[float, float, Estimate]:
         """The mean cost of a row before and after, and its change."""
-        costs = _costs(self.scores, matrix)
+        costs = cost_of(self.scores, matrix)
         before, after, final = (costs(one) for one in (self.now, self.said, self.final))
         effect = 1.0 if self.groups is None else design_effect(final - before, self.groups)
         centre, sd = float((final - before).mean()), float((final - before).std() * math.sqrt(effect / len(final)))

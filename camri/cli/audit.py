@@ -69,14 +69,15 @@ def audit(
         raise InputError(f"--out {out} must end in .html")
     if out is not None:
         try:
-            from camri.auditing.page import write_page
+            import camri.report.page  # noqa: F401
         except ImportError as error:
             raise InputError(
                 f"the page needs {error.name}, which is not installed: pip install 'camri[report]', or omit --out"
             ) from None
 
-    from camri.auditing import audit as judge
-    from camri.auditing import read_scores
+    from camri.auditing.answer import write_page
+    from camri.auditing.scores import read_scores
+    from camri.auditing.verdict import audit as judge
 
     table = read_scores(scores, label_column, split_column, group_column)
     found = judge(

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from camri.decision import Curve, average, trace
+from camri.decision import Curve, trace
 from camri.errors import InputError
 from camri.methods import BASELINE, in_order, title_of
 from camri.metrics import Array, Scores
@@ -293,10 +293,11 @@ def _curves(reading: RunReader, one: ColumnVerdict) -> dict[str, Any]:
     grid = np.linspace(max(0.0, min(line["start"][0] for line in lines) - BACK), 1.0, 121)
     for line, curves in zip(lines, traced, strict=True):
         # No common shift finds every image of several important classes: one class takes some from another.
-        band = average(curves, grid[grid <= min(curve.mean_recall[-1] for curve in curves)])
-        kept = band.mean >= floor - DEPTH
-        for name in ("recall", "mean", "sd"):
-            line[name] = np.nan_to_num(getattr(band, name))[kept].round(5).tolist()
+        recall = grid[grid <= min(curve.mean_recall[-1] for curve in curves)]
+        accuracy = np.array([curve.accuracy[curve.reach(recall)] for curve in curves])
+        mean, sd = accuracy.mean(axis=0), accuracy.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+        for name, values in (("recall", recall), ("mean", mean), ("sd", sd)):
+            line[name] = values[mean >= floor - DEPTH].round(5).tolist()
     return {**about(one), "num_important": len(one.column.indices), "floor": floor, "lines": lines}
 
 
