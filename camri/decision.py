@@ -544,10 +544,10 @@ CONFIDENCE = 0.95
 
 def parse_goal(
     classes: Sequence[str],
-    max_accuracy_drop: float = 0.0,
+    max_accuracy_drop: float | None = None,
     at_least: float | None = None,
     cost_matrix: Costs | None = None,
-    confidence: float = CONFIDENCE,
+    confidence: float | None = CONFIDENCE,
 ) -> Goal:
     """The goal; at most one of `max_accuracy_drop`, `at_least` and `cost_matrix` may be given.
 
@@ -562,7 +562,7 @@ def parse_goal(
         return AtLeast(at_least, confidence)
     if cost_matrix is not None:
         return LeastCost(read_costs(cost_matrix, classes))
-    return BestRecall(max_accuracy_drop)
+    return BestRecall(max_accuracy_drop or 0.0)
 
 
 def read_costs(source: Costs, classes: Sequence[str]) -> Array:
