@@ -9,7 +9,7 @@ from camri.auditing.result import SPLIT_SEED, Audit, ClassResult, Comparison, Ro
 from camri.decision import PRIOR_ROWS
 from camri.report.answer import Answer
 from camri.report.slider import VALUE, Slider, make_slider, written
-from camri.report.table import BLANK, Cell, Table, cells, span, two_decimals
+from camri.report.tables import BLANK, Cell, Table, cells, span, two_decimals
 from camri.stats import FALL, FEWEST_GROUPS, FEWEST_ROWS, Estimate
 from camri.text import percent, points, quoted
 

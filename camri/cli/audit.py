@@ -111,7 +111,7 @@ def _print(found: "Audit") -> None:
     from rich.table import Table
 
     from camri.auditing.answer import CLASSES_SHOWN, answer, class_table, code, evidence, price_table
-    from camri.report.table import to_terminal
+    from camri.report.tables import to_terminal
 
     result, console = answer(found), Console()
 

@@ -14,7 +14,7 @@ from camri.errors import InputError, closest
 from camri.files import replacing
 
 if TYPE_CHECKING:
-    from camri.report.table import Table
+    from camri.report.tables import Table
     from camri.report.theme import Figure
 
 TABLES = ("1", "2")
@@ -159,7 +159,7 @@ def _form_of(out: Path | None, forms: Mapping[str, str], what: str, usual: str, 
 
 
 def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> None:
-    from camri.report.table import to_terminal, write
+    from camri.report.tables import to_terminal, write
 
     if form is None and out is None and sys.stdout.isatty():
         from rich.console import Console
