@@ -25,9 +25,8 @@ from camri.errors import InputError, closest, one_by_one
 from camri.export.model import Standardise
 from camri.files import replacing
 from camri.methods import setting
-from camri.study.important import resolve_column
 from camri.study.run_folder import refuse_other_files
-from camri.study.spec import DATA_OPTIONS, SYMBOLS, Column, Resolved
+from camri.study.spec import DATA_OPTIONS, SYMBOLS, Column, Resolved, resolve_column
 from camri.study.study_file import parse_duration
 
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on

@@ -21,9 +21,8 @@ from camri.files import replacing
 from camri.methods import BASELINE, Setting
 from camri.selection import Floor, Rule, Validation, worth
 from camri.study import run_folder
-from camri.study.important import name_column
 from camri.study.recipes import find_schedule
-from camri.study.spec import Grid, Point, Study
+from camri.study.spec import Grid, Point, Study, name_column
 from camri.study.store import ColumnFacts, Row, Run, open_run, refuse_lost
 
 NUM_SEEDS = 10

@@ -324,6 +324,12 @@ def all_but_first(num_classes: int) -> tuple[int, ...]:
     return tuple(range(1, num_classes))
 
 
+def kept_classes(columns: "Sequence[Resolved]", num_classes: int) -> tuple[int, ...]:
+    """The classes whose scores outcomes keep: those of all columns."""
+    union = sorted({index for column in columns for index, _ in column})
+    return tuple(union) if len(union) < num_classes else all_but_first(num_classes)
+
+
 def restrict_scores(scores: Scores, important: Sequence[int], num_classes: int) -> Scores:
     """The scores of some classes, from those of more or of all.
 
