@@ -14,6 +14,7 @@ the lowest up and the last that passes is taken, each test at the full error lev
 independent rows, Bates et al. (2021) for groups.
 """
 
+import bisect
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -810,23 +811,17 @@ class _Chooser:
 
     def promised(self, goal: AtLeast, confidence: float, times: Array | None = None) -> int | None:
         """The first state whose recall new rows have with this confidence; None where there is none."""
-        level = (1 - confidence) / len(self.scores.important)
-        first = self.first
+        level, first = (1 - confidence) / len(self.scores.important), self.first
         for index, hits in zip(self.scores.important, self.sweep.hits, strict=True):
-            weight, num_units, is_whole = self._units_of(index, times)
-            found = self.sweep.count(hits, weight)
-            missed = np.maximum(weight.sum() - found, 0.0)
-
-            def passes(state: int, missed: Array = missed, num: int = num_units, whole: bool = is_whole) -> bool:
-                return bool(chance_of_luck(missed[state : state + 1], num, 1 - goal.recall, whole)[0] <= level)
-
-            if not num_units or not passes(len(missed) - 1):
+            weight, num, is_whole = self._units_of(index, times)
+            if not num:
                 return None
-            low, high = first, len(missed) - 1  # misses never become more: the first state that passes by bisection
-            while low < high:
-                middle = (low + high) // 2
-                low, high = (low, middle) if passes(middle) else (middle + 1, high)
-            first = low
+            missed = np.maximum(weight.sum() - self.sweep.count(hits, weight), 0.0)
+            passes = partial(_is_sure, missed, num, 1 - goal.recall, is_whole, level)
+            # Misses never become more from state to state: bisect.
+            first = bisect.bisect_left(range(len(missed)), True, lo=first, key=passes)
+            if first == len(missed):
+                return None
         return first
 
     def _units_of(self, index: int, times: Array | None = None) -> tuple[Array, int, bool]:
@@ -856,6 +851,10 @@ class _Chooser:
             num_units=tuple(self._units_of(index)[1] for index in self.scores.important),
             fewest=math.ceil(math.log(level) / math.log(goal.recall)),
         )
+
+
+def _is_sure(missed: Array, num: int, share: float, is_whole: bool, level: float, state: int) -> bool:
+    return bool(chance_of_luck(missed[state : state + 1], num, share, is_whole)[0] <= level)
 
 
 def chance_of_luck(missed: Array, num: int, share: float, is_whole: bool) -> Array:

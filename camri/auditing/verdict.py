@@ -258,7 +258,7 @@ def audit(
         moved = rows[said[rows] != now[rows]]
         expected[moved] = tuned.calibration.gain(checked.logits[moved], every.important)
     here = every.take(judged)
-    errors = _redraw(checked, final, here, goal) if is_cross_fitted else None
+    errors = _redraw(checked, final, here, goal) if is_cross_fitted else {}
     figures = _Figures(checked, here, judged, said[judged], here.predict(rule), errors)
     recall, accuracy = figures.recall(), figures.accuracy()
     assert accuracy.change is not None
@@ -350,20 +350,11 @@ def written_rule(curve: Curve, state: int, kind: str) -> DecisionRule:
     return RULES[curve.sweep.rule](dict.fromkeys(curve.sweep.scores.important, value))
 
 
-@dataclass(frozen=True, eq=False)
-class Errors:
-    """How far changes are off on the rows that tuned a rule: by class (B, C), of accuracy, false alarms, cost (B,)."""
+def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> dict[str, Array]:
+    """How far changes are off on the rows that tuned a rule: by class (B, C), of accuracy, false alarms, cost (B,).
 
-    classes: Array
-    accuracy: Array
-    false_alarms: Array
-    cost: Array
-
-
-def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> Errors:
-    """Draw rows or groups, tune the rule on them, and compare its changes there with those on all rows.
-
-    This is the bootstrap of the optimism (Efron). Intervals that ignored the tuning held the change of false alarms of
+    Rows or groups are drawn, the rule is tuned on them, and its changes there are compared with those on all rows: the
+    bootstrap of the optimism (Efron). Intervals that ignored the tuning held the change of false alarms of
     .76 to .95 of made tables (docs/audit.md).
     """
     units = np.arange(len(scores))
@@ -387,16 +378,19 @@ def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> Error
         )
         share = times / times.sum() - 1 / len(times)
         rows.append((np.nan_to_num(there - here), change @ share, alarms @ share, cost @ share))
-    return Errors(*(np.array(column) for column in zip(*rows, strict=True)))
+    names = ("classes", "accuracy", "false alarms", "cost")
+    return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
 class _Figures:
     """Figures on the judged rows: with the largest score, as judged (`said`), and with the advised rule (`final`).
 
-    With errors, intervals are those of the advised rule and count that it was tuned on these rows.
+    With errors of `_redraw`, intervals are those of the advised rule and count that it was tuned on these rows.
     """
 
-    def __init__(self, checked: Checked, scores: Scores, rows: Array, said: Array, final: Array, errors: Errors | None):
+    def __init__(
+        self, checked: Checked, scores: Scores, rows: Array, said: Array, final: Array, errors: dict[str, Array]
+    ):
         self.checked, self.scores, self.rows, self.errors = checked, scores, rows, errors
         self.now, self.said, self.final = scores.predict(), said, final
         self.before, self.after = scores.correct(), scores.is_right(said)
@@ -411,24 +405,23 @@ class _Figures:
         change = change_of(before, after, labels, groups)
         return change if errors is None else settle(change, change_of(before, final, labels, groups), errors)
 
-    def _compare(self, outcome: Callable[[Array], Array], errors: Array | None, own: Array) -> Comparison:
+    def _compare(self, outcome: Callable[[Array], Array], errors: Array | None, own: Array | None = None) -> Comparison:
+        own = np.ones(len(self.now), dtype=bool) if own is None else own
         groups = None if self.groups is None else self.groups[own]
         before, after = (share_of(outcome(one)[own], groups) for one in (self.now, self.said))
         return Comparison(before, after, self._change(outcome, errors, own) if own.any() else None)
 
     def recall(self) -> RowEstimate:
         """The change of recall, a mean over the important classes."""
-        own = np.isin(self.scores.labels, self.scores.important)
-        errors = None if self.errors is None else self.errors.classes[:, list(self.scores.important)].mean(axis=1)
-        return self._change(self.scores.is_right, errors, own, self.scores.labels[own])
+        own, errors = np.isin(self.scores.labels, self.scores.important), self.errors.get("classes")
+        mean = None if errors is None else errors[:, list(self.scores.important)].mean(axis=1)
+        return self._change(self.scores.is_right, mean, own, self.scores.labels[own])
 
     def accuracy(self) -> Comparison:
-        errors = None if self.errors is None else self.errors.accuracy
-        return self._compare(self.scores.is_right, errors, np.ones(len(self.now), dtype=bool))
+        return self._compare(self.scores.is_right, self.errors.get("accuracy"))
 
     def false_alarms(self) -> Comparison:
-        errors = None if self.errors is None else self.errors.false_alarms
-        return self._compare(self.scores.is_false_alarm, errors, np.ones(len(self.now), dtype=bool))
+        return self._compare(self.scores.is_false_alarm, self.errors.get("false alarms"))
 
     def precision(self, index: int) -> Comparison:
         called = [np.flatnonzero(one == index) for one in (self.now, self.said)]
@@ -441,8 +434,8 @@ class _Figures:
         before, after, final = (costs(one) for one in (self.now, self.said, self.final))
         effect = 1.0 if self.groups is None else design_effect(final - before, self.groups)
         centre, sd = float((final - before).mean()), float((final - before).std() * math.sqrt(effect / len(final)))
-        if self.errors is not None:
-            centre, sd = centre - float(self.errors.cost.mean()), max(sd, float(self.errors.cost.std(ddof=1)))
+        if (errors := self.errors.get("cost")) is not None:
+            centre, sd = centre - float(errors.mean()), max(sd, float(errors.std(ddof=1)))
         value = float((after - before).mean())
         ends = min(value, centre - Z * sd), max(value, centre + Z * sd)
         return float(before.mean()), float(after.mean()), Estimate(value, *ends)
@@ -455,8 +448,8 @@ class _Figures:
             wrong = np.bincount(largest[own & ~self.before], minlength=len(names))
             order = [place for place in np.argsort(-wrong, kind="stable").tolist() if wrong[place]]
             mistakes = tuple((names[place], int(wrong[place])) for place in order[:5])
-            errors = None if self.errors is None else self.errors.classes[:, index]
-            recall = self._compare(self.scores.is_right, errors, own)
+            errors = self.errors.get("classes")
+            recall = self._compare(self.scores.is_right, None if errors is None else errors[:, index], own)
             yield ClassResult(name, index in self.checked.important, recall, mistakes)
 
 

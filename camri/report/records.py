@@ -163,20 +163,15 @@ def _gap(reading: RunReader, one: ColumnVerdict, settings: Mapping[int, SettingR
     used = {seed: settings[seed] for seed in sorted(settings) if seed in theirs}
     if not used:
         return None
-    controls = {each.key: control_among(each, one.settings) for each in used.values()}
+    controls = [control for each in used.values() if (control := control_among(each, one.settings)) is not None]
 
     def scores(rows: Sequence[Row]) -> list[Scores]:
         return [reading.scores(row, "test", one.column) for row in rows]
 
     arm = scores([_by_seed(each)[seed] for seed, each in used.items()])
     baseline = scores([theirs[seed] for seed in used])
-    plain = (
-        []
-        if None in controls.values()
-        else scores(
-            [_by_seed(control)[seed] for seed, each in used.items() if (control := controls[each.key]) is not None]
-        )
-    )
+    has_controls = len(controls) == len(used)
+    plain = scores([_by_seed(c)[seed] for seed, c in zip(used, controls, strict=True)]) if has_controls else []
     recall = common_range(baseline, arm, plain)
     labels, groups = reading.run.labels("test"), reading.run.groups("test")
 
