@@ -69,16 +69,13 @@ class _Rule:
             if scores.important != important:
                 wrong = f"a rule for the classes {important} does not fit scores of the important classes"
                 raise InputError(f"{wrong} {scores.important}; give both the same")
-            rows, rest = scores, np.full(len(scores), REST)
-        else:
-            table = np.asarray(scores)
-            if table.ndim == 2 and not len(table):
-                return np.zeros(0, dtype=np.int64)
-            rows = exact(table, np.zeros(table.shape[:1], dtype=np.int64), important, kind)
-            assert rows.rest is not None
-            rest = rows.rest
-        above = self.excess(rows)
-        return np.where(above.max(axis=1) > 0, np.array(important)[above.argmax(axis=1)], rest)
+            return scores.winner(self.excess(scores))
+        table = np.asarray(scores)
+        if table.ndim == 2 and not len(table):
+            return np.zeros(0, dtype=np.int64)
+        rows = exact(table, np.zeros(table.shape[:1], dtype=np.int64), important, kind)
+        assert rows.rest is not None
+        return rows.winner(self.excess(rows), rows.rest)
 
     def to_json(self, classes: Sequence[str] | None = None) -> dict[str, Any]:
         """The rule as plain JSON, with class names where given; `rule_from_json` reads it."""

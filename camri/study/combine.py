@@ -18,9 +18,8 @@ from camri.files import cannot_write
 from camri.methods import Setting
 from camri.metrics import Array, condense, confusion
 from camri.study import run_folder
-from camri.study.finalists import rows_by_key
 from camri.study.spec import SYMBOLS, Column, Grid, Point, Study, name_column, resolve_column
-from camri.study.store import STORE_FILE, Row, Run, Store, all_but_first, check_same, open_run
+from camri.study.store import STORE_FILE, Row, Run, Store, all_but_first, by_key, check_same, open_run
 
 Pair = Sequence[str | int | float]  # a class and its strength
 
@@ -234,7 +233,7 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
     """
     folder = Path(out)
     with open_run(source) as run:
-        by_setting = {key: {row.seed: row for row in rows} for key, rows in rows_by_key(run).items()}
+        by_setting = {key: {row.seed: row for row in rows} for key, rows in by_key(run.rows()).items()}
         if not by_setting:
             raise InputError(f"{run.path} has no trial that ended well; see `camri study status`")
         if not run.columns():

@@ -164,6 +164,15 @@ def to_row(values: Sequence[Any]) -> Row:
     )
 
 
+def by_key(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The outcomes that ended well, by the key of their setting."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.status == "done":
+            found.setdefault(row.key, []).append(row)
+    return found
+
+
 def refuse_lost(rows: Iterable[Row], where: Path, undecided: str) -> None:
     """Raise InputError if some of the trials that a decision rests on were lost."""
     if lost := [row for row in rows if row.is_lost]:
