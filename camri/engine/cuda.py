@@ -21,6 +21,7 @@ from camri.engine.fused_optimizer import Tables
 from camri.engine.outcome import Outcome, Record, Tracker
 from camri.engine.replica import PACK_SIZE, Job, in_packs, judged, make, read_checkpoint, read_notes, write_checkpoint
 from camri.engine.spec import Trial
+from camri.files import cache_folder
 from camri.models import Classifier
 from camri.modules import Criterion
 
@@ -126,6 +127,10 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
     """Train the trials in packs; the tracker gets each outcome as its trial ends, and says when to stop."""
     pack_size, deterministic = job.pack_size or PACK_SIZE, job.deterministic
     should_stop, say = tracker.should_stop, tracker.epochs
+    if device.type == "cuda":
+        # What is compiled stays for the processes to come; both libraries read these variables when they compile.
+        for variable, folder in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
+            os.environ.setdefault(variable, str(cache_folder() / "compiled" / folder))
     with torch.cuda.device(device), _settings(deterministic):
         splits, streamed = put_on(device, job.data)
         training = job.training
