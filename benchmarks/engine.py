@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from camri.backbones import Preprocessing, is_backbone
 from camri.data import DataSet, Split, hold_out, load
 from camri.data.dataset import to_float
 from camri.engine import FAST, PAPER, Job, Training, Trial, train
@@ -232,7 +233,8 @@ def beside_their_loops(asked: argparse.Namespace, device: torch.device, rows: Ro
     ratios = {}
     for model, side in OTHERS.items():
         data = made_up(640 if asked.quick else 12_800, 100, side)
-        training = FAST.with_(model=model, epochs=2 if asked.quick else 4)
+        as_they_are = (("preprocessing", Preprocessing().to_text()),) if is_backbone(model) else ()
+        training = FAST.with_(model=model, model_options=as_they_are, epochs=2 if asked.quick else 4)
         job, trials = Job(training, data), [Trial(setting("camri", 3, m=0.2, s=8), seed) for seed in range(8)]
         loop = UserLoop(trials[0], job, device, compiled=False)
         rows[f"ordinary loop, {model}, {side} px"] = job.batch_size / seconds(loop.step, asked.steps, 20)
