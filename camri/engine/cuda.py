@@ -110,7 +110,7 @@ def _stacks(replicas: list[Replica]) -> list[Any]:
     """The replicas in stacks where there are kernels for their model on this device, else nothing."""
     first = replicas[0]
     device = first.step.device
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9 or first.feed is not None:
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
         return []
     try:
         from camri.engine import stack

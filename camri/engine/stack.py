@@ -6,7 +6,7 @@ does not depend on their number: a trial's bits are the same alone. `PaperCNN` i
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from camri.engine.kernels import convolution, layers
 from camri.engine.replica import Job, prepare
 from camri.models import Dropout, PaperCNN
 
-GROUPS = 2  # stacks of a pack: while one computes its losses, which fill little of the chip, the other convolves
+SIZE = 2  # replicas of a stack: while one stack computes losses, which fill little of the chip, others convolve
 CHANNELS = 16  # the first layer's inputs are padded to as many: the least that a tensor core multiplies
 ROWS = 128  # of a block; a batch's pixels must be a multiple at every layer
 SIDES = (16, 32, 64)  # of the images
@@ -43,8 +43,7 @@ def stacks_of(replicas: Sequence[Replica]) -> list["Stack"]:
     alike: dict[tuple[int, ...], list[Replica]] = {}
     for replica in replicas:
         alike.setdefault(tuple(flat.size for flat in replica.flats), []).append(replica)
-    parts = [group[start::GROUPS] for group in alike.values() for start in range(GROUPS)]
-    return [Stack(part) for part in parts if part]
+    return [Stack(group[at : at + SIZE]) for group in alike.values() for at in range(0, len(group), SIZE)]
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,8 @@ class Tile:
 def tile_of(depth: int, columns: int, then: str) -> Tile:
     """For a convolution from `depth` to `columns` channels: within a few % of the best for each layer (H200)."""
     columns = min(columns, 256 if then in ("relu", "nothing") else 128)  # sums take registers
-    return Tile(ROWS, columns, min(depth, 64), 8 if columns > 64 else 4, 3)
+    narrow = columns == 64 and depth > 16
+    return Tile(ROWS, columns, min(depth, 64), 4 if narrow or then in ("statistics", "sums") else 8, 3)
 
 
 def weight_tile(pixels: int, before: int, after: int) -> Tile:
@@ -130,12 +130,6 @@ class Layer:
         )  # fmt: skip
         return blocks
 
-    def turn(self) -> None:
-        """Lay the weights as the backward pass wants them."""
-        block = min(self.before, self.channels, 64)
-        grid = (self.channels // block * (self.before // block), 9, self.num)
-        convolution.turn[grid](self.weight, self.turned, self.weight.stride(0), self.before, self.channels, block)
-
     def forward(self) -> None:
         if self.into < self.before:
             self._narrow(self.used).copy_(self.weight.view(self.num, self.channels, 9, self.into))
@@ -169,11 +163,13 @@ class Layer:
             layers.pool_back[(blocks, self.channels // width, self.num)](
                 self.d_out, self.y, self.dz, self.bias_part, *self.dropout, 32, width
             )
-        with self.owner.beside():
-            self._add_up(self.bias_part, blocks, self.d_bias)
-            self._weigh()
+        self._add_up(self.bias_part, blocks, self.d_bias)
+        self._weigh()
         if previous is None:
             return 0
+        block = min(self.before, self.channels, 64)
+        grid = (self.channels // block * (self.before // block), 9, self.num)
+        convolution.turn[grid](self.weight, self.turned, self.weight.stride(0), self.before, self.channels, block)
         then = "sums" if "norm" in previous.after else "nothing" if "pool" in previous.after else "mask"
         part = previous.bias_part if then == "mask" else previous.part
         return self._convolve(self.dz, self.turned, previous.d_out, then, previous, part)
@@ -245,9 +241,7 @@ class Stack:
         self.losses = torch.zeros(len(replicas), device=device)
         inside = {id(p) for p in trunk.convolutions.parameters()}
         self.above = [[k for k, p in enumerate(flat.parameters) if id(p) not in inside] for flat in first.flats]
-        on_gpu = device.type == "cuda"
-        self.streams = [torch.cuda.Stream() for _ in replicas] if on_gpu else []
-        self.side = torch.cuda.Stream() if on_gpu else None
+        self.streams = [torch.cuda.Stream() for _ in replicas] if device.type == "cuda" else []
 
     def _gather(self, name: str) -> Any:
         """One tensor with a row for each replica, whose attribute becomes a view of it; None where they have None."""
@@ -274,43 +268,26 @@ class Stack:
         shape, stride = (len(self.replicas), 2 * norm.num_features), (self.statistics.shape[1], 1)
         return self.statistics.as_strided(shape, stride, norm.running_mean.storage_offset())
 
-    @contextlib.contextmanager
-    def beside(self) -> Iterator[None]:
-        """Run on a stream of its own what nothing waits for until `join`."""
-        if self.side is None:
-            yield
-            return
-        self.side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.side):
-            yield
-
-    def join(self) -> None:
-        if self.side is not None:
-            torch.cuda.current_stream().wait_stream(self.side)
-
     def advance(self) -> None:
         """Make one training step of every replica, all of it on the device."""
         first, num, last = self.replicas[0], len(self.replicas), self.layers[-1]
         train = first.splits["train"]
         here = {name: draws[:, self.place].flatten(0, 2) for name, draws in self.drawn.items()}
         rows = here.pop("order")
-        pixels = prepare(train.inputs[rows], LOW, here).permute(0, 2, 3, 1)
+        seeds, feed = [replica.trial.seed for replica in self.replicas], first.feed
+        inputs = train.inputs[rows] if feed is None else torch.cat([feed.batch(seed, self.step) for seed in seeds])
+        pixels = prepare(inputs, LOW, here).permute(0, 2, 3, 1)
         self.images.flatten(0, 1)[..., : pixels.shape[-1]].copy_(pixels)
-        with self.beside():
-            for layer in self.layers[1:]:
-                layer.turn()
         for layer in self.layers:
             layer.forward()
         width, area = min(last.channels, 64), last.height * last.width
         grid = (num * last.images, last.channels // width)
         layers.average[grid](last.y, self.features, area, last.channels, width)
         self._judge(train.labels[rows].view(num, -1))
-        self.join()
         layers.average_back[grid](self.d_features, last.y, last.dz, last.bias_part, area, last.channels, width)
         blocks = last.images
         for layer, previous in zip(self.layers[::-1], [*self.layers[-2::-1], None], strict=True):
             blocks = layer.backward(previous, blocks)
-        self.join()
         for flat in first.flats:
             flat.apply(self.step, num)
         if self.averaged is not None:
