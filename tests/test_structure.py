@@ -17,7 +17,7 @@ FLOORS = [
     {"errors", "imports", "text"},
     {"checks", "files", "penalties", "metrics"},
     {"backbones"},
-    {"losses", "decision", "models", "stats"},
+    {"augment", "losses", "decision", "models", "stats"},
     {"modules", "heads", "selection", "data", "fit_record", "goals"},
     {"methods"},
     {"engine"},

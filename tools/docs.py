@@ -18,7 +18,7 @@ from typing import Any
 
 from camri.errors import InputError, closest
 from camri.methods import title_of
-from camri.report.figures import draw
+from camri.report.charts import draw
 from camri.report.results import VERDICT, Results, open_results
 from camri.report.table import BLANK, Table, span, tabulate, to_markdown
 from camri.report.tables import (

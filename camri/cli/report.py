@@ -173,7 +173,7 @@ def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> 
 
 def _figure(run: Path, name: str) -> "Figure":
     _extra("altair", "vl_convert")
-    from camri.report.figures import draw
+    from camri.report.charts import draw
     from camri.report.results import open_source
 
     with _watching() as on_step, open_source(run, on_step) as source:

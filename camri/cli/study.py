@@ -277,8 +277,7 @@ def _find(
     strengths: list[str] | None,
 ) -> "Study":
     """The study that the command line asks for."""
-    from camri.study.recipes import find_study
-    from camri.study.study_file import override, parse_columns, parse_seeds, parse_strengths
+    from camri.study.study_file import find_study, override, parse_columns, parse_seeds, parse_strengths
 
     # `--grid m=0.2,0.4 s=8,16`: the parser takes one word after an option and leaves the others among the arguments.
     names = [word for word in words if "=" not in word]

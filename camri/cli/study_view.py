@@ -40,15 +40,11 @@ def print_study(study: Study) -> None:
     columns = study.placeholders()
     every, unique = list(study.settings(columns)), study.unique_settings(columns)
     training = study.training
-    named = "; ".join(
-        "+".join(f"{name}" if s == 1 else f"{name} ({s:g})" for name, s in zip(c.classes, c.strengths, strict=True))
-        for c in study.important
-    )
     found = f", found on {study.important_from}" if study.symbols else ""
     console.print(f"[bold]{escape(study.name)}[/bold]  {study.key}")
     rare = "".join(f", {name} thinned to {100 * part:g} % of its train rows" for name, part in study.thin)
     console.print(f"data: {escape(study.data)}, validation {study.val_fraction:g} of the train split{escape(rare)}")
-    console.print(f"columns: {escape(named)}{found}")
+    console.print(f"columns: {escape('; '.join(map(str, study.important)))}{found}")
     console.print(
         f"training: model {training.model}, {training.epochs} epochs of batch {training.batch_size}, "
         f"{training.optimizer} {training.learning_rate:g}{_unusual(training)}"

@@ -86,8 +86,11 @@ def one_thread() -> Iterator[None]:
 
 
 def run(trials: Sequence[Trial], job: Job, workers: int, tracker: Tracker, pool: "Pool | None" = None) -> None:
-    """Train the trials in this process, or in so many workers; the tracker gets each outcome as its trial ends."""
-    if workers > 1:
+    """Train the trials in so many workers, or one after another in this process if one is asked for.
+
+    A pool that isolates has them in a worker even then. The tracker gets each outcome as its trial ends.
+    """
+    if workers > 1 or (pool is not None and pool.isolates):
         with Pool() if pool is None else contextlib.nullcontext(pool) as kept:
             _Call(kept, trials, job, workers, tracker).run()
         return
@@ -108,10 +111,12 @@ class Pool:
 
     They start when a call first needs them, as programs of their own, so a user's script needs no `__main__` guard.
     A worker reads jobs and trials from its standard input and answers on its standard output. It stops when its input
-    ends, so a killed parent leaves none behind.
+    ends, so a killed parent leaves none behind. With `isolates`, a single worker is a process of its own too: a trial
+    that crashes, in the compiled code of a method or trunk, then ends neither this process nor the other trials.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, isolates: bool = False) -> None:
+        self.isolates = isolates
         self.wall_s = self.core_s = 0.0  # wall and CPU time of trials that ended in workers
         self.messages: queue.Queue[tuple[Worker, tuple[Any, ...]]] = queue.Queue()
         self._workers: list[Worker] = []
@@ -277,7 +282,7 @@ def _write_data(data: DataSet, folder: Path) -> dict[str, Any]:
         try:
             np.save(folder / f"{name}.npy", array)
         except OSError as error:
-            remedy = "free some space, set TMPDIR to another folder, or train in one process (workers=1, --workers 1)"
+            remedy = "free some space, or set TMPDIR to another folder"
             raise InputError(f"{folder.parent} has no room for the workers' data ({error}); {remedy}") from None
         return str(folder / f"{name}.npy")
 

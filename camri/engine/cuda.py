@@ -99,8 +99,10 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
             for name, split in job.data.splits.items()
         }
         training = job.training
-        signature = (training.model, training.model_options, job.data.input_shape, job.batch_size, training.flip,
-                     training.translate_px > 0, training.crop > 0, deterministic)  # fmt: skip
+        augmented = (training.flip, training.translate_px > 0, training.crop > 0, training.trivial_augment,
+                     training.mixup > 0)  # fmt: skip
+        shape = (job.data.input_shape, job.batch_size)
+        signature = (training.model, training.model_options, shape, augmented, deterministic)
         forward = compiled(signature)
         # With `deterministic`, how rows are evaluated must not depend on the number of trials.
         judge = forward if _rows_judged(job) * len(trials) > WORTH_COMPILING and not deterministic else run_trunk

@@ -5,7 +5,9 @@ InputError where the run lacks what the part needs. A difference is three fields
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from camri.metrics import Array, Scores
 from camri.selection import CurveFigure, Gap, common_range, compare_curves, mark_best
 from camri.stats import Difference, compare, summarise
 from camri.study.reader import RunReader, SettingResults, measure
-from camri.study.schema import Row
+from camri.study.store import Row
 from camri.study.verdict import (
     SEED,
     ColumnVerdict,
@@ -24,6 +26,7 @@ from camri.study.verdict import (
     control_among,
     correct_several,
     gain_over_shifted,
+    judge_columns,
     list_picks,
     picked,
 )
@@ -524,3 +527,38 @@ MAKERS: Mapping[str, Callable[[RunReader, Sequence[ColumnVerdict]], Any]] = {
     "training": epoch_records,
     "circle": circle_records,
 }
+
+
+class Source(Protocol):
+    """Where records come from: an open run, or a results folder."""
+
+    def records(self, part: str) -> Any:
+        """The records of a part of `MAKERS`; InputError where there are none."""
+
+
+@dataclass(frozen=True, eq=False)
+class FromRun:
+    """The records of an open run, each part made once."""
+
+    reading: RunReader
+    _made: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def verdicts(self) -> list[ColumnVerdict]:
+        return judge_columns(self.reading)
+
+    def records(self, part: str) -> Any:
+        if part not in self._made:
+            self._made[part] = plain(MAKERS[part](self.reading, self.verdicts))
+        return self._made[part]
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON holds it: lists, plain numbers, None for nan and infinity."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -20,9 +20,8 @@ from camri.metrics import Array, condense, confusion
 from camri.study import run_folder
 from camri.study.finalists import rows_by_key
 from camri.study.important import name_column, place_into
-from camri.study.schema import Row, all_but_first, check_same
 from camri.study.spec import Study
-from camri.study.store import STORE_FILE, Run, Store, open_run
+from camri.study.store import STORE_FILE, Row, Run, Store, all_but_first, check_same, open_run
 
 
 @dataclass

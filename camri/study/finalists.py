@@ -22,10 +22,9 @@ from camri.methods import BASELINE, Setting
 from camri.selection import Floor, Rule, Validation, worth
 from camri.study import run_folder
 from camri.study.important import name_column
-from camri.study.paper import find_schedule
-from camri.study.schema import refuse_lost
+from camri.study.recipes import find_schedule
 from camri.study.spec import Grid, Point, Study
-from camri.study.store import ColumnFacts, Row, Run, open_run
+from camri.study.store import ColumnFacts, Row, Run, open_run, refuse_lost
 
 NUM_SEEDS = 10
 

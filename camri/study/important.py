@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from camri.errors import InputError, closest
-from camri.study.schema import all_but_first, name_asked
 from camri.study.spec import SYMBOLS, Column, Grid, Point, Resolved, Study
-from camri.study.store import Run
+from camri.study.store import Run, all_but_first
 
 Pair = Sequence[str | int | float]  # a class and its strength
 
@@ -64,11 +63,12 @@ def _points(grid: Grid, numbers: Sequence[int], study: Study) -> list[Point]:
 
 
 def _not_there(run: Run, study: Study) -> InputError:
-    asked = name_asked([study.to_json()["important"], study.important_from])
+    here, asked = run.asked, f"{', '.join(map(str, study.important))} from {study.important_from}"
+    theirs = f"{', '.join(str(Column(*zip(*column, strict=True))) for column in here[0])} from {here[1]}"
     if not run.columns():
-        why = f"its important classes ({name_asked(run.asked)}) are not known until its cross-entropy trials end"
+        why = f"its important classes ({theirs}) are not known until its cross-entropy trials end"
         return InputError(f"{run.path}: {why}; run a study of {asked} into it after that, or choose another folder")
-    why = f"holds a study of other important classes ({name_asked(run.asked)}, and not {asked})"
+    why = f"holds a study of other important classes ({theirs}, and not {asked})"
     return InputError(f"{run.path} {why}; choose another folder, or some of its columns")
 
 

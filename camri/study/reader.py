@@ -18,6 +18,7 @@ from camri.text import Noun, noun_of, quoted
 
 VERSIONS = ("camri", "python", "torch", "numpy", "cuda")
 HARDWARE = ("gpu", "processor", "cores", "system", "device")
+OnStep = Callable[[str, float], None]  # called with what is being computed and which share of the work is done
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,9 @@ class RunReader:
 
     with RunReader("runs/x") as reading:
         print(reading.columns, reading.progress())
-
-    `on_step(step, share)` is called with what is being computed and which share of the work is done.
     """
 
-    def __init__(self, folder: str | Path, on_step: Callable[[str, float], None] | None = None):
+    def __init__(self, folder: str | Path, on_step: OnStep | None = None):
         self.folder = Path(folder)
         self.run = open_run(self.folder)
         self.classes = self.run.classes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from camri.errors import InputError
 from camri.files import PART, replacing, take_lock
-from camri.study.schema import SPLITS, RunFacts
+from camri.study.store import SPLITS, RunFacts
 
 if TYPE_CHECKING:  # reports read runs without torch
     from camri.data import DataSet

@@ -18,12 +18,12 @@ from camri.data.listing import TAKEN_BY
 from camri.engine.spec import FAST, Training, Trial, digest, frozen
 from camri.errors import InputError, closest
 from camri.methods import Setting
-from camri.study.schema import Resolved
 
 SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-entropy
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Point = tuple[float, ...]  # one value for each knob of a method
+Resolved = tuple[tuple[int, float], ...]  # a column's class indices with their strengths
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,15 @@ class Column:
                 refuse(f"{name!r} is neither a class name nor an index")
             if isinstance(strength, bool) or not isinstance(strength, (int, float)) or not 0 < strength < math.inf:
                 refuse(f"{name!r} has strength {strength!r}; give a number above 0")
+
+    def __str__(self) -> str:
+        """As the command line has it.
+
+        >>> print(Column.of({"cat": 1, "dog": 0.5}))
+        cat+dog (dog=0.5)
+        """
+        weak = [f"{name}={s:g}" for name, s in zip(self.classes, self.strengths, strict=True) if s != 1]
+        return "+".join(map(str, self.classes)) + (f" ({', '.join(weak)})" if weak else "")
 
     @staticmethod
     def of(value: Any) -> "Column":

@@ -82,9 +82,9 @@ def test_it_trains_what_the_plain_loop_trains(gpu, trials, data, training, optim
 
 @pytest.mark.parametrize("model", ["small", "linear"])
 def test_fine_tuning_trains_what_the_plain_loop_trains(gpu, trials, data, training, model):
-    """Warm-up, cosine, a slower trunk, layer decay and random crops; and a trunk without weights of its own."""
+    """Warm-up, cosine, a slower trunk, layer decay and augmentation; and a trunk without weights of its own."""
     options = {"optimizer": "adamw", "weight_decay": 0.05, "average": 0.9, "warmup": 0.2, "cosine": True}
-    options |= {"trunk_rate": 0.2, "layer_decay": 0.7, "crop": 0.5, "flip": True}
+    options |= {"trunk_rate": 0.2, "layer_decay": 0.7, "crop": 0.5, "flip": True, "trivial_augment": True, "mixup": 0.4}
     training = training.with_(model=model, model_options=(), **options)
     plain = train(trials[:2], data, "cpu", training=training, workers=1, **KEEP)
     for mine, its in zip(run(gpu, trials[:2], data, training), plain, strict=True):
@@ -96,7 +96,7 @@ def test_compiled_too_where_the_backward_pass_computes_some_of_the_forward_pass_
         return torch.compile(gpu.replica.run_trunk, fullgraph=True, dynamic=False, backend="aot_eager_decomp_partition")
 
     gpu.cuda.compiled = compiled
-    training = training.with_(optimizer="sgd", epochs=1)
+    training = training.with_(optimizer="sgd", epochs=1, trivial_augment=True, mixup=0.4)
     plain = train(trials[:2], data, "cpu", training=training, workers=1, **KEEP)
     for mine, its in zip(run(gpu, trials[:2], data, training), plain, strict=True):
         assert_trained_alike(mine, its, within=2e-6)
