@@ -58,8 +58,31 @@ def test_the_table_has_a_row_a_column_and_blanks_for_a_model_that_was_not_run(re
     assert first[3:] == ["–", "–"] == second[1:3]
     assert first[1].startswith(f"−{-100 * gap['relative']:.0f} % [")
     assert first[2].startswith(points(gap["accuracy_threshold"], decimals=2))
-    assert [panel.title for panel in figure.panels] == ["small CNN", "authors’ CNN"]
-    assert figure.records[0]["change"] == round(100 * gap["relative"], 2)
+    assert [panel.title for panel in figure.panels] == [
+        f"{model}: {shown}" for model in ("small CNN", "authors’ CNN") for shown in ("false alarms", "accuracy")
+    ]
+    assert figure.records[0]["alarms"] == round(100 * gap["relative"], 2)
+    assert figure.records[0]["accuracy_low"] == round(100 * gap["accuracy_threshold_low"], 3)
+    assert first[1].endswith(f" of {100 * gap['alarms_of_ce_with_threshold']:.2f}")
+
+
+def test_records_of_before_thresholds_had_accuracy_are_marked(results):
+    gap = results[0].records("gaps")[0]
+    kept = {name: gap.pop(name) for name in [*gap] if name.startswith("accuracy_threshold")} | {
+        "p_alarms_threshold": gap.pop("p_alarms_threshold")
+    }
+    try:
+        table = columns_table(results[:1], ["wce"], joint=False)
+        with pytest.raises(InputError, match="no results of wce"):
+            columns_table(results, ["wce"], joint=True)
+    finally:
+        gap |= kept
+    ((_, alarms, accuracy),) = table.rows
+    assert not alarms.bold
+    assert accuracy.text.startswith(points(gap["mean"], decimals=2))
+    assert accuracy.text.endswith(" *")
+    assert "no p" in table.notes[0]
+    assert "no p" not in columns_table(results[:1], ["wce"]).notes[0]
 
 
 def test_release_files_are_checked_and_give_the_same_results(runs, tmp_path):

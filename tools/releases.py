@@ -3,9 +3,9 @@
     python -m tools.releases rebuild [FOLDER] [--names NAME…]   # check the files, write results/ anew from them
     python -m tools.releases add NAME RUN [--folder FOLDER]     # pack a run's scores, note their checksum
 
-The scores that tables rest on are in results/scores/NAME.sqlite.xz: a run's store with lead, spread and rightness of each
-image as float16, for the columns that a trial serves. Screenings are too large for the repository; FOLDER holds those.
-results/releases.json has the checksums.
+The scores that tables rest on are in results/scores/NAME.sqlite.xz: a run's store with lead, spread and rightness of
+each image as float16, for the columns that a trial serves. Screenings are too large for the repository; FOLDER holds
+those. results/releases.json has the checksums.
 """
 
 import argparse
@@ -26,9 +26,8 @@ import numpy as np
 from benchmarks.variants import rank
 from camri.errors import InputError, closest
 from camri.report.results import write_results
-from camri.study import schema
 from camri.study.reader import RunReader
-from camri.study.store import SCORE_PARTS, STORE_FILE, open_run
+from camri.study.store import SCORE_PARTS, STORE_FILE, open_run, sign
 
 LIST, SCORES = "releases.json", "scores"
 # Values of two bytes: contexts by the place in them save 3 % (1.43 -> 1.38 MB for 24 trials).
@@ -67,7 +66,7 @@ def pack(store: Path, target: Path) -> None:
                 for name, value in {**values, "logits": None, "weights": None}.items():
                     connection.execute(f"UPDATE outcomes SET {name} = ? WHERE identity = ?", (value, row.identity))
                     connection.execute("DELETE FROM checks WHERE what = ?", (f"{name}/{row.identity}",))
-                signed = [(f"{name}/{row.identity}", schema.sign([value])) for name, value in values.items()]
+                signed = [(f"{name}/{row.identity}", sign([value])) for name, value in values.items()]
                 connection.executemany("INSERT INTO checks VALUES (?, ?)", signed)
             connection.commit()
             connection.execute("VACUUM")
