@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from camri.data.listing import clean_name
+from camri.data.rows import Inputs, blocks, take
 from camri.errors import InputError, closest
 from camri.text import Noun, noun_of
 
@@ -20,11 +21,11 @@ SPLIT_NAMES = ("train", "val", "test")
 class Split:
     """Rows of one part of a data set.
 
-    inputs: uint8 (N, H, W, C) images or float32 (N, D) features; labels: int64 (N,);
+    inputs: uint8 (N, H, W, C) images or float32 (N, D) features, `Rows` if they stay on disk; labels: int64 (N,);
     groups: int64 (N,) or None; rows of one group (frames of one GTSRB track) belong together.
     """
 
-    inputs: torch.Tensor
+    inputs: Inputs
     labels: torch.Tensor
     groups: torch.Tensor | None = None
 
@@ -32,15 +33,21 @@ class Split:
         return len(self.labels)
 
     def rows(self, indices: np.ndarray) -> "Split":
-        """A copy of the rows at the indices, in that order."""
+        """The rows at the indices, in that order: a copy, or a selection of those on disk."""
         index = torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64))
         groups = None if self.groups is None else self.groups[index]
-        return Split(self.inputs[index], self.labels[index], groups)
+        return Split(take(self.inputs, index), self.labels[index], groups)
 
     def digests(self) -> dict[str, str]:
         """sha256 of the bytes of each array."""
-        arrays = {name: array.contiguous().numpy() for name, array in vars(self).items() if array is not None}
-        return {name: hashlib.sha256(array.data).hexdigest() for name, array in arrays.items()}
+        digests = {}
+        for name, array in vars(self).items():
+            if array is not None:
+                state = hashlib.sha256()
+                for block in blocks(array):
+                    state.update(block.contiguous().numpy().data)
+                digests[name] = state.hexdigest()
+        return digests
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +55,8 @@ class DataSet:
     """A named data set with its splits: "train", and "val" and "test" if there are any.
 
     `fingerprint` is a sha256 that changes with any pixel, label, class name or split. `provenance` is plain JSON:
-    where the data came from, the options it was read with, and how each split was drawn.
+    where the data came from, the options it was read with, and how each split was drawn. `resident` is how many bytes
+    of images may be held in memory, the GPU's or this machine's; None: a share of what is free.
 
     >>> from camri.data import load
     >>> digits = load("digits")
@@ -63,6 +71,7 @@ class DataSet:
     splits: Mapping[str, Split]
     fingerprint: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    resident: int | None = None
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{len(split)} {part}" for part, split in self.splits.items())

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from camri.data import Split
+from camri.data.rows import Inputs
+from camri.engine.feed import Feed
 from camri.engine.fused_optimizer import Flat, Tables
 from camri.engine.loop import decayed, rate_factors
 from camri.engine.outcome import Record
@@ -56,7 +58,7 @@ def run_trunk(trunk: nn.Module, inputs: Tensor, drawn: Draws) -> Tensor:
         return trunk(prepare(inputs, given, drawn))
 
 
-def precision(inputs: Tensor) -> torch.dtype:
+def precision(inputs: Inputs) -> torch.dtype:
     """The trunk's precision: bfloat16 for pixels; float32 for feature vectors, of which bfloat16 keeps three digits."""
     return LOW if inputs.dtype == torch.uint8 else torch.float32
 
@@ -76,14 +78,18 @@ class Replica:
         trial: Trial,
         job: Job,
         made: tuple[Classifier, Criterion],
-        resident: dict[str, Split],
+        splits: dict[str, Split],
         tables: Tables,
         record: Record,
         judge: Forward = run_trunk,
+        feed: Feed | None = None,
     ):
-        """`made` is the untrained model and its loss on the CPU; `judge` runs the trunk on full evaluation batches."""
-        self.trial, self.job, self.resident, self.record, self.judge = trial, job, resident, record, judge
-        device = resident["train"].inputs.device
+        """`made` is the untrained model and its loss on the CPU; `judge` runs the trunk on full evaluation batches.
+
+        `feed` brings the train rows if they are not on the device.
+        """
+        self.trial, self.job, self.splits, self.record, self.judge, self.feed = trial, job, splits, record, judge, feed
+        device = splits["train"].labels.device
         model, criterion = made
         for module in model.trunk.modules():
             if PaddedConv2d.fits(module):
@@ -91,7 +97,7 @@ class Replica:
         self.model: Classifier = model.to(device).train()
         self.criterion = criterion.to(device)
         low, high = _by_precision(self.model)
-        averaged, dtypes = job.training.average > 0, (precision(resident["train"].inputs), torch.float32)
+        averaged, dtypes = job.training.average > 0, (precision(splits["train"].inputs), torch.float32)
         decaying = {id(parameter) for parameter in decayed(self.model)}
         factors = rate_factors(self.model, job.training)
         self.flats = [
@@ -115,10 +121,11 @@ class Replica:
 
     def advance(self, forward: Forward) -> None:
         """Make one training step, all of it on the device: this is what the graph captures."""
-        train = self.resident["train"]
+        train = self.splits["train"]
         here = {name: draws[self.place].squeeze(0) for name, draws in self.drawn.items()}
         rows = here.pop("order")
-        features = forward(self.model.trunk, train.inputs[rows], here)
+        inputs = train.inputs[rows] if self.feed is None else self.feed.batch(self.trial.seed, self.step)
+        features = forward(self.model.trunk, inputs, here)
         loss = self.criterion(self.model.head(features), train.labels[rows], here.get("shares"))
         gradients = torch.autograd.grad(loss, [p for flat in self.flats for p in flat.parameters])
         at = 0
@@ -172,7 +179,7 @@ class Replica:
                 lambda rows: self._features(model, rows),
                 model.head,
                 self.criterion.logits,
-                judged(self.resident, split),
+                judged(self.splits, split),
                 batch_size=EVALUATED,
             )
 
@@ -180,14 +187,15 @@ class Replica:
         # Each size and layout of a batch would be compiled anew: what is left over at the end runs as it is, and rows
         # that do not lie together (every k-th of the train split) are brought together.
         forward = self.judge if len(rows) == EVALUATED else run_trunk
-        return forward(model.trunk, rows.contiguous(), {})
+        return forward(model.trunk, rows.contiguous().to(self.step.device, non_blocking=True), {})
 
     @torch.no_grad()
     def hits(self, split: str) -> Tensor:
         """Correctly classified rows of each class (C,), on the device: the host does not wait for it."""
-        inputs, labels = self.resident[split].inputs, self.resident[split].labels
+        inputs, labels = self.splits[split].inputs, self.splits[split].labels
         with self.as_judged() as model:
-            guesses = [model.head(self._features(model, rows)).argmax(dim=1) for rows in inputs.split(EVALUATED)]
+            batches = (inputs[at : at + EVALUATED] for at in range(0, len(labels), EVALUATED))
+            guesses = [model.head(self._features(model, rows)).argmax(dim=1) for rows in batches]
         right = (torch.cat(guesses) == labels).long()
         return torch.zeros(self.job.data.num_classes, dtype=torch.int64, device=labels.device).scatter_add_(
             0, labels, right

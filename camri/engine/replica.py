@@ -19,6 +19,7 @@ from torch import Tensor
 
 from camri import augment
 from camri.data import DataSet, Split, dataset
+from camri.data.rows import take
 from camri.engine import spec
 from camri.engine.spec import Training, Trial, generator, identity
 from camri.errors import InputError
@@ -195,7 +196,7 @@ def judged(splits: Mapping[str, Split], name: str) -> Split:
     """
     split = splits[name]
     step = -(-len(split) // MOST_TRAIN_ROWS) if name == "train" else 1
-    return Split(split.inputs[::step], split.labels[::step], None)
+    return Split(take(split.inputs, slice(None, None, step)), split.labels[::step], None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import math
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from camri.backbones import is_backbone, published_folder
 from camri.data import DataSet
+from camri.data.rows import Inputs
 from camri.decision import AtLeast, BestRecall, DecisionRule, LeastCost
 from camri.engine import Training, Trial
 from camri.errors import InputError
@@ -285,7 +286,7 @@ def write_examples(request: Request, model: Held, logits: Mapping[str, Array], r
         np.savez_compressed(file, **(arrays | worst | inputs))
 
 
-def _raw(request: Request, inputs: Tensor, rows: Array) -> Array:
+def _raw(request: Request, inputs: Inputs, rows: Array) -> Array:
     """Test inputs as the user's data have them: images before a frozen backbone, features not yet standardised."""
     if request.inputs.images is not None:
         inputs = request.inputs.images.splits["test"].inputs
@@ -353,7 +354,7 @@ def trees_are_better(request: Request, floor: Floor, rule: DecisionRule, models:
     Embeddings have more columns than trees are good at, and the time that large tables take is not planned for.
     """
     train, val = request.data.splits["train"], request.data.splits["val"]
-    if request.data.is_image or train.inputs.shape[1] > MOST_COLUMNS or train.inputs.numel() > MOST_CELLS:
+    if request.data.is_image or train.inputs.shape[1] > MOST_COLUMNS or math.prod(train.inputs.shape) > MOST_CELLS:
         return []
     from sklearn.ensemble import HistGradientBoostingClassifier
 

@@ -35,8 +35,7 @@ from camri.fitting.trainer import (
 )
 from camri.methods import control_of
 from camri.study import run_folder
-from camri.study.important import name_column
-from camri.study.spec import Resolved
+from camri.study.spec import Resolved, name_column
 from camri.study.store import STORE_FILE, open_run
 
 # What the finals' folder may hold.
@@ -348,6 +347,7 @@ def fit(
     device: str = "auto",
     seed: int = 0,
     epochs: int | None = None,
+    resident: str | int | None = None,
     data_options: Mapping[str, Any] = MappingProxyType({}),
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Fitted:
@@ -361,7 +361,8 @@ def fit(
     `cost_matrix`, row = true class. strengths: {class: strength} of important classes that count less or more than 1.
     model: small, paper, resnet18, features, timm:NAME or hf:NAME, pretrained by default. weights: a safetensors file
     with the trunk's initial weights. from_scratch: random weights. frozen: train heads on a pretrained
-    network's features; "auto" does so without a GPU. data_options: options of `camri.data.load`.
+    network's features; "auto" does so without a GPU. resident: the memory that images may take, for example "2GiB";
+    more are read from disk. data_options: other options of `camri.data.load`.
 
     Everything is chosen on validation data; test data are used once, at the end. With `num_trials` the same call gives
     the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
@@ -384,6 +385,7 @@ def fit(
         device=device,
         seed=seed,
         epochs=epochs,
+        resident=resident,
         data_options=data_options,
         on_read=None
         if on_progress is None

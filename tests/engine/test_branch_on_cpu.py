@@ -1,6 +1,7 @@
 """The GPU's engine, run by a stand-in on the CPU in float32: what it trains is what the plain loop trains."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -192,3 +193,24 @@ def test_a_trunk_with_embeddings_and_layer_norms_trains_as_on_the_cpu(gpu, data,
     within = 1e-6 if low == torch.float32 else 3e-3
     np.testing.assert_allclose(mine.weights["trunk.place"], plain.weights["trunk.place"], rtol=0, atol=within)
     np.testing.assert_allclose(mine.curves["train_loss"], plain.curves["train_loss"], rtol=10 * within)
+
+
+@pytest.mark.parametrize("resident", [0, 90 * 64])  # none of the splits, or val and no other
+def test_streamed_images_give_the_same_bits(gpu, trials, data, training, resident, monkeypatch):
+    monkeypatch.setattr("camri.engine.feed.DEPTHS", (3, 4))
+    broken = Trial(setting("wce", 1, w=1e38), 3)
+    mine, its = (
+        run(gpu, [*trials, broken], replace(data, resident=limit), training, pack_size=4) for limit in (resident, None)
+    )
+    assert all(same(one, other) for one, other in zip(mine[:-1], its[:-1], strict=True))
+    assert mine[-1].status == its[-1].status == "failed"
+
+
+def test_streamed_images_resume_to_the_same_bits(gpu, trials, data, training, tmp_path, monkeypatch):
+    monkeypatch.setattr("camri.engine.cuda.RUN_AHEAD", 4)
+    streamed = replace(data, resident=0)
+    calls = iter(range(2))
+    stopped = run(gpu, trials, streamed, training, checkpoints=tmp_path, should_stop=lambda: next(calls, None) is None)
+    assert stopped == []
+    resumed = run(gpu, trials, streamed, training, checkpoints=tmp_path)
+    assert all(same(one, other) for one, other in zip(resumed, run(gpu, trials, data, training), strict=True))
