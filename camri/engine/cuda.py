@@ -42,15 +42,16 @@ class Pack:
         self.streams = [torch.cuda.Stream() for _ in self.replicas]
         branches, streams = self.branches, self.streams[: len(self.branches)]
         torch.cuda.synchronize()
-        before = [{name: tensor.clone() for name, tensor in replica.state().items()} for replica in self.replicas]
         for branch, stream in zip(branches, streams, strict=True):
+            members: list[Replica] = branch.replicas if self.stacks else [branch]
+            before = [{name: tensor.clone() for name, tensor in replica.state().items()} for replica in members]
             branch.place.zero_()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 self._advance(branch)  # compiles, and makes every library's handles and work space
             torch.cuda.current_stream().wait_stream(stream)
-        for replica, state in zip(self.replicas, before, strict=True):
-            replica.load(state)
+            for replica, state in zip(members, before, strict=True):
+                replica.load(state)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
@@ -68,11 +69,15 @@ class Pack:
         else:
             branch.advance(self.forward)
 
-    def drop(self, lost: Collection[Replica], goes_on: bool) -> None:
+    def drop(self, lost: Collection[Replica]) -> None:
         """Go on without these replicas. A stack keeps computing theirs, which touch no others."""
         self.replicas = [replica for replica in self.replicas if replica not in lost]
-        if lost and self.replicas and goes_on and not self.stacks:
-            self.capture()
+        self.streams = self.streams[: len(self.replicas)]
+        if lost and self.replicas and not self.stacks:
+            first = self.replicas[0]
+            # After the last step the tables have no more entries to capture a step with.
+            if first.record.epoch < first.job.training.epochs:
+                self.capture()
 
     def run(self, num_steps: int, should_stop: Callable[[], bool]) -> int:
         """Run the steps and return how many were made: all of them, or fewer after a stop."""
@@ -107,10 +112,15 @@ class Pack:
 
 
 def _stacks(replicas: list[Replica]) -> list[Any]:
-    """The replicas in stacks where there are kernels for their model on this device, else nothing."""
+    """The replicas in stacks if CAMRI_STACKS=1 asks for them and there are kernels for model and device, else nothing.
+
+    They are faster (docs/engine.md), but not all of their tests have passed on a GPU yet.
+    """
     first = replicas[0]
     device = first.step.device
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+    if os.environ.get("CAMRI_STACKS") != "1" or device.type != "cuda":
+        return []
+    if torch.cuda.get_device_capability(device)[0] != 9:
         return []
     try:
         from camri.engine import stack
@@ -279,8 +289,7 @@ def _train(
             replica.loss_sum.zero_()
         for branch in pack.branches:
             branch.place.zero_()
-        # After the last step the tables have no more entries to capture a step with.
-        pack.drop(lost, goes_on=first.epoch < job.training.epochs)
+        pack.drop(lost)
         if not pack.replicas:
             return True
         say({place_of[replica]: replica.record for replica in pack.replicas})
