@@ -100,10 +100,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class HandedOver:
-    """The model in the folder `model`: the median seed of its setting on validation data.
+    """The model in the folder `model`: the median seed of its setting on validation data, or boosted trees.
 
-    title: method and values ("two-sided margin, m=1"). rule: `to_json` of a rule in `camri.decision`. before: the
-    median seed of plain cross-entropy with the ordinary argmax.
+    title: method and values ("two-sided margin, m=1"). epochs: of trees their iterations. rule: `to_json` of a rule in
+    `camri.decision`. before: the median seed of plain cross-entropy with the ordinary argmax.
     """
 
     method: str
@@ -135,8 +135,9 @@ class Arm:
     """Means over the models of one arm on test data.
 
     name: "baseline" is plain cross-entropy with argmax, "redecided" the same models with a tuned rule, "method" the
-    best rival with a tuned rule, "control" its head without a margin. recall: mean over the important classes.
-    false_alarms: share of all rows. hits, num: summed over models and important classes.
+    best rival with a tuned rule, "control" its head without a margin, "trees" boosted trees that were not chosen.
+    recall: mean over the important classes. false_alarms: share of all rows. hits, num: summed over models and
+    important classes.
     """
 
     name: str
@@ -434,6 +435,8 @@ def lost_recall(record: FitRecord, most: int = 3) -> str:
 def handed(record: FitRecord) -> str:
     """What the model is."""
     one = record.handed
+    if one.method == "trees":
+        return f"Model: {one.title}, {rule_text(record)}; {plural(one.epochs, 'iteration')} of HistGradientBoosting."
     return (
         f"Model: {one.title}, {rule_text(record)}; {plural(one.epochs, 'epoch')} of {one.model}, the median of "
         f"{plural(record.evidence.num_seeds, 'seed')} on validation data."

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from camri.data import DataSet
-from camri.engine import Pool, Training
+from camri.engine import Outcome, Pool, Training
 from camri.engine.training import stop_on_signals
 from camri.fit_record import ANSWER_FILE, EXAMPLES_FILE, SEEDS_FOR_PRAISE, Length
 from camri.fitting import handover
@@ -27,12 +27,15 @@ from camri.fitting.trainer import (
     Trainer,
     TrainingRun,
     accuracy_of,
+    read_weights,
     refuse_failures,
     rises,
     setting_of,
     statuses_of,
     variants_of,
+    write_weights,
 )
+from camri.fitting.trees import can_grow, grow, trees_of
 from camri.methods import control_of
 from camri.study import run_folder
 from camri.study.important import name_column
@@ -64,6 +67,8 @@ class Stages:
 
     def run(self) -> Fitted:
         """Run the stages that are left."""
+        if self.journal.get("trees") is None and can_grow(self.request.data):
+            self.trees()
         if self.journal.get("epochs") is None:
             self._train_out()
         if self.journal.get("training") is None:
@@ -87,6 +92,22 @@ class Stages:
         """Note what the plan leaves out for lack of time."""
         self.note(given_up=[*dict.fromkeys([*self.journal.get("given_up"), what])])
 
+    # Before them, of tables: boosted trees, which take seconds.
+
+    def trees(self) -> Outcome | None:
+        """The boosted trees, grown if they are not stored; None where the data are no table for them."""
+        if not can_grow(self.request.data):
+            return None
+        path, known = self.request.out / TRAININGS / "trees.safetensors", self.journal.get("trees")
+        weights = None if known is None else read_weights(path)
+        if weights is None:
+            self.trainer.begin("growing boosted trees")
+            outcome = grow(self.request.data, self.budget)
+            write_weights(path, outcome.weights or {})
+            self.note(trees=outcome.training.to_json())
+            return outcome
+        return trees_of(Training.from_json(known), self.request.data, weights)
+
     # Stage 1: cross-entropy in growing lengths, each a whole schedule, until validation accuracy stops rising.
 
     def _run_of(self, name: str, training: Training) -> TrainingRun:
@@ -108,15 +129,13 @@ class Stages:
         lengths = [(plain.epochs, accuracy_of(models))]
         is_rising = self.request.epochs is None  # not known of a single length
         while self.request.epochs is None:
-            longer = plain.with_(epochs=2 * plain.epochs)
-            other = self._run_of("plain", longer)
-            num_left = len(seeds) - len(statuses_of([other.folder]))
-            # While accuracy still rises, rivals and further seeds can wait: the second half of the time goes here too.
-            shares = (BASELINE_SHARE, 1.0) if self.budget.is_timed else (BASELINE_SHARE,)
-            part = next((share for share in shares if self.budget.fits(longer.epochs, num_left, share)), None)
-            if part is None:
+            twice = self._run_of("plain", plain.with_(epochs=2 * plain.epochs))
+            epochs = self.budget.longer(plain.epochs, len(seeds) - len(statuses_of([twice.folder])))
+            if epochs is None:
                 break
-            if not other.train([], seeds, self.budget.end_s(part), weights=self.weights):
+            longer = plain.with_(epochs=epochs)
+            other = self._run_of("plain", longer)
+            if not other.train([], seeds, self.budget.end_s(), weights=self.weights):
                 break
             found = other.models(CE, important)
             if not found:
@@ -301,6 +320,7 @@ class Stages:
                 column=self.column,
                 winner=None if self.winner is None else setting_of(self.winner, self.column),
                 control=None if self.control is None else setting_of(self.control, self.column),
+                trees=self.trees(),
                 points=self.points(),
                 seeds=self._complete_seeds(),
                 lengths=tuple(Length(epochs, accuracy) for epochs, accuracy in journal.get("lengths")),
