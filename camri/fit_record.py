@@ -280,7 +280,9 @@ def read_record(folder: Path) -> FitRecord | None:
 
 def compose(record: FitRecord) -> list[str]:
     """The answer, most important line first: the model, the verdict, the evidence, what to know about it."""
-    lines = [headline(record), verdict(record), *evidence_lines(record), lost_recall(record), handed(record)]
+    lines = [headline(record), verdict(record), *evidence_lines(record)]
+    lines += [lost_recall(record)] if _losers(record) else []
+    lines.append(handed(record))
     lines += (
         [f"Left out to stay within the budget: {'; '.join(record.effort.given_up)}."] if record.effort.given_up else []
     )
@@ -425,11 +427,14 @@ def evidence_table(record: FitRecord) -> list[list[str]]:
 
 def lost_recall(record: FitRecord, most: int = 3) -> str:
     """The classes that lost recall: those whose interval lies below 0, worst first."""
-    lost = [one for one in record.evidence.classes if one.recall.high is not None and one.recall.high < 0]
-    if not lost:
+    if not _losers(record):
         return "No other class surely lost recall."
-    worst = sorted(lost, key=lambda one: one.recall.value)[:most]
+    worst = sorted(_losers(record), key=lambda one: one.recall.value)[:most]
     return f"Classes that lost recall: {'; '.join(f'{quoted(one.name)} {show(one.recall)}' for one in worst)}."
+
+
+def _losers(record: FitRecord) -> list[ClassChange]:
+    return [one for one in record.evidence.classes if one.recall.high is not None and one.recall.high < 0]
 
 
 def handed(record: FitRecord) -> str:

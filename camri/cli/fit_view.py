@@ -28,11 +28,7 @@ def show(began: float, *arguments: Any, **options: Any) -> None:
     """Fit and print; exit with 130 if it was stopped before there was a model."""
     try:
         with _watching() as on_progress:
-            request = make_request(
-                *arguments,
-                **options,
-                on_read=lambda done, num: on_progress(Progress("reading data", done / max(num, 1))),
-            )
+            request = make_request(*arguments, **options, on_progress=on_progress)
             print_request(request)
             fitted = run_fit(request, began, on_progress)
     except Unfinished as end:

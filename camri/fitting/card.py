@@ -38,12 +38,22 @@ def own_figures(names: tuple[str, ...], model: Counts) -> str:
 def _columns(data: DataSet) -> str:
     """A paragraph that names the features in order; empty for images and for features without names."""
     names = [f"`{name}`" for name in data.provenance.get("feature_columns", ())]
-    if data.input_shape != (len(names),):  # a column may hold a list of them
+    encoding = data.provenance.get("encoding")
+    if data.input_shape != (len(names),) and encoding is None:  # a column may hold a list of them
         return ""
+    coded = (
+        ""
+        if encoding is None
+        else (
+            f" Texts are categories and missing values are filled in, which makes {data.input_shape[0]:,} numbers a "
+            "row (`preprocessing.encoding` in `config.json`): `camri predict` does so; `model.predict` and `model.onnx`"
+            " take the numbers."
+        )
+    )
     rest = " `config.json` has all of them." if len(names) > COLUMNS_SHOWN else ""
     return (
         f"The {len(names):,} columns in order, which `camri predict` finds by name: "
-        f"{listed(names, COLUMNS_SHOWN)}.{rest}\n\n"
+        f"{listed(names, COLUMNS_SHOWN)}.{rest}{coded}\n\n"
     )
 
 

@@ -420,7 +420,7 @@ def command(request: Request, is_finished: bool = True) -> str:
         "--budget": None if request.budget_s is None else f"{request.budget_s:g}s",
         "--max-accuracy-drop": (goal.max_accuracy_drop or None) if isinstance(goal, BestRecall) else None,
         "--at-least": goal.recall if isinstance(goal, AtLeast) else None,
-        "--cost-matrix": "costs.csv" if isinstance(goal, LeastCost) else None,
+        "--cost-matrix": (request.costs or "COSTS") if isinstance(goal, LeastCost) else None,
         "--model": model,
         "--weights": None if initial is None or initial.startswith(str(published_folder())) else initial,
         "--epochs": request.epochs,

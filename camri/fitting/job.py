@@ -1,29 +1,27 @@
 """The whole fit: plan, baseline, rivals, finals, hand-over. Each stage resumes from what its folder holds."""
 
+import functools
+import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
-from camri.data import DataSet
 from camri.engine import Outcome, Pool, Training
 from camri.engine.training import stop_on_signals
 from camri.fit_record import ANSWER_FILE, EXAMPLES_FILE, SEEDS_FOR_PRAISE, Length
 from camri.fitting import handover
 from camri.fitting.budget import BASELINE_SHARE, Budget, Plan, apply_plan, make_plan, side_by_side
 from camri.fitting.judge import has_learnt
-from camri.fitting.request import JOURNAL_FILE, TRAININGS, Important, Journal, Request, check_rows, make_request
+from camri.fitting.request import JOURNAL_FILE, TRAININGS, Journal, Progress, Request, check_rows, make_request
 from camri.fitting.result import MODEL, PAGE, Fitted
 from camri.fitting.rivals import RACE_SHARE, Race, list_rivals, num_rivals
 from camri.fitting.trainer import (
     CE,
     Interrupted,
     Point,
-    Progress,
     Trainer,
     TrainingRun,
     accuracy_of,
@@ -350,66 +348,22 @@ class Stages:
         )
 
 
-def fit(
-    data: str | PathLike[str] | DataSet = "digits",
-    important: Important = None,
-    out: str | PathLike[str] | None = None,
-    *,
-    budget: str | float | None = None,
-    num_trials: int | None = None,
-    max_accuracy_drop: float = 0.0,
-    at_least: float | None = None,
-    cost_matrix: str | PathLike[str] | Sequence[Sequence[float]] | None = None,
-    strengths: Mapping[str, float] | None = None,
-    model: str | None = None,
-    weights: str | PathLike[str] | None = None,
-    from_scratch: bool = False,
-    frozen: bool | str = "auto",
-    device: str = "auto",
-    seed: int = 0,
-    epochs: int | None = None,
-    data_options: Mapping[str, Any] = MappingProxyType({}),
-    on_progress: Callable[[Progress], None] | None = None,
-) -> Fitted:
-    """Find the best model for the important classes, with the evidence.
+P = ParamSpec("P")
 
-    data: anything `camri.data.load` reads, or a DataSet; missing splits are made. important: class names that are
-    important jointly; by default the class with the lowest validation recall. out: a new folder, or that of this same
-    fit, which then resumes; runs/DATA-CLASS by default. budget: "10m", or seconds; 10 minutes by default. num_trials:
-    a number of models instead. The goal is one of three: the most recall with at most `max_accuracy_drop` of accuracy
-    lost (0.01 is one percentage point); the fewest false alarms at a recall of `at_least`; the least cost by a
-    `cost_matrix`, row = true class. strengths: {class: strength} of important classes that count less or more than 1.
-    model: small, paper, resnet18, features, timm:NAME or hf:NAME, pretrained by default. weights: a safetensors file
-    with the trunk's initial weights. from_scratch: random weights. frozen: train heads on a pretrained
-    network's features; "auto" does so without a GPU. data_options: options of `camri.data.load`.
 
-    Everything is chosen on validation data; test data are used once, at the end. With `num_trials` the same call gives
-    the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
-    """
-    began = time.monotonic()
-    request = make_request(
-        data,
-        important,
-        out,
-        budget=budget,
-        num_trials=num_trials,
-        max_accuracy_drop=max_accuracy_drop,
-        at_least=at_least,
-        cost_matrix=cost_matrix,
-        strengths=strengths,
-        model=model,
-        weights=weights,
-        from_scratch=from_scratch,
-        frozen=frozen,
-        device=device,
-        seed=seed,
-        epochs=epochs,
-        data_options=data_options,
-        on_read=None
-        if on_progress is None
-        else lambda done, num: on_progress(Progress("reading data", done / max(num, 1))),
-    )
-    return run_fit(request, began, on_progress)
+def _fits(make: Callable[P, Request]) -> Callable[P, Fitted]:
+    """The function that runs what `make` returns and takes the same options."""
+
+    @functools.wraps(make)
+    def fit(*arguments: P.args, **options: P.kwargs) -> Fitted:
+        began = time.monotonic()
+        listener: Any = options.get("on_progress")
+        return run_fit(make(*arguments, **options), began, listener)
+
+    fit.__name__ = fit.__qualname__ = "fit"
+    fit.__module__ = __name__
+    fit.__signature__ = inspect.signature(make).replace(return_annotation=Fitted)  # type: ignore[attr-defined]
+    return fit
 
 
 def run_fit(request: Request, began: float, on_progress: Callable[[Progress], None] | None = None) -> Fitted:
@@ -443,3 +397,6 @@ def run_fit(request: Request, began: float, on_progress: Callable[[Progress], No
                 raise Unfinished(stages.missing()) from None
         finally:
             stages.note()
+
+
+fit = _fits(make_request)

@@ -18,7 +18,7 @@ from camri.errors import InputError, last_line
 from camri.files import checksum, replacing
 from camri.fitting.budget import Budget
 from camri.fitting.judge import Held
-from camri.fitting.request import Request
+from camri.fitting.request import Progress, Request
 from camri.methods import Setting, setting
 from camri.metrics import Scores, exact
 from camri.study import run_folder
@@ -93,18 +93,6 @@ class AllFailed(InputError):
 
 class Interrupted(Exception):
     """A signal came; everything that had ended is stored."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The stage, the part of the budget that is spent (0 to 1), and the seconds left if there is a time to keep.
-
-    While data are read, the part is that of the rows.
-    """
-
-    stage: str
-    part: float
-    left_s: float | None = None
 
 
 class Trainer:
