@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, SplitColumn, Verify
+from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Resident, Roi, Size, SplitColumn, Verify
 from camri.errors import InputError
 
 
 def fit(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A folder of images, a table, an .npz, or a data set's name.")
+        str, typer.Argument(metavar="DATA", help="A folder of images, tar shards, a table, an .npz, or a name.")
     ] = "digits",
     important: Annotated[
         list[str] | None, typer.Option(help="A class that must not be missed; repeat it for several.")
@@ -59,6 +59,7 @@ def fit(
     roi: Roi = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
     verify: Verify = True,
+    resident: Resident = None,
     path_column: PathColumn = None,
     label_column: LabelColumn = None,
     group_column: GroupColumn = None,
@@ -117,6 +118,7 @@ def fit(
         device=device,
         epochs=epochs,
         seed=seed,
+        resident=resident,
         data_options={name: value for name, value in options.items() if value is not None},
     )
 

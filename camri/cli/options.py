@@ -89,6 +89,12 @@ def reading_progress() -> Iterator[Callable[[int, int], None]]:
 Size = Annotated[int | None, typer.Option(help="Resize images to this side in pixels.")]
 Roi = Annotated[bool, typer.Option("--roi", help="Crop GTSRB's images to the sign.")]
 Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Check official files against their checksums.")]
+Resident = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE", help="Memory for images, e.g. 2GiB; more are read from disk as needed. Default: half."
+    ),
+]
 PathColumn = Annotated[str | None, typer.Option(help="Column with the image paths of a table.")]
 LabelColumn = Annotated[str | None, typer.Option(help="Column with the labels of a table.")]
 GroupColumn = Annotated[str | None, typer.Option(help="Column whose equal rows belong together.")]

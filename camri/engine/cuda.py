@@ -1,4 +1,4 @@
-"""Trials on a GPU: R replicas as parallel branches of one captured graph, the data resident on the device.
+"""Trials on a GPU: R replicas as parallel branches of one captured graph, the data on the device or streamed to it.
 
 At batch 64 one model leaves most of the chip idle, so the branches fill each other's gaps. docs/engine.md has the
 measurements.
@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from camri.data import Split
 from camri.engine import spec
 from camri.engine.cuda_replica import Forward, Replica, compiled, run_trunk
+from camri.engine.feed import Feed, put_on
 from camri.engine.fused_optimizer import Tables
 from camri.engine.outcome import Outcome, Record, Tracker
 from camri.engine.replica import PACK_SIZE, Job, in_packs, judged, make, read_checkpoint, read_notes, write_checkpoint
@@ -30,8 +30,8 @@ RUN_AHEAD = 64  # replays the host may be ahead of the device: a stop takes effe
 class Pack:
     """R replicas that start at the same step, and the graph of one step of all of them."""
 
-    def __init__(self, replicas: list[Replica], forward: Forward):
-        self.replicas, self.forward = replicas, forward
+    def __init__(self, replicas: list[Replica], forward: Forward, feed: Feed | None = None):
+        self.replicas, self.forward, self.feed = replicas, forward, feed
         self.capture()
 
     def capture(self) -> None:
@@ -61,7 +61,11 @@ class Pack:
         """Run the steps and return how many were made: all of them, or fewer after a stop."""
         marks: list[torch.cuda.Event] = []
         for step in range(num_steps):
+            if self.feed is not None:
+                self.feed.bring()
             self.graph.replay()
+            if self.feed is not None:
+                self.feed.done()
             if (step + 1) % RUN_AHEAD == 0:
                 marks.append(torch.cuda.Event())
                 marks[-1].record()
@@ -73,7 +77,7 @@ class Pack:
 
     def validate(self) -> list[list[int]]:
         """Correctly classified validation rows of each class, by replica; empty lists without validation data."""
-        if "val" not in self.replicas[0].resident:
+        if "val" not in self.replicas[0].splits:
             return [[] for _ in self.replicas]
         main, hits = torch.cuda.current_stream(), []
         for replica, stream in zip(self.replicas, self.streams, strict=True):
@@ -94,13 +98,12 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
     pack_size, deterministic = job.pack_size or PACK_SIZE, job.deterministic
     should_stop, say = tracker.should_stop, tracker.epochs
     with torch.cuda.device(device), _settings(deterministic):
-        resident = {
-            name: Split(split.inputs.to(device), split.labels.to(device), None)
-            for name, split in job.data.splits.items()
-        }
+        splits, streamed = put_on(device, job.data)
         training = job.training
-        signature = (training.model, training.model_options, job.data.input_shape, job.batch_size, training.flip,
-                     training.translate_px > 0, training.crop > 0, deterministic)  # fmt: skip
+        augmented = (training.flip, training.translate_px > 0, training.crop > 0, training.trivial_augment,
+                     training.mixup > 0)  # fmt: skip
+        shape = (job.data.input_shape, job.batch_size)
+        signature = (training.model, training.model_options, shape, augmented, deterministic)
         forward = compiled(signature)
         # With `deterministic`, how rows are evaluated must not depend on the number of trials.
         judge = forward if _rows_judged(job) * len(trials) > WORTH_COMPILING and not deterministic else run_trunk
@@ -117,13 +120,15 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
 
             def train_alike(places: list[int]) -> bool:
                 replicas = []
-                for place in places:
-                    record = Record(trials[place], job, {**about, "replicas": len(places)})
-                    made = ahead.take(place)
-                    replicas.append(Replica(trials[place], job, made, resident, tables, record, judge))
-                    _resume(replicas[-1])
-                ahead.prepare(len(places))
-                return _train(Pack(replicas, forward), places, should_stop, say, end)
+                seeds = [trials[place].seed for place in places]
+                with Feed(splits["train"].inputs, seeds, job, device) if streamed else contextlib.nullcontext() as feed:
+                    for place in places:
+                        record = Record(trials[place], job, {**about, "replicas": len(places)})
+                        made = ahead.take(place)
+                        replicas.append(Replica(trials[place], job, made, splits, tables, record, judge, feed))
+                        _resume(replicas[-1])
+                    ahead.prepare(len(places))
+                    return _train(Pack(replicas, forward, feed), places, should_stop, say, end)
 
             def train_pack(places: list[int]) -> bool:
                 # Tried again with half of its neighbours: some may have ended, and checkpoints may have come since.
@@ -210,6 +215,9 @@ def _train(
     job = pack.replicas[0].job
     place_of = dict(zip(pack.replicas, places, strict=True))
     saved_at = time.perf_counter()
+    if pack.feed is not None:
+        started = pack.replicas[0].record
+        pack.feed.start(started.epoch * job.steps_per_epoch + started.step_in_epoch)
 
     while pack.replicas[0].record.epoch < job.training.epochs:
         first = pack.replicas[0].record

@@ -52,6 +52,8 @@ class Training:
     flip: bool = False
     translate_px: int = 0
     crop: float = 0.0  # smallest share of the image in a random resized crop, 0.25 for example; 0: none
+    trivial_augment: bool = False  # one random operation an image, with a random strength
+    mixup: float = 0.0  # alpha: rows are mixed by shares from Beta(alpha, alpha), 0.2 for example; 0: none
     beyond_pi: str = "monotone"
 
     def __post_init__(self) -> None:
@@ -75,6 +77,8 @@ class Training:
         for field in ("trunk_rate", "layer_decay"):
             need(0 < getattr(self, field) <= 1, field, "give a number above 0, up to 1")
         need(0 <= self.crop <= 1, "crop", "give a share of the image, 0 to 1")
+        need(type(self.trivial_augment) is bool, "trivial_augment", "choices: true, false")
+        need(0 <= self.mixup <= 100, "mixup", "give a number of at least 0, for example 0.2")
         start, end = self.ramp
         need(0 <= start <= end <= 1, "ramp", "give (start, end) as parts of the training, 0 to 1, in that order")
 
@@ -89,6 +93,7 @@ class Training:
     def to_json(self) -> dict[str, Any]:
         # Fields that came later are left out where they change nothing: hashes of stored results stay as they are.
         later = {"warmup": 0.0, "cosine": False, "trunk_rate": 1.0, "layer_decay": 1.0, "crop": 0.0}
+        later |= {"trivial_augment": False, "mixup": 0.0}
         values = {name: value for name, value in dataclasses.asdict(self).items() if later.get(name, ()) != value}
         return {**values, "model_options": dict(self.model_options), "ramp": list(self.ramp)}
 

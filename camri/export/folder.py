@@ -25,7 +25,7 @@ from camri.decision import rule_from_json
 from camri.engine import Training
 from camri.errors import InputError
 from camri.export.model import COUNTER, Model, Trained, check_weights, make_classifier
-from camri.files import alone_in, cannot_write
+from camri.files import alone_in, cannot_write, checksum
 from camri.methods import Setting
 from camri.models import MODELS
 
@@ -87,6 +87,7 @@ class Config(_Strict):
     seed: int
     class_counts: list[int]
     weights_sha256: str
+    checksum: int | None = None  # of all other values; folders written before it was there have none
 
 
 def write_config(trained: Trained, weights_sha256: str) -> str:
@@ -108,13 +109,19 @@ def write_config(trained: Trained, weights_sha256: str) -> str:
         weights_sha256=weights_sha256,
     )
     try:
-        values = config.model_dump()
+        values = json.loads(json.dumps(config.model_dump(exclude={"checksum"}), allow_nan=False))
+        values["checksum"] = _checksum(values)
         fields = (
             f' "{name}": {json.dumps(value, ensure_ascii=False, allow_nan=False)}' for name, value in values.items()
         )
         return "{\n" + ",\n".join(fields) + "\n}\n"
     except (TypeError, ValueError) as error:
         raise InputError(f"the model cannot be written as JSON ({error}); preprocessing holds plain values") from None
+
+
+def _checksum(values: Mapping[str, Any]) -> int:
+    """Checksum of a config's values, however they are laid out as text."""
+    return checksum(json.dumps(values, sort_keys=True).encode())
 
 
 def _portable(training: dict[str, Any]) -> dict[str, Any]:
@@ -137,12 +144,17 @@ def read_config(text: bytes, where: str) -> Config:
             f"{CONFIG_VERSION}; install the camri that wrote it ({values.get('camri')!r})"
         )
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         place, value = ".".join(map(str, first["loc"])), repr(first.get("input"))
         shown = value if len(value) <= 60 else f"{value[:57]}…"
         raise InputError(f"{where} is damaged: {place} is {shown} ({first['msg']}); {AGAIN}") from None
+    stored = values.pop("checksum", None)
+    if stored is not None and stored != _checksum(values):
+        edited = 'or, if you edited it, remove its line "checksum"'
+        raise InputError(f"{where} is not as it was saved: its checksum differs; {AGAIN}, {edited}")
+    return config
 
 
 def to_trained(config: Config, weights: Mapping[str, np.ndarray], where: str) -> Trained:
@@ -324,7 +336,8 @@ def _refuse_foreign(path: Path) -> None:
     if extra := [name for name in names if not (name in known or name[0] == "." or name.lower() in CLUTTER)]:
         raise InputError(f"{path} holds {extra[0]!r}, which is no part of a model; choose a new folder")
     if CONFIG in names:
-        read_config(_read(path / CONFIG, MAX_BYTES), str(path / CONFIG))
+        if f'"{FORMAT}"'.encode() not in _read(path / CONFIG, MAX_BYTES):  # one of ours may be damaged
+            raise InputError(f"{path / CONFIG} is not a camri model's; choose a new folder for the model")
     elif names:
         raise InputError(f"{path} is not empty and has no {CONFIG}; choose a new folder for the model")
 

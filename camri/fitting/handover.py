@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from camri.backbones import is_backbone, published_folder
 from camri.data import DataSet
+from camri.data.rows import Inputs
 from camri.decision import AtLeast, BestRecall, DecisionRule, LeastCost
 from camri.engine import Outcome, Training, Trial
 from camri.errors import InputError
@@ -309,7 +309,7 @@ def write_examples(request: Request, model: Held, logits: Mapping[str, Array], r
         np.savez_compressed(file, **(arrays | worst | inputs))
 
 
-def _raw(request: Request, inputs: Tensor, rows: Array) -> Array:
+def _raw(request: Request, inputs: Inputs, rows: Array) -> Array:
     """Test inputs as the user's data have them: images before a frozen backbone, features not yet standardised."""
     if request.inputs.images is not None:
         inputs = request.inputs.images.splits["test"].inputs

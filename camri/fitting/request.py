@@ -16,7 +16,7 @@ from camri.backbones import decoding, find, is_backbone, is_frozen, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.data.features import embed
-from camri.decision import PRIOR_ROWS, Goal, LeastCost
+from camri.decision import PRIOR_ROWS, Goal, LeastCost, parse_goal
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
 from camri.engine.spec import PROBE
@@ -24,11 +24,9 @@ from camri.engine.training import pick_device
 from camri.errors import InputError, closest, one_by_one
 from camri.export.model import Standardise
 from camri.files import replacing
-from camri.goals import parse_goal
 from camri.methods import setting
-from camri.study.important import resolve_column
 from camri.study.run_folder import refuse_other_files
-from camri.study.spec import DATA_OPTIONS, SYMBOLS, Column, Resolved
+from camri.study.spec import DATA_OPTIONS, SYMBOLS, Column, Resolved, resolve_column
 from camri.study.study_file import parse_duration
 
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on
@@ -71,14 +69,17 @@ def prepare(
     options: Mapping[str, Any] = MappingProxyType({}),
     on_read: Callable[[int, int], None] | None = None,
     backbone: tuple[str, Mapping[str, Any]] | None = None,
+    resident: str | int | None = None,
 ) -> Inputs:
     """Load the data and make the splits it lacks; `options` are those of `camri.data.load`.
 
-    backbone: a network and its options, whose features are taken instead of the images.
+    backbone: a network and its options, whose features are taken instead of the images. resident: the memory that
+    images may take.
     """
-    if isinstance(source, DataSet) and options:
-        raise InputError(f"{', '.join(options)} cannot be given for data that is loaded already; give them to load")
-    data = source if isinstance(source, DataSet) else load(source, **options, progress=on_read)
+    given = [*options, *([] if resident is None else ["resident"])]
+    if isinstance(source, DataSet) and given:
+        raise InputError(f"{', '.join(given)} cannot be given for data that is loaded already; give them to load")
+    data = source if isinstance(source, DataSet) else load(source, **options, resident=resident, progress=on_read)
     num_rows = len(data.splits["train"])
     val_fraction, test_fraction = (0.2, 0.3) if num_rows < SMALL else (0.1, 0.2)
     if "test" not in data.splits:
@@ -95,13 +96,13 @@ def prepare(
 
 def _standardised(data: DataSet) -> tuple[DataSet, Standardise]:
     """The data with features of mean 0 and sd 1 over the train rows; a constant feature becomes 0."""
-    rows = data.splits["train"].inputs.double()
+    rows = torch.as_tensor(data.splits["train"].inputs).double()
     # In float32 from here on, as in the exported model: it is judged on the numbers that it will see.
     mean, sd = rows.mean(dim=0).float(), rows.std(dim=0, unbiased=False).float()
     sd = torch.where(sd > 0, sd, 1.0)
 
     def scale(split: Split) -> Split:
-        return replace(split, inputs=(split.inputs - mean) / sd)
+        return replace(split, inputs=(torch.as_tensor(split.inputs) - mean) / sd)
 
     provenance = {**data.provenance, "standardised": "(features - mean) / sd, both over the train rows"}
     splits = {name: scale(split) for name, split in data.splits.items()}
@@ -186,6 +187,7 @@ def make_request(
     device: str = "auto",
     seed: int = 0,
     epochs: int | None = None,
+    resident: str | int | None = None,
     data_options: Mapping[str, Any] = MappingProxyType({}),
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Request:
@@ -199,7 +201,8 @@ def make_request(
     `cost_matrix`, row = true class. strengths: {class: strength} of important classes that count less or more than 1.
     model: small, paper, resnet18, features, timm:NAME or hf:NAME, pretrained by default. weights: a safetensors file
     with the trunk's initial weights. from_scratch: random weights. frozen: train heads on a pretrained
-    network's features; "auto" does so without a GPU. data_options: options of `camri.data.load`.
+    network's features; "auto" does so without a GPU. resident: the memory that images may take, for example "2GiB";
+    more are read from disk. data_options: other options of `camri.data.load`.
 
     Everything is chosen on validation data; test data are used once, at the end. With `num_trials` the same call gives
     the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
@@ -236,7 +239,7 @@ def make_request(
         assert on_progress is not None
         on_progress(Progress("reading data", done / max(num, 1)))
 
-    inputs = prepare(data, data_options, None if on_progress is None else report, backbone)
+    inputs = prepare(data, data_options, None if on_progress is None else report, backbone, resident)
     loaded = inputs.data
     goal = parse_goal(loaded.classes, max_accuracy_drop, at_least, cost_matrix)
     column = parse_important(important, strengths, loaded.classes)

@@ -25,9 +25,8 @@ from camri.study import run_folder
 from camri.study.executor import LocalExecutor
 from camri.study.run_folder import facts_of
 from camri.study.runner import NoBaseline, run
-from camri.study.schema import Row, refuse_lost
 from camri.study.spec import Column, Grid, Resolved, Study, study
-from camri.study.store import STORE_FILE, Run, Store, open_run
+from camri.study.store import STORE_FILE, Row, Run, Store, open_run, refuse_lost
 
 # Mirror images are safe for photographs, not for digits, letters and signs: flip only where the data are known.
 PHOTOGRAPHS = ("cifar10", "awa2")

@@ -21,7 +21,7 @@ SHARE = 0.15  # of the time left
 def can_grow(data: DataSet) -> bool:
     """Whether the data are a table of a size that trees are good at."""
     inputs = data.splits["train"].inputs
-    return not data.is_image and inputs.shape[1] <= MOST_COLUMNS and inputs.numel() <= MOST_CELLS
+    return not data.is_image and inputs.shape[1] <= MOST_COLUMNS and math.prod(inputs.shape) <= MOST_CELLS
 
 
 def grow(data: DataSet, budget: Budget) -> Outcome:
@@ -56,7 +56,7 @@ def trees_of(training: Training, data: DataSet, weights: Mapping[str, Array]) ->
 
 def _arrays(data: DataSet, part: str) -> tuple[Array, Array]:
     split = data.splits[part]
-    return split.inputs.flatten(1).numpy(), split.labels.numpy()
+    return split.inputs.numpy().reshape(len(split), -1), split.labels.numpy()
 
 
 def to_weights(model: Any, num_iterations: int, num_classes: int) -> tuple[dict[str, int], dict[str, Array]]:

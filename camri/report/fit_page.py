@@ -24,9 +24,9 @@ from camri.fit_record import (
 )
 from camri.metrics import Array, exact
 from camri.report.page import Section, facts, fill, make_bars, sections
-from camri.report.results import FromRun
+from camri.report.records import FromRun
 from camri.report.slider import VALUE, make_slider
-from camri.report.table import Table, cells
+from camri.report.tables import Table, cells
 from camri.study.reader import RunReader
 from camri.text import percent, quoted
 
@@ -66,7 +66,7 @@ def render_fit(record: FitRecord, reading: RunReader) -> str:
     about = [headline(record), handed(record), lost_recall(record), tried(record)]
     evidence = Table("Means over seeds on test data", tuple(header), (tuple(cells(*row) for row in rows),), ())
     source = FromRun(reading)
-    of_run = [one for one in sections(source) if not one.is_empty and one.name != "changes"]
+    of_run = [one for one in sections(source, with_paper=False) if not one.is_empty and one.name != "changes"]
     reading.begin("writing the page")
     cautions = [f"Caution: {text}." for text in record.cautions]
     cautions += ["Still improving when the time was up: a larger --budget gives a better model."] * (

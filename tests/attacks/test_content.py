@@ -102,7 +102,7 @@ def test_weights_of_a_fit_with_a_flipped_bit_are_trained_again(tmp_path, trials,
     assert read() == whole
 
 
-def test_a_fit_that_is_run_again_notices_an_emptied_model(tmp_path, rows, without_files, monkeypatch):
+def test_a_fit_that_is_run_again_notices_a_damaged_model(tmp_path, rows, without_files, monkeypatch):
     monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 1)
     asked = {"num_trials": 16, "epochs": 1, "device": "cpu"}
     fitted = camri.fit(rows, "storm", tmp_path, **asked)
@@ -111,3 +111,8 @@ def test_a_fit_that_is_run_again_notices_an_emptied_model(tmp_path, rows, withou
     (tmp_path / ".model.0a1b2c3d.part").mkdir()  # of a process that was killed
     assert weights_of(camri.fit(rows, "storm", tmp_path, **asked)) == whole
     assert not list(tmp_path.glob(".model*"))
+    config = fitted.model_path / "config.json"
+    content = config.read_bytes()
+    flip(config, 0)
+    assert weights_of(camri.fit(rows, "storm", tmp_path, **asked)) == whole
+    assert config.read_bytes() == content

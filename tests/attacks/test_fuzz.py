@@ -3,6 +3,7 @@
 A few mutations of each format in every run, 1,000 with `make attacks`. A mutation is known by its format and number.
 """
 
+import dataclasses
 import io
 import random
 import shutil
@@ -27,9 +28,9 @@ from camri.export import save
 from camri.export.inputs import find_inputs
 from camri.methods import setting
 from camri.study.finalists import status
-from camri.study.recipes import find_study
 from camri.study.run_folder import facts_of
 from camri.study.store import STORE_FILE, Store, open_run
+from camri.study.study_file import find_study
 from tests.data.pictures import picture, write_folder
 from tests.export.conftest import made_trained
 from tests.study.conftest import first_trials, made_outcome, put
@@ -101,6 +102,9 @@ def image_bytes(kind, seed=0):
 def archive_bytes(kind):
     file = io.BytesIO()
     files = {f"pets/{name}/{i}.png": image_bytes("PNG", i) for i in range(3) for name in ("cat", "dog")}
+    if kind == "shard":
+        files = {f"{i}.{end}": image_bytes("PNG", i) if end == "png" else b"01"[i % 2 :][:1]
+                 for i in range(6) for end in ("png", "cls")}  # fmt: skip
     if kind.startswith("zip"):
         with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA if kind == "zip-lzma" else zipfile.ZIP_DEFLATED) as archive:
             for name, content in files.items():
@@ -130,6 +134,7 @@ FORMATS = {
     "npz": (npz_bytes(), "t.npz", read_data),
     "zip": (archive_bytes("zip"), "t.zip", read_data),
     "zip-lzma": (archive_bytes("zip-lzma"), "t.zip", read_data),
+    "shard": (archive_bytes("shard"), "t.tar", read_data),
     **{kind: (archive_bytes(kind), f"t.{kind}", read_data) for kind in ("tar", "tar.gz", "tar.bz2", "tar.xz")},
     **{kind: (image_bytes(kind), None, read_data) for kind in ("PNG", "JPEG", "GIF", "TIFF", "BMP", "WEBP")},
     "toml": (EXAMPLE.read_bytes(), "study.toml", lambda path: find_study(str(path))),
@@ -196,6 +201,32 @@ def test_damaged_models(tmp_path, file, num):
     for number in range(num):
         (folder / file).write_bytes(mutate(content, random.Random(f"{file} {number}")))
         attack(predict, folder, f"{file} {number}")
+
+
+@pytest.mark.parametrize("num", [pytest.param(60, id="some"), pytest.param(550, id="many", marks=pytest.mark.long)])
+def test_a_model_with_a_flipped_bit_is_reported_or_as_before(tmp_path, num):
+    trained = made_trained("small", setting("camri", 1, m=0.2, s=8.0), (6, 5, 3))
+    folder = save(trained, tmp_path / "model", card="# card\n", onnx=False)
+    whole, told = read_model(folder), 0
+    for file in ("config.json", "model.safetensors"):
+        content = (folder / file).read_bytes()
+        for number in range(num):
+            drawn, changed, seen = random.Random(f"{file} {number}"), bytearray(content), []
+            changed[drawn.randrange(len(content))] ^= 1 << drawn.randrange(8)
+            (folder / file).write_bytes(changed)
+            if attack(lambda path, seen=seen: seen.append(read_model(path)), folder, f"{file}, bit {number}"):
+                told += 1
+            else:
+                assert seen == [whole], f"bit {number} of {file} changes the model"
+        (folder / file).write_bytes(content)
+    assert told
+
+
+def read_model(folder):
+    """All of a model, as text."""
+    trained = load_model(folder).trained
+    weights = {name: array.tobytes() for name, array in trained.weights.items()}
+    return repr((dataclasses.replace(trained, weights=None), weights))
 
 
 @pytest.fixture(scope="module")

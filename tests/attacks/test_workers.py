@@ -3,7 +3,9 @@
 `make attacks` also runs the long tests, which are marked long.
 """
 
+import contextlib
 import dataclasses
+import functools
 import random
 import signal
 
@@ -14,7 +16,7 @@ import camri
 from camri.cli import app
 from camri.engine import Job, Trial, cpu, train
 from camri.errors import InputError
-from camri.fitting import trainer
+from camri.fitting import handover, trainer
 from camri.methods import setting
 from camri.study import runner
 from camri.study.executor import LocalExecutor
@@ -23,9 +25,11 @@ from camri.study.runner import Result
 from camri.study.store import open_run
 from tests.engine.conftest import same
 from tests.fitting.conftest import facts, weights_of
+from tests.study.test_cli import EXAMPLE
 from tests.study.test_runner import Pretender, assert_same_table
 
 KEEP = {"important": [1], "keep_logits": True, "keep_weights": True}
+FIT = {"num_trials": 16, "epochs": 4, "device": "cpu"}
 
 
 class Poisoned(Trial):
@@ -33,6 +37,28 @@ class Poisoned(Trial):
 
     def __reduce__(self):
         return signal.raise_signal, (self.seed,)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """One pool for all tests: a process takes two seconds to start."""
+    with cpu.Pool() as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def started(pool):
+    """The processes that the pool starts, in order."""
+    processes, take = [], pool.take
+
+    def listen(busy):
+        process = take(busy)
+        if process not in processes:
+            processes.append(process)
+        return process
+
+    pool.take = listen
+    return processes
 
 
 def killing(started, times, seed=0):
@@ -48,17 +74,19 @@ def killing(started, times, seed=0):
     return kill, killed
 
 
-def test_a_trial_whose_process_dies_is_trained_again_with_the_same_bits(started, tmp_path, trials, data, training):
+def test_a_trial_whose_process_dies_is_trained_again_with_the_same_bits(
+    pool, started, tmp_path, trials, data, training
+):
     longer = training.with_(epochs=20)
-    kill, killed = killing(started, 2)
+    kill, killed = killing(started, 1)
     outcomes = train(trials[:2], data, "cpu", training=longer, workers=2, on_progress=kill, checkpoints=tmp_path,
-                     checkpoint_every_s=0.0, **KEEP)  # fmt: skip
-    assert len(killed) == 2
+                     checkpoint_every_s=0.0, pool=pool, **KEEP)  # fmt: skip
+    assert killed
     alone = train(trials[:2], data, "cpu", training=longer, workers=1, **KEEP)
     assert all(same(outcome, undisturbed) for outcome, undisturbed in zip(outcomes, alone, strict=True))
 
 
-def test_a_trial_whose_process_always_dies_fails_and_no_other(started, monkeypatch, trials, data, training):
+def test_a_trial_whose_process_always_dies_fails_and_no_other(pool, started, monkeypatch, trials, data, training):
     busy, lose = [], cpu._Call._lose
 
     def note(call, place, code):
@@ -67,12 +95,35 @@ def test_a_trial_whose_process_always_dies_fails_and_no_other(started, monkeypat
 
     monkeypatch.setattr(cpu._Call, "_lose", note)
     poisoned = Poisoned(setting("ce"), int(signal.SIGSEGV))
-    outcomes = train([trials[0], poisoned, *trials[1:4]], data, "cpu", training=training.with_(epochs=9), workers=2)
+    longer = training.with_(epochs=9)
+    outcomes = train([trials[0], poisoned, *trials[1:4]], data, "cpu", training=longer, workers=2, pool=pool)
     assert [outcome.status for outcome in outcomes] == ["done", "failed", "done", "done", "done"]
     assert "4 times, at last alone and by SIGSEGV (a crash in compiled code)" in outcomes[1].error
     assert sum(process.poll() == -signal.SIGSEGV for process in started) == 4
     assert len(busy) == 4
     assert busy[-1] == 1  # the last time it had the machine for itself
+
+
+CRASH = """
+from camri.engine import cpu
+from signal import SIGSEGV, raise_signal
+def crash(trial, *more, train=cpu.train_one):
+    return raise_signal(SIGSEGV) if trial.setting.method == "l2softmax" else train(trial, *more)
+cpu.train_one = crash
+cpu.work()
+"""
+
+
+def test_a_method_that_crashes_ends_neither_the_command_nor_other_trials_with_one_worker(monkeypatch, tmp_path):
+    monkeypatch.setattr(cpu, "START", cpu.START.replace("\nwork()", CRASH))
+    monkeypatch.setattr(cpu, "RETRIES", 0)
+    words = f"study run {EXAMPLE} --out {tmp_path} --device cpu --workers 1 --num-seeds 1 --methods ce,l2softmax"
+    ended = CliRunner().invoke(app, words.split())
+    assert ended.exit_code == 3
+    assert "1 done" in ended.stdout
+    with open_run(tmp_path) as run:
+        (failed,) = run.rows(status="failed")
+        assert "by SIGSEGV (a crash in compiled code)" in failed.error
 
 
 @pytest.mark.parametrize(
@@ -154,11 +205,14 @@ KILLS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 20
 @pytest.fixture(scope="module")
 def undisturbed(data, small, tmp_path_factory):
     """The same studies without kills."""
-    folders = {}
-    for important in ("column", "worst"):
-        folders[important] = tmp_path_factory.mktemp(important)
-        runner.run(longer(small, important), folders[important], LocalExecutor("cpu", workers=1), data=data)
-    return folders
+
+    @functools.cache
+    def folder_of(important):
+        folder = tmp_path_factory.mktemp(important)
+        runner.run(longer(small, important), folder, LocalExecutor("cpu", workers=1), data=data)
+        return folder
+
+    return folder_of
 
 
 def longer(small, important):
@@ -167,24 +221,35 @@ def longer(small, important):
 
 @pytest.mark.parametrize("important", ["worst", pytest.param("column", marks=pytest.mark.long)])
 @pytest.mark.parametrize("seed", KILLS)
-def test_a_study_with_killed_workers_is_the_same_study(started, data, small, tmp_path, undisturbed, important, seed):
+def test_a_study_with_killed_workers_is_the_same_study(
+    pool, started, data, small, tmp_path, undisturbed, important, seed
+):
     kill, killed = killing(started, 2, seed)
-    executor = LocalExecutor("cpu", workers=2)
+    executor = LocalExecutor("cpu", pool, workers=2)
     result = runner.run(longer(small, important), tmp_path, executor, data=data, on_progress=kill)
     assert killed
     assert (result.finished, result.failed) == (True, 0)
-    assert columns_of(tmp_path) == columns_of(undisturbed[important])
-    assert_same_table(tmp_path, undisturbed[important])
+    assert columns_of(tmp_path) == columns_of(undisturbed(important))
+    assert_same_table(tmp_path, undisturbed(important))
+
+
+@pytest.fixture(scope="module")
+def alone(rows, tmp_path_factory):
+    """The same fit without kills."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 1)
+        patch.setattr(handover, "write_page", lambda folder: folder)
+        return camri.fit(rows, "storm", tmp_path_factory.mktemp("fit") / "alone", **FIT)
 
 
 @pytest.mark.parametrize("seed", KILLS)
-def test_a_fit_with_killed_workers_is_the_same_fit(started, monkeypatch, rows, without_files, tmp_path, seed):
-    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 1)
-    asked = {"num_trials": 16, "epochs": 4, "device": "cpu"}
-    alone = camri.fit(rows, "storm", tmp_path / "alone", **asked)
+def test_a_fit_with_killed_workers_is_the_same_fit(
+    pool, started, monkeypatch, rows, without_files, alone, tmp_path, seed
+):
     monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 2)
+    monkeypatch.setattr("camri.fitting.job.Pool", lambda: contextlib.nullcontext(pool))
     kill, killed = killing(started, 2, seed)
-    fitted = camri.fit(rows, "storm", tmp_path / "killed", on_progress=kill, **asked)
+    fitted = camri.fit(rows, "storm", tmp_path / "killed", on_progress=kill, **FIT)
     assert killed
     assert facts(fitted) == facts(alone)
     assert weights_of(fitted) == weights_of(alone)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -9,6 +10,7 @@ import camri
 from camri.decision import Shift
 from camri.errors import InputError
 from camri.export.folder import read_config, to_trained, write_config
+from camri.files import checksum
 from camri.methods import setting
 from tests.export.conftest import made_trained
 
@@ -22,8 +24,10 @@ SCALED = dataclasses.replace(
 
 
 def as_written(**changes):
-    """config.json of a model as bytes, with other values."""
-    return json.dumps({**json.loads(write_config(SCALED, "0" * 64)), **changes}).encode()
+    """config.json of a model as bytes, with other values and no checksum."""
+    values = json.loads(write_config(SCALED, "0" * 64))
+    del values["checksum"]
+    return json.dumps({**values, **changes}).encode()
 
 
 FEATURES = {"kind": "features", "dtype": "float32", "shape": [2]}
@@ -38,6 +42,7 @@ def test_every_field_is_written_on_a_line_of_its_own():
         {name: value} for name, value in values.items()
     ]
     assert "stöp" in text
+    assert values.pop("checksum") == checksum(json.dumps(values, sort_keys=True).encode())
     assert values == {
         "format": "camri-model",
         "version": 2,
@@ -119,6 +124,19 @@ def test_values_that_no_model_could_have_are_refused_with_the_place():
     ):
         with pytest.raises(InputError, match=rf"^x is damaged \({error}: .*\); copy the model's folder again$"):
             made(**changes)
+
+
+def test_a_config_with_another_checksum_is_refused():
+    text = write_config(SCALED, "0" * 64)
+    damaged = text.replace('"seed": 4', '"seed": 5').encode()
+    with pytest.raises(InputError, match=r"x is not as it was saved: its checksum differs; .* remove its line"):
+        read_config(damaged, "x")
+    assert read_config(re.sub(rb',\n "checksum": \d+', b"", damaged), "x").seed == 5
+
+
+def test_a_config_laid_out_otherwise_is_the_same():
+    text = write_config(dataclasses.replace(SCALED, preprocessing={"a": {10: "b", 9: (1, 2)}}), "0" * 64)
+    read_config(json.dumps(json.loads(text), indent=4, sort_keys=True).encode(), "x")
 
 
 def test_preprocessing_that_is_no_json_is_refused():

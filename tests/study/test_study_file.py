@@ -9,9 +9,10 @@ from camri.engine import FAST, PAPER
 from camri.errors import InputError
 from camri.methods import MARGIN_UNIT
 from camri.study import study_file
-from camri.study.recipes import digits, find_study
+from camri.study.recipes import digits
 from camri.study.spec import Column, Grid
 from camri.study.study_file import (
+    find_study,
     override,
     parse_angle,
     parse_columns,

@@ -1,0 +1,147 @@
+"""Images that stay on disk: the same rows, splits and results as in memory, within a bound of memory."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from camri.data import DataSet, hold_out, load, make_test
+from camri.data.rows import Rows
+from camri.engine import Training, Trial, train
+from camri.errors import InputError
+from camri.methods import setting
+from tests.engine.conftest import same as same_outcome
+
+from .pictures import picture, write_folder, write_picture
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "pets", {"cat": 30, "dog": 40}, height=8, width=8)
+    return tmp_path / "pets"
+
+
+def assert_same(streamed: DataSet, resident: DataSet) -> None:
+    assert (streamed.fingerprint, streamed.classes) == (resident.fingerprint, resident.classes)
+    assert streamed.provenance == resident.provenance
+    for part, split in resident.splits.items():
+        ours = streamed.splits[part]
+        assert isinstance(ours.inputs, Rows)
+        assert isinstance(split.inputs, torch.Tensor)
+        assert np.array_equal(ours.inputs.numpy(), split.inputs.numpy())
+        assert ours.labels.equal(split.labels)
+
+
+@pytest.mark.parametrize("first", ["0", None])
+def test_the_data_set_is_the_same(pets: Path, first: str | None) -> None:
+    load(pets, resident=first)  # the cache is made one way and read both ways
+    streamed, resident = load(pets, resident="4 KB"), load(pets)
+    assert_same(streamed, resident)
+    assert_same(hold_out(make_test(streamed)), hold_out(make_test(resident)))
+    row = streamed.splits["train"].inputs[3]
+    assert row.equal(torch.as_tensor(resident.splits["train"].inputs)[3])
+
+
+def test_blocks_are_decoded_one_after_another(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pets / "cat" / "005.png").write_bytes(b"no image")
+    write_picture(pets / "dog" / "000.png", picture(99, 8, 8, 1))
+    resident = load(pets, skip_bad=True, cache=False)
+    monkeypatch.setattr("camri.data.decode.BLOCK_BYTES", 3 * 8 * 8 * 3)
+    assert_same(load(pets, skip_bad=True, resident=0), resident)
+
+
+def test_arrays_are_streamed_from_their_cache(tmp_path: Path) -> None:
+    images = np.stack([picture(seed, 8, 8) for seed in range(20)])
+    np.savez(tmp_path / "a.npz", images=images, labels=np.arange(20) % 2)
+    assert_same(load(tmp_path / "a.npz", resident="1KiB"), load(tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_outcomes_agree_to_the_bit(pets: Path, workers: int) -> None:
+    training = Training(model="small", model_options=(("width", 4),), epochs=2, batch_size=16, flip=True)
+    trials = [Trial(setting("ce"), seed) for seed in range(2)]
+    outcomes = [
+        train(trials, hold_out(make_test(load(pets, resident=limit))), "cpu", training=training, workers=workers,
+              keep_weights=True, keep_logits=True, important=[0])
+        for limit in (None, 0)
+    ]  # fmt: skip
+    assert all(same_outcome(mine, its) for mine, its in zip(*outcomes, strict=True))
+
+
+@pytest.mark.parametrize("file", ["*.pixels", "*.data"])
+def test_damage_is_seen(pets: Path, own_cache: Path, file: str) -> None:
+    load(pets, resident=0)
+    (cached,) = own_cache.glob(file)
+    content = bytearray(cached.read_bytes())
+    content[-1] ^= 1
+    cached.write_bytes(content)
+    if file == "*.data":
+        assert_same(load(pets, resident=0), load(pets, cache=False))
+        return
+    with pytest.warns(UserWarning, match="is damaged"):
+        data = load(pets, resident=0)
+    cached.write_bytes(b"")
+    with pytest.raises(InputError, match="was cut short"):
+        data.splits["train"].inputs[:]
+
+
+@pytest.mark.parametrize("size", ["2 gigs", "-1", "", "1.5iB", True, "GiB"])
+def test_a_size_that_is_none(pets: Path, size: object) -> None:
+    with pytest.raises(InputError, match="is not a size; for example 2GiB"):
+        load(pets, resident=size)  # type: ignore[arg-type]
+
+
+MEASURED = """
+import re, sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+from camri.data import hold_out, load, make_test
+from camri.engine import Training, Trial, train
+from camri.methods import setting
+
+def most_mib():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+
+torch.set_num_threads(1)
+folder, side, limit = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+train([Trial(setting("ce"), 0)], load("digits"), "cpu", training=Training(model="small", epochs=1), workers=1)
+before = most_mib()
+for _ in range(2):  # decoded, then from the cache
+    data = hold_out(make_test(load(folder, size=side, resize="box", resident=limit)))
+for batch in torch.randperm(len(data.splits["train"])).split(64):
+    data.splits["train"].inputs[batch]
+few = {part: split.rows(list(range(8))) for part, split in data.splits.items()}  # a network takes memory too
+training = Training(model="small", model_options=(("width", 1),), epochs=1, batch_size=8)
+(outcome,) = train([Trial(setting("ce"), 0)], replace(data, splits=few), "cpu", training=training, workers=1)
+assert outcome.status == "done", outcome.error
+print(most_mib() - before)
+"""
+
+
+def grown_mib(folder: Path, num: int, side: int, limit: str) -> float:
+    """MiB by which a process grows that reads so many images of this side."""
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+    for number in range(num):
+        pixels = np.frombuffer(number.to_bytes(4, "big") * 12, np.uint8).reshape(4, 4, 3)
+        (folder / ("cat", "dog")[number % 2] / f"{number}.ppm").write_bytes(b"P6 4 4 255\n" + pixels.tobytes())
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(folder), str(side), limit], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout)
+
+
+def test_600_mib_of_images_take_less_than_200(tmp_path: Path) -> None:
+    assert 2270 * 304 * 304 * 3 > 600 * 2**20
+    assert grown_mib(tmp_path / "pets", 2270, 304, "100MiB") < 200
+
+
+@pytest.mark.long
+def test_6_gib_of_images_take_less_than_one(tmp_path: Path) -> None:
+    assert 34_000 * 256 * 256 * 3 > 6 * 2**30
+    assert grown_mib(tmp_path / "pets", 34_000, 256, "500MiB") < 1024
