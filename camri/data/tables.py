@@ -408,7 +408,7 @@ def _inputs(
     path = role(first, "path", path_column, where, is_text_type) if not image else None
     if column := image or path:
         images: dict[str, EncodedImages | np.ndarray] = {}
-        facts = {"image_column" if image else "path_column": column}
+        facts: dict[str, Any] = {"image_column" if image else "path_column": column}
         for part, table in tables.items():
             cells = table.column(column)
             files, names, note = image_sources(cells, folder) if image else _paths(cells, folder, where)
