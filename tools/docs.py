@@ -20,16 +20,20 @@ from camri.errors import InputError, closest
 from camri.methods import title_of
 from camri.report.charts import draw
 from camri.report.results import VERDICT, Results, open_results
-from camri.report.table import BLANK, Table, span, tabulate, to_markdown
 from camri.report.tables import (
+    BLANK,
     Columns,
+    Table,
     paper_table,
+    span,
     table_of_alarms,
     table_of_angles,
     table_of_epochs,
     table_of_gaps,
     table_of_honest,
     table_of_trained,
+    tabulate,
+    to_markdown,
 )
 from camri.report.theme import Figure, export
 from tools import paper_print

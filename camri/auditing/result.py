@@ -12,6 +12,8 @@ from camri.decision import BestRecall, DecisionRule, Goal, Promise, Shift
 from camri.metrics import Array, Scores
 from camri.stats import FALL, FEWEST_GROUPS, Estimate, Z, design_effect, wilson
 
+SPLIT_SEED = 0  # of folds and draws
+
 
 @dataclass(frozen=True)
 class RowEstimate(Estimate):
@@ -221,6 +223,16 @@ class Audit:
         return self.shift != 0.0
 
     @property
+    def has_after(self) -> bool:
+        """Whether there are figures after a change of the decision to show."""
+        return self.is_changed and self.kind != "unknown"
+
+    @property
+    def own(self) -> tuple[ClassResult, ...]:
+        """The results of the important classes."""
+        return tuple(one for one in self.by_class if one.important)
+
+    @property
     def max_accuracy_drop(self) -> float:
         """Accuracy that may be lost."""
         return self.goal.max_accuracy_drop if isinstance(self.goal, BestRecall) else 0.0
@@ -233,8 +245,8 @@ class Audit:
     @property
     def few_groups(self) -> tuple[str, ...]:
         """The important classes whose judged rows come from fewer groups than an interval needs."""
-        own = [one for one in self.by_class if one.important and one.recall.before.num_groups is not None]
-        return tuple(one.name for one in own if (one.recall.before.num_groups or 0) < FEWEST_GROUPS)
+        nums = {one.name: one.recall.before.num_groups for one in self.own}
+        return tuple(name for name, num in nums.items() if num is not None and num < FEWEST_GROUPS)
 
     def to_json(self) -> dict[str, Any]:
         """All figures but the curve, as plain JSON."""

@@ -82,7 +82,7 @@ def get(
 def show(
     source: Annotated[
         str,
-        typer.Argument(metavar="DATA", help="A folder, table, .npz, archive, or digits, mnist, cifar10, gtsrb, awa2."),
+        typer.Argument(metavar="DATA", help="A folder, table, .npz, archive, shards, or digits, mnist, cifar10 …"),
     ],
     sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG) here.")] = None,
     size: Size = None,

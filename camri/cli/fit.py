@@ -12,7 +12,7 @@ from camri.errors import InputError
 
 def fit(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A folder of images, a table, an .npz, or a data set's name.")
+        str, typer.Argument(metavar="DATA", help="A folder of images, tar shards, a table, an .npz, or a name.")
     ] = "digits",
     important: Annotated[
         list[str] | None, typer.Option(help="A class that must not be missed; repeat it for several.")

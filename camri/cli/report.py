@@ -14,8 +14,7 @@ from camri.errors import InputError, closest
 from camri.files import replacing
 
 if TYPE_CHECKING:
-    from camri.report.table import Table
-    from camri.report.theme import Figure
+    from camri.report.tables import Table
 
 TABLES = ("1", "2")
 FIGURES = {  # -> records
@@ -78,9 +77,7 @@ def report(
     if table is not None:
         _write_tables(_tables(runs, _known("--table", table, TABLES)), format, out)
     elif figure is not None:
-        drawn = _figure(runs[0], _known("--figure", figure, FIGURES))
-        form = _form_of(out, {".png": "png", ".svg": "svg", ".pdf": "pdf"}, "figure", "png", format)
-        _write_figure(drawn, figure, form, out)
+        _write_figure(runs[0], _known("--figure", figure, FIGURES), format, out)
     elif format is not None:
         raise InputError(f"--format {format} needs --table or --figure; the page is HTML")
     elif results is not None:
@@ -159,7 +156,7 @@ def _form_of(out: Path | None, forms: Mapping[str, str], what: str, usual: str, 
 
 
 def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> None:
-    from camri.report.table import to_terminal, write
+    from camri.report.tables import to_terminal, write
 
     if form is None and out is None and sys.stdout.isatty():
         from rich.console import Console
@@ -171,18 +168,15 @@ def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> 
     _write("\n".join(write(one, form) for one in tables).encode(), out)
 
 
-def _figure(run: Path, name: str) -> "Figure":
+def _write_figure(run: Path, name: str, form: str | None, out: Path | None) -> None:
     _extra("altair", "vl_convert")
     from camri.report.charts import draw
     from camri.report.results import open_source
-
-    with _watching() as on_step, open_source(run, on_step) as source:
-        return draw(FIGURES[name], source)
-
-
-def _write_figure(drawn: "Figure", name: str, form: str, out: Path | None) -> None:
     from camri.report.theme import export
 
+    with _watching() as on_step, open_source(run, on_step) as source:
+        drawn = draw(FIGURES[name], source)
+    form = _form_of(out, {".png": "png", ".svg": "svg", ".pdf": "pdf"}, "figure", "png", form)
     path = out or Path(f"{f'figure{name}' if name.isdigit() else name}.{form}")
     _write(export(drawn, form), path)
     if str(path) != "-":

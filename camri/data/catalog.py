@@ -1,6 +1,7 @@
 """From a name or path to a DataSet: find the files, recognise the layout, decode, check; or read the cache."""
 
 import contextlib
+import glob
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from camri.backbones import decoding, find, resampling
-from camri.data import download, folder, listing, published, tables
+from camri.data import download, folder, listing, published, shards, tables
 from camri.data.cache import Draft, content_hash, read_cache, read_pixels, write_cache
 from camri.data.dataset import DataSet, Split, assemble, hash_json
 from camri.data.decode import LANCZOS, decode_parts, resize_array
@@ -97,7 +98,7 @@ def load(
     options = Options(
         _as_size(size), resize, roi, skip_bad, verify, path_column, label_column, group_column, split_column
     )
-    name = str(source) if str(source) in NAMES else Path(source).stem
+    name = str(source) if str(source) in NAMES else Path(source).stem.rstrip("-_*?") or Path(source).parent.name
     given = parse_size(resident)
     most = memory_for_images() if given is None else given
     try:
@@ -152,6 +153,8 @@ def locate(source: str | PathLike[str]) -> Path:
         exists = path.exists()
     except (OSError, ValueError) as error:  # a loop of links, or a NUL in the name
         raise InputError(f"{text!r} cannot be opened: {error}") from None
+    if shards.is_pattern(path) and glob.glob(text):
+        return path
     if not exists:
         raise InputError(f"{text!r} is neither a path nor a known data set; {closest(text, NAMES)}")
     if not path.is_dir():
@@ -163,6 +166,8 @@ def locate(source: str | PathLike[str]) -> Path:
 
 def recognise(path: Path, options: Options) -> Source:
     """The layout at the path: the most specific reader that fits."""
+    if source := shards.find_shards(path):
+        return source
     if download.is_archive(path):
         return Source("archive", [str(path)], lambda scratch: _read_archive(path, Path(scratch), options))
     if path.is_dir():
@@ -180,7 +185,7 @@ def recognise(path: Path, options: Options) -> Source:
     if source is None:
         raise InputError(
             f"no data set is recognised in {path}; give a folder with a folder of images per class, a CSV, TSV or "
-            "parquet table, an .npz file, or the files of CIFAR-10, GTSRB, AwA2 or MNIST"
+            "parquet table, tar shards, an .npz file, or the files of CIFAR-10, GTSRB, AwA2 or MNIST"
         )
     return source
 

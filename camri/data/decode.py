@@ -14,7 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from camri.backbones import frame, resampling
 from camri.data.cache import Draft
-from camri.data.listing import EncodedImages, Part
+from camri.data.listing import Encoded, EncodedImages, Part, Slice
 from camri.data.parallel import Progress, for_each, shared_array
 from camri.data.rows import BLOCK_BYTES, Rows
 from camri.errors import InputError
@@ -162,10 +162,14 @@ def image_suffixes() -> set[str]:
     return {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS}
 
 
-def _open(source: str | memoryview) -> Image.Image:
+def _open(source: Encoded) -> Image.Image:
     if isinstance(source, str) and os.path.exists(source) and not stat.S_ISREG(os.stat(source).st_mode):
         raise ValueError("it is not a file but a folder, pipe or device")  # opening a pipe would block
     try:
+        if isinstance(source, Slice):
+            with open(source.file, "rb") as shard:
+                shard.seek(source.offset)
+                source = memoryview(shard.read(source.size))
         image = Image.open(source if isinstance(source, str) else io.BytesIO(source), formats=_formats())
     except UnidentifiedImageError:
         raise ValueError("it is not an image of a known kind") from None
@@ -187,7 +191,7 @@ def is_image(file: str) -> bool:
         return False
 
 
-def _probe(source: str | memoryview) -> tuple[int, int, bool, bool]:
+def _probe(source: Encoded) -> tuple[int, int, bool, bool]:
     """(height, width, is grey, has 16 bits) from the file's header; the size is that of the upright image."""
     with _open(source) as image:
         width, height = image.size
@@ -197,9 +201,7 @@ def _probe(source: str | memoryview) -> tuple[int, int, bool, bool]:
         return height, width, image.mode in GREY_MODES, image.mode == "I" or image.mode.startswith("I;16")
 
 
-def to_array(
-    source: str | memoryview, shape: tuple[int, int, int], box: np.ndarray | None, resize: str = LANCZOS
-) -> np.ndarray:
+def to_array(source: Encoded, shape: tuple[int, int, int], box: np.ndarray | None, resize: str = LANCZOS) -> np.ndarray:
     """Decode one image to uint8 (H, W, C).
 
     box: left, top, right, bottom as fractions of the image, to crop to; None for the whole image. resize: as in

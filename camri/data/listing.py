@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -38,14 +38,25 @@ class Options:
     split_column: str | None = None
 
 
+class Slice(NamedTuple):
+    """A file inside another: a member of a tar shard."""
+
+    file: str
+    offset: int
+    size: int
+
+
+Encoded = str | memoryview | Slice  # an image: a file, the bytes of one, a part of one
+
+
 @dataclass(frozen=True)
 class EncodedImages:
-    """Images as files or as the bytes of files.
+    """Images as files, as the bytes of files or as parts of larger files.
 
     boxes: float (N, 4), left, top, right, bottom as fractions of the width and height, to crop to.
     """
 
-    sources: Sequence[str | memoryview]
+    sources: Sequence[Encoded]
     names: Sequence[str]  # for messages
     boxes: np.ndarray | None = None
 

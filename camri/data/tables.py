@@ -92,12 +92,17 @@ def _files_of_folder(path: Path) -> dict[str, list[Path]]:
     candidates = parquet_files(path) or [file for file in text if part_of_file(file)]
     if len(text) == 1 and len(subfolders(path)) < 2:  # beside class folders, a table is not the data set
         candidates = candidates or text
+    return by_split(path, candidates)
+
+
+def by_split(path: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
+    """The files by the split that their names begin with; "" if none of them has one."""
     by_part: dict[str, list[Path]] = {}
-    for file in candidates:
+    for file in files:
         by_part.setdefault(part_of_file(file) or "", []).append(file)
     if "" in by_part and len(by_part) > 1:
         remedy = "begin its name with train, val or test, or move it away"
-        raise InputError(f"{path}: {by_part[''][0].name} belongs to no split, {candidates[-1].name} does; {remedy}")
+        raise InputError(f"{path}: {by_part[''][0].name} belongs to no split, {files[-1].name} does; {remedy}")
     return by_part
 
 

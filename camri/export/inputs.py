@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from camri.data import tables
+from camri.data import shards, tables
 from camri.data.decode import LANCZOS, is_image
 from camri.data.decode import to_array as decode_image
 from camri.data.folder import files_below
+from camri.data.listing import Encoded
 from camri.data.parallel import for_each, shared_array
 from camri.data.published import to_boxes
 from camri.data.tables import INPUTS
@@ -54,7 +55,7 @@ class Images:
 
     files: Sequence[str]
     rows: Sequence[int | None]
-    sources: Sequence[str | memoryview]
+    sources: Sequence[Encoded]
     boxes: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -158,12 +159,27 @@ def find_inputs(words: Sequence[str], trained: Trained) -> tuple[list[Group], li
                 if (key := os.path.abspath(one)) in seen:
                     continue
                 seen.add(key)
+                if trained.is_image and Path(one).suffix.lower() == shards.SUFFIX:
+                    groups += [*_gathered(images), _shard(Path(one))]
+                    images = []
+                    continue
                 if trained.is_image and Path(one).suffix.lower() not in TABLES:
                     images.append(one)
                     continue
             groups += [*_gathered(images), *([one] if isinstance(one, Problem) else _tables(Path(one), trained))]
             images = []
     return [*groups, *_gathered(images)], left_out
+
+
+def _shard(path: Path) -> Group:
+    """The images of a tar file."""
+    try:
+        found = [(f"{path}/{name}", place) for name, place in shards.members(path) if shards.is_image(name, place)]
+    except InputError as error:
+        return Problem(str(path), str(error))
+    if not found:
+        return Problem(str(path), "the tar file holds no images")
+    return Images([name for name, _ in found], [None] * len(found), [place for _, place in found])
 
 
 def _gathered(images: list[str]) -> list[Group]:
@@ -202,7 +218,7 @@ def _endings(trained: Trained) -> frozenset[str]:
         return frozenset(TABLES)
     from PIL import Image
 
-    return frozenset(Image.registered_extensions())
+    return frozenset({*Image.registered_extensions(), shards.SUFFIX})
 
 
 def _tables(path: Path, trained: Trained) -> list[Group]:

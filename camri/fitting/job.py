@@ -35,8 +35,7 @@ from camri.fitting.trainer import (
 )
 from camri.methods import control_of
 from camri.study import run_folder
-from camri.study.important import name_column
-from camri.study.spec import Resolved
+from camri.study.spec import Resolved, name_column
 from camri.study.store import STORE_FILE, open_run
 
 # What the finals' folder may hold.

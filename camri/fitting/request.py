@@ -16,7 +16,7 @@ from camri.backbones import decoding, find, is_backbone, is_frozen, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.data.features import embed
-from camri.decision import PRIOR_ROWS, Goal, LeastCost
+from camri.decision import PRIOR_ROWS, Goal, LeastCost, parse_goal
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
 from camri.engine.spec import PROBE
@@ -24,11 +24,9 @@ from camri.engine.training import pick_device
 from camri.errors import InputError, closest, one_by_one
 from camri.export.model import Standardise
 from camri.files import replacing
-from camri.goals import parse_goal
 from camri.methods import setting
-from camri.study.important import resolve_column
 from camri.study.run_folder import refuse_other_files
-from camri.study.spec import DATA_OPTIONS, SYMBOLS, Column, Resolved
+from camri.study.spec import DATA_OPTIONS, SYMBOLS, Column, Resolved, resolve_column
 from camri.study.study_file import parse_duration
 
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on

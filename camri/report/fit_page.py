@@ -26,7 +26,7 @@ from camri.metrics import Array, exact
 from camri.report.page import Section, facts, fill, make_bars, sections
 from camri.report.records import FromRun
 from camri.report.slider import VALUE, make_slider
-from camri.report.table import Table, cells
+from camri.report.tables import Table, cells
 from camri.study.reader import RunReader
 from camri.text import percent, quoted
 

@@ -26,7 +26,7 @@ from camri.report.answer import answer
 from camri.report.charts import draw, draw_changes, draw_gaps
 from camri.report.records import FromRun
 from camri.report.slider import Slider
-from camri.report.table import Table, span
+from camri.report.tables import Table, span
 from camri.report.theme import PAGE, Figure, specification, style_of_methods
 from camri.study.reader import HARDWARE, VERSIONS, OnStep, RunReader, list_environment
 from camri.text import duration, quoted

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from camri.decision import Curve, average, trace
+from camri.decision import Curve, trace
 from camri.errors import InputError
 from camri.methods import BASELINE, in_order, title_of
 from camri.metrics import Array, Scores
@@ -163,20 +163,15 @@ def _gap(reading: RunReader, one: ColumnVerdict, settings: Mapping[int, SettingR
     used = {seed: settings[seed] for seed in sorted(settings) if seed in theirs}
     if not used:
         return None
-    controls = {each.key: control_among(each, one.settings) for each in used.values()}
+    controls = [control for each in used.values() if (control := control_among(each, one.settings)) is not None]
 
     def scores(rows: Sequence[Row]) -> list[Scores]:
         return [reading.scores(row, "test", one.column) for row in rows]
 
     arm = scores([_by_seed(each)[seed] for seed, each in used.items()])
     baseline = scores([theirs[seed] for seed in used])
-    plain = (
-        []
-        if None in controls.values()
-        else scores(
-            [_by_seed(control)[seed] for seed, each in used.items() if (control := controls[each.key]) is not None]
-        )
-    )
+    has_controls = len(controls) == len(used)
+    plain = scores([_by_seed(c)[seed] for seed, c in zip(used, controls, strict=True)]) if has_controls else []
     recall = common_range(baseline, arm, plain)
     labels, groups = reading.run.labels("test"), reading.run.groups("test")
 
@@ -293,10 +288,11 @@ def _curves(reading: RunReader, one: ColumnVerdict) -> dict[str, Any]:
     grid = np.linspace(max(0.0, min(line["start"][0] for line in lines) - BACK), 1.0, 121)
     for line, curves in zip(lines, traced, strict=True):
         # No common shift finds every image of several important classes: one class takes some from another.
-        band = average(curves, grid[grid <= min(curve.mean_recall[-1] for curve in curves)])
-        kept = band.mean >= floor - DEPTH
-        for name in ("recall", "mean", "sd"):
-            line[name] = np.nan_to_num(getattr(band, name))[kept].round(5).tolist()
+        recall = grid[grid <= min(curve.mean_recall[-1] for curve in curves)]
+        accuracy = np.array([curve.accuracy[curve.reach(recall)] for curve in curves])
+        mean, sd = accuracy.mean(axis=0), accuracy.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+        for name, values in (("recall", recall), ("mean", mean), ("sd", sd)):
+            line[name] = values[mean >= floor - DEPTH].round(5).tolist()
     return {**about(one), "num_important": len(one.column.indices), "floor": floor, "lines": lines}
 
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from camri.decision import DecisionRule, trace
 from camri.metrics import Array, Scores
-from camri.report.table import BLANK
+from camri.report.tables import BLANK
 
 MOST_STATES = 2000
 BACK = 0.1  # recall below the model's own that is shown state by state; below that, few states are kept

@@ -13,7 +13,7 @@ from camri.methods import BASELINE, Setting, in_order
 from camri.metrics import Array, Scores
 from camri.selection import Candidate, Measured, Rule, Trial, Validation
 from camri.study import run_folder
-from camri.study.store import ColumnFacts, Row, open_run
+from camri.study.store import ColumnFacts, Row, by_key, open_run
 from camri.text import Noun, noun_of, quoted
 
 VERSIONS = ("camri", "python", "torch", "numpy", "cuda")
@@ -117,14 +117,10 @@ class RunReader:
 
     def settings(self, column: ColumnFacts, method: str | None = None) -> list[SettingResults]:
         """Settings that a column compares and that have outcomes, in the study's order; each once a method."""
-        by_key: dict[str, list[Row]] = {}
-        for row in self.rows:
-            if row.status == "done":
-                by_key.setdefault(row.key, []).append(row)
-        found = {}
+        done, found = by_key(self.rows), {}
         for one in self.run.plan(column.number):
-            if one.key in by_key and method in (None, one.method):
-                rows = tuple(sorted(by_key[one.key], key=lambda row: row.seed))
+            if one.key in done and method in (None, one.method):
+                rows = tuple(sorted(done[one.key], key=lambda row: row.seed))
                 found[one.method, one.key] = SettingResults(one.key, one.method, one.title, one.setting["knobs"], rows)
         return list(found.values())
 

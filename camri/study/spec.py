@@ -360,3 +360,74 @@ def _fractions(thin: Any) -> tuple[tuple[str, float], ...]:
 
 def _is_fraction(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < 1
+
+
+def resolve(study: Study, classes: Sequence[str], found: Mapping[str, int] | None = None) -> list[Resolved] | None:
+    """Class indices and strengths of every column; None while "worst", "second" or "median" is not in `found`.
+
+    Digits that are no class name are an index. A name that is no class is refused.
+    """
+    columns = [resolve_column(column, classes, found) for column in study.important]
+    first: dict[Resolved, int] = {}
+    for number, column in enumerate(study.important):
+        # "worst" may turn out to be a class that has a column already; both are kept.
+        if not set(column.classes) & set(SYMBOLS) and first.setdefault(tuple(sorted(columns[number])), number) < number:
+            raise _refusal(f"{list(column.classes)} is a column twice; give each once")
+    return None if study.symbols - set(found or {}) else columns
+
+
+def name_column(column: Resolved, classes: Sequence[str]) -> Column:
+    """The column by its classes' names; by index if a name would mean something else.
+
+    >>> name_column(((1, 1.0), (0, 0.5)), ["worst", "cat"])
+    Column(classes=('cat', 0), strengths=(1.0, 0.5))
+    """
+
+    def name(index: int) -> str | int:
+        found = classes[index]
+        return found if found not in SYMBOLS and list(classes).index(found) == index else index
+
+    return Column(tuple(name(index) for index, _ in column), tuple(strength for _, strength in column))
+
+
+def resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, int] | None = None) -> Resolved:
+    """Class indices and strengths of a column; "worst", "second" and "median" are -1 unless they are in `found`."""
+    indices: dict[int, float] = {}
+    named: dict[int, str | int] = {}
+    for name, strength in zip(column.classes, column.strengths, strict=True):
+        if name in SYMBOLS:
+            index = (found or {}).get(str(name), -1)
+        elif isinstance(name, int):
+            if not 0 <= name < len(classes):
+                raise _refusal(f"{name} is not a class; there are {len(classes)}, 0 to {len(classes) - 1}")
+            index = name
+        elif name in classes:
+            index = list(classes).index(name)
+        elif name.isdecimal() and int(name) < len(classes):
+            index = int(name)
+        else:
+            raise _refusal(f"{name!r} is not a class; {closest(name, [*classes, *SYMBOLS])}")
+        if name not in SYMBOLS and named.setdefault(index, name) != name:
+            raise _refusal(f"{named[index]!r} and {name!r} are the same class; give it once")
+        indices.setdefault(index, strength)  # "worst" may turn out to be a class that is named beside it
+    return tuple(indices.items())
+
+
+def _refusal(problem: str) -> InputError:
+    return InputError(f"important={problem}", argument="important")
+
+
+def rank_classes(recalls: Sequence[Sequence[float]]) -> dict[str, int]:
+    """The classes with the worst, second worst and median mean recall over several trials.
+
+    Ties go to the lower index. With an even number of classes the median is the lower middle one, which makes airplane
+    the median of CIFAR-10, as in the paper. Classes without images are left out.
+
+    >>> rank_classes([[0.9, 0.7, 0.8, 1.0]])
+    {'worst': 1, 'second': 2, 'median': 2}
+    """
+    means = np.mean(np.array(recalls, dtype=np.float64), axis=0)
+    order = [int(index) for index in np.argsort(means, kind="stable") if np.isfinite(means[index])]
+    if len(order) < 2:
+        raise InputError("fewer than two classes have data to rank by recall; name the important classes")
+    return {"worst": order[0], "second": order[1], "median": order[(len(order) - 1) // 2]}

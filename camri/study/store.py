@@ -164,6 +164,15 @@ def to_row(values: Sequence[Any]) -> Row:
     )
 
 
+def by_key(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The outcomes that ended well, by the key of their setting."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.status == "done":
+            found.setdefault(row.key, []).append(row)
+    return found
+
+
 def refuse_lost(rows: Iterable[Row], where: Path, undecided: str) -> None:
     """Raise InputError if some of the trials that a decision rests on were lost."""
     if lost := [row for row in rows if row.is_lost]:
@@ -322,6 +331,12 @@ def all_but_first(num_classes: int) -> tuple[int, ...]:
     `metrics.condense`); a lead between two other classes is rounded twice.
     """
     return tuple(range(1, num_classes))
+
+
+def kept_classes(columns: "Sequence[Resolved]", num_classes: int) -> tuple[int, ...]:
+    """The classes whose scores outcomes keep: those of all columns."""
+    union = sorted({index for column in columns for index, _ in column})
+    return tuple(union) if len(union) < num_classes else all_but_first(num_classes)
 
 
 def restrict_scores(scores: Scores, important: Sequence[int], num_classes: int) -> Scores:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from camri.report.answer import NOTE, answer
-from camri.report.table import Cell
+from camri.report.tables import Cell
 from camri.stats import Difference
 from camri.study.reader import SettingResults
 from camri.study.verdict import ColumnVerdict, Judged, is_sure

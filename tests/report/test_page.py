@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from camri.auditing import audit
-from camri.auditing.page import write_page as write_audit
+from camri.auditing.answer import write_page as write_audit
 from camri.report import page as page_module
 from camri.report.page import render, write_page
 from camri.study.reader import RunReader

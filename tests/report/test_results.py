@@ -25,8 +25,7 @@ from camri.report.records import (
     penalty_records,
 )
 from camri.report.results import open_results, without_places, write_results
-from camri.report.table import write
-from camri.report.tables import paper_table, table_of_angles, table_of_gaps, table_of_honest, table_of_trained
+from camri.report.tables import paper_table, table_of_angles, table_of_gaps, table_of_honest, table_of_trained, write
 from camri.report.theme import PRINT, specification
 from camri.study.spec import Study
 from tests.report.conftest import edit_store, make_run
