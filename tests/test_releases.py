@@ -7,6 +7,7 @@ import pytest
 from camri.errors import InputError
 from camri.report.results import open_results, write_results
 from camri.stats import holm
+from camri.study.store import open_run
 from camri.text import points
 from tests.report.conftest import make_run
 from tools import releases
@@ -57,18 +58,43 @@ def test_the_table_has_a_row_a_column_and_blanks_for_a_model_that_was_not_run(re
     assert first[3:] == ["–", "–"] == second[1:3]
     assert first[1].startswith(f"−{-100 * gap['relative']:.0f} % [")
     assert first[2].startswith(points(gap["accuracy_threshold"], decimals=2))
-    assert [panel.title for panel in figure.panels] == ["small CNN", "authors’ CNN"]
-    assert figure.records[0]["change"] == round(100 * gap["relative"], 2)
+    assert [panel.title for panel in figure.panels] == [
+        f"{model}: {shown}" for model in ("small CNN", "authors’ CNN") for shown in ("false alarms", "accuracy")
+    ]
+    assert figure.records[0]["alarms"] == round(100 * gap["relative"], 2)
+    assert figure.records[0]["accuracy_low"] == round(100 * gap["accuracy_threshold_low"], 3)
+    assert first[1].endswith(f" of {100 * gap['alarms_of_ce_with_threshold']:.2f}")
+
+
+def test_records_of_before_thresholds_had_accuracy_are_marked(results):
+    gap = results[0].records("gaps")[0]
+    kept = {name: gap.pop(name) for name in [*gap] if name.startswith("accuracy_threshold")} | {
+        "p_alarms_threshold": gap.pop("p_alarms_threshold")
+    }
+    try:
+        table = columns_table(results[:1], ["wce"], joint=False)
+        with pytest.raises(InputError, match="no results of wce"):
+            columns_table(results, ["wce"], joint=True)
+    finally:
+        gap |= kept
+    ((_, alarms, accuracy),) = table.rows
+    assert not alarms.bold
+    assert accuracy.text.startswith(points(gap["mean"], decimals=2))
+    assert accuracy.text.endswith(" *")
+    assert "no p" in table.notes[0]
+    assert "no p" not in columns_table(results[:1], ["wce"]).notes[0]
 
 
 def test_release_files_are_checked_and_give_the_same_results(runs, tmp_path):
     folder, listed = tmp_path / "files", tmp_path / "results"
     listed.mkdir()
-    releases.add("sharp", runs[0], folder, listed)
-    releases.add("screen", runs[1], folder, listed, ranked=True)
-    releases.add("gone", runs[1], folder, listed)
+    releases.add("sharp", runs[0], listed)
+    releases.add("screen", runs[1], listed, folder, ranked=True)
+    releases.add("gone", runs[1], listed, folder)
     (folder / "gone.sqlite").unlink()
-    assert releases.rebuild(folder, listed) == ["gone"]
+    packed = listed / "scores" / "sharp.sqlite.xz"
+    assert packed.stat().st_size < (runs[0] / "outcomes.sqlite").stat().st_size
+    assert releases.rebuild(listed, folder) == ["gone"]
     wanted = write_results(runs[0], tmp_path / "wanted")
     for path in wanted.iterdir():
         assert (listed / "sharp" / path.name).read_bytes() == path.read_bytes()
@@ -81,9 +107,25 @@ def test_release_files_are_checked_and_give_the_same_results(runs, tmp_path):
     assert f"{100 * records[0]['shift']['alarms_of_ce']:.2f} % with a shift" in table.notes[0]
 
     with pytest.raises(InputError, match="'sharpe' is no release file"):
-        releases.rebuild(folder, listed, ["sharpe"])
-    with open(folder / "sharp.sqlite", "ab") as file:
-        file.write(b"x")
-    assert releases.rebuild(folder, listed, ["gone"]) == ["gone"]
+        releases.rebuild(listed, names=["sharpe"])
+    packed.write_bytes(packed.read_bytes()[:-1] + b"x")
+    assert releases.rebuild(listed, folder, ["gone"]) == ["gone"]
     with pytest.raises(InputError, match="get it again"):
-        releases.rebuild(folder, listed)
+        releases.rebuild(listed)
+
+
+def test_a_packed_store_keeps_the_scores_of_its_columns_only(tmp_path):
+    run = make_run(tmp_path / "run", important=["column", "ring"], methods={"ce": {}, "wce": {"w": [4]}}, seeds=[0])
+    releases.pack(run / "outcomes.sqlite", tmp_path / "packed.xz")
+    with releases.unpacked(tmp_path / "packed.xz") as path, open_run(path) as packed, open_run(run) as whole:
+        columns = packed.columns()
+        for number, column in enumerate(columns):
+            (key,) = {planned.key for planned in packed.plan(number) if planned.method == "wce"}
+            (row,) = packed.rows(key=key)
+            assert packed.important(row) == {"val": list(column.indices), "test": list(column.indices)}
+            wanted = whole.scores(row, "test", column.indices)
+            found = packed.scores(row, "test", column.indices)
+            assert found.lead.tolist() == wanted.lead.tolist()
+            assert found.rest_spread.tolist() == wanted.rest_spread.tolist()
+        (shared,) = packed.rows(method="ce")
+        assert packed.important(shared)["test"] == sorted(index for column in columns for index in column.indices)

@@ -21,6 +21,7 @@ from tests.report.conftest import made_data, make_run
 from tools import docs
 from tools.docs import KINDS, make_block, open_site
 from tools.paper_print import compare_table_one, compare_table_two, describe, facts_table, headline
+from tools.releases import unpacked
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "results").glob("**/README.md"))]
@@ -44,7 +45,12 @@ def texts_of_store(path):
 
 
 def test_results_are_small_and_plain():
+    assert sum(path.stat().st_size for path in (ROOT / "results" / "scores").iterdir()) < 20_000_000
     for path in filter(Path.is_file, (ROOT / "results").rglob("*")):
+        if path.parent.name == "scores":
+            with unpacked(path) as store:
+                assert without_places(text := texts_of_store(store)) == text, path
+            continue
         data = path.read_bytes()
         assert len(data) <= 2_000_000, path
         text = data.decode() if path.suffix != ".sqlite" else texts_of_store(path)
