@@ -224,6 +224,16 @@ def is_frozen(frozen: bool | str, from_scratch: bool, device: str) -> bool:
     return frozen is True or (frozen == "auto" and not from_scratch and device == "cpu")
 
 
+def is_transformer(model: str, options: Mapping[str, Any]) -> bool:
+    """Whether a network is a vision transformer, by its name or its configuration.
+
+    >>> is_transformer("timm:vit_tiny_patch16_224", {}), is_transformer("timm:resnet10t", {})
+    (True, False)
+    """
+    name = json.loads(options["config"])["model_type"] if "config" in options else model.partition(":")[2]
+    return any(part in name for part in ("vit", "beit", "eva", "swin", "dino"))
+
+
 def decoding(found: Mapping[str, Any], data_options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The model options and the options of `camri.data.load` with which images are decoded as the backbone wants them.
 

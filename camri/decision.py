@@ -432,14 +432,12 @@ def choose_shift(
     accuracy_floor: float,
     negative: bool = False,
     prior: Prior | None = None,
-    gain: Array | None = None,
 ) -> TunedShift | None:
     """Find the shift with the best mean recall at no less than the accuracy floor; None where no shift reaches it.
 
     scores: held-out data of one model, or of several that share a shift (their counts add up).
     negative: whether a shift may lower the important classes.
     prior: the floor is kept by the expected accuracy instead of that of these rows, whose chance a shift would exploit.
-    gain: replaces the model's own probabilities in the prior (see `Prior.weigh`).
 
     >>> from camri.metrics import condense
     >>> scores = condense(np.array([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]]), [1, 1, 0], (1,))
@@ -459,7 +457,7 @@ def choose_shift(
         raise InputError(f"important classes {empty} have no held-out data: their shift cannot be chosen")
     curve = trace(pooled)
     num_rows = len(pooled) if isinstance(scores, Scores) else len(scores[0])  # several models of the same rows
-    accuracy = curve.accuracy if prior is None else prior.weigh(curve, num_rows, gain)
+    accuracy = curve.accuracy if prior is None else prior.weigh(curve, num_rows)
     state = best_state(curve, accuracy, accuracy_floor, negative=negative, prior=prior)
     if state is None:
         return None

@@ -5,6 +5,7 @@ import glob
 import json
 import math
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,17 +20,18 @@ from camri.backbones import decoding, find, resampling
 from camri.data import download, folder, listing, published, shards, tables
 from camri.data.cache import Draft, content_hash, read_cache, read_pixels, write_cache
 from camri.data.dataset import DataSet, Split, assemble, hash_json
-from camri.data.decode import LANCZOS, decode_parts, resize_array
+from camri.data.decode import LANCZOS, Decoder, decode_parts, resize_array
 from camri.data.features import embed
 from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Source
 from camri.data.parallel import Progress
 from camri.data.rows import Inputs, Rows, Stored, memory_for_images, num_bytes, parse_size
 from camri.data.splits import across_splits, copy_notes, count_copies, group_notes, make_test
 from camri.errors import InputError, closest
-from camri.files import cache_folder, data_folder, scratch_folder
+from camri.files import NO_ROOM, cache_folder, data_folder, scratch_folder
 
 NAMES = ("digits", "mnist", "cifar10", "gtsrb", "awa2")
 CACHE_VERSION = 8  # raise it when the same files and options would decode to something else, or be refused
+SPARE = 0.95  # of the free disk that decoded images may take
 PIXELS, ROWS = ".pixels", "rows"  # the file of images that do not fit in memory, and which of them a split has
 
 
@@ -111,7 +113,7 @@ def load(
             how = {name: value for name, value in vars(options).items() if name != "resize" or value is not None}
             key = [CACHE_VERSION, content, sorted(layout.also), how, layout.layout, path.name]
             file = root / f"{hash_json(key)}.data"
-        dataset = _read_cache(file, most) if file else None
+        dataset = _read_cache(file, most, layout, options.resize) if file else None
         if dataset is None:
             dataset = _make(name, path, layout, options, file, most, progress)
     except PermissionError as error:
@@ -212,25 +214,63 @@ def _read_archive(path: Path, scratch: Path, options: Options) -> Listing:
 
 
 def _make(
-    name: str, path: Path, source: Source, options: Options, file: Path | None, most: float, progress: Progress | None
+    name: str,
+    path: Path,
+    source: Source,
+    options: Options,
+    file: Path | None,
+    most: float,
+    progress: Progress | None,
+    no_room: str = "",
 ) -> DataSet:
-    """Decode the data set and cache it in the file; images of more than `most` bytes stay there."""
-    with contextlib.ExitStack() as stack:
-        drafts: list[Draft] = []
+    """Decode the data set and cache it in the file; images of more than `most` bytes stay there.
 
-        def draft_for(shape: tuple[int, ...]) -> Draft | None:
-            if file is None or math.prod(shape) <= most:
+    Where there is no room for them (`no_room` says why), they are decoded on the fly.
+    """
+    drafts: list[Draft] = []
+    with contextlib.ExitStack() as stack:
+
+        def draft_for(shape: tuple[int, ...]) -> Draft | str | None:
+            if math.prod(shape) <= most:
                 return None
-            drafts.append(stack.enter_context(contextlib.closing(Draft(file.with_suffix(PIXELS), shape))))
-            return drafts[0]
+            why = no_room or _why_not_kept(file, math.prod(shape))
+            if not why and file is not None:
+                drafts.append(stack.enter_context(contextlib.closing(Draft(file.with_suffix(PIXELS), shape))))
+                return drafts[0]
+            if source.layout == "archive":  # its files are there only until they are decoded
+                needed = f"its images take {math.prod(shape) / 2**30:,.1f} GiB decoded"
+                raise InputError(f"{path}: {needed} ({why}); unpack it and give the folder, or set CAMRI_CACHE")
+            return why
 
         scratch = stack.enter_context(scratch_folder())
-        dataset = _decode(name, path, source, options, str(scratch), progress, draft_for)
+        try:
+            dataset = _decode(name, path, source, options, str(scratch), progress, draft_for)
+        except OSError as error:
+            if not drafts or error.errno not in NO_ROOM:
+                raise
+            return _make(name, path, source, options, file, most, progress, "no room in the cache")
+        is_large = sum(num_bytes(split.inputs) for split in dataset.splits.values()) > most
         if file is None:
             return dataset
+        inputs = dataset.splits["train"].inputs
         _write_cache(file, dataset, drafts[0] if drafts else None)
-        is_large = sum(num_bytes(split.inputs) for split in dataset.splits.values()) > most
-        return (_read_cache(file, most) if is_large else None) or dataset
+        if is_large and not (isinstance(inputs, Rows) and isinstance(inputs.store, Decoder)):
+            return _read_cache(file, most, source, options.resize) or dataset
+        return dataset
+
+
+def _why_not_kept(file: Path | None, needed: int) -> str:
+    """Why the images cannot be cached; "" if they can."""
+    if file is None:
+        return "no cache"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(file.parent).free
+    except OSError as error:
+        return f"no cache: {error.strerror}"
+    if not os.access(file.parent, os.W_OK):
+        return "no cache: permission denied"
+    return "" if needed < SPARE * free else f"the cache's disk has {free / 2**30:,.1f} GiB left"
 
 
 def _decode(
@@ -240,7 +280,7 @@ def _decode(
     options: Options,
     scratch: str,
     progress: Progress | None,
-    draft_for: Callable[[tuple[int, ...]], Draft | None],
+    draft_for: Callable[[tuple[int, ...]], Draft | str | None],
 ) -> DataSet:
     content = source.read(scratch)
     parts, layout = content.parts, content.facts.pop("layout", source.layout)
@@ -315,26 +355,35 @@ def _write_cache(file: Path, dataset: DataSet, draft: Draft | None) -> None:
     facts = {key: getattr(dataset, key) for key in ("name", "classes", "fingerprint", "provenance")}
     if draft is not None:
         facts["pixels"] = draft.finish()
+    inputs = dataset.splits["train"].inputs
+    if isinstance(inputs, Rows) and isinstance(inputs.store, Decoder):
+        facts["pixels"] = {"shape": inputs.store.shape}
     write_cache(file, facts, arrays)
 
 
-def _read_cache(file: Path, resident: float) -> DataSet | None:
+def _read_cache(file: Path, resident: float, source: Source, resize: str | None) -> DataSet | None:
+    """The cached data set; None if there is none, or if images that were decoded on the fly could be kept now."""
     stored = read_cache(file, resident)
     if stored is None:
         return None
     facts, arrays = stored
     pixels: Any = None
     if "pixels" in facts:
-        pixels = read_pixels(file.with_suffix(PIXELS), facts["pixels"])
+        shape = tuple(facts["pixels"]["shape"])
+        fits, why = math.prod(shape) <= resident, _why_not_kept(file, math.prod(shape))
+        if "crc" in facts["pixels"]:
+            pixels = read_pixels(file.with_suffix(PIXELS), facts["pixels"])
+        elif why and not fits:
+            pixels = Decoder.of(source.read("").parts, shape, resize or LANCZOS, why)
         if pixels is None:
             return None
-        if math.prod(pixels.shape) <= resident:
+        if fits:
             pixels = np.memmap(pixels.path, np.uint8, mode="c", shape=pixels.shape)
     parts: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():
         part, kind = name.split("/")
         if kind == ROWS:
-            kind, array = "inputs", Rows(pixels, array) if isinstance(pixels, Stored) else np.asarray(pixels[array])
+            kind, array = "inputs", np.asarray(pixels[array]) if isinstance(pixels, np.ndarray) else Rows(pixels, array)
         elif isinstance(array, Stored):
             array = Rows(array)
         parts.setdefault(part, {})[kind] = array if isinstance(array, Rows) else torch.from_numpy(array)

@@ -5,7 +5,8 @@ import io
 import math
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from camri.backbones import frame, resampling
 from camri.data.cache import Draft
 from camri.data.listing import Encoded, EncodedImages, Part, Slice
-from camri.data.parallel import Progress, for_each, shared_array
-from camri.data.rows import BLOCK_BYTES, Rows
+from camri.data.parallel import Progress, for_each, num_cores, shared_array
+from camri.data.rows import BLOCK_BYTES, Rows, row_hash
 from camri.errors import InputError
 
 # Pillow's other formats stay closed: an EPS file named x.png would run Ghostscript.
@@ -35,17 +36,15 @@ def decode_parts(
     skip_bad: bool,
     progress: Progress | None = None,
     resize: str = LANCZOS,
-    draft_for: Callable[[tuple[int, ...]], Draft | None] = lambda shape: None,
+    draft_for: Callable[[tuple[int, ...]], Draft | str | None] = lambda shape: None,
 ) -> tuple[dict[str, Part], dict[str, Any]]:
     """Decode all images to uint8 (N, H, W, C); also returns notes for the provenance.
 
     Unreadable images are refused by name, or with `skip_bad` left out and listed in the notes. draft_for: a file for
-    images of that shape (N, H, W, C), if they do not fit in memory.
+    images of that shape (N, H, W, C), if they do not fit in memory; why there is none, if they are to be decoded on
+    the fly.
     """
-    images = [part.inputs for part in parts.values() if isinstance(part.inputs, EncodedImages)]
-    sources = [source for group in images for source in group.sources]
-    names = [name for group in images for name in group.names]
-    boxes = [box for group in images for box in ([None] * len(group.names) if group.boxes is None else group.boxes)]
+    sources, names, boxes = _together(parts)
     probed = shared_array((len(sources), 4), np.int32)
 
     def probe(row: int) -> None:
@@ -61,7 +60,7 @@ def decode_parts(
     draft = draft_for((len(sources), *shape))
     num_rows = len(sources) if draft is None else max(1, BLOCK_BYTES // math.prod(shape))
     pixels = shared_array((min(num_rows, len(sources)), *shape), np.uint8)
-    brightest = -1
+    brightest, hashes = -1, list[bytes]()
     for first in range(0, len(sources), num_rows):
         rows = range(first, min(first + num_rows, len(sources)))
 
@@ -77,8 +76,10 @@ def decode_parts(
         bad.update((first + place, why) for place, why in for_each(len(rows), read, report).items())
         deep = [row - first for row in rows if probed[row, 3] and row not in bad]
         brightest = max(brightest, int(pixels[deep].max())) if deep else brightest
-        if draft is not None:
+        if isinstance(draft, Draft):
             draft.write(pixels[: len(rows)])
+        elif draft is not None:
+            hashes += map(row_hash, pixels[: len(rows)])
     _refuse_bad(bad, names, skip_bad)
     if bad:
         notes["skipped"] = [{"file": names[row], "why": why} for row, why in sorted(bad.items())]
@@ -87,7 +88,10 @@ def decode_parts(
             f"the brightest pixel of the 16-bit images is {brightest} of 255 after scaling (12-bit values?); stretch "
             "them to the full 16 bits to keep more grey levels"
         )
-    held = pixels if draft is None else draft.rows()
+    held: np.ndarray | Rows = pixels
+    if draft is not None:
+        decoder = Decoder(sources, boxes, (len(sources), *shape), resize, str(draft), hashes)
+        held = draft.rows() if isinstance(draft, Draft) else Rows(decoder)
     decoded, start = {}, 0
     for part_name, part in parts.items():
         end = start + len(part.labels)
@@ -103,6 +107,58 @@ def decode_parts(
         )
         start = end
     return decoded, notes
+
+
+def _together(
+    parts: Mapping[str, Part],
+) -> tuple[list[Encoded], list[str], list[np.ndarray | None]]:
+    """(sources, names, boxes) of the images of all parts, one after another."""
+    images = [part.inputs for part in parts.values() if isinstance(part.inputs, EncodedImages)]
+    sources = [source for group in images for source in group.sources]
+    names = [name for group in images for name in group.names]
+    boxes = [box for group in images for box in ([None] * len(group.names) if group.boxes is None else group.boxes)]
+    return sources, names, boxes
+
+
+class Decoder:
+    """Images that are decoded whenever they are read, on all cores; nothing of them is kept."""
+
+    def __init__(
+        self,
+        sources: Sequence[Encoded],
+        boxes: Sequence[np.ndarray | None],
+        shape: tuple[int, ...],
+        resize: str,
+        why: str,
+        hashes: Sequence[bytes] | None = None,
+    ):
+        self.sources, self.boxes, self.shape, self.resize, self.hashes = sources, boxes, shape, resize, hashes
+        self.why, self.how = why, f"decoded on the fly ({why})"
+        self.threads = ThreadPoolExecutor(num_cores())
+
+    @staticmethod
+    def of(parts: Mapping[str, Part], shape: tuple[int, ...], resize: str, why: str) -> "Decoder":
+        """The decoder of all images of the parts."""
+        sources, _, boxes = _together(parts)
+        return Decoder(sources, boxes, shape, resize, why)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        portable = [bytes(source) if isinstance(source, memoryview) else source for source in self.sources]
+        return Decoder, (portable, self.boxes, self.shape, self.resize, self.why)
+
+    def read(self, rows: np.ndarray, out: np.ndarray) -> None:
+        height, width, channels = self.shape[1:]
+
+        def decode(place: int) -> None:
+            source = self.sources[rows[place]]
+            try:
+                images[place] = to_array(source, (height, width, channels), self.boxes[rows[place]], self.resize)
+            except Exception as error:  # image libraries raise anything on broken files
+                where = source if isinstance(source, str) else getattr(source, "file", f"row {rows[place]}")
+                raise InputError(f"{where} has changed while it was in use: {error}") from None
+
+        images = out.reshape(-1, *self.shape[1:])
+        list(self.threads.map(decode, range(len(images))))
 
 
 def resize_array(images: np.ndarray, size: tuple[int, int], resize: str = LANCZOS) -> np.ndarray:

@@ -5,10 +5,11 @@ system takes them back, so no bound could be promised; and a file that is cut sh
 process by a signal instead of an error.
 """
 
+import hashlib
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +27,11 @@ UNITS = {"": 1, **{f"{p}{kind}": base**n for kind, base in (("B", 1000), ("iB", 
 class Store(Protocol):
     """Where rows are kept: `read` fills an array (N, ...) with the rows of those numbers."""
 
-    how: str
+    @property
+    def how(self) -> str: ...  # how rows are read, in words
+
+    @property
+    def hashes(self) -> Sequence[bytes] | None: ...  # of the rows, if they are known
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -37,7 +42,7 @@ class Store(Protocol):
 class Stored:
     """A uint8 array (N, ...) in a file, from the offset on; another process opens the file anew."""
 
-    how = "streamed from the cache"
+    how, hashes = "streamed from the cache", None
 
     def __init__(self, path: Path, offset: int, shape: tuple[int, ...]):
         self.path, self.offset, self.shape = path, offset, shape
@@ -57,7 +62,7 @@ class Stored:
         size = math.prod(self.shape[1:])
         target = memoryview(out.reshape(-1).data)
         starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)  # rows that follow each other are read at once
-        ends = [*starts[1:].tolist(), len(rows)]
+        ends = [*starts[1:].tolist(), len(rows)][: len(starts)]
         for first, last, row in zip(starts.tolist(), ends, rows[starts].tolist(), strict=True):
             at, end, place = first * size, last * size, self.offset + row * size
             while at < end:
@@ -134,6 +139,11 @@ def blocks(inputs: Inputs) -> Iterator[torch.Tensor]:
     step = max(1, BLOCK_BYTES * len(inputs) // max(1, num_bytes(inputs)))
     for start in range(0, len(inputs), step):
         yield inputs[start : start + step]
+
+
+def row_hash(row: np.ndarray) -> bytes:
+    """A hash of the row's content, by which copies are found."""
+    return hashlib.blake2b(row.data, digest_size=16).digest()
 
 
 def parse_size(size: str | int | None) -> int | None:

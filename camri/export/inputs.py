@@ -7,7 +7,7 @@ import glob
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -201,7 +201,11 @@ def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]
         every = list(files_below(Path(path)))
     except (InputError, OSError) as error:
         return [Problem(word, str(error))], []
-    endings = _endings(trained)
+    endings: Collection[str] = TABLES
+    if trained.is_image:
+        from PIL import Image
+
+        endings = Image.registered_extensions()
     kept: list[str | Problem] = []
     passed_over: list[str] = []
     for file in every:
@@ -211,14 +215,6 @@ def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]
         wanted = "images" if trained.is_image else f"tables ({', '.join(TABLES)})"
         return [Problem(word, f"the folder holds no {wanted}")], passed_over
     return kept, passed_over
-
-
-def _endings(trained: Trained) -> frozenset[str]:
-    if not trained.is_image:
-        return frozenset(TABLES)
-    from PIL import Image
-
-    return frozenset({*Image.registered_extensions(), shards.SUFFIX})
 
 
 def _tables(path: Path, trained: Trained) -> list[Group]:

@@ -150,7 +150,7 @@ def make_plan(request: Request) -> Plan:
     epoch_s = probe(request, training, PROBE_SHARE * budget_s)
     most_s = BASELINE_SHARE * time_s
     if LEAST_EPOCHS * epoch_s > most_s and data.is_image and model != "small":
-        small = replace(request, plain=training.with_(model="small", model_options=()))
+        small = replace(request, plain=Training(model="small", epochs=training.epochs))
         small_s = probe(small, small.plain, PROBE_SHARE * budget_s)
         if small_s < epoch_s:
             given_up.append(
@@ -177,7 +177,7 @@ def apply_plan(request: Request, plan: Plan) -> Request:
     """The request with the plan's model, rows and epochs."""
     training = request.plain
     if plan.model != training.model:
-        training = training.with_(model=plan.model, model_options=())
+        training = Training(model=plan.model)
     inputs = replace(request.inputs, data=fewer_rows(request.data, plan.num_rows))
     return replace(request, plain=training.with_(epochs=plan.epochs), inputs=inputs)
 

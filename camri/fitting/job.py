@@ -4,6 +4,7 @@ import functools
 import inspect
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -15,7 +16,16 @@ from camri.fit_record import ANSWER_FILE, EXAMPLES_FILE, SEEDS_FOR_PRAISE, Lengt
 from camri.fitting import handover
 from camri.fitting.budget import BASELINE_SHARE, Budget, Plan, apply_plan, make_plan, side_by_side
 from camri.fitting.judge import has_learnt
-from camri.fitting.request import JOURNAL_FILE, TRAININGS, Journal, Progress, Request, check_rows, make_request
+from camri.fitting.request import (
+    JOURNAL_FILE,
+    TRAININGS,
+    Journal,
+    Progress,
+    Request,
+    check_rows,
+    make_request,
+    on_features,
+)
 from camri.fitting.result import MODEL, PAGE, Fitted
 from camri.fitting.rivals import RACE_SHARE, Race, list_rivals, num_rivals
 from camri.fitting.trainer import (
@@ -46,6 +56,7 @@ BASELINE_SEEDS = 2
 MOST_SEEDS = 20  # of the finals; half as many if there is no rival
 VARIANTS_FROM = 60  # trials left: with fewer, other trainings are not tried
 FEW_RIVALS = 8  # four methods at two strengths
+FEATURE_RIVALS = 16  # where a network is fine-tuned: heads on its features train in seconds
 
 
 class Unfinished(Exception):
@@ -201,17 +212,27 @@ class Stages:
         if num:
             self.trainer.begin("comparing rivals")
             until_s = self.budget.passed_s() + 1.5 * RACE_SHARE * (self.budget.end_s() - self.budget.passed_s())
-            race = Race(self.baseline, self.column, self.search_seeds, self.request, until_s)
+            race = Race(self._race_run(), self.column, self.search_seeds, self.request, until_s)
             winner = race.winner(list_rivals(num))
+            self.budget.num_ended = len(statuses_of(self.stores()))
         self.note(is_raced=True, winner=winner)
+
+    def _race_run(self) -> TrainingRun:
+        """Where rivals race: under the training of the finals; of a network that is fine-tuned, on its features."""
+        if not self.request.is_tuned:
+            return self.baseline
+        request = on_features(self.request)
+        # Heads have a pace of their own, which says nothing about the finals.
+        trainer = self.trainer.on(request, replace(self.budget, epoch_s=None, paces=[]))
+        return TrainingRun(trainer, request.plain, self.request.out / TRAININGS / "features", self.baseline.important)
 
     def _num_rivals(self) -> int:
         """How many rivals to try: none if they leave no time for enough seeds in the finals."""
         left = self.budget.trials_left(self.training.epochs)
-        num = num_rivals(left)
+        num = FEATURE_RIVALS if self.request.is_tuned and self.budget.is_timed else num_rivals(left)
         if not self.journal.get("learnt"):
             return 0
-        if num + 2 * SEEDS_FOR_PRAISE > left:
+        if (0 if self.request.is_tuned else num) + 2 * SEEDS_FOR_PRAISE > left:
             self.give_up("rivals of cross-entropy")
             return 0
         if num < FEW_RIVALS:

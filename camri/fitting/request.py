@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from camri.backbones import decoding, find, is_backbone, is_frozen, read_weights
+from camri.backbones import decoding, find, is_backbone, is_frozen, is_transformer, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.data.features import embed
 from camri.decision import PRIOR_ROWS, Goal, LeastCost, parse_goal
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
-from camri.engine.spec import PROBE
+from camri.engine.spec import PROBE, TRANSFORMER, TUNED
 from camri.engine.training import pick_device
 from camri.errors import InputError, closest, one_by_one
 from camri.export.model import Standardise
@@ -144,6 +144,11 @@ class Request:
         return PRIOR_ROWS
 
     @property
+    def is_tuned(self) -> bool:
+        """Whether a pretrained network is fine-tuned, so that rivals can race on its frozen features."""
+        return is_backbone(self.plain.model) and "initial" in dict(self.plain.model_options)
+
+    @property
     def needs_logits(self) -> bool:
         """Whether full logits are stored: costs depend on the very class that is predicted."""
         return isinstance(self.goal, LeastCost)
@@ -252,6 +257,8 @@ def make_request(
     )
     if backbone is not None:
         plain = plain.with_(**PROBE)
+    elif "preprocessing" in model_options and not from_scratch:
+        plain = plain.with_(**TUNED | (TRANSFORMER if is_transformer(plain.model, model_options) else {}))
     request = Request(
         source=data.name if isinstance(data, DataSet) else fspath(data),
         data_options=tuple(sorted(data_options.items())),
@@ -272,6 +279,15 @@ def make_request(
     Job(plain, loaded, indices).check([Trial(setting("ce"), 0)])
     check_rows(loaded, indices)
     return request
+
+
+def on_features(request: Request) -> Request:
+    """The request on the frozen features of the network that it fine-tunes; there a trial takes seconds."""
+    training, given = request.plain, request.inputs
+    embedded = embed(given.data, training.model, dict(training.model_options), device=request.device)
+    inputs = Inputs(*_standardised(embedded), given.val_fraction, given.test_fraction, given.data)
+    epochs = epochs_for(len(given.data.splits["train"]))
+    return replace(request, inputs=inputs, plain=Training(epochs=epochs).with_(**PROBE))
 
 
 def goal_to_json(goal: Goal) -> dict[str, Any]:

@@ -110,6 +110,12 @@ class Trainer:
         self.is_cpu = request.device.type == "cpu"
         self.stage = "starting"
 
+    def on(self, request: Request, budget: Budget) -> "Trainer":
+        """A trainer of another request that reports to the same listener and uses the same workers."""
+        trainer = Trainer(request, budget, self.on_progress, self.is_stopping, self.pool)
+        trainer.stage = self.stage
+        return trainer
+
     def begin(self, stage: str) -> None:
         """Begin a stage."""
         self.stage = stage

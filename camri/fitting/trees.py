@@ -21,7 +21,8 @@ SHARE = 0.15  # of the time left
 def can_grow(data: DataSet) -> bool:
     """Whether the data are a table of a size that trees are good at."""
     inputs = data.splits["train"].inputs
-    return not data.is_image and inputs.shape[1] <= MOST_COLUMNS and math.prod(inputs.shape) <= MOST_CELLS
+    is_table = not data.is_image and "backbone" not in data.provenance
+    return is_table and inputs.shape[1] <= MOST_COLUMNS and math.prod(inputs.shape) <= MOST_CELLS
 
 
 def grow(data: DataSet, budget: Budget) -> Outcome:

@@ -323,6 +323,8 @@ def study(
         grids = tuple(Grid.of(method, narrowed) for method, narrowed in methods.items())
     else:
         grids = tuple(grid if isinstance(grid, Grid) else Grid.of(grid) for grid in methods)
+    if not isinstance(thin, (Mapping, list, tuple)):
+        raise InputError(f"thin={thin!r} is not a table of classes and fractions, for example {{cat = 0.1}}", "thin")
     if not isinstance(training, Training):
         message = f"training={training!r} is not a Training; give camri.engine.FAST, PAPER or one of your own"
         raise InputError(message, argument="training")
@@ -337,7 +339,7 @@ def study(
         training=training,
         seeds=_seeds(seeds),
         data_options=tuple(sorted((option, frozen(value)) for option, value in dict(data_options).items())),
-        thin=_fractions(thin),
+        thin=tuple(sorted((str(name), part) for name, part in dict(thin).items())),
         **rest,
     )
 
@@ -350,12 +352,6 @@ def _seeds(seeds: Any) -> tuple[int, ...]:
         message = f"seeds={seeds!r} is not allowed; give a number of seeds, at least 1, or a list of seeds"
         raise InputError(message, argument="seeds")
     return tuple(seeds)
-
-
-def _fractions(thin: Any) -> tuple[tuple[str, float], ...]:
-    if not isinstance(thin, (Mapping, list, tuple)):
-        raise InputError(f"thin={thin!r} is not a table of classes and fractions, for example {{cat = 0.1}}", "thin")
-    return tuple(sorted((str(name), part) for name, part in dict(thin).items()))
 
 
 def _is_fraction(value: Any) -> bool:

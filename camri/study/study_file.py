@@ -65,7 +65,8 @@ def read_study(
         columns = parse_columns(values["columns"], _table(path, "strengths", values.get("strengths", {})))
     training = _training(path, values.get("training", {})) if schedule is None else find_schedule(schedule)
     if is_backbone(training.model):
-        training, options = _decoded(training, options)
+        found, options = decoding(dict(training.model_options), options)  # as the backbone wants images
+        training = training.with_(model_options=tuple(sorted(found.items())))
     return study(
         name=values.get("name", Path(path).stem),
         data=options.pop("source"),
@@ -129,12 +130,6 @@ def _training(path: str | Path, values: Any) -> Training:
     elif weights is not None:
         changed["model_options"] |= read_weights(weights)
     return Training.from_json(changed)
-
-
-def _decoded(training: Training, options: dict[str, Any]) -> tuple[Training, dict[str, Any]]:
-    """The training and the data's options with which images are decoded as the backbone wants them."""
-    found, options = decoding(dict(training.model_options), options)
-    return training.with_(model_options=tuple(sorted(found.items()))), options
 
 
 def _renamed(path: str | Path, table: str, values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

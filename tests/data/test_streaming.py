@@ -1,5 +1,7 @@
 """Images that stay on disk: the same rows, splits and results as in memory, within a bound of memory."""
 
+import errno
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 from camri.data import DataSet, hold_out, load, make_test
+from camri.data.describe import describe
 from camri.data.rows import Rows
 from camri.engine import Training, Trial, train
 from camri.errors import InputError
@@ -16,6 +19,7 @@ from camri.methods import setting
 from tests.engine.conftest import same as same_outcome
 
 from .pictures import picture, write_folder, write_picture
+from .test_shards import write_shard
 
 
 @pytest.fixture
@@ -41,8 +45,9 @@ def test_the_data_set_is_the_same(pets: Path, first: str | None) -> None:
     streamed, resident = load(pets, resident="4 KB"), load(pets)
     assert_same(streamed, resident)
     assert_same(hold_out(make_test(streamed)), hold_out(make_test(resident)))
-    row = streamed.splits["train"].inputs[3]
-    assert row.equal(torch.as_tensor(resident.splits["train"].inputs)[3])
+    on_disk, tensor = streamed.splits["train"].inputs, torch.as_tensor(resident.splits["train"].inputs)
+    keys = (3, -1, slice(5, 2), slice(1, None, 3), torch.tensor([4, 4, 5, 6, 0]), torch.tensor([], dtype=torch.int64))
+    assert all(on_disk[key].equal(tensor[key]) for key in keys)
 
 
 def test_blocks_are_decoded_one_after_another(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,15 +65,90 @@ def test_arrays_are_streamed_from_their_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_outcomes_agree_to_the_bit(pets: Path, workers: int) -> None:
+def test_outcomes_agree_to_the_bit(pets: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(model="small", model_options=(("width", 4),), epochs=2, batch_size=16, flip=True)
     trials = [Trial(setting("ce"), seed) for seed in range(2)]
+    if workers == 1:
+        monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))  # decoded on the fly
     outcomes = [
         train(trials, hold_out(make_test(load(pets, resident=limit))), "cpu", training=training, workers=workers,
               keep_weights=True, keep_logits=True, important=[0])
         for limit in (None, 0)
     ]  # fmt: skip
     assert all(same_outcome(mine, its) for mine, its in zip(*outcomes, strict=True))
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    return monkeypatch
+
+
+def write_parquet(folder: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    images = [{"bytes": file.read_bytes(), "path": None} for file in sorted(folder.rglob("*.png"))]
+    pq.write_table(
+        pa.table({"image": images, "label": ["ab"[k % 2] for k in range(len(images))]}), folder / "t.parquet"
+    )
+    return folder / "t.parquet"
+
+
+@pytest.mark.parametrize("kind", ["files", "shards", "parquet"])
+def test_without_room_on_the_disk_images_are_decoded_on_the_fly(
+    pets: Path, full_disk: pytest.MonkeyPatch, own_cache: Path, kind: str
+) -> None:
+    source = pets
+    if kind == "shards":
+        files = [
+            {f"{k}.png": file.read_bytes(), f"{k}.cls": b"%d" % (k % 2)} for k, file in enumerate(pets.rglob("*.png"))
+        ]
+        source = write_shard(pets / "a.tar", {name: content for pair in files for name, content in pair.items()})
+    elif kind == "parquet":
+        source = write_parquet(pets)
+    else:
+        (pets / "cat" / "005.png").write_bytes(b"no image")
+    skip = {"skip_bad": True} if kind == "files" else {}
+    resident = load(source, cache=False, **skip)
+    streamed = load(source, resident=0, **skip)
+    assert_same(streamed, resident)
+    assert "decoded on the fly (the cache's disk has 0.0 GiB left), " in describe(streamed)["memory"]
+    assert_same(load(source, resident=0, cache=False, **skip), resident)
+    assert not list(own_cache.glob("*.pixels"))
+    with full_disk.context() as patch:
+        patch.setattr("camri.data.decode.to_array", lambda *_: pytest.fail("the second load decodes nothing"))
+        again = load(source, resident=0, **skip)
+    assert_same(again, resident)
+    assert np.array_equal(
+        pickle.loads(pickle.dumps(again.splits["train"].inputs)).numpy(), again.splits["train"].inputs.numpy()
+    )
+    full_disk.undo()
+    kept = load(source, resident=0, cache=own_cache, **skip)
+    assert describe(kept)["memory"].startswith("streamed from the cache")
+    assert_same(kept, resident)
+
+
+def test_a_disk_that_fills_up_while_images_are_decoded(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("camri.data.cache.Draft.write", full)
+    streamed = load(pets, resident=0)
+    assert "decoded on the fly (no room in the cache)" in describe(streamed)["memory"]
+    assert_same(streamed, load(pets, cache=False))
+
+
+def test_what_cannot_be_decoded_on_the_fly(pets: Path, tmp_path: Path, full_disk: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    archive = shutil.make_archive(str(tmp_path / "pets"), "zip", pets)
+    with pytest.raises(InputError, match="unpack it and give the folder, or set CAMRI_CACHE"):
+        load(archive, resident=0)
+    data = load(pets, resident=0)
+    (pets / "cat" / "000.png").unlink()
+    with pytest.raises(InputError, match=r"000\.png has changed while it was in use: there is no such file"):
+        data.splits["train"].inputs[:]
 
 
 @pytest.mark.parametrize("file", ["*.pixels", "*.data"])

@@ -8,6 +8,7 @@ from camri.data import load
 from camri.errors import InputError
 from camri.fitting.handover import command
 from camri.fitting.request import make_request
+from camri.study.store import open_run
 from tests.networks import photos, save_tiny
 
 
@@ -49,3 +50,24 @@ def test_the_command_and_the_refusals(model, tmp_path):
     assert whole.plain.model == model
     with pytest.raises(InputError, match="frozen=True needs a pretrained network"):
         make_request(folder, "b", tmp_path / "o", model="small", num_trials=16, frozen=True)
+
+
+def test_rivals_race_on_features_and_finalists_are_fine_tuned(model, tmp_path):
+    folder, out = photos(tmp_path / "photos", num=60, shape=(34, 36, 3)), tmp_path / "out"
+    fitted = camri.fit(folder, "b", out, model=model, frozen=False, num_trials=24, epochs=40, device="cpu")
+    raced, tuned = (open_run(where) for where in (out / "trainings" / "features", out))
+    assert raced.training["model"] == "linear"
+    assert {row.method for row in raced.rows()} > {"ce"}
+    training = tuned.training
+    assert (training["model"], training["optimizer"], training["cosine"]) == (model, "adamw", True)
+    methods = {row.method for row in tuned.rows()}
+    assert "ce" in methods
+    assert methods - {"ce"} <= {row.method for row in raced.rows()} | {"l2softmax"}
+    assert len(methods) > 1
+    assert raced.fingerprint != tuned.fingerprint
+    stored = sum(len(open_run(file.parent).rows()) for file in out.rglob("outcomes.sqlite"))
+    assert 20 <= stored <= 24
+    trained = camri.load(fitted.model_path).trained
+    assert "probe" not in dict(trained.training.model_options)
+    again = camri.fit(folder, "b", out, model=model, frozen=False, num_trials=24, epochs=40, device="cpu")
+    assert again.record == fitted.record
