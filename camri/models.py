@@ -8,6 +8,7 @@ A classifier is a trunk and a head: `Classifier(trunk, head)`. Initial values co
 that the caller gives and from nothing else, so that a trial depends on its own seed alone.
 """
 
+import contextlib
 import hashlib
 import inspect
 import itertools
@@ -477,6 +478,15 @@ class Backbone(Trunk):
         if self.probe is None:
             return features
         return self.probe((to_half(features).float() - self.feature_mean) / self.feature_sd)
+
+    def save_memory(self) -> None:
+        """Compute activations again in the backward pass instead of keeping them, where the network can do that."""
+        net: Any = self.net
+        with contextlib.suppress(AttributeError, ValueError):  # of a network that cannot
+            if hasattr(net, "set_grad_checkpointing"):  # timm
+                net.set_grad_checkpointing(True)
+            else:
+                net.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
     def prepare(self, x: Tensor) -> Tensor:
         """The network's input: resized, cropped and normalised, in float32."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from camri.backbones import decoding, find, is_backbone, is_frozen, is_transformer, read_weights
+from camri.backbones import at_hand, decoding, find, is_backbone, is_frozen, is_transformer, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.data.features import embed
@@ -227,6 +228,8 @@ def make_request(
             raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
     model_options: dict[str, Any] = {}
     backbone: tuple[str, dict[str, Any]] | None = None
+    if model is None and weights is None and not from_scratch and is_frozen(frozen, from_scratch, picked.type):
+        model = _network_for(data)
     if model is not None and is_backbone(model):
         model_options = find(model, weights=weights, from_scratch=from_scratch, size=data_options.get("size"))
         if not isinstance(data, DataSet):
@@ -345,6 +348,18 @@ def _model_for(data: DataSet, device: torch.device) -> str:
         return "features"
     # The authors' CNN takes 568 M multiply-adds for a 32 × 32 image: on a CPU a trial of it lasts hours.
     return "paper" if device.type == "cuda" and min(data.input_shape[:2]) >= 16 else "small"
+
+
+def _network_for(data: object) -> str | None:
+    """A pretrained network whose weights are at hand, for a folder of JPEG files; None for anything else."""
+    if not isinstance(data, (str, PathLike)) or not Path(data).is_dir():
+        return None
+    is_photos = next(Path(data).rglob("*.[jJ][pP]*[gG]"), None) is not None
+    if is_photos and (name := at_hand()) is not None:
+        message = f"the weights of {name} are in the hub's cache, so heads are trained on its features"
+        warnings.warn(f"{message}; to train a network from scratch, give model=small", stacklevel=3)
+        return name
+    return None
 
 
 def _folder_name(data: str, column: Column) -> str:
