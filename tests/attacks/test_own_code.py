@@ -17,7 +17,7 @@ STUDY = 'name = "s"\ncolumns = ["dog"]\nseeds = 2\ndata.source = "."\ntraining =
 
 
 @pytest.fixture
-def trapped(tmp_path, monkeypatch):
+def trapped(tally, tmp_path, monkeypatch):
     """A data set with Python files that leave a mark; the current folder."""
     write_folder(tmp_path, {"cat": 20, "dog": 20})
     for name in NAMES:
@@ -26,6 +26,7 @@ def trapped(tmp_path, monkeypatch):
     monkeypatch.setenv("CAMRI_CACHE", str(tmp_path / ".cache"))
     yield tmp_path
     assert not list(tmp_path.rglob("executed"))
+    tally("Python files beside the data", "not executed", len(NAMES))
 
 
 def run(*words, **environment):
