@@ -190,16 +190,21 @@ def contour_block(site: Site, patterns: Sequence[str]) -> list[Picture]:
     return [picture(site, "figure2", replace(contours(), records=()))]
 
 
-def columns_block(site: Site, patterns: Sequence[str]) -> list[Table]:
-    methods, *names = patterns
-    found = site.find(names)
-    return [columns_table(found, methods.split(","))] if found else []
+def columns_block(joint: bool) -> Maker:
+    """A block with one table of methods in columns of one important class, or of several."""
+
+    def block(site: Site, patterns: Sequence[str]) -> list[Table]:
+        methods, *names = patterns
+        found = site.find(names)
+        return [columns_table(found, methods.split(","), joint)] if found else []
+
+    return block
 
 
 def columns_picture(site: Site, patterns: Sequence[str]) -> list[Picture]:
-    methods, *names = patterns
+    name, methods, *names = patterns
     found = site.find(names)
-    return [picture(site, "columns", columns_figure(found, methods.split(",")))] if found else []
+    return [picture(site, name, columns_figure(found, methods.split(",")))] if found else []
 
 
 def ranked_block(site: Site, patterns: Sequence[str]) -> list[Table]:
@@ -279,7 +284,8 @@ KINDS: Mapping[str, Maker] = {
     "training": drawn("training", "training"),
     "epochs": each("training", table_of_epochs),
     "tries": tries_block,
-    "columns": columns_block,
+    "columns": columns_block(joint=False),
+    "jointcolumns": columns_block(joint=True),
     "columnfigure": columns_picture,
     "ranked": ranked_block,
     "compare1": lambda site, patterns: [paper_print.compare_table_one(site.find(patterns or ["*"]))],

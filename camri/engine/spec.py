@@ -122,6 +122,20 @@ FAST = Training()
 # lower (Tiny ImageNet animals, 50 images a class, resnet10t, two seeds).
 PROBE: dict[str, Any] = {"model": "linear", "model_options": (("dropout", 0.5),), "hold": 0.2}
 
+# Changes for fine-tuning a pretrained network (docs/photos.md has figures), and more of them for a transformer.
+TUNED: dict[str, Any] = {
+    "optimizer": "adamw",
+    "learning_rate": 2e-3,
+    "weight_decay": 0.05,
+    "warmup": 0.1,
+    "hold": 0.0,
+    "cosine": True,
+    "trunk_rate": 0.2,
+    "average": 0.99,
+    "crop": 0.35,
+}
+TRANSFORMER: dict[str, Any] = {"learning_rate": 1e-3, "trunk_rate": 0.1, "layer_decay": 0.75}
+
 
 @dataclass(frozen=True)
 class Trial:
