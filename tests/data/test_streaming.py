@@ -45,8 +45,9 @@ def test_the_data_set_is_the_same(pets: Path, first: str | None) -> None:
     streamed, resident = load(pets, resident="4 KB"), load(pets)
     assert_same(streamed, resident)
     assert_same(hold_out(make_test(streamed)), hold_out(make_test(resident)))
-    row = streamed.splits["train"].inputs[3]
-    assert row.equal(torch.as_tensor(resident.splits["train"].inputs)[3])
+    on_disk, tensor = streamed.splits["train"].inputs, torch.as_tensor(resident.splits["train"].inputs)
+    keys = (3, -1, slice(5, 2), slice(1, None, 3), torch.tensor([4, 4, 5, 6, 0]), torch.tensor([], dtype=torch.int64))
+    assert all(on_disk[key].equal(tensor[key]) for key in keys)
 
 
 def test_blocks_are_decoded_one_after_another(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
