@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 # One thread a worker: two OpenMP teams on two cores are slower than one thread each.
 PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
-.PHONY: help demo test lint unit attacks docs clean
+.PHONY: help demo test lint unit attacks results docs clean
 .DEFAULT_GOAL := help
 
 help:  ## what this Makefile can do
@@ -32,8 +32,10 @@ ATTACKS = tests/attacks tests/study/test_cluster.py tests/data/test_bad_input.py
 attacks: $(VENV)/.dev  ## the long attacks too: random kills, flipped bits, fuzzed files (about an hour)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "long or not long" $(ATTACKS)
 
-docs: $(VENV)/.dev  ## fill the pages from results/ (RUNS=folder: results/ from per-image scores first)
-	$(if $(RUNS),$(BIN)/python -m tools.releases rebuild $(RUNS))
+results: $(VENV)/.dev  ## results/ of the columns anew from per-image scores (RUNS=folder: of the screenings too)
+	$(BIN)/python -m tools.releases rebuild $(RUNS)
+
+docs: $(VENV)/.dev  ## fill the pages from results/
 	$(BIN)/python -m tools.docs README.md docs/*.md results/README.md results/*/README.md
 
 clean:  ## remove the virtual environment and caches

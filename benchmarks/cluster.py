@@ -18,10 +18,9 @@ from typing import Any
 from camri.engine import Outcome, Training
 from camri.engine.replica import PACK_SIZE
 from camri.engine.spec import batch_size, steps_per_epoch
-from camri.study import paper
+from camri.study import recipes
 from camri.study.executor import KNOWN_DATA, find_executor
 from camri.study.ray_driver import cut
-from camri.study.recipes import digits
 from camri.study.run_folder import load_data
 from camri.study.runner import run
 
@@ -71,10 +70,10 @@ def makespan_s(num_trials: int, trial_s: float, measured: Measured, gpus: int) -
 
 def paper_s(measured: Measured, gpus: int, schedule: str) -> dict[str, float]:
     """Seconds for every trial of Table I, by data set: one study after the other, all train rows, ten seeds."""
-    training = paper.find_schedule(schedule)
+    training = recipes.find_schedule(schedule)
     found = {}
-    for name in paper.COLUMNS:
-        study = getattr(paper, name)(rule="paper")
+    for name in recipes.COLUMNS:
+        study = getattr(recipes, name)(rule="paper")
         rows, shape, _ = KNOWN_DATA[name]
         images = training.epochs * steps_per_epoch(training, rows) * batch_size(training, rows)
         num_trials = len(study.trials(study.placeholders()))
@@ -85,7 +84,7 @@ def paper_s(measured: Measured, gpus: int, schedule: str) -> dict[str, float]:
 def table(measured: Measured, gpus: tuple[int, ...] = (1, 8, 64)) -> str:
     """The hours of the whole paper as a Markdown table: a line for each schedule and number of GPUs."""
     lines = ["| schedule | GPUs | CIFAR-10 | GTSRB | AwA2 | all, h |", "|---|---|---|---|---|---|"]
-    for schedule, count in itertools.product(paper.SCHEDULES, gpus):
+    for schedule, count in itertools.product(recipes.SCHEDULES, gpus):
         hours = [seconds / 3600 for seconds in paper_s(measured, count, schedule).values()]
         cells = [schedule, str(count), *(f"{hour:,.1f}" for hour in [*hours, sum(hours)])]
         lines.append(f"| {' | '.join(cells)} |")
@@ -94,7 +93,9 @@ def table(measured: Measured, gpus: tuple[int, ...] = (1, 8, 64)) -> str:
 
 def compare(num_trials: int, workers: int, epochs: int) -> None:
     """Print the seconds of a study of cross-entropy on digits, local and on Ray, and a trial's share."""
-    study = digits("8", schedule=Training(model="small", epochs=epochs), num_seeds=num_trials).with_(methods={"ce": {}})
+    study = recipes.digits("8", schedule=Training(model="small", epochs=epochs), num_seeds=num_trials).with_(
+        methods={"ce": {}}
+    )
     data = load_data(study)
     for on in ("local", "ray"):
         began = time.perf_counter()

@@ -21,7 +21,9 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
+from camri import augment
 from camri.data import DataSet, load
+from camri.data.dataset import epoch_order, to_float
 from camri.data.parallel import num_cores
 from camri.data.splits import hold_out
 
@@ -58,14 +60,14 @@ def plain_epoch(table: pa.Table) -> None:
         torch.tensor([labels[row].as_py() for row in rows])
 
 
-def camri_epoch(dataset: DataSet, augment: bool) -> None:
+def camri_epoch(data: DataSet, augmented: bool) -> None:
     """Run the same epoch from the resident tensor, with or without flips and translations."""
-    train, generator = dataset.splits["train"], torch.Generator().manual_seed(0)
-    for rows in dataset.epoch_order(len(train), generator, "cpu").split(BATCH_ROWS):
-        images = dataset.to_float(train.inputs[rows])
-        if augment:
-            images = dataset.flip(images, dataset.draw_flips(len(rows), generator, "cpu"))
-            images = dataset.translate(images, *dataset.draw_shifts(len(rows), 4, generator, "cpu"))
+    train, generator = data.splits["train"], torch.Generator().manual_seed(0)
+    for rows in epoch_order(len(train), generator, "cpu").split(BATCH_ROWS):
+        images = to_float(train.inputs[rows])
+        if augmented:
+            images = augment.flip(images, augment.draw_flips(len(rows), generator, "cpu"))
+            images = augment.translate(images, *augment.draw_shifts(len(rows), 4, generator, "cpu"))
         _ = train.labels[rows]
 
 

@@ -14,10 +14,13 @@ the lowest up and the last that passes is taken, each test at the full error lev
 independent rows, Bates et al. (2021) for groups.
 """
 
+import bisect
+import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,6 +44,7 @@ class _Rule:
     values: Mapping[int, float]
     name: ClassVar[str]
     allowed: ClassVar[tuple[float, float, str]]
+    effect: ClassVar[tuple[str, str]]  # on a class, and on the rest
 
     def __post_init__(self) -> None:
         low, high, hint = self.allowed
@@ -52,7 +56,7 @@ class _Rule:
 
     def excess(self, scores: Scores) -> Array:
         """How far each important class is above its cut-off, at most 0 where it is not: (N, I)."""
-        raise NotImplementedError
+        raise NotImplementedError  # each rule has its own
 
     def predict(self, scores: ArrayLike | Scores, kind: str = "logits") -> Array:
         """The class of each row: int (N,).
@@ -65,16 +69,13 @@ class _Rule:
             if scores.important != important:
                 wrong = f"a rule for the classes {important} does not fit scores of the important classes"
                 raise InputError(f"{wrong} {scores.important}; give both the same")
-            rows, rest = scores, np.full(len(scores), REST)
-        else:
-            table = np.asarray(scores)
-            if table.ndim == 2 and not len(table):
-                return np.zeros(0, dtype=np.int64)
-            rows = exact(table, np.zeros(table.shape[:1], dtype=np.int64), important, kind)
-            assert rows.rest is not None
-            rest = rows.rest
-        above = self.excess(rows)
-        return np.where(above.max(axis=1) > 0, np.array(important)[above.argmax(axis=1)], rest)
+            return scores.winner(self.excess(scores))
+        table = np.asarray(scores)
+        if table.ndim == 2 and not len(table):
+            return np.zeros(0, dtype=np.int64)
+        rows = exact(table, np.zeros(table.shape[:1], dtype=np.int64), important, kind)
+        assert rows.rest is not None
+        return rows.winner(self.excess(rows), rows.rest)
 
     def to_json(self, classes: Sequence[str] | None = None) -> dict[str, Any]:
         """The rule as plain JSON, with class names where given; `rule_from_json` reads it."""
@@ -82,8 +83,16 @@ class _Rule:
         return {"rule": self.name, "values": {names[index]: value for index, value in self.values.items()}}
 
     def describe(self, classes: Sequence[str]) -> str:
-        """What the rule does, for a model card."""
-        raise NotImplementedError
+        """What the rule does, for a model card.
+
+        >>> Shift({1: 1.5}).describe(["limit", "stop"])
+        '1.5 is added to the logit of “stop”, then the largest wins'
+        >>> Threshold({1: 0.213}).describe(["limit", "stop"])
+        '“stop” is predicted where its probability is above 0.213, else the best of the other classes'
+        """
+        own, rest = self.effect
+        parts = [own.format(name=quoted(classes[k]), value=f"{value:.4g}") for k, value in self.values.items()]
+        return f"{', '.join(parts)}, {rest}"
 
 
 @dataclass(frozen=True)
@@ -98,17 +107,7 @@ class Shift(_Rule):
 
     name: ClassVar[str] = "shift"
     allowed = (-1e300, 1e300, "give finite numbers")
-
-    def describe(self, classes: Sequence[str]) -> str:
-        """What the rule does, for a model card.
-
-        >>> Shift({1: 1.5}).describe(["limit", "stop"])
-        '1.5 is added to the logit of “stop”, then the largest wins'
-        """
-        added = ", ".join(
-            f"{value:.4g} is added to the logit of {quoted(classes[k])}" for k, value in self.values.items()
-        )
-        return f"{added}, then the largest wins"
+    effect = ("{value} is added to the logit of {name}", "then the largest wins")
 
     def excess(self, scores: Scores) -> Array:
         """How far each important score is above the best other: (N, I)."""
@@ -128,18 +127,7 @@ class Threshold(_Rule):
 
     name: ClassVar[str] = "threshold"
     allowed = (0.0, 1.0, "give probabilities, from 0 to 1")
-
-    def describe(self, classes: Sequence[str]) -> str:
-        """What the rule does, for a model card.
-
-        >>> Threshold({1: 0.213}).describe(["limit", "stop"])
-        '“stop” is predicted where its probability is above 0.213, else the best of the other classes'
-        """
-        cuts = ", ".join(
-            f"{quoted(classes[index])} is predicted where its probability is above {value:.4g}"
-            for index, value in self.values.items()
-        )
-        return f"{cuts}, else the best of the other classes"
+    effect = ("{name} is predicted where its probability is above {value}", "else the best of the other classes")
 
     def excess(self, scores: Scores) -> Array:
         """The log of the factor by which odds exceed the threshold's, −inf where they do not: (N, I)."""
@@ -400,8 +388,8 @@ class Prior:
         """The state in which a model gives as many rows to important classes as the baseline does."""
         return int(np.abs(curve.predicted.sum(axis=1) - self.share * curve.total).argmin())
 
-    def weigh(self, scores: Scores, curve: Curve, num_rows: int, gain: Array | None = None) -> Array:
-        """The accuracy to expect in each state of the scores' curve, of so many rows: (K,).
+    def weigh(self, curve: Curve, num_rows: int, gain: Array | None = None) -> Array:
+        """The accuracy to expect in each state of a curve of so many rows: (K,).
 
         At the start it is the baseline's, or less where rows show it, or more in so far as rows are many. From there on
         each row that changes counts with what its label says and with what probabilities say, which the luck of rows
@@ -410,7 +398,7 @@ class Prior:
         """
         start = self.start(curve)
         if gain is None:
-            gain = _own_gain(scores, float(curve.value[start]))
+            gain = _own_gain(curve.sweep.scores, float(curve.value[start]))
         expected = curve.count(lambda said: np.where(said == REST, 0.0, gain)) / curve.total
         trust = num_rows / (num_rows + self.num_rows)
         surplus = curve.accuracy[start] - self.accuracy
@@ -444,15 +432,12 @@ def choose_shift(
     accuracy_floor: float,
     negative: bool = False,
     prior: Prior | None = None,
-    gain: Array | None = None,
 ) -> TunedShift | None:
     """Find the shift with the best mean recall at no less than the accuracy floor; None where no shift reaches it.
 
     scores: held-out data of one model, or of several that share a shift (their counts add up).
     negative: whether a shift may lower the important classes.
     prior: the floor is kept by the expected accuracy instead of that of these rows, whose chance a shift would exploit.
-    gain: replaces the model's own probabilities in the prior (see `Prior.weigh`).
-    Of equal recalls the smallest shift wins; with a prior, the one nearest to the baseline.
 
     >>> from camri.metrics import condense
     >>> scores = condense(np.array([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]]), [1, 1, 0], (1,))
@@ -471,41 +456,29 @@ def choose_shift(
         empty = [index for index, num in zip(pooled.important, pooled.num, strict=True) if not num]
         raise InputError(f"important classes {empty} have no held-out data: their shift cannot be chosen")
     curve = trace(pooled)
-    accuracy, distance = curve.accuracy, np.abs(curve.value)
-    if prior is not None:
-        num_rows = len(pooled) if isinstance(scores, Scores) else len(scores[0])  # several models of the same rows
-        accuracy = prior.weigh(pooled, curve, num_rows, gain)
-        distance = np.abs(curve.value - curve.value[prior.start(curve)])
-    allowed = (accuracy >= accuracy_floor - SLACK) & (curve.value >= (-np.inf if negative else 0.0))
+    num_rows = len(pooled) if isinstance(scores, Scores) else len(scores[0])  # several models of the same rows
+    accuracy = curve.accuracy if prior is None else prior.weigh(curve, num_rows)
+    state = best_state(curve, accuracy, accuracy_floor, negative=negative, prior=prior)
+    if state is None:
+        return None
+    shift = (float(curve.value[state]),) * len(pooled.important)
+    recall = tuple(curve.recall[state].tolist())
+    return TunedShift(shift, float(curve.mean_recall[state]), recall, float(accuracy[state]))
+
+
+def best_state(
+    curve: Curve, accuracy: Array, floor: float, *, negative: bool = False, prior: Prior | None = None
+) -> int | None:
+    """The state of a shift's curve with the best mean recall at an accuracy (K,) of at least the floor; None of none.
+
+    Of equal recalls the smallest shift wins; with a prior, the one nearest to the baseline.
+    """
+    allowed = (accuracy >= floor - SLACK) & (curve.value >= (-np.inf if negative else 0.0))
     if not allowed.any():
         return None
     reached = np.where(allowed, curve.mean_recall, -np.inf)
-    state = int(np.where(reached == reached.max(), distance, np.inf).argmin())
-    shift = (float(curve.value[state]),) * len(pooled.important)
-    return TunedShift(shift, float(reached[state]), tuple(curve.recall[state].tolist()), float(accuracy[state]))
-
-
-@dataclass(frozen=True, eq=False)
-class Band:
-    """Curves of several trials on one grid of recalls: mean and sd over trials (G,); nan where one has no sd."""
-
-    recall: Array
-    mean: Array
-    sd: Array
-
-
-def average(curves: Sequence[Curve], recall: Array) -> Band:
-    """Accuracy at each recall of the grid, over trials.
-
-    >>> from camri.metrics import condense
-    >>> curves = [trace(condense(np.array([[1.0, 0.0], [x, 0.0]]), [1, 0], (1,))) for x in (0.5, 2.0)]
-    >>> average(curves, np.array([0.0, 1.0])).mean.tolist()
-    [0.5, 0.75]
-    """
-    grid = np.asarray(recall, dtype=np.float64)
-    table = np.array([curve.accuracy[curve.reach(grid)] for curve in curves])
-    sd = table.std(axis=0, ddof=1) if len(table) > 1 else np.full(grid.shape, np.nan)
-    return Band(grid, table.mean(axis=0), sd)
+    distance = np.abs(curve.value - (0.0 if prior is None else curve.value[prior.start(curve)]))
+    return int(np.where(reached == reached.max(), distance, np.inf).argmin())
 
 
 # Goals, and the operating point that meets them.
@@ -561,6 +534,66 @@ class LeastCost:
 
 
 Goal = BestRecall | AtLeast | LeastCost
+Costs = str | PathLike[str] | Sequence[Sequence[float]]
+CONFIDENCE = 0.95
+
+
+def parse_goal(
+    classes: Sequence[str],
+    max_accuracy_drop: float | None = None,
+    at_least: float | None = None,
+    cost_matrix: Costs | None = None,
+    confidence: float | None = CONFIDENCE,
+) -> Goal:
+    """The goal; at most one of `max_accuracy_drop`, `at_least` and `cost_matrix` may be given.
+
+    >>> parse_goal(["a", "b"], at_least=0.95)
+    AtLeast(recall=0.95, confidence=0.95)
+    """
+    asked = {"max_accuracy_drop": max_accuracy_drop or None, "at_least": at_least, "cost_matrix": cost_matrix}
+    given = [name for name, value in asked.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(f"give one goal, not {' and '.join(given)}", argument=given[1])
+    if at_least is not None:
+        return AtLeast(at_least, confidence)
+    if cost_matrix is not None:
+        return LeastCost(read_costs(cost_matrix, classes))
+    return BestRecall(max_accuracy_drop or 0.0)
+
+
+def read_costs(source: Costs, classes: Sequence[str]) -> Array:
+    """The costs (C, C), row = true class, column = predicted class, from numbers or a CSV file.
+
+    A file has a first line with the names of the classes that are predicted, and lines that begin with the true class.
+    """
+
+    def refuse(problem: str) -> InputError:
+        return InputError(f"cost_matrix={source}: {problem}", argument="cost_matrix")
+
+    if isinstance(source, (str, PathLike)):
+        try:
+            with open(source, newline="", encoding="utf-8-sig") as file:
+                (_, *predicted), *lines = [line for line in csv.reader(file) if line]
+            costs = {line[0]: dict(zip(predicted, map(float, line[1:]), strict=True)) for line in lines}
+        except OSError as error:
+            raise refuse(f"it cannot be read ({error.strerror})") from None
+        except (ValueError, IndexError, csv.Error) as error:
+            raise refuse(
+                f"it is no table of costs ({error}); give a CSV file with class names in row and column"
+            ) from None
+        for name in classes:
+            if name not in costs or name not in predicted:
+                raise refuse(f"class {name!r} is missing; {closest(name, list(costs))}")
+        table = np.array([[costs[true][one] for one in classes] for true in classes])
+    else:
+        table = np.asarray(source, dtype=np.float64)
+    num = len(classes)
+    if table.shape != (num, num) or not np.isfinite(table).all():
+        raise InputError(
+            f"cost_matrix has shape {table.shape}; give {num} × {num} finite numbers, row = true class",
+            argument="cost_matrix",
+        )
+    return table
 
 
 @dataclass(frozen=True)
@@ -710,28 +743,31 @@ def _checked_weights(weights: ArrayLike, num_rows: int) -> Array:
     return given
 
 
+def cost_of(scores: Scores, matrix: Array) -> Callable[[Array], Array]:
+    """A function from predictions (N,), a class or −1 for the best other, to what each costs (N,)."""
+    labels, rest = scores.labels, scores.rest
+    if rest is None:
+        raise InputError("costs need the scores of all classes; give `exact` ones", argument="scores")
+    most = max(labels.max(), rest.max(), *scores.important)
+    if most >= len(matrix):
+        wrong = f"cost_matrix of shape {matrix.shape} does not fit class {most}"
+        raise InputError(f"{wrong}; give a row and a column for each class", argument="cost_matrix")
+    return lambda said: matrix[labels, np.where(said == REST, rest, said)]
+
+
 class _Chooser:
     """Chooses the state of a sweep that meets a goal, on the rows as they are or drawn anew."""
 
     def __init__(self, sweep: _Sweep, goal: Goal, units: Array, num_models: int, negative: bool):
-        self.sweep, self.goal, self.units, self.num_models, self.negative = sweep, goal, units, num_models, negative
+        self.sweep, self.goal, self.units, self.num_models = sweep, goal, units, num_models
         self.scores = sweep.scores
+        self.first = 0 if negative or sweep.rule != "shift" else sweep.start  # state that may be chosen
         if isinstance(goal, LeastCost):
-            self.cost = self._counted_costs(np.asarray(goal.matrix))
+            self.cost = sweep.counted(cost_of(self.scores, np.asarray(goal.matrix)))
         if isinstance(goal, BestRecall):
             self.plain = self.scores.correct()
         if isinstance(goal, BestRecall) and goal.prior_rows:
             self.gain = _own_gain(self.scores, 0.0)
-
-    def _counted_costs(self, matrix: Array) -> tuple[Array, Array]:
-        labels, rest = self.scores.labels, self.scores.rest
-        if rest is None:
-            raise InputError("costs need the scores of all classes; give `exact` ones", argument="scores")
-        most = max(labels.max(), rest.max(), *self.scores.important)
-        if most >= len(matrix):
-            wrong = f"cost_matrix of shape {matrix.shape} does not fit class {most}"
-            raise InputError(f"{wrong}; give a row and a column for each class", argument="cost_matrix")
-        return self.sweep.counted(lambda said: matrix[labels, np.where(said == REST, rest, said)])
 
     def costs(self, curve: Curve) -> Array:
         """The mean cost of a row in every state: (K,)."""
@@ -748,20 +784,19 @@ class _Chooser:
         curve = self.sweep.curve(weights)
         if not np.all(curve.num > 0):  # a draw without rows of a class
             return None
-        first = 0 if self.negative or self.sweep.rule != "shift" else self.sweep.start
         if isinstance(goal, LeastCost):
-            return first + int(self.costs(curve)[first:].argmin())
+            return self.first + int(self.costs(curve)[self.first :].argmin())
         if isinstance(goal, AtLeast):
-            reached = (curve.recall[first:] >= goal.recall - SLACK).all(axis=1)
-            return first + int(reached.argmax()) if reached.any() else None
+            reached = (curve.recall[self.first :] >= goal.recall - SLACK).all(axis=1)
+            return self.first + int(reached.argmax()) if reached.any() else None
         accuracy = curve.accuracy
         plain = float(self.plain.mean() if weights is None else self.plain @ weights / curve.total)
         if goal.prior_rows and self.sweep.rule == "shift":
             share = float(curve.predicted[self.sweep.start].sum() / curve.total)
             num_rows = len(self.scores) // self.num_models
-            accuracy = Prior(plain, share, goal.prior_rows).weigh(self.scores, curve, num_rows, self.gain)
+            accuracy = Prior(plain, share, goal.prior_rows).weigh(curve, num_rows, self.gain)
         allowed = np.flatnonzero(accuracy >= plain - goal.max_accuracy_drop - SLACK)
-        allowed = allowed[allowed >= first]
+        allowed = allowed[allowed >= self.first]
         if not len(allowed):
             return None
         mean = curve.mean_recall[allowed]
@@ -771,23 +806,17 @@ class _Chooser:
 
     def promised(self, goal: AtLeast, confidence: float, times: Array | None = None) -> int | None:
         """The first state whose recall new rows have with this confidence; None where there is none."""
-        level = (1 - confidence) / len(self.scores.important)
-        first = 0 if self.negative or self.sweep.rule != "shift" else self.sweep.start
+        level, first = (1 - confidence) / len(self.scores.important), self.first
         for index, hits in zip(self.scores.important, self.sweep.hits, strict=True):
-            weight, num_units, is_whole = self._units_of(index, times)
-            found = self.sweep.count(hits, weight)
-            missed = np.maximum(weight.sum() - found, 0.0)
-
-            def passes(state: int, missed: Array = missed, num: int = num_units, whole: bool = is_whole) -> bool:
-                return bool(chance_of_luck(missed[state : state + 1], num, 1 - goal.recall, whole)[0] <= level)
-
-            if not num_units or not passes(len(missed) - 1):
+            weight, num, is_whole = self._units_of(index, times)
+            if not num:
                 return None
-            low, high = first, len(missed) - 1  # misses never become more: the first state that passes by bisection
-            while low < high:
-                middle = (low + high) // 2
-                low, high = (low, middle) if passes(middle) else (middle + 1, high)
-            first = low
+            missed = np.maximum(weight.sum() - self.sweep.count(hits, weight), 0.0)
+            passes = partial(_is_sure, missed, num, 1 - goal.recall, is_whole, level)
+            # Misses never become more from state to state: bisect.
+            first = bisect.bisect_left(range(len(missed)), True, lo=first, key=passes)
+            if first == len(missed):
+                return None
         return first
 
     def _units_of(self, index: int, times: Array | None = None) -> tuple[Array, int, bool]:
@@ -817,6 +846,10 @@ class _Chooser:
             num_units=tuple(self._units_of(index)[1] for index in self.scores.important),
             fewest=math.ceil(math.log(level) / math.log(goal.recall)),
         )
+
+
+def _is_sure(missed: Array, num: int, share: float, is_whole: bool, level: float, state: int) -> bool:
+    return bool(chance_of_luck(missed[state : state + 1], num, share, is_whole)[0] <= level)
 
 
 def chance_of_luck(missed: Array, num: int, share: float, is_whole: bool) -> Array:

@@ -1,10 +1,10 @@
 """scikit-learn's interface: ImportantClassifier tunes the decision of any classifier, CamriClassifier trains one."""
 
-import dataclasses
 import math
 import os
 import warnings
 from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,12 @@ from camri.decision import (
     AtLeast,
     BestRecall,
     Goal,
-    LeastCost,
     OperatingPoint,
     Prior,
     Promise,
     Shift,
     choose_shift,
+    parse_goal,
     promise,
     trace,
     tune,
@@ -47,7 +47,7 @@ from camri.decision import (
 from camri.engine import Outcome, Stopped, Training, Trial, train
 from camri.engine.spec import PROBE, frozen
 from camri.engine.training import pick_device
-from camri.errors import InputError, closest, last_line
+from camri.errors import InputError, closest, last_line, require
 from camri.export.model import Network
 from camri.metrics import Scores, exact
 
@@ -285,7 +285,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         outcome, trained = self._train(rows, codes, trial, tuple(strengths), np.zeros(len(rows), dtype=bool))
         self.loss_curve_ = outcome.curves["train_loss"].astype(float)
         rule = Shift(dict(zip(strengths, shift, strict=True))) if strengths else None
-        self._take(dataclasses.replace(trained, rule=rule))
+        self._take(replace(trained, rule=rule))
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -306,7 +306,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         """Write a folder for `CamriClassifier.load`, `camri.load` and `camri predict`; nothing in it is a pickle."""
         check_is_fitted(self)
         notes = {**self.trained_.preprocessing, "estimator": describe_fitted(self)}
-        trained = dataclasses.replace(self.trained_, preprocessing=notes)
+        trained = replace(self.trained_, preprocessing=notes)
         return export.save(trained, folder, card=write_card(self), onnx=onnx)
 
     @classmethod
@@ -329,7 +329,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{folder} is damaged ({error}); copy the model's folder again") from None
         estimator.n_features_in_ = math.prod(trained.input_shape)
-        estimator._take(dataclasses.replace(trained, preprocessing=notes))
+        estimator._take(replace(trained, preprocessing=notes))
         return estimator
 
     def _setting(self, strengths: Mapping[int, float | None]) -> methods.Setting:
@@ -554,7 +554,6 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         groups: patients or films (N,): whole ones are held out, and the promise is of new groups. params: for the
         estimator's `fit`, by metadata routing where it is enabled.
         """
-        goal = self._goal()
         X, y = indexable(X, y)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
@@ -564,10 +563,9 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             for_fit = process_routing(self, "fit", **passed).estimator.fit
         if self._is_prefit:
             check_is_fitted(self.estimator)
-            self.estimator_, self.classes_ = self.estimator, np.asarray(self.estimator.classes_)
-        else:
-            self.classes_ = np.unique(y)
-            self.estimator_ = clone(self.estimator).fit(X, y, **for_fit)
+        self.classes_ = np.asarray(self.estimator.classes_) if self._is_prefit else np.unique(y)
+        goal = self._goal()
+        self.estimator_ = self.estimator if self._is_prefit else clone(self.estimator).fit(X, y, **for_fit)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -627,15 +625,10 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return is_word or type(self.estimator).__name__ == "FrozenEstimator"
 
     def _goal(self) -> Goal:
-        goals = {name: getattr(self, name) for name in ("at_least", "max_accuracy_drop", "cost_matrix")}
-        given = [name for name, value in goals.items() if value is not None]
-        if len(given) > 1:
-            raise InputError(f"{' and '.join(given)} are different goals; give one", argument=given[1])
-        if self.at_least is not None:
-            return AtLeast(self.at_least, self.confidence)
-        if self.cost_matrix is not None:
-            return LeastCost(self.cost_matrix)
-        return BestRecall(self.max_accuracy_drop or 0.0, prior_rows=PRIOR_ROWS)
+        goal = parse_goal(
+            [*map(str, self.classes_)], self.max_accuracy_drop, self.at_least, self.cost_matrix, self.confidence
+        )
+        return replace(goal, prior_rows=PRIOR_ROWS) if isinstance(goal, BestRecall) else goal
 
     def _tune(
         self,
@@ -647,9 +640,6 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         for_fit: Mapping[str, Any],
         weights: Any,
     ) -> None:
-        if isinstance(goal, LeastCost) and np.shape(goal.matrix) != (len(self.classes_),) * 2:
-            shape = np.shape(goal.matrix)
-            raise InputError(f"cost_matrix {shape} does not fit {len(self.classes_)} classes", argument="cost_matrix")
         codes = _codes(y, self.classes_)
         if self._is_prefit:
             parts = [np.arange(len(codes))]
@@ -766,10 +756,8 @@ class DecisionDisplay:
 
     def plot(self, ax: Any = None, *, name: str | None = None, **line: Any) -> "DecisionDisplay":
         """Draw it into the axes, or into new ones; sets `ax_`, `figure_` and `line_`."""
-        try:
-            from matplotlib import pyplot
-        except ImportError:
-            raise InputError("a display needs matplotlib, which is not installed: pip install matplotlib") from None
+        require("a display", "matplotlib", install="matplotlib")
+        from matplotlib import pyplot
 
         if ax is None:
             _, ax = pyplot.subplots()

@@ -78,10 +78,11 @@ class Scores:
 
     def predict(self, decision: Decision = 0.0) -> Array:
         """The predicted important class of every image, −1 where the best other class wins: int (N,)."""
-        if hasattr(decision, "predict"):
-            return decision.predict(self)
-        scores = self.shifted(decision)
-        return np.where(scores.max(axis=1) > 0, np.array(self.important)[scores.argmax(axis=1)], REST)
+        return decision.predict(self) if hasattr(decision, "predict") else self.winner(self.shifted(decision))
+
+    def winner(self, above: Array, rest: Array | int = REST) -> Array:
+        """The important class that is highest above its cut-off (N, I), `rest` where none is above: int (N,)."""
+        return np.where(above.max(axis=1) > 0, np.array(self.important)[above.argmax(axis=1)], rest)
 
     def correct(self, decision: Decision = 0.0) -> Array:
         """Whether every image is classified rightly: bool (N,)."""

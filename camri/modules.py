@@ -109,8 +109,12 @@ class Criterion(nn.Module):
         width = max(end - start, 1)
         return ((freeze_for_backward(self.step) - (end - width)) / width).clamp(0, 1)
 
-    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        per_sample = self.loss(outputs, labels, **self._parameters_at(self.strength()))
+    def forward(self, outputs: Tensor, labels: Tensor, shares: Tensor | None = None) -> Tensor:
+        """The loss of a batch. shares: (B,) of the own label of a row that :func:`camri.augment.mixup` mixed."""
+        parameters = self._parameters_at(self.strength())
+        per_sample = self.loss(outputs, labels, **parameters)
+        if shares is not None:
+            per_sample = shares * per_sample + (1 - shares) * self.loss(outputs, labels.roll(1, 0), **parameters)
         if self.training and self.ramp[1]:  # without a ramp nothing is counted, so torch.func may transform the loss
             self.step += 1
         if self.reduction == "none":

@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 
 from camri.auditing import audit, read_scores
 from camri.auditing import verdict as auditing
-from camri.auditing.answer import answer, class_table, note, price_table
-from camri.auditing.page import facts, render, slider_of, write_page
+from camri.auditing.answer import answer, class_table, facts, note, price_table, render, slider_of, write_page
 from camri.auditing.result import change_of, expect, share_of
 from camri.auditing.scores import encode_labels
 from camri.auditing.verdict import MOST_ROWS, Calibration, draw_folds

@@ -7,9 +7,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 
-from camri import methods
+import camri
+from camri import losses, methods
 from camri.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -102,12 +104,14 @@ def test_method_has_a_card_with_its_module_setting_and_source(name):
     found = [text for title, text in cards().items() if f"`{name}`" in title]
     assert len(found) == 1, f"docs/methods.md needs a section titled … `{name}`"
     card = found[0]
-    assert f'setting("{name}"' in card
     entry = methods.METHODS[name]
-    knobs = {knob: {0: about.grid[0]} if about.per_class else about.grid[0] for knob, about in entry.knobs.items()}
-    loss = type(entry.make(3, [1, 1, 1], knobs)).__name__
-    assert re.search(rf"camri\.(modules\.)?{loss}\(", card)
-    for part in ("**Idea.**", "**Knobs.**", "**Fails when", "**Whose.**", "```math", "losses."):
+    outputs, labels = torch.tensor([[0.6, 0.3, -0.1], [0.2, 0.5, 0.1]]), torch.tensor([0, 1])
+    module, given, function = re.search(r"^\*\*Code\.\*\* `(.*)`, `(.*)`, `losses\.(.*)`\.$", card, flags=re.M).groups()
+    loss, chosen = eval(module, {"camri": camri}), eval(given, {"setting": methods.setting})
+    assert callable(getattr(losses, function))
+    assert chosen.method == name
+    torch.testing.assert_close(loss(outputs, labels), chosen.criterion(3, [100, 400, 1600])(outputs, labels))
+    for part in ("**Idea.**", "**Knobs.**", "**Fails when", "**Whose.**", "```math"):
         assert part in card, f"{name}: {part}"
     described = card.split("**Knobs.**")[1].split("**Fails")[0]
     for knob in entry.knobs:

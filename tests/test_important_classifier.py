@@ -157,13 +157,13 @@ def test_goals_and_rules():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"at_least": 0.9, "max_accuracy_drop": 0.1}, "at_least and max_accuracy_drop are different goals; give one"),
+        ({"at_least": 0.9, "max_accuracy_drop": 0.1}, "give one goal, not max_accuracy_drop and at_least"),
         ({"at_least": 1.5}, "at_least=1.5 is not allowed"),
         (
             {"at_least": 0.99},
             r"a recall of 0.99 of 'stop' cannot be promised: it takes 299 rows, and 'stop' has \d+; give",
         ),
-        ({"cost_matrix": np.eye(2)}, r"cost_matrix \(2, 2\) does not fit 3 classes"),
+        ({"cost_matrix": np.eye(2)}, r"cost_matrix has shape \(2, 2\); give 3 × 3"),
         ({"important": "halt"}, "important='halt' is not a label of y"),
         ({"important": {"stop": 2.0}}, "has strengths; give labels"),
         ({"rule": "best"}, "rule='best' is unknown"),

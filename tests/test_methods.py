@@ -10,7 +10,7 @@ import torch
 from camri import methods
 from camri.errors import InputError
 from camri.methods import METHODS, Setting, setting
-from camri.study.paper import METHODS_OF_THE_PAPER
+from camri.study.recipes import METHODS_OF_THE_PAPER
 from camri.study.spec import Grid
 
 UNIT = math.pi / 64

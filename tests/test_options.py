@@ -13,8 +13,8 @@ from camri.errors import InputError
 from camri.export import save
 from camri.methods import setting
 from camri.study.executor import LocalExecutor
-from camri.study.recipes import find_study
 from camri.study.runner import run
+from camri.study.study_file import find_study
 from tests.export.conftest import made_trained
 
 STUDY = """

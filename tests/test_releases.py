@@ -2,11 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from benchmarks.variants import rank
 from camri.errors import InputError
 from camri.report.results import open_results, write_results
+from camri.selection import compare_curves
 from camri.stats import holm
+from camri.study.reader import RunReader
+from camri.study.store import open_run
 from camri.text import points
 from tests.report.conftest import make_run
 from tools import releases
@@ -57,18 +62,43 @@ def test_the_table_has_a_row_a_column_and_blanks_for_a_model_that_was_not_run(re
     assert first[3:] == ["–", "–"] == second[1:3]
     assert first[1].startswith(f"−{-100 * gap['relative']:.0f} % [")
     assert first[2].startswith(points(gap["accuracy_threshold"], decimals=2))
-    assert [panel.title for panel in figure.panels] == ["small CNN", "authors’ CNN"]
-    assert figure.records[0]["change"] == round(100 * gap["relative"], 2)
+    assert [panel.title for panel in figure.panels] == [
+        f"{model}: {shown}" for model in ("small CNN", "authors’ CNN") for shown in ("false alarms", "accuracy")
+    ]
+    assert figure.records[0]["alarms"] == round(100 * gap["relative"], 2)
+    assert figure.records[0]["accuracy_low"] == round(100 * gap["accuracy_threshold_low"], 3)
+    assert first[1].endswith(f" of {100 * gap['alarms_of_ce_with_threshold']:.2f}")
+
+
+def test_records_of_before_thresholds_had_accuracy_are_marked(results):
+    gap = results[0].records("gaps")[0]
+    kept = {name: gap.pop(name) for name in [*gap] if name.startswith("accuracy_threshold")} | {
+        "p_alarms_threshold": gap.pop("p_alarms_threshold")
+    }
+    try:
+        table = columns_table(results[:1], ["wce"], joint=False)
+        with pytest.raises(InputError, match="no results of wce"):
+            columns_table(results, ["wce"], joint=True)
+    finally:
+        gap |= kept
+    ((_, alarms, accuracy),) = table.rows
+    assert not alarms.bold
+    assert accuracy.text.startswith(points(gap["mean"], decimals=2))
+    assert accuracy.text.endswith(" *")
+    assert "no p" in table.notes[0]
+    assert "no p" not in columns_table(results[:1], ["wce"]).notes[0]
 
 
 def test_release_files_are_checked_and_give_the_same_results(runs, tmp_path):
     folder, listed = tmp_path / "files", tmp_path / "results"
     listed.mkdir()
-    releases.add("sharp", runs[0], folder, listed)
-    releases.add("screen", runs[1], folder, listed, ranked=True)
-    releases.add("gone", runs[1], folder, listed)
+    releases.add("sharp", runs[0], listed)
+    releases.add("screen", runs[1], listed, folder, ranked=True)
+    releases.add("gone", runs[1], listed, folder)
     (folder / "gone.sqlite").unlink()
-    assert releases.rebuild(folder, listed) == ["gone"]
+    packed = listed / "scores" / "sharp.sqlite.xz"
+    assert packed.stat().st_size < (runs[0] / "outcomes.sqlite").stat().st_size
+    assert releases.rebuild(listed, folder) == ["gone"]
     wanted = write_results(runs[0], tmp_path / "wanted")
     for path in wanted.iterdir():
         assert (listed / "sharp" / path.name).read_bytes() == path.read_bytes()
@@ -78,12 +108,48 @@ def test_release_files_are_checked_and_give_the_same_results(runs, tmp_path):
     table = ranked_table(listed / "screen" / "ranked.json")
     (row,) = table.rows
     assert row[0].text == records[1]["setting"]
+    assert table.notes[0].startswith("Validation data.")
     assert f"{100 * records[0]['shift']['alarms_of_ce']:.2f} % with a shift" in table.notes[0]
 
     with pytest.raises(InputError, match="'sharpe' is no release file"):
-        releases.rebuild(folder, listed, ["sharpe"])
-    with open(folder / "sharp.sqlite", "ab") as file:
-        file.write(b"x")
-    assert releases.rebuild(folder, listed, ["gone"]) == ["gone"]
+        releases.rebuild(listed, names=["sharpe"])
+    packed.write_bytes(packed.read_bytes()[:-1] + b"x")
+    assert releases.rebuild(listed, folder, ["gone"]) == ["gone"]
     with pytest.raises(InputError, match="get it again"):
-        releases.rebuild(folder, listed)
+        releases.rebuild(listed)
+
+
+def test_a_packed_store_keeps_the_scores_of_its_columns_only(tmp_path):
+    run = make_run(tmp_path / "run", important=["column", "ring"], methods={"ce": {}, "wce": {"w": [4]}}, seeds=[0])
+    releases.pack(run / "outcomes.sqlite", tmp_path / "packed.xz")
+    with releases.unpacked(tmp_path / "packed.xz") as path, open_run(path) as packed, open_run(run) as whole:
+        columns = packed.columns()
+        for number, column in enumerate(columns):
+            (key,) = {planned.key for planned in packed.plan(number) if planned.method == "wce"}
+            (row,) = packed.rows(key=key)
+            assert packed.important(row) == {"val": list(column.indices), "test": list(column.indices)}
+            wanted = whole.scores(row, "test", column.indices)
+            found = packed.scores(row, "test", column.indices)
+            assert found.lead.tolist() == wanted.lead.tolist()
+            assert found.rest_spread.tolist() == wanted.rest_spread.tolist()
+        (shared,) = packed.rows(method="ce")
+        assert packed.important(shared)["test"] == sorted(index for column in columns for index in column.indices)
+
+
+def test_cross_entropy_of_several_runs_is_ranked_by_column(runs, tmp_path):
+    longer = make_run(tmp_path / "longer", methods={"ce": {}}, sharpness={"ce": 0.5}, seeds=[0, 1, 2])
+    with RunReader(runs[0]) as reading, RunReader(longer) as other:
+        records = rank.rank_runs(reading, {"longer": other}, 0, "test")
+        column = reading.columns[0]
+        arm = [other.scores(row, "test", column).odds() for row in other.rows]
+        rows = [row for row in reading.rows if row.method == "ce"][:3]
+        theirs = [reading.scores(row, "test", column).odds() for row in rows]
+    gap = compare_curves(arm, theirs, seed=0, figure="alarms", recall=np.array(records[0]["recalls"]))
+    assert [(one["setting"], one["num_seeds"]) for one in records] == [("cross-entropy", 4), ("longer", 3)]
+    assert records[0]["threshold"]["alarms"] == 0
+    assert records[1]["threshold"]["alarms"] == pytest.approx(gap.mean.value)
+    assert records[1]["threshold"]["alarms"] < 0
+    rank.write_json(tmp_path / "cost.json", [*records, *({**one, "column": "other"} for one in records)])
+    table = ranked_table(tmp_path / "cost.json")
+    assert [row[0].text for row in table.rows] == [f"{records[0]['column']}: longer", "other: longer"]
+    assert table.notes[0].startswith("Test data.")

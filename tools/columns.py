@@ -14,7 +14,7 @@ import altair as alt
 from camri.errors import InputError
 from camri.methods import title_of
 from camri.report.results import Results
-from camri.report.table import BLANK, Cell, Table, cells, interval_of, two_decimals
+from camri.report.tables import BLANK, Cell, Table, cells, interval_of, two_decimals
 from camri.report.theme import PRINT, Figure, Panel, drawing, tips
 from camri.study.verdict import LEAST_SEEDS, correct_several, is_significant
 from camri.text import points
@@ -34,21 +34,35 @@ def arm_title(method: str) -> str:
     return ARMS.get(method) or title_of(method)
 
 
-def column_records(results: Sequence[Results], method: str) -> list[dict[str, Any]]:
-    """The method's gap records of all results, with data, model and p corrected over all of them (Holm)."""
+def column_records(results: Sequence[Results], method: str, joint: bool | None = None) -> list[dict[str, Any]]:
+    """The method's gap records of all results, with data, model and p corrected over all of them (Holm).
+
+    `joint`: only columns of several important classes, or only those of one; both by default.
+    """
     found = []
     for one in results:
         data = one.verdict["data"]
         named = {"data": TITLES.get(data, data), "model": MODELS[one.verdict["training"]["model"]]}
+        several = {number for number, facts in enumerate(one.verdict["columns"]) if len(facts["indices"]) > 1}
         for record in one.records("gaps"):
-            if record["method"] == method:
+            if record["method"] == method and joint in (None, record["column"] in several):
                 of_ce = record["alarms_of_ce"] + record["alarms_of_ce_threshold"]
                 relative = {f"relative{end}": _share(record[f"alarms_threshold{end}"], of_ce) for end in ENDS}
-                found.append({**record, **named, "alarms_of_ce_with_threshold": of_ce, **relative})
+                found.append(
+                    {**_of_before(record), **record, **named, "alarms_of_ce_with_threshold": of_ce, **relative}
+                )
     found.sort(key=lambda one: ORDER.index(one["data"]) if one["data"] in ORDER else len(ORDER))
     for record, p in zip(found, correct_several([one["p_alarms_threshold"] for one in found]), strict=True):
         record["p_holm"] = p
     return found
+
+
+def _of_before(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record of before 17 November 2026 lacks: accuracy is compared under shifts in it, and has no p."""
+    if "accuracy_threshold" in record:
+        return {"shifted": False}
+    accuracy = {f"accuracy_threshold{end}": record["mean" + end] for end in ENDS}
+    return {**accuracy, "p_alarms_threshold": float("nan"), "shifted": True}
 
 
 def _share(part: float, whole: float) -> float | None:
@@ -56,9 +70,9 @@ def _share(part: float, whole: float) -> float | None:
     return max(part / whole, -1.0) if whole else None
 
 
-def columns_table(results: Sequence[Results], methods: Sequence[str]) -> Table:
+def columns_table(results: Sequence[Results], methods: Sequence[str], joint: bool | None = None) -> Table:
     """False alarms and accuracy of methods against cross-entropy, both with thresholds: a row a column."""
-    every = {method: column_records(results, method) for method in methods}
+    every = {method: column_records(results, method, joint) for method in methods}
     places = list(dict.fromkeys((one["data"], one["important"]) for own in every.values() for one in own))
     arms = [
         (model, method, {(one["data"], one["important"]): one for one in own if one["model"] == model})
@@ -73,7 +87,9 @@ def columns_table(results: Sequence[Results], methods: Sequence[str]) -> Table:
         if one is None or one["relative"] is None:
             return Cell(BLANK), Cell(BLANK)
         is_fewer = is_significant(one["p_holm"], one["num_trials"]) and one["alarms_threshold"] < 0
-        return Cell(_percent(one), bold=bool(is_fewer)), Cell(interval_of(one, "accuracy_threshold", decimals=2))
+        change = f"{_percent(one)} of {two_decimals(one['alarms_of_ce_with_threshold'])}"
+        accuracy = interval_of(one, "accuracy_threshold", decimals=2) + " *" * one["shifted"]
+        return Cell(change, bold=bool(is_fewer)), Cell(accuracy)
 
     def header(model: str, method: str, own: Mapping[Any, Mapping[str, Any]]) -> tuple[str, str]:
         counts = sorted({one["num_trials"] for one in own.values()})
@@ -81,6 +97,7 @@ def columns_table(results: Sequence[Results], methods: Sequence[str]) -> Table:
         settings = sorted({one["setting"].removeprefix(f"{method} ") for one in own.values()})
         return f"{model}, {arm_title(method)} {', '.join(settings)} ({seeds} seeds): Δ false alarms", "Δ accuracy"
 
+    starred = " *: both shifted, no p." * any(one["shifted"] for own in every.values() for one in own)
     return Table(
         "Training for a class against cross-entropy (CE) at equal recall, both with a threshold on the probability.",
         ("column", *(name for arm in arms for name in header(*arm))),
@@ -92,10 +109,10 @@ def columns_table(results: Sequence[Results], methods: Sequence[str]) -> Table:
         ),
         tuple(one for own in every.values() for one in own),
         notes=(
-            "Test data. False alarms: inputs of other classes predicted as the class; Δ relative to CE’s. Δ accuracy: "
-            "percentage points. Mean over recalls from CE’s own to half way to 1. 95 % confidence intervals over seeds "
-            f"and test data (from {LEAST_SEEDS} seeds on). Bold: fewer false alarms, p < 0.05 after Holm’s correction "
-            "over all cells of a method.",
+            "Test data. False alarms: inputs of other classes predicted as the class; Δ relative to CE’s, which stand "
+            "behind “of”, in % of all inputs. Δ accuracy: percentage points. Mean over recalls from CE’s own to half "
+            f"way to 1. 95 % confidence intervals over seeds and test data (from {LEAST_SEEDS} seeds on). Bold: fewer "
+            "false alarms, p < 0.05 after Holm’s correction over all cells of a method." + starred,
         ),
     )
 
@@ -106,7 +123,7 @@ def _percent(one: Mapping[str, Any]) -> str:
 
 
 def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure:
-    """Change of false alarms by column, a panel a model, a dot a method."""
+    """Change of false alarms and of accuracy by column of one class: two panels a model, a dot a method."""
     records = [
         {
             "column": f"{one['data'].removesuffix(' animals')}: {one['important']}",
@@ -114,42 +131,46 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
             "method": arm_title(method),
             "setting": one["setting"],
             "trials": one["num_trials"],
-            **{
-                name: round(100 * one[f"relative{end}"], 2)
-                for name, end in zip(("change", "low", "high"), ENDS, strict=True)
-            },
+            **{f"alarms{end}": round(100 * one[f"relative{end}"], 2) for end in ENDS},
+            **{f"accuracy{end}": round(100 * one[f"accuracy_threshold{end}"], 3) for end in ENDS},
         }
         for method in methods
-        for one in column_records(results, method)
+        for one in column_records(results, method, joint=False)
         if one["relative"] is not None
     ]
     if not records:
         raise InputError(f"no results of {', '.join(methods)}")
-    columns = list(dict.fromkeys(one["column"] for one in records))
-    shades = alt.Scale(domain=[arm_title(method) for method in methods], range=[PRINT.down, PRINT.up, PRINT.muted])
-    low, high = (end(one[name] for one in records) for end, name in ((min, "low"), (max, "high")))
-    scale = alt.Scale(domain=[max(low, -100), min(max(high, 0), 40) + 2], nice=False, clamp=True)
+    titles = [arm_title(method) for method in methods]
+    shades = alt.Scale(domain=titles, range=[PRINT.down, PRINT.up, PRINT.muted])
     panels = []
     for model in dict.fromkeys(one["model"] for one in records):
         own = [one for one in records if one["model"] == model]
-        base = drawing(own).encode(
-            y=alt.Y("column:N", title=None, sort=columns, axis=alt.Axis(labelLimit=260)),
-            yOffset=alt.YOffset("method:N", sort=[arm_title(method) for method in methods]),
-            color=alt.Color("method:N", scale=shades, title=None, sort=[arm_title(method) for method in methods]),
-            tooltip=tips("column", "method", "setting", "change", "low", "high", "trials"),
-        )
-        along = alt.X("low:Q", title="false alarms, change in %", scale=scale)
-        zero = drawing([{"at": 0}]).mark_rule(strokeDash=[4, 3], color=PRINT.muted).encode(x="at:Q")
-        line, dot = base.mark_rule(strokeWidth=2.5), base.mark_point(filled=True, size=70, opacity=1)
-        layers = alt.layer(zero, line.encode(along, alt.X2("high:Q")), dot.encode(alt.X("change:Q")))
-        panels.append(Panel(model, layers, 34 * len(dict.fromkeys(one["column"] for one in own)) + 20))
+        columns = list(dict.fromkeys(one["column"] for one in own))
+        for figure, title, ends in (
+            ("alarms", "false alarms, change in %", (-100.0, 40.0)),
+            ("accuracy", "accuracy, change in points", (-2.0, 1.0)),
+        ):
+            base = drawing(own).encode(
+                y=alt.Y("column:N", title=None, sort=columns, axis=alt.Axis(labelLimit=260)),
+                yOffset=alt.YOffset("method:N", sort=titles),
+                color=alt.Color("method:N", scale=shades, title=None, sort=titles),
+                tooltip=tips("column", "method", "setting", *(f"{figure}{end}" for end in ENDS), "trials"),
+            )
+            low = min(one[f"{figure}_low"] for one in records)
+            high = max(0.0, *(one[f"{figure}_high"] for one in records))
+            wide = 0.02 * (ends[1] - ends[0])
+            scale = alt.Scale(domain=[max(low, ends[0]), min(high, ends[1]) + wide], nice=False, clamp=True)
+            along = alt.X(f"{figure}_low:Q", title=title, scale=scale)
+            zero = drawing([{"at": 0}]).mark_rule(strokeDash=[4, 3], color=PRINT.muted).encode(x="at:Q")
+            line, dot = base.mark_rule(strokeWidth=2.5), base.mark_point(filled=True, size=70, opacity=1)
+            layers = alt.layer(zero, line.encode(along, alt.X2(f"{figure}_high:Q")), dot.encode(alt.X(f"{figure}:Q")))
+            panels.append(Panel(f"{model}: {figure.replace('alarms', 'false alarms')}", layers, 34 * len(columns) + 20))
     return Figure(
         "columns",
-        "False alarms at equal recall",
-        "Change of false alarms at equal recall against cross-entropy, both with a threshold on the class’s "
-        "probability; test data, mean over recalls from cross-entropy’s own to half way to 1. Lines: 95 % confidence "
-        "intervals over seeds and test data, not corrected for several columns, cut at −100 and +40 %. Left of 0: "
-        "fewer false alarms.",
+        "False alarms and accuracy at equal recall",
+        "Change at equal recall against cross-entropy, both with a threshold on the class’s probability; test data, "
+        "mean over recalls from cross-entropy’s own to half way to 1. Lines: 95 % confidence intervals over seeds and "
+        "test data, not corrected for several columns. Left of 0: fewer false alarms, lower accuracy.",
         tuple(panels),
         tuple(records),
         across=2,
@@ -157,36 +178,42 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
 
 
 def ranked_table(path: Path) -> Table:
-    """The settings of a screening by false alarms at equal recall on validation data, against cross-entropy."""
+    """Settings, or trainings, by false alarms at equal recall against cross-entropy: what rank.py stored."""
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); benchmarks/variants/rank.py --json writes it") from None
-    first = records[0]
+    firsts: dict[str, dict[str, Any]] = {}
+    rivals = [one for one in records if firsts.setdefault(one["column"], one) is not one]
 
     def row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
-        shown = [one["setting"], str(one["num_seeds"])]
+        shown = [f"{one['column']}: {one['setting']}" if len(firsts) > 1 else one["setting"], str(one["num_seeds"])]
         for rule in ("threshold", "shift"):
             found = {**one[rule], "num_trials": one["num_seeds"]}
             relative = {f"relative{end}": _share(found[f"alarms{end}"], found["alarms_of_ce"]) for end in ENDS}
             shown += [_percent({**found, **relative}), interval_of(found, "accuracy", decimals=2)]
         return cells(*shown)
 
+    of_ce = (
+        f"“{column}”: {two_decimals(one['threshold']['alarms_of_ce'])} % of all inputs with a threshold, "
+        f"{two_decimals(one['shift']['alarms_of_ce'])} % with a shift, mean over recalls from "
+        f"{one['recalls'][0]:.3f} to {one['recalls'][-1]:.3f}"
+        for column, one in firsts.items()
+    )
+    split = "Test" if all(one.get("split") == "test" for one in records) else "Validation"
     return Table(
-        f"Screening for “{first['column']}”: against cross-entropy at equal recall, both under the same rule.",
+        "Against cross-entropy at equal recall, both under the same rule.",
         (
             "setting",
-            "seeds",
+            "trials",
             *(f"Δ {name}, {rule}" for rule in ("threshold", "shift") for name in ("false alarms", "accuracy")),
         ),
-        (tuple(row(one) for one in records[1:]),),
+        (tuple(map(row, rivals)),),
         tuple(records),
         notes=(
-            f"Validation data, mean over recalls from {first['recalls'][0]:.3f} to {first['recalls'][-1]:.3f}. "
-            f"Cross-entropy’s false alarms: {two_decimals(first['threshold']['alarms_of_ce'])} % of all inputs with a "
-            f"threshold, {two_decimals(first['shift']['alarms_of_ce'])} % with a shift. Δ false alarms: relative. Δ "
-            "accuracy: percentage points. 95 % confidence intervals over seeds and images, not corrected for the "
-            "number of settings.",
+            f"{split} data. Cross-entropy’s false alarms, {'; '.join(of_ce)}. Δ false alarms: relative. Δ accuracy: "
+            "percentage points. 95 % confidence intervals over seeds and images, not corrected for the number of "
+            "settings.",
         ),
         words=("setting",),
     )

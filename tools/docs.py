@@ -18,18 +18,22 @@ from typing import Any
 
 from camri.errors import InputError, closest
 from camri.methods import title_of
-from camri.report.figures import draw
+from camri.report.charts import draw
 from camri.report.results import VERDICT, Results, open_results
-from camri.report.table import BLANK, Table, span, tabulate, to_markdown
 from camri.report.tables import (
+    BLANK,
     Columns,
+    Table,
     paper_table,
+    span,
     table_of_alarms,
     table_of_angles,
     table_of_epochs,
     table_of_gaps,
     table_of_honest,
     table_of_trained,
+    tabulate,
+    to_markdown,
 )
 from camri.report.theme import Figure, export
 from tools import paper_print
@@ -186,16 +190,21 @@ def contour_block(site: Site, patterns: Sequence[str]) -> list[Picture]:
     return [picture(site, "figure2", replace(contours(), records=()))]
 
 
-def columns_block(site: Site, patterns: Sequence[str]) -> list[Table]:
-    methods, *names = patterns
-    found = site.find(names)
-    return [columns_table(found, methods.split(","))] if found else []
+def columns_block(joint: bool) -> Maker:
+    """A block with one table of methods in columns of one important class, or of several."""
+
+    def block(site: Site, patterns: Sequence[str]) -> list[Table]:
+        methods, *names = patterns
+        found = site.find(names)
+        return [columns_table(found, methods.split(","), joint)] if found else []
+
+    return block
 
 
 def columns_picture(site: Site, patterns: Sequence[str]) -> list[Picture]:
-    methods, *names = patterns
+    name, methods, *names = patterns
     found = site.find(names)
-    return [picture(site, "columns", columns_figure(found, methods.split(",")))] if found else []
+    return [picture(site, name, columns_figure(found, methods.split(",")))] if found else []
 
 
 def ranked_block(site: Site, patterns: Sequence[str]) -> list[Table]:
@@ -275,7 +284,8 @@ KINDS: Mapping[str, Maker] = {
     "training": drawn("training", "training"),
     "epochs": each("training", table_of_epochs),
     "tries": tries_block,
-    "columns": columns_block,
+    "columns": columns_block(joint=False),
+    "jointcolumns": columns_block(joint=True),
     "columnfigure": columns_picture,
     "ranked": ranked_block,
     "compare1": lambda site, patterns: [paper_print.compare_table_one(site.find(patterns or ["*"]))],

@@ -12,8 +12,7 @@ from typing import Any
 
 from camri.methods import title_of
 from camri.report.results import Results
-from camri.report.table import BLANK, Table, cells, interval_of, spread, tabulate
-from camri.report.tables import ANGLES_OF, Columns, gap_of
+from camri.report.tables import ANGLES_OF, BLANK, Columns, Table, cells, gap_of, interval_of, spread, tabulate
 from camri.study.reader import list_environment
 from camri.text import points
 

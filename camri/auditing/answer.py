@@ -1,16 +1,32 @@
-"""An audit in sentences, code and tables, for the terminal and the page."""
+"""An audit in sentences, code and tables, for the terminal and for one self-contained page."""
 
 import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
 
-from camri.auditing.result import Audit, ClassResult, Comparison, RowEstimate
+from camri.auditing.result import SPLIT_SEED, Audit, ClassResult, Comparison, RowEstimate
 from camri.decision import PRIOR_ROWS
 from camri.report.answer import Answer
-from camri.report.slider import VALUE, written
-from camri.report.table import BLANK, Cell, Table, cells, span, two_decimals
+from camri.report.slider import VALUE, Slider, make_slider, written
+from camri.report.tables import BLANK, Cell, Table, cells, span, two_decimals
 from camri.stats import FALL, FEWEST_GROUPS, FEWEST_ROWS, Estimate
-from camri.text import points, quoted
+from camri.text import percent, points, quoted
 
 CLASSES_SHOWN = 60
+WORDS = {
+    "recall": "share of a class’s rows that are predicted as that class; of several important classes the mean",
+    "accuracy": "share of all rows that are predicted right",
+    "false alarm": "a row of no important class that is predicted as one; shown as a share of all rows",
+    "precision": "share of the rows predicted as a class that are of it",
+    "point": "percentage point: from 70 % to 71 % is one",
+    "shift": "a constant added to the important class’s score (or to the logarithm of its probability) before the "
+    "largest score wins: the rule that costs the least accuracy",
+    "threshold": "predict the important class where its probability is above a value: the rule with the fewest false "
+    "alarms, if the probabilities are right",
+    "[low, high]": "95 % interval: 95 of 100 such intervals hold the true value",
+    "group": "rows that belong together, such as those of one patient or film; tuned on or judged, never both",
+}
 
 
 def answer(found: Audit) -> Answer:
@@ -24,13 +40,12 @@ def answer(found: Audit) -> Answer:
 
 def lead(found: Audit) -> str:
     """The figures, or that there is nothing to gain, in a sentence."""
-    own = [one for one in found.by_class if one.important]
     names, cost = _names(found), found.cost
     if found.kind == "unknown":
-        now = "; ".join(f"recall of {quoted(one.name)} now: {share(one.recall.before)}" for one in own)
+        now = "; ".join(f"recall of {quoted(one.name)} now: {share(one.recall.before)}" for one in found.own)
         return f"Cannot tell: an important class has fewer than {FEWEST_ROWS} rows to tune on or to judge; {now}."
     if found.kind == "gain":
-        recalls = ", ".join(f"{quoted(one.name)}: recall {_arrow(one.recall)}" for one in own)
+        recalls = ", ".join(f"{quoted(one.name)}: recall {_arrow(one.recall)}" for one in found.own)
         dearer = "" if cost is None else f"; mean cost {cost[0]:.4g} → {cost[1]:.4g}"
         return f"{recalls}; accuracy {_arrow(found.accuracy)}; false alarms {_arrow(found.false_alarms)}{dearer}."
     if cost is not None:
@@ -58,7 +73,6 @@ def actions(found: Audit) -> tuple[str, ...]:
 
 def evidence(found: Audit) -> tuple[str, ...]:
     """How sure the figures are, and what else there is to know about them."""
-    own = [one for one in found.by_class if one.important]
     lines = [
         f"Fewer than {FEWEST_GROUPS} groups have {quoted(name)}: do not trust the intervals."
         for name in found.few_groups
@@ -79,29 +93,27 @@ def evidence(found: Audit) -> tuple[str, ...]:
             f"Accuracy drops with a probability of {100 * drop:.0f} %, by more than half a point with "
             f"{100 * far:.0f} %. A smaller {smaller} is safer."
         )
-    if found.both and found.is_changed and found.kind != "unknown":
+    if found.both and found.has_after:
         at = 100 * next(iter(found.both.values())).recall
         rules = "; ".join(
             f"{name} {100 * one.false_alarms:.1f} % false alarms, accuracy {100 * one.accuracy:.1f} %"
             for name, one in found.both.items()
         )
         lines.append(f"Both free rules at a recall of {at:.1f} %, on the rows that tuned them: {rules}.")
-    lines += [_class_line(one, precision, found) for one, precision in zip(own, found.precision, strict=True)]
+    lines += [_class_line(one, precision, found) for one, precision in zip(found.own, found.precision, strict=True)]
     lost = [one for one in found.by_class if one.recall.change is not None and one.recall.change.high < 0]
     if lost and found.kind != "unknown":
         names = ", ".join(f"{quoted(one.name)} {_span(one.recall.change)}" for one in lost if one.recall.change)
         lines.append(f"Classes that lost recall (points): {names}.")
-    shown = found.kind != "unknown" and found.is_changed
     for name, one in (("Accuracy", found.accuracy), ("False alarms, of all rows", found.false_alarms)):
-        lines.append(f"{name}: {share(one.before)}{f' → {share(one.after)}' if shown else ''}.")
+        lines.append(f"{name}: {share(one.before)}{f' → {share(one.after)}' if found.has_after else ''}.")
     return tuple(lines)
 
 
 def _class_line(one: ClassResult, precision: Comparison, found: Audit) -> str:
     before, after = one.recall.before, one.recall.after
-    is_shown = found.kind != "unknown" and found.is_changed
-    recall = f"{share(before)} → {share(after)}" if is_shown else share(before)
-    values = [one.value for one in (precision.before, *([precision.after] if is_shown else [])) if one.num]
+    recall = f"{share(before)} → {share(after)}" if found.has_after else share(before)
+    values = [one.value for one in (precision.before, *([precision.after] if found.has_after else [])) if one.num]
     shown = " → ".join(f"{100 * value:.1f} %" for value in values) or "none (never predicted)"
     mistakes = ", ".join(f"{quoted(name)} ({count}×)" for name, count in one.mistaken_for)
     missed = f"; misclassified before as {mistakes}" if mistakes else ""
@@ -230,7 +242,7 @@ def class_table(found: Audit, most: int | None = None) -> Table:
     changes = {one.name: one.recall.change for one in found.by_class}
     order = sorted(found.by_class, key=lambda one: (not one.important, getattr(changes[one.name], "value", 1.0)))
     header, notes = ["class", "rows", "recall", "95 %"], ["95 %: Wilson interval."]
-    if found.kind != "unknown" and found.is_changed:
+    if found.has_after:
         header += ["after", "change (points)"]
         notes = ["95 %: Wilson interval. The change is on the same rows, so its interval is narrower."]
     if found.num_groups is not None:
@@ -274,3 +286,90 @@ def price_table(found: Audit) -> Table | None:
         tuple(vars(one) for one in found.prices),
         ("The most accurate point of the curve, then one for each recall; on new rows they cost a little more.",),
     )
+
+
+def write_page(found: Audit, path: str | Path, source: str, command: Sequence[str] = ()) -> Path:
+    """Write the page, whole or not at all; needs the report extra. `source` is what the table of scores is called."""
+    from camri.report.page import put
+
+    return put(render(found, source, command), Path(path))
+
+
+def render(found: Audit, source: str, command: Sequence[str] = ()) -> str:
+    """The page as HTML."""
+    from camri.report.page import Section, fill, make_bars
+
+    prices, told = price_table(found), answer(found)
+    others = {one.name: one.recall.change for one in found.by_class if not one.important}
+    changes = {name: (one.value, one.low, one.high) for name, one in others.items() if one is not None}
+    slider = Section("point", "Operating point", "Choose the operating point", slider=slider_of(found))
+    folded = [
+        Section("evidence", "Evidence", "How sure this is", text="\n".join([*evidence(found), note(found)])),
+        Section("classes-all", "Classes", "Recall of every class", tables=(class_table(found, CLASSES_SHOWN),)),
+        Section("prices", "Prices", "What more recall costs", tables=() if prices is None else (prices,)),
+    ]
+    first, *more = actions(found) or (told.sentence,)
+    if told.kind != "gain":
+        first, more = told.sentence, list(actions(found))
+    return fill(
+        "answer.html.j2",
+        [slider],
+        folded,
+        brand="camri audit",
+        title=f"{source}: {', '.join(quoted(name) for name in found.important)}",
+        kind=told.kind,
+        lead=first,
+        cautions=(),
+        figures=numbers(found),
+        actions=more,
+        examples=(),
+        bars=make_bars(changes, "Change of recall of the other classes") if found.has_after else None,
+        words=[(word, text) for word, text in WORDS.items() if word != "group" or found.num_groups is not None],
+        facts=facts(found, source, command),
+        source="the table of scores alone",
+    )
+
+
+def numbers(found: Audit) -> list[tuple[str, str, str, str]]:
+    """Recall, false alarms and accuracy, before and after."""
+    rows = {
+        **{f"Recall of {quoted(one.name)}": one.recall for one in found.own},
+        "False alarms, of all rows": found.false_alarms,
+        "Accuracy": found.accuracy,
+    }
+    figures = []
+    for name, one in rows.items():
+        before, after = (percent(share.value) for share in (one.before, one.after))
+        change = "" if one.change is None else f"{_span(one.change)} points"
+        figures.append((name, before, after, change) if found.has_after else (name, "", before, "as it is"))
+    return figures
+
+
+def facts(found: Audit, source: str, command: Sequence[str]) -> list[tuple[str, str]]:
+    """How the audit was made."""
+    num, made = found.accuracy.before.num, found.guarantee
+    judged = "" if num == found.num_rows else f", {num:,} of them judged"
+    pairs = [
+        ("scores", f"{source}: {found.scores_are}"),
+        ("rows", f"{found.num_rows:,}{judged}"),
+        ("groups", "none: rows count as independent" if found.num_groups is None else f"{found.num_groups:,}"),
+        ("classes", f"{len(found.classes):,}"),
+        ("important classes", ", ".join(found.important)),
+        ("tuned on", f"{found.tuned_on}; folds drawn with seed {SPLIT_SEED}"),
+        ("models", f"{found.num_models}: rows of one input are a group" if found.num_models > 1 else "1"),
+        ("maximal drop of accuracy", f"{found.max_accuracy_drop:g}"),
+    ]
+    if made is not None:
+        pairs.append(("recall to guarantee", f"{made.at_least:g}, {100 * made.confidence:g} % confidence"))
+    return [*pairs, ("command", shlex.join(command))] if command else pairs
+
+
+def slider_of(found: Audit) -> Slider:
+    """The operating points that the advised rule reaches on the judged rows."""
+    note = "Counted on the rows of the answer."
+    if found.is_cross_fitted:
+        note = (
+            "Counted on the rows that tuned the rule: the advised point looks a little better here than in the answer, "
+            "where every row is judged by a rule that was tuned on other rows."
+        )
+    return make_slider(found.scores, found.rule, found.important, codes(found), as_factor=is_factor(found), note=note)

@@ -6,10 +6,13 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from camri.decision import BestRecall, DecisionRule, Goal, Promise, Shift
 from camri.metrics import Array, Scores
 from camri.stats import FALL, FEWEST_GROUPS, Estimate, Z, design_effect, wilson
+
+SPLIT_SEED = 0  # of folds and draws
 
 
 @dataclass(frozen=True)
@@ -99,19 +102,21 @@ def expect(change: RowEstimate, expected: float, num_rows: int) -> NormalDist:
     return NormalDist(trust * change.normal.mean + (1 - trust) * expected, change.normal.stdev)
 
 
-def settle(change: RowEstimate, final: RowEstimate, errors: Array) -> RowEstimate:
+def settle(change: RowEstimate, final: RowEstimate, errors: Array, num_own: int) -> RowEstimate:
     """The cross-fitted change with an interval for the advised rule, which counts that it was tuned.
 
     final: the change with the advised rule on the rows it was tuned on. errors (B,): how far that is off where rows are
     drawn and the rule is tuned anew: their mean is what tuning flatters, their spread what it makes uncertain. The
-    interval is around the middle between the cross-fitted change and the final one less what flatters it.
+    interval is around the middle between the cross-fitted change and the final one less what flatters it. num_own: rows
+    of the rarest important class; tuning rests on them, so the interval is Student's with as many degrees of freedom.
     """
     assert final.normal is not None
     assert change.normal is not None
     corrected = final.normal.mean - float(errors.mean())
     centre, apart = (corrected + change.normal.mean) / 2, abs(corrected - change.normal.mean) / 2
     normal = NormalDist(centre, math.hypot(max(final.normal.stdev, float(errors.std(ddof=1))), apart))
-    low, high = centre - Z * normal.stdev, centre + Z * normal.stdev
+    half = float(special.stdtrit(max(num_own - 1, 1), 0.975)) * normal.stdev
+    low, high = centre - half, centre + half
     low, high = max(-1.0, min(low, change.value)), min(1.0, max(high, change.value))
     return replace(change, low=low, high=high, normal=normal)
 
@@ -218,6 +223,16 @@ class Audit:
         return self.shift != 0.0
 
     @property
+    def has_after(self) -> bool:
+        """Whether there are figures after a change of the decision to show."""
+        return self.is_changed and self.kind != "unknown"
+
+    @property
+    def own(self) -> tuple[ClassResult, ...]:
+        """The results of the important classes."""
+        return tuple(one for one in self.by_class if one.important)
+
+    @property
     def max_accuracy_drop(self) -> float:
         """Accuracy that may be lost."""
         return self.goal.max_accuracy_drop if isinstance(self.goal, BestRecall) else 0.0
@@ -230,8 +245,8 @@ class Audit:
     @property
     def few_groups(self) -> tuple[str, ...]:
         """The important classes whose judged rows come from fewer groups than an interval needs."""
-        own = [one for one in self.by_class if one.important and one.recall.before.num_groups is not None]
-        return tuple(one.name for one in own if (one.recall.before.num_groups or 0) < FEWEST_GROUPS)
+        nums = {one.name: one.recall.before.num_groups for one in self.own}
+        return tuple(name for name, num in nums.items() if num is not None and num < FEWEST_GROUPS)
 
     def to_json(self) -> dict[str, Any]:
         """All figures but the curve, as plain JSON."""

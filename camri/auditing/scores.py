@@ -280,9 +280,13 @@ def read_scores(
     rest = [name for name in table.column_names if name not in (label, part, grouped)]
     matrix = [name for name in rest if tables.is_list_type(table.schema.field(name).type) and name.lower() in SCORES]
     if matrix:
-        scores = _from_lists(table.column(matrix[0]), f"{file}, column {matrix[0]!r}")
+        column, where = table.column(matrix[0]), f"{file}, column {matrix[0]!r}"
+        if not tables.is_number_type(column.type.value_type):
+            raise InputError(f"{where} holds lists of {column.type.value_type}; scores are lists of numbers")
+        scores, unlike = tables.to_matrix(column)
+        tables.refuse_unlike(unlike, len(column), scores.shape[1], where)
         found = tables.class_label_names(table, label)
-        return Scored(scores, labels, _names(found, scores.shape[1], str(file)), split, groups)
+        return Scored(scores.astype(np.float64), labels, _names(found, scores.shape[1], str(file)), split, groups)
     used, classes = _class_columns(table, rest, labels, str(file))
     scores = np.stack([tables.to_numpy(table.column(name)).astype(np.float64) for name in used], axis=1)
     return Scored(scores, labels, classes, split, groups)
@@ -349,14 +353,6 @@ def _strays(table: Any, used: Mapping[str, str], known: Set[str]) -> list[str]:
         return []
     ranges = {name: pc.min_max(table.column(name)).as_py() for name in whole if used[name] not in known}
     return [name for name, found in ranges.items() if (found["min"] or 0) < 0 or (found["max"] or 0) > 1]
-
-
-def _from_lists(column: Any, where: str) -> Array:
-    if not tables.is_number_type(column.type.value_type):
-        raise InputError(f"{where} holds lists of {column.type.value_type}; scores are lists of numbers")
-    scores, unlike = tables.to_matrix(column)
-    tables.refuse_unlike(unlike, len(column), scores.shape[1], where)
-    return scores.astype(np.float64)
 
 
 def _from_arrays(file: Path, *given: str | None) -> Scored:

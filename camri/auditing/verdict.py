@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from scipy import optimize
 
 from camri.auditing.result import (
+    SPLIT_SEED,
     Audit,
     ClassResult,
     Comparison,
@@ -28,10 +29,12 @@ from camri.auditing.result import (
 from camri.auditing.scores import Checked, check, num_decimals
 from camri.data.listing import to_splits
 from camri.decision import (
+    CONFIDENCE,
     PRIOR_ROWS,
     RULES,
     SLACK,
     AtLeast,
+    Costs,
     Curve,
     DecisionRule,
     Goal,
@@ -39,12 +42,14 @@ from camri.decision import (
     Prior,
     Promise,
     Shift,
+    best_state,
+    cost_of,
+    parse_goal,
     promise,
     trace,
 )
 from camri.errors import InputError
-from camri.goals import CONFIDENCE, Costs, parse_goal
-from camri.metrics import REST, Array, Scores, divide
+from camri.metrics import Array, Scores, divide
 from camri.stats import FALL, FEWEST_ROWS, Estimate, Z, design_effect
 from camri.text import quoted
 
@@ -117,7 +122,6 @@ def _transposed(logits: Array) -> Array:
 
 
 NUM_FOLDS = 10
-SPLIT_SEED = 0
 
 
 def tune_and_judge(checked: Checked, split: Sequence[str] | None) -> tuple[list[tuple[Array, Array]], str]:
@@ -254,7 +258,7 @@ def audit(
         moved = rows[said[rows] != now[rows]]
         expected[moved] = tuned.calibration.gain(checked.logits[moved], every.important)
     here = every.take(judged)
-    errors = _redraw(checked, final, here, goal) if is_cross_fitted else None
+    errors = _redraw(checked, final, here, goal) if is_cross_fitted else {}
     figures = _Figures(checked, here, judged, said[judged], here.predict(rule), errors)
     recall, accuracy = figures.recall(), figures.accuracy()
     assert accuracy.change is not None
@@ -309,7 +313,7 @@ def _tune(checked: Checked, every: Scores, rows: Array, goal: Goal) -> Tuned:
     calibration = Calibration.of(logits, scores.labels, scores.important)
     curve = trace(scores)
     if isinstance(goal, LeastCost):
-        costs = _costs(scores, np.asarray(goal.matrix))
+        costs = cost_of(scores, np.asarray(goal.matrix))
         curve = min((curve, trace(scores, "threshold")), key=lambda one: float(one.count(costs).min()))
 
         def choose(curve: Curve) -> int:
@@ -330,18 +334,12 @@ def _free_state(curve: Curve, gain: Array, max_accuracy_drop: float) -> int:
     The expected accuracy is what the rows show, combined with what calibrated probabilities predict; these count as
     much as 500 rows.
     """
-    scores, start = curve.sweep.scores, int(np.flatnonzero(curve.value == 0.0)[0])
+    start = int(np.flatnonzero(curve.value == 0.0)[0])
     prior = Prior(float(curve.accuracy[start]), float(curve.predicted[start].sum() / curve.total), PRIOR_ROWS)
-    accuracy = prior.weigh(scores, curve, len(scores), gain)
-    is_allowed = (accuracy >= prior.accuracy - max_accuracy_drop - SLACK) & (curve.value >= 0)
-    return int(np.where(is_allowed, curve.mean_recall, -1.0).argmax())
-
-
-def _costs(scores: Scores, matrix: Array) -> Callable[[Array], Array]:
-    """A function from predictions (N,) to what each costs (N,)."""
-    assert scores.rest is not None
-    labels, rest = scores.labels, scores.rest
-    return lambda said: matrix[labels, np.where(said == REST, rest, said)]
+    expected = prior.weigh(curve, len(curve.sweep.scores), gain)
+    state = best_state(curve, expected, prior.accuracy - max_accuracy_drop, prior=prior)
+    assert state is not None, "no shift keeps the accuracy"
+    return state
 
 
 def written_rule(curve: Curve, state: int, kind: str) -> DecisionRule:
@@ -352,27 +350,18 @@ def written_rule(curve: Curve, state: int, kind: str) -> DecisionRule:
     return RULES[curve.sweep.rule](dict.fromkeys(curve.sweep.scores.important, value))
 
 
-@dataclass(frozen=True, eq=False)
-class Errors:
-    """How far changes are off on the rows that tuned a rule: by class (B, C), of accuracy, false alarms, cost (B,)."""
+def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> dict[str, Array]:
+    """How far changes are off on the rows that tuned a rule: by class (B, C), of accuracy, false alarms, cost (B,).
 
-    classes: Array
-    accuracy: Array
-    false_alarms: Array
-    cost: Array
-
-
-def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> Errors:
-    """Draw rows or groups, tune the rule on them, and compare its changes there with those on all rows.
-
-    This is the bootstrap of the optimism (Efron). Intervals that ignored the tuning held the change of false alarms of
+    Rows or groups are drawn, the rule is tuned on them, and its changes there are compared with those on all rows: the
+    bootstrap of the optimism (Efron). Intervals that ignored the tuning held the change of false alarms of
     .76 to .95 of made tables (docs/audit.md).
     """
     units = np.arange(len(scores))
     if checked.groups is not None:
         units = np.unique(checked.groups, return_inverse=True)[1].ravel()
     drawn, labels, num_classes = np.random.default_rng(SPLIT_SEED), scores.labels, len(checked.classes)
-    costs = _costs(scores, np.asarray(goal.matrix)) if isinstance(goal, LeastCost) else None
+    costs = cost_of(scores, np.asarray(goal.matrix)) if isinstance(goal, LeastCost) else None
     now, right, alarm = scores.predict(), scores.correct().astype(int), scores.false_alarms().astype(int)
     rows = []
     for _ in range(max(FEWEST_DRAWS, min(MOST_DRAWS, ROWS_DRAWN // len(scores)))):
@@ -389,16 +378,19 @@ def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> Error
         )
         share = times / times.sum() - 1 / len(times)
         rows.append((np.nan_to_num(there - here), change @ share, alarms @ share, cost @ share))
-    return Errors(*(np.array(column) for column in zip(*rows, strict=True)))
+    names = ("classes", "accuracy", "false alarms", "cost")
+    return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
 class _Figures:
     """Figures on the judged rows: with the largest score, as judged (`said`), and with the advised rule (`final`).
 
-    With errors, intervals are those of the advised rule and count that it was tuned on these rows.
+    With errors of `_redraw`, intervals are those of the advised rule and count that it was tuned on these rows.
     """
 
-    def __init__(self, checked: Checked, scores: Scores, rows: Array, said: Array, final: Array, errors: Errors | None):
+    def __init__(
+        self, checked: Checked, scores: Scores, rows: Array, said: Array, final: Array, errors: dict[str, Array]
+    ):
         self.checked, self.scores, self.rows, self.errors = checked, scores, rows, errors
         self.now, self.said, self.final = scores.predict(), said, final
         self.before, self.after = scores.correct(), scores.is_right(said)
@@ -411,26 +403,27 @@ class _Figures:
         before, after, final = (outcome(one)[own] for one in (self.now, self.said, self.final))
         groups = None if self.groups is None else self.groups[own]
         change = change_of(before, after, labels, groups)
-        return change if errors is None else settle(change, change_of(before, final, labels, groups), errors)
+        if errors is None:
+            return change
+        return settle(change, change_of(before, final, labels, groups), errors, int(self.scores.num.min()))
 
-    def _compare(self, outcome: Callable[[Array], Array], errors: Array | None, own: Array) -> Comparison:
+    def _compare(self, outcome: Callable[[Array], Array], errors: Array | None, own: Array | None = None) -> Comparison:
+        own = np.ones(len(self.now), dtype=bool) if own is None else own
         groups = None if self.groups is None else self.groups[own]
         before, after = (share_of(outcome(one)[own], groups) for one in (self.now, self.said))
         return Comparison(before, after, self._change(outcome, errors, own) if own.any() else None)
 
     def recall(self) -> RowEstimate:
         """The change of recall, a mean over the important classes."""
-        own = np.isin(self.scores.labels, self.scores.important)
-        errors = None if self.errors is None else self.errors.classes[:, list(self.scores.important)].mean(axis=1)
-        return self._change(self.scores.is_right, errors, own, self.scores.labels[own])
+        own, errors = np.isin(self.scores.labels, self.scores.important), self.errors.get("classes")
+        mean = None if errors is None else errors[:, list(self.scores.important)].mean(axis=1)
+        return self._change(self.scores.is_right, mean, own, self.scores.labels[own])
 
     def accuracy(self) -> Comparison:
-        errors = None if self.errors is None else self.errors.accuracy
-        return self._compare(self.scores.is_right, errors, np.ones(len(self.now), dtype=bool))
+        return self._compare(self.scores.is_right, self.errors.get("accuracy"))
 
     def false_alarms(self) -> Comparison:
-        errors = None if self.errors is None else self.errors.false_alarms
-        return self._compare(self.scores.is_false_alarm, errors, np.ones(len(self.now), dtype=bool))
+        return self._compare(self.scores.is_false_alarm, self.errors.get("false alarms"))
 
     def precision(self, index: int) -> Comparison:
         called = [np.flatnonzero(one == index) for one in (self.now, self.said)]
@@ -439,12 +432,12 @@ class _Figures:
 
     def cost(self, matrix: Array) -> tuple[float, float, Estimate]:
         """The mean cost of a row before and after, and its change."""
-        costs = _costs(self.scores, matrix)
+        costs = cost_of(self.scores, matrix)
         before, after, final = (costs(one) for one in (self.now, self.said, self.final))
         effect = 1.0 if self.groups is None else design_effect(final - before, self.groups)
         centre, sd = float((final - before).mean()), float((final - before).std() * math.sqrt(effect / len(final)))
-        if self.errors is not None:
-            centre, sd = centre - float(self.errors.cost.mean()), max(sd, float(self.errors.cost.std(ddof=1)))
+        if (errors := self.errors.get("cost")) is not None:
+            centre, sd = centre - float(errors.mean()), max(sd, float(errors.std(ddof=1)))
         value = float((after - before).mean())
         ends = min(value, centre - Z * sd), max(value, centre + Z * sd)
         return float(before.mean()), float(after.mean()), Estimate(value, *ends)
@@ -457,8 +450,8 @@ class _Figures:
             wrong = np.bincount(largest[own & ~self.before], minlength=len(names))
             order = [place for place in np.argsort(-wrong, kind="stable").tolist() if wrong[place]]
             mistakes = tuple((names[place], int(wrong[place])) for place in order[:5])
-            errors = None if self.errors is None else self.errors.classes[:, index]
-            recall = self._compare(self.scores.is_right, errors, own)
+            errors = self.errors.get("classes")
+            recall = self._compare(self.scores.is_right, None if errors is None else errors[:, index], own)
             yield ClassResult(name, index in self.checked.important, recall, mistakes)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from camri.errors import InputError
+from camri.errors import InputError, require
 
 if TYPE_CHECKING:
     from camri.auditing import Audit
@@ -68,15 +68,11 @@ def audit(
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {out} must end in .html")
     if out is not None:
-        try:
-            from camri.auditing.page import write_page
-        except ImportError as error:
-            raise InputError(
-                f"the page needs {error.name}, which is not installed: pip install 'camri[report]', or omit --out"
-            ) from None
+        require("the page", "altair", "vl_convert", "jinja2", install="'camri[report]', or omit --out")
 
-    from camri.auditing import audit as judge
-    from camri.auditing import read_scores
+    from camri.auditing.answer import write_page
+    from camri.auditing.scores import read_scores
+    from camri.auditing.verdict import audit as judge
 
     table = read_scores(scores, label_column, split_column, group_column)
     found = judge(
@@ -110,7 +106,7 @@ def _print(found: "Audit") -> None:
     from rich.table import Table
 
     from camri.auditing.answer import CLASSES_SHOWN, answer, class_table, code, evidence, price_table
-    from camri.report.table import to_terminal
+    from camri.report.tables import to_terminal
 
     result, console = answer(found), Console()
 

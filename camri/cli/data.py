@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, SplitColumn, Verify, examples, group
+from camri.cli.options import (
+    GroupColumn,
+    LabelColumn,
+    PathColumn,
+    Resident,
+    Roi,
+    Size,
+    SplitColumn,
+    Verify,
+    examples,
+    group,
+)
 from camri.errors import InputError
 from camri.files import cannot_write
 from camri.text import listed
@@ -71,13 +82,14 @@ def get(
 def show(
     source: Annotated[
         str,
-        typer.Argument(metavar="DATA", help="A folder, table, .npz, archive, or digits, mnist, cifar10, gtsrb, awa2."),
+        typer.Argument(metavar="DATA", help="A folder, table, .npz, archive, shards, or digits, mnist, cifar10 …"),
     ],
     sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG) here.")] = None,
     size: Size = None,
     roi: Roi = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip unreadable images; count and list them.")] = False,
     verify: Verify = True,
+    resident: Resident = None,
     path_column: PathColumn = None,
     label_column: LabelColumn = None,
     group_column: GroupColumn = None,
@@ -105,6 +117,7 @@ def show(
             roi=roi,
             skip_bad=skip_bad,
             verify=verify,
+            resident=resident,
             path_column=path_column,
             label_column=label_column,
             group_column=group_column,
@@ -136,7 +149,7 @@ def _print(summary: dict[str, Any], console: "Console") -> None:
     kinds = f"{summary['layout']}; {summary['num_classes']:,} classes; {rows}"
     console.print(f"[bold]{escape(summary['name'])}[/bold]  {kinds}")
     axes = " (height x width x channels)" if summary["kind"] == "images" else ""
-    console.print(f"{summary['kind']} of {shape}{axes}")
+    console.print(f"{summary['kind']} of {shape}{axes}; {summary['memory']}")
     for line in _lines(summary):
         console.print(escape(line))
     table = Table("class", *summary["rows"], box=None, pad_edge=False)

@@ -6,13 +6,23 @@ from typing import Annotated
 
 import typer
 
-from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Roi, Size, SplitColumn, Verify
+from camri.cli.options import (
+    GroupColumn,
+    LabelColumn,
+    PathColumn,
+    Resident,
+    Roi,
+    Size,
+    SplitColumn,
+    Verify,
+    class_numbers,
+)
 from camri.errors import InputError
 
 
 def fit(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A folder of images, a table, an .npz, or a data set's name.")
+        str, typer.Argument(metavar="DATA", help="A folder of images, tar shards, a table, an .npz, or a name.")
     ] = "digits",
     important: Annotated[
         list[str] | None, typer.Option(help="A class that must not be missed; repeat it for several.")
@@ -59,6 +69,7 @@ def fit(
     roi: Roi = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images.")] = False,
     verify: Verify = True,
+    resident: Resident = None,
     path_column: PathColumn = None,
     label_column: LabelColumn = None,
     group_column: GroupColumn = None,
@@ -109,7 +120,7 @@ def fit(
         max_accuracy_drop=max_accuracy_drop,
         at_least=at_least,
         cost_matrix=cost_matrix,
-        strengths=dict(map(_strength, strengths or [])),
+        strengths=class_numbers(strengths, "strengths", "yield=0.5"),
         model=model,
         weights=weights,
         from_scratch=from_scratch,
@@ -117,19 +128,6 @@ def fit(
         device=device,
         epochs=epochs,
         seed=seed,
+        resident=resident,
         data_options={name: value for name, value in options.items() if value is not None},
     )
-
-
-def _strength(text: str) -> tuple[str, float]:
-    """
-    >>> _strength("no=entry=0.5")
-    ('no=entry', 0.5)
-    """
-    name, _, number = text.rpartition("=")
-    try:
-        return name, float(number)
-    except ValueError:
-        raise InputError(
-            f"strengths={text!r} is not CLASS=NUMBER; for example yield=0.5", argument="strengths"
-        ) from None

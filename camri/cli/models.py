@@ -5,13 +5,13 @@ import csv
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import progress_bar
+from camri.cli.options import class_numbers, progress_bar
 from camri.errors import InputError, blame
 from camri.text import csv_cell, csv_path, plural, visible
 
@@ -52,6 +52,8 @@ def predict(
       camri predict runs/stop/model photos/ --csv predictions.csv
       camri predict runs/stop/model rows.parquet --csv - | head
     """
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
+
     from camri.engine.training import pick_device
     from camri.export import load
     from camri.export.inputs import BOX, count_whole, find_inputs
@@ -79,8 +81,9 @@ def predict(
                 counts[loaded.classes[one.predicted]] += 1
             yield one
 
-    with _watching(total, quiet=out == "-" and sys.stdout.isatty()) as on_progress:
-        found = predict_all(loaded, groups, batch_size, on_progress)
+    columns = ("predicting", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with progress_bar(*columns, quiet=out == "-" and sys.stdout.isatty(), total=total) as update:
+        found = predict_all(loaded, groups, batch_size, lambda num_read: update(completed=num_read))
         if out is None:
             shown = list(counted(found))
         else:
@@ -102,16 +105,6 @@ def _refuse_input(out: str | None, groups: "Iterable[Group]") -> None:
     files = {file for one in groups for file in (one.files if isinstance(one, Images) else [one.file])}
     if any(os.path.exists(file) and os.path.samefile(file, out) for file in files):
         raise InputError(f"{out} is one of the inputs and would be overwritten; choose another file with --csv")
-
-
-@contextlib.contextmanager
-def _watching(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of inputs read; on a terminal it shows a bar and the time left."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-
-    columns = ("predicting", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with progress_bar(*columns, quiet=quiet, total=total) as update:
-        yield lambda num_read: update(completed=num_read)
 
 
 @contextlib.contextmanager
@@ -227,7 +220,9 @@ def export(
 
     loaded, card = load(model), ""
     if thresholds or shifts:
-        loaded = with_rule(loaded, thresholds=_values(thresholds, "thresholds"), shifts=_values(shifts, "shifts"))
+        rules = {"thresholds": thresholds, "shifts": shifts}
+        given = {name: class_numbers(texts, name, "stop=0.2") for name, texts in rules.items()}
+        loaded = with_rule(loaded, **given)
         assert loaded.trained.rule is not None
         card = f"\n## Decision rule\n\nSet by hand: {loaded.trained.rule.describe(loaded.classes)}.\n"
     shape = ", ".join(map(str, loaded.trained.input_shape))
@@ -241,15 +236,3 @@ def export(
             with blame(name):
                 written = write(loaded, file)
             typer.echo(f"{written}: inputs {kind} (N, {shape}) -> logits, probabilities, prediction")
-
-
-def _values(texts: list[str] | None, argument: str) -> dict[str, float]:
-    """{class: number} of CLASS=NUMBER."""
-    values = {}
-    for text in texts or []:
-        name, _, number = text.rpartition("=")
-        try:
-            values[name] = float(number)
-        except ValueError:
-            raise InputError(f"{argument}={text!r} is not CLASS=NUMBER; for example stop=0.2", argument) from None
-    return values

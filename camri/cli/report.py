@@ -1,7 +1,6 @@
 """`camri report`: the page, or one table or figure, of a run. Works without torch."""
 
 import contextlib
-import importlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from camri.cli.options import progress_bar
-from camri.errors import InputError, closest
+from camri.errors import InputError, closest, require
 from camri.files import replacing
 
 if TYPE_CHECKING:
-    from camri.report.table import Table
-    from camri.report.theme import Figure
+    from camri.report.tables import Table
 
 TABLES = ("1", "2")
 FIGURES = {  # -> records
@@ -78,9 +76,7 @@ def report(
     if table is not None:
         _write_tables(_tables(runs, _known("--table", table, TABLES)), format, out)
     elif figure is not None:
-        drawn = _figure(runs[0], _known("--figure", figure, FIGURES))
-        form = _form_of(out, {".png": "png", ".svg": "svg", ".pdf": "pdf"}, "figure", "png", format)
-        _write_figure(drawn, figure, form, out)
+        _write_figure(runs[0], _known("--figure", figure, FIGURES), format, out)
     elif format is not None:
         raise InputError(f"--format {format} needs --table or --figure; the page is HTML")
     elif results is not None:
@@ -90,7 +86,7 @@ def report(
             written = write_results(runs[0], results, commit=commit, screening=screening, on_step=on_step)
         typer.echo(str(written))
     else:
-        _extra("altair", "vl_convert", "jinja2")
+        require("camri report", "altair", "vl_convert", "jinja2", install="'camri[report]'")
         from camri.report.page import write_page
         from camri.report.results import is_results
 
@@ -117,17 +113,6 @@ def _known(option: str, name: str, choices: Collection[str]) -> str:
     if name not in choices:
         raise InputError(f"{option} {name} is unknown; {closest(name, choices)}")
     return name
-
-
-def _extra(*names: str) -> None:
-    """Raise InputError with the install command where a part of the report extra is missing."""
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            raise InputError(
-                f"camri report needs {name}, which is not installed: pip install 'camri[report]'"
-            ) from None
 
 
 def _tables(runs: list[Path], number: str) -> "list[Table]":
@@ -159,7 +144,7 @@ def _form_of(out: Path | None, forms: Mapping[str, str], what: str, usual: str, 
 
 
 def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> None:
-    from camri.report.table import to_terminal, write
+    from camri.report.tables import to_terminal, write
 
     if form is None and out is None and sys.stdout.isatty():
         from rich.console import Console
@@ -171,18 +156,15 @@ def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> 
     _write("\n".join(write(one, form) for one in tables).encode(), out)
 
 
-def _figure(run: Path, name: str) -> "Figure":
-    _extra("altair", "vl_convert")
-    from camri.report.figures import draw
+def _write_figure(run: Path, name: str, form: str | None, out: Path | None) -> None:
+    require("camri report", "altair", "vl_convert", install="'camri[report]'")
+    from camri.report.charts import draw
     from camri.report.results import open_source
-
-    with _watching() as on_step, open_source(run, on_step) as source:
-        return draw(FIGURES[name], source)
-
-
-def _write_figure(drawn: "Figure", name: str, form: str, out: Path | None) -> None:
     from camri.report.theme import export
 
+    with _watching() as on_step, open_source(run, on_step) as source:
+        drawn = draw(FIGURES[name], source)
+    form = _form_of(out, {".png": "png", ".svg": "svg", ".pdf": "pdf"}, "figure", "png", form)
     path = out or Path(f"{f'figure{name}' if name.isdigit() else name}.{form}")
     _write(export(drawn, form), path)
     if str(path) != "-":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import examples, group
+from camri.cli.options import Resident, class_numbers, examples, group
 from camri.errors import InputError
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def run(
     workers: Annotated[
         int | None, typer.Option(min=1, help="CPU processes, by default one a core. Ray: most workers at a time.")
     ] = None,
+    resident: Resident = None,
     on: Annotated[str, typer.Option(help="local, ray (a cluster on this machine) or ray://HOST:PORT.")] = "local",
     track: Annotated[
         list[str] | None, typer.Option(help="Also log every trial: mlflow, mlflow=URI, tensorboard, tensorboard=DIR.")
@@ -130,7 +131,7 @@ def run(
     wall_s = None if max_wall is None else parse_duration(max_wall)
     executor = find_executor(on, device, workers, pack_size)
     with reading_progress() as progress:
-        data = load_data(study, progress)
+        data = load_data(study, progress, resident)
     limit_s = None if wall_s is None else wall_s - (time.monotonic() - began)
     with watching() as on_progress:
         result = run_study(
@@ -277,8 +278,7 @@ def _find(
     strengths: list[str] | None,
 ) -> "Study":
     """The study that the command line asks for."""
-    from camri.study.recipes import find_study
-    from camri.study.study_file import override, parse_columns, parse_seeds, parse_strengths
+    from camri.study.study_file import find_study, override, parse_columns, parse_seeds
 
     # `--grid m=0.2,0.4 s=8,16`: the parser takes one word after an option and leaves the others among the arguments.
     names = [word for word in words if "=" not in word]
@@ -288,7 +288,7 @@ def _find(
         raise InputError(f"give --num-seeds {num_seeds} or --seeds {seeds}, not both")
     given: dict[str, Any] = {"schedule": schedule, "rule": rule, "num_seeds": num_seeds}
     if important or strengths:
-        given["columns"] = parse_columns(important or [], parse_strengths(strengths or []))
+        given["columns"] = parse_columns(important or [], class_numbers(strengths, "strengths", "dog=0.5"))
     study = find_study(names[0], **{name: value for name, value in given.items() if value is not None})
     if seeds is not None:
         study = study.with_(seeds=parse_seeds(seeds))

@@ -40,15 +40,11 @@ def print_study(study: Study) -> None:
     columns = study.placeholders()
     every, unique = list(study.settings(columns)), study.unique_settings(columns)
     training = study.training
-    named = "; ".join(
-        "+".join(f"{name}" if s == 1 else f"{name} ({s:g})" for name, s in zip(c.classes, c.strengths, strict=True))
-        for c in study.important
-    )
     found = f", found on {study.important_from}" if study.symbols else ""
     console.print(f"[bold]{escape(study.name)}[/bold]  {study.key}")
     rare = "".join(f", {name} thinned to {100 * part:g} % of its train rows" for name, part in study.thin)
     console.print(f"data: {escape(study.data)}, validation {study.val_fraction:g} of the train split{escape(rare)}")
-    console.print(f"columns: {escape(named)}{found}")
+    console.print(f"columns: {escape('; '.join(map(str, study.important)))}{found}")
     console.print(
         f"training: model {training.model}, {training.epochs} epochs of batch {training.batch_size}, "
         f"{training.optimizer} {training.learning_rate:g}{_unusual(training)}"
@@ -101,15 +97,11 @@ def watching() -> Iterator[Callable[[Progress], None]]:
     with progress_bar(*columns, trials="loading", rest="") as update:
 
         def show(progress: Progress) -> None:
-            trials, rest = _trials(progress), _rest(progress)
+            failed = f", {progress.failed} failed" if progress.failed else ""
+            trials, rest = f"{progress.done:,}/{progress.total:,} trials{failed}", _rest(progress)
             update(f"{trials}, {rest}", completed=progress.part, trials=trials, rest=rest)
 
         yield show
-
-
-def _trials(progress: Progress) -> str:
-    failed = f", {progress.failed} failed" if progress.failed else ""
-    return f"{progress.done:,}/{progress.total:,} trials{failed}"
 
 
 def _rest(progress: Progress) -> str:
@@ -151,15 +143,13 @@ def print_status(status: Status, folder: Path) -> None:
     if not status.columns:
         console.print("important classes: found when the cross-entropy trials have ended")
     if status.best:
-        _print_best(console, status)
-
-
-def _print_best(console: Console, status: Status) -> None:
-    what = "validation" if status.split == "val" else "test data, so optimistic:"
-    so_far = " so far" if status.pending else ""
-    console.print(f"best{so_far}, {what} recall at no less than cross-entropy's accuracy, each after its best shift:")
-    rows = [(best.column.title, [best.method, *_cells(best)]) for best in status.best]
-    _print_by_column(console, ["method", "best setting", "seeds", "recall", "accuracy"], rows)
+        what = "validation" if status.split == "val" else "test data, so optimistic:"
+        so_far = " so far" if status.pending else ""
+        console.print(
+            f"best{so_far}, {what} recall at no less than cross-entropy's accuracy, each after its best shift:"
+        )
+        rows = [(best.column.title, [best.method, *_cells(best)]) for best in status.best]
+        _print_by_column(console, ["method", "best setting", "seeds", "recall", "accuracy"], rows)
 
 
 def _print_by_column(console: Console, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> None:

@@ -2,18 +2,21 @@
 
 A file is named by a hash of the source files' content, which is itself remembered for unchanged files. Its layout: 8
 bytes magic, 8 bytes header length, 32 bytes sha256 of the header, the header (JSON), then the arrays, each at a
-multiple of 64 bytes. The header lists every array's position and checksum and the length of the whole file.
+multiple of 64 bytes. The header lists every array's position and checksum and the length of the whole file. Images
+that do not fit in memory lie in a second file, which was written as they were decoded.
 """
 
 import contextlib
 import hashlib
 import json
+import math
 import os
 import stat
 import struct
 import tempfile
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +25,7 @@ import numpy as np
 
 from camri.data.dataset import hash_json
 from camri.data.parallel import Progress
+from camri.data.rows import Rows, Stored
 from camri.files import checksum
 
 # A file changed twice within a tick of the file system's clock keeps its time stamp: only older ones are trusted.
@@ -29,6 +33,7 @@ SETTLED_AFTER_NS = 2_000_000_000
 LEFTOVER_AFTER_S = 86_400
 MAGIC = b"camri\x00\x00\x01"
 ALIGNMENT = 64
+PIECE_BYTES = 4 << 20
 _PREAMBLE = struct.Struct("<8sQ32s")
 
 
@@ -110,8 +115,11 @@ def write_cache(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, np.nd
         )
 
 
-def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-    """(facts, memory-mapped arrays); None if the file is missing or damaged."""
+def read_cache(path: Path, resident: float = math.inf) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """(facts, arrays); None if the file is missing or damaged.
+
+    Arrays are memory-mapped. Of a file that is larger than `resident` bytes, images stay on disk, as `Stored`.
+    """
     try:
         with path.open("rb") as stream:
             file_bytes = os.fstat(stream.fileno()).st_size
@@ -128,18 +136,73 @@ def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | Non
                 return None
             # Copy on write: torch refuses read-only memory, and the file must stay as it is.
             payload = np.memmap(stream, dtype=np.uint8, mode="c") if header["payload_bytes"] else np.empty(0, np.uint8)
+            arrays: dict[str, Any] = {}
+            for name, place in header["arrays"].items():
+                shape, dtype, first = tuple(place["shape"]), np.dtype(place["dtype"]), start + place["offset"]
+                num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+                if not _is_whole(stream, first, num_bytes, place["crc"]):
+                    return None
+                if len(shape) == 4 and file_bytes > resident:
+                    arrays[name] = Stored(path, first, shape)
+                else:
+                    arrays[name] = np.asarray(payload[first : first + num_bytes]).view(dtype).reshape(shape)
     except (OSError, struct.error):
         return None
-    arrays = {}
-    for name, place in header["arrays"].items():
-        shape, dtype, first = tuple(place["shape"]), np.dtype(place["dtype"]), start + place["offset"]
-        num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        content = np.asarray(payload[first : first + num_bytes])
-        if checksum(content) != place["crc"]:
-            warnings.warn(f"{path} is damaged (its checksum differs) and is made anew", stacklevel=2)
-            return None
-        arrays[name] = content.view(dtype).reshape(shape)
     return header["facts"], arrays
+
+
+def _is_whole(stream: BinaryIO, first: int, num_bytes: int, expected: int) -> bool:
+    """Whether the bytes have this checksum; read a piece at a time, as pages of a map would stay in memory."""
+    crc, left = 0, num_bytes
+    stream.seek(first)
+    while left and (piece := stream.read(min(left, PIECE_BYTES))):
+        crc, left = zlib.crc32(piece, crc), left - len(piece)
+    if crc != expected or left:
+        warnings.warn(f"{stream.name} is damaged (its checksum differs) and is made anew", stacklevel=3)
+    return crc == expected and not left
+
+
+class Draft:
+    """A file that decoded images are written to, block by block; it gets its name when the data set is complete."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...]):
+        self.path, self.shape, self.crc = path, shape, 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, self.name = tempfile.mkstemp(prefix=".part-", dir=path.parent)
+        self.stream = os.fdopen(handle, "wb")
+
+    def write(self, block: np.ndarray) -> None:
+        self.stream.write(block.data)
+        self.crc = zlib.crc32(block.data, self.crc)
+
+    def rows(self) -> Rows:
+        """What was written."""
+        self.stream.flush()
+        return Rows(Stored(Path(self.name), 0, self.shape))
+
+    def finish(self) -> dict[str, Any]:
+        """Put the file in its place and return what `read_pixels` needs."""
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        os.replace(self.name, self.path)
+        return {"shape": self.shape, "crc": self.crc}
+
+    def close(self) -> None:
+        """Remove the file if it was not finished."""
+        self.stream.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self.name)
+
+
+def read_pixels(path: Path, about: Mapping[str, Any]) -> Stored | None:
+    """The images of a finished :class:`Draft`; None if its file is missing or damaged."""
+    shape = tuple(about["shape"])
+    try:
+        with path.open("rb") as stream:
+            whole = _is_whole(stream, 0, math.prod(shape), about["crc"])
+        return Stored(path, 0, shape) if whole else None
+    except OSError:
+        return None
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:

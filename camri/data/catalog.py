@@ -1,9 +1,13 @@
 """From a name or path to a DataSet: find the files, recognise the layout, decode, check; or read the cache."""
 
+import contextlib
+import glob
 import json
+import math
 import os
+import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -13,19 +17,22 @@ import numpy as np
 import torch
 
 from camri.backbones import decoding, find, resampling
-from camri.data import download, folder, listing, published, tables
-from camri.data.cache import content_hash, read_cache, write_cache
+from camri.data import download, folder, listing, published, shards, tables
+from camri.data.cache import Draft, content_hash, read_cache, read_pixels, write_cache
 from camri.data.dataset import DataSet, Split, assemble, hash_json
-from camri.data.decode import LANCZOS, decode_parts, resize_array
+from camri.data.decode import LANCZOS, Decoder, decode_parts, resize_array
 from camri.data.features import embed
 from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Source
 from camri.data.parallel import Progress
+from camri.data.rows import Inputs, Rows, Stored, memory_for_images, num_bytes, parse_size
 from camri.data.splits import across_splits, copy_notes, count_copies, group_notes, make_test
 from camri.errors import InputError, closest
-from camri.files import cache_folder, data_folder, scratch_folder
+from camri.files import NO_ROOM, cache_folder, data_folder, scratch_folder
 
 NAMES = ("digits", "mnist", "cifar10", "gtsrb", "awa2")
 CACHE_VERSION = 8  # raise it when the same files and options would decode to something else, or be refused
+SPARE = 0.95  # of the free disk that decoded images may take
+PIXELS, ROWS = ".pixels", "rows"  # the file of images that do not fit in memory, and which of them a split has
 
 
 def load(
@@ -43,6 +50,7 @@ def load(
     split_column: str | None = None,
     backbone: str | None = None,
     weights: str | PathLike[str] | None = None,
+    resident: str | int | None = None,
     progress: Progress | None = None,
 ) -> DataSet:
     """Load a data set by name ("digits", "mnist", "cifar10", "gtsrb", "awa2") or path.
@@ -54,6 +62,8 @@ def load(
     path_column and so on: columns of a table, if their names are not the usual ones.
     backbone: "timm:NAME" or "hf:NAME" gives the features of this pretrained network instead of images, computed once.
     weights: its safetensors file, where the published weights cannot be had.
+    resident: "2GiB", or bytes: the memory that images may take, a GPU's or this machine's; by default half of what is
+    free. If they take more, they stay on disk and are read by the batch; results are the same.
     An option that has no effect on this kind of data is refused.
 
     >>> load("digits").splits["test"].labels[:5].tolist()
@@ -76,6 +86,7 @@ def load(
             label_column=label_column,
             group_column=group_column,
             split_column=split_column,
+            resident=resident,
             progress=progress,
         )
         kept = Path(cache) if isinstance(cache, (str, PathLike)) else None
@@ -89,7 +100,9 @@ def load(
     options = Options(
         _as_size(size), resize, roi, skip_bad, verify, path_column, label_column, group_column, split_column
     )
-    name = str(source) if str(source) in NAMES else Path(source).stem
+    name = str(source) if str(source) in NAMES else Path(source).stem.rstrip("-_*?") or Path(source).parent.name
+    given = parse_size(resident)
+    most = memory_for_images() if given is None else given
     try:
         path = locate(source)
         layout = published.find_digits() if str(source) == "digits" else recognise(path, options)
@@ -100,19 +113,16 @@ def load(
             how = {name: value for name, value in vars(options).items() if name != "resize" or value is not None}
             key = [CACHE_VERSION, content, sorted(layout.also), how, layout.layout, path.name]
             file = root / f"{hash_json(key)}.data"
-        dataset = _read_cache(file) if file else None
+        dataset = _read_cache(file, most, layout, options.resize) if file else None
         if dataset is None:
-            with scratch_folder() as scratch:
-                dataset = _decode(name, path, layout, options, str(scratch), progress)
-            if file:
-                _write_cache(file, dataset)
+            dataset = _make(name, path, layout, options, file, most, progress)
     except PermissionError as error:
         raise InputError(f"{error.filename}: permission denied; change its permissions") from None
     is_benchmark = str(dataset.provenance["layout"]).split(maxsplit=1)[0] in NAMES
     # A benchmark's copies are known and must stay for results to be comparable: no warning, but in `camri data show`.
     for note in notes({**dataset.provenance, "notes": []} if is_benchmark else dataset.provenance):
         warnings.warn(f"{dataset.name}: {note}", DataWarning, stacklevel=2)
-    return dataset
+    return replace(dataset, resident=given)
 
 
 def notes(provenance: Mapping[str, Any]) -> list[str]:
@@ -145,6 +155,8 @@ def locate(source: str | PathLike[str]) -> Path:
         exists = path.exists()
     except (OSError, ValueError) as error:  # a loop of links, or a NUL in the name
         raise InputError(f"{text!r} cannot be opened: {error}") from None
+    if shards.is_pattern(path) and glob.glob(text):
+        return path
     if not exists:
         raise InputError(f"{text!r} is neither a path nor a known data set; {closest(text, NAMES)}")
     if not path.is_dir():
@@ -156,6 +168,8 @@ def locate(source: str | PathLike[str]) -> Path:
 
 def recognise(path: Path, options: Options) -> Source:
     """The layout at the path: the most specific reader that fits."""
+    if source := shards.find_shards(path):
+        return source
     if download.is_archive(path):
         return Source("archive", [str(path)], lambda scratch: _read_archive(path, Path(scratch), options))
     if path.is_dir():
@@ -173,7 +187,7 @@ def recognise(path: Path, options: Options) -> Source:
     if source is None:
         raise InputError(
             f"no data set is recognised in {path}; give a folder with a folder of images per class, a CSV, TSV or "
-            "parquet table, an .npz file, or the files of CIFAR-10, GTSRB, AwA2 or MNIST"
+            "parquet table, tar shards, an .npz file, or the files of CIFAR-10, GTSRB, AwA2 or MNIST"
         )
     return source
 
@@ -199,8 +213,74 @@ def _read_archive(path: Path, scratch: Path, options: Options) -> Listing:
     return content
 
 
+def _make(
+    name: str,
+    path: Path,
+    source: Source,
+    options: Options,
+    file: Path | None,
+    most: float,
+    progress: Progress | None,
+    no_room: str = "",
+) -> DataSet:
+    """Decode the data set and cache it in the file; images of more than `most` bytes stay there.
+
+    Where there is no room for them (`no_room` says why), they are decoded on the fly.
+    """
+    drafts: list[Draft] = []
+    with contextlib.ExitStack() as stack:
+
+        def draft_for(shape: tuple[int, ...]) -> Draft | str | None:
+            if math.prod(shape) <= most:
+                return None
+            why = no_room or _why_not_kept(file, math.prod(shape))
+            if not why and file is not None:
+                drafts.append(stack.enter_context(contextlib.closing(Draft(file.with_suffix(PIXELS), shape))))
+                return drafts[0]
+            if source.layout == "archive":  # its files are there only until they are decoded
+                needed = f"its images take {math.prod(shape) / 2**30:,.1f} GiB decoded"
+                raise InputError(f"{path}: {needed} ({why}); unpack it and give the folder, or set CAMRI_CACHE")
+            return why
+
+        scratch = stack.enter_context(scratch_folder())
+        try:
+            dataset = _decode(name, path, source, options, str(scratch), progress, draft_for)
+        except OSError as error:
+            if not drafts or error.errno not in NO_ROOM:
+                raise
+            return _make(name, path, source, options, file, most, progress, "no room in the cache")
+        is_large = sum(num_bytes(split.inputs) for split in dataset.splits.values()) > most
+        if file is None:
+            return dataset
+        inputs = dataset.splits["train"].inputs
+        _write_cache(file, dataset, drafts[0] if drafts else None)
+        if is_large and not (isinstance(inputs, Rows) and isinstance(inputs.store, Decoder)):
+            return _read_cache(file, most, source, options.resize) or dataset
+        return dataset
+
+
+def _why_not_kept(file: Path | None, needed: int) -> str:
+    """Why the images cannot be cached; "" if they can."""
+    if file is None:
+        return "no cache"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(file.parent).free
+    except OSError as error:
+        return f"no cache: {error.strerror}"
+    if not os.access(file.parent, os.W_OK):
+        return "no cache: permission denied"
+    return "" if needed < SPARE * free else f"the cache's disk has {free / 2**30:,.1f} GiB left"
+
+
 def _decode(
-    name: str, path: Path, source: Source, options: Options, scratch: str, progress: Progress | None
+    name: str,
+    path: Path,
+    source: Source,
+    options: Options,
+    scratch: str,
+    progress: Progress | None,
+    draft_for: Callable[[tuple[int, ...]], Draft | str | None],
 ) -> DataSet:
     content = source.read(scratch)
     parts, layout = content.parts, content.facts.pop("layout", source.layout)
@@ -209,15 +289,16 @@ def _decode(
     facts: dict[str, Any] = {}
     if any(isinstance(rows.inputs, EncodedImages) for rows in parts.values()):
         parts, facts = decode_parts(
-            parts, options.size or content.size, options.skip_bad, progress, options.resize or LANCZOS
+            parts, options.size or content.size, options.skip_bad, progress, options.resize or LANCZOS, draft_for
         )
         if "skipped" in facts:
             listing.check_classes(str(path), content.classes, {part: rows.labels for part, rows in parts.items()})
             facts["skipped_note"] = f"{len(facts['skipped'])} unreadable images were skipped"
-    inputs = {part: rows.inputs for part, rows in parts.items() if isinstance(rows.inputs, np.ndarray)}
+    inputs = {part: rows.inputs for part, rows in parts.items() if not isinstance(rows.inputs, EncodedImages)}
     if options.size:  # decoded images have it already
         inputs = {
-            part: resize_array(images, options.size, options.resize or LANCZOS) for part, images in inputs.items()
+            part: images if isinstance(images, Rows) else resize_array(images, options.size, options.resize or LANCZOS)
+            for part, images in inputs.items()
         }
     train = inputs["train"]
     if 0 in train.shape[1:]:
@@ -230,7 +311,7 @@ def _decode(
             )
     splits = {
         part: Split(
-            torch.from_numpy(inputs[part] if inputs[part].flags.writeable else inputs[part].copy()),
+            _to_tensor(inputs[part]),
             torch.from_numpy(rows.labels),
             None if rows.groups is None else torch.from_numpy(rows.groups),
         )
@@ -252,30 +333,59 @@ def _decode(
         names = {} if content.test_rows else {part: rows.names for part, rows in parts.items() if rows.names}
         provenance["notes"] += copy_notes(dataset, provenance["duplicates"], names)
     else:
-        columns = provenance.get("feature_columns", ())
+        columns = tables.encoded_names(provenance.get("encoding", {})) or provenance.get("feature_columns", ())
         provenance["notes"] += listing.giveaways(split.inputs.numpy(), split.labels.numpy(), columns)
     return replace(dataset, provenance=json.loads(json.dumps(provenance)))  # as it will come from the cache
 
 
-def _write_cache(file: Path, dataset: DataSet) -> None:
-    tensors = {
-        f"{part}/{kind}": tensor.numpy()
-        for part, split in dataset.splits.items()
-        for kind, tensor in vars(split).items()
-        if tensor is not None
-    }
+def _to_tensor(inputs: np.ndarray | Rows) -> Inputs:
+    if isinstance(inputs, Rows):
+        return inputs
+    return torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
+
+
+def _write_cache(file: Path, dataset: DataSet, draft: Draft | None) -> None:
+    arrays: dict[str, np.ndarray] = {}
+    for part, split in dataset.splits.items():
+        for kind, values in vars(split).items():
+            if isinstance(values, Rows):
+                arrays[f"{part}/{ROWS}"] = values.index
+            elif values is not None:
+                arrays[f"{part}/{kind}"] = values.numpy()
     facts = {key: getattr(dataset, key) for key in ("name", "classes", "fingerprint", "provenance")}
-    write_cache(file, facts, tensors)
+    if draft is not None:
+        facts["pixels"] = draft.finish()
+    inputs = dataset.splits["train"].inputs
+    if isinstance(inputs, Rows) and isinstance(inputs.store, Decoder):
+        facts["pixels"] = {"shape": inputs.store.shape}
+    write_cache(file, facts, arrays)
 
 
-def _read_cache(file: Path) -> DataSet | None:
-    stored = read_cache(file)
+def _read_cache(file: Path, resident: float, source: Source, resize: str | None) -> DataSet | None:
+    """The cached data set; None if there is none, or if images that were decoded on the fly could be kept now."""
+    stored = read_cache(file, resident)
     if stored is None:
         return None
-    facts, tensors = stored
-    parts: dict[str, dict[str, torch.Tensor]] = {}
-    for name, array in tensors.items():
+    facts, arrays = stored
+    pixels: Any = None
+    if "pixels" in facts:
+        shape = tuple(facts["pixels"]["shape"])
+        fits, why = math.prod(shape) <= resident, _why_not_kept(file, math.prod(shape))
+        if "crc" in facts["pixels"]:
+            pixels = read_pixels(file.with_suffix(PIXELS), facts["pixels"])
+        elif why and not fits:
+            pixels = Decoder.of(source.read("").parts, shape, resize or LANCZOS, why)
+        if pixels is None:
+            return None
+        if fits:
+            pixels = np.memmap(pixels.path, np.uint8, mode="c", shape=pixels.shape)
+    parts: dict[str, dict[str, Any]] = {}
+    for name, array in arrays.items():
         part, kind = name.split("/")
-        parts.setdefault(part, {})[kind] = torch.from_numpy(array)
+        if kind == ROWS:
+            kind, array = "inputs", np.asarray(pixels[array]) if isinstance(pixels, np.ndarray) else Rows(pixels, array)
+        elif isinstance(array, Stored):
+            array = Rows(array)
+        parts.setdefault(part, {})[kind] = array if isinstance(array, Rows) else torch.from_numpy(array)
     splits = {part: Split(**tensors) for part, tensors in parts.items()}
     return DataSet(facts["name"], tuple(facts["classes"]), splits, facts["fingerprint"], facts["provenance"])

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from camri.data.listing import clean_name
+from camri.data.rows import Inputs, blocks, take
 from camri.errors import InputError, closest
 from camri.text import Noun, noun_of
 
@@ -20,11 +21,11 @@ SPLIT_NAMES = ("train", "val", "test")
 class Split:
     """Rows of one part of a data set.
 
-    inputs: uint8 (N, H, W, C) images or float32 (N, D) features; labels: int64 (N,);
+    inputs: uint8 (N, H, W, C) images or float32 (N, D) features, `Rows` if they stay on disk; labels: int64 (N,);
     groups: int64 (N,) or None; rows of one group (frames of one GTSRB track) belong together.
     """
 
-    inputs: torch.Tensor
+    inputs: Inputs
     labels: torch.Tensor
     groups: torch.Tensor | None = None
 
@@ -32,15 +33,21 @@ class Split:
         return len(self.labels)
 
     def rows(self, indices: np.ndarray) -> "Split":
-        """A copy of the rows at the indices, in that order."""
+        """The rows at the indices, in that order: a copy, or a selection of those on disk."""
         index = torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64))
         groups = None if self.groups is None else self.groups[index]
-        return Split(self.inputs[index], self.labels[index], groups)
+        return Split(take(self.inputs, index), self.labels[index], groups)
 
     def digests(self) -> dict[str, str]:
         """sha256 of the bytes of each array."""
-        arrays = {name: array.contiguous().numpy() for name, array in vars(self).items() if array is not None}
-        return {name: hashlib.sha256(array.data).hexdigest() for name, array in arrays.items()}
+        digests = {}
+        for name, array in vars(self).items():
+            if array is not None:
+                state = hashlib.sha256()
+                for block in blocks(array):
+                    state.update(block.contiguous().numpy().data)
+                digests[name] = state.hexdigest()
+        return digests
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +55,8 @@ class DataSet:
     """A named data set with its splits: "train", and "val" and "test" if there are any.
 
     `fingerprint` is a sha256 that changes with any pixel, label, class name or split. `provenance` is plain JSON:
-    where the data came from, the options it was read with, and how each split was drawn.
+    where the data came from, the options it was read with, and how each split was drawn. `resident` is how many bytes
+    of images may be held in memory, the GPU's or this machine's; None: a share of what is free.
 
     >>> from camri.data import load
     >>> digits = load("digits")
@@ -63,6 +71,7 @@ class DataSet:
     splits: Mapping[str, Split]
     fingerprint: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    resident: int | None = None
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{len(split)} {part}" for part, split in self.splits.items())
@@ -133,70 +142,3 @@ def to_float(inputs: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.
     if inputs.dtype != torch.uint8:
         return inputs
     return inputs.permute(0, 3, 1, 2).to(dtype).div_(255)
-
-
-def draw_flips(num_images: int, generator: torch.Generator, device: torch.device | str) -> torch.Tensor:
-    """Which images to mirror, each with probability 0.5: bool (B,)."""
-    return torch.rand(num_images, generator=generator, device=device) < 0.5
-
-
-def flip(images: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mirror the images left to right where the mask (B,) is set.
-
-    >>> flip(torch.tensor([[[[1, 2]]], [[[3, 4]]]]), torch.tensor([True, False])).flatten()
-    tensor([2, 1, 3, 4])
-    """
-    return torch.where(mask[:, None, None, None], images.flip(-1), images)
-
-
-def draw_shifts(
-    num_images: int, max_shift_px: int, generator: torch.Generator, device: torch.device | str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(dx, dy) in whole pixels, uniform from -max_shift_px to +max_shift_px: two int64 (B,)."""
-    shifts = torch.randint(-max_shift_px, max_shift_px + 1, (2, num_images), generator=generator, device=device)
-    return shifts[0], shifts[1]
-
-
-def translate(images: torch.Tensor, dx: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    """Move each image right by dx and down by dy pixels (B,); uncovered pixels become 0.
-
-    >>> translate(torch.tensor([[[[1, 2, 3]]]]), torch.tensor([1]), torch.tensor([0])).flatten()
-    tensor([0, 1, 2])
-    """
-    num_images, _, height, width = images.shape
-    rows = torch.arange(height, device=images.device) - dy[:, None]
-    columns = torch.arange(width, device=images.device) - dx[:, None]
-    image = torch.arange(num_images, device=images.device)[:, None, None]
-    # (B, H, W, C), permuted back: a gather of whole pixels that keeps channels_last.
-    moved = images.permute(0, 2, 3, 1)[
-        image, rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None, :]
-    ].permute(0, 3, 1, 2)
-    inside_rows = ((rows >= 0) & (rows < height))[:, None, :, None]
-    inside_columns = ((columns >= 0) & (columns < width))[:, None, None, :]
-    return moved.masked_fill_(~(inside_rows & inside_columns), 0)  # in place: out of place it loses channels_last
-
-
-def draw_boxes(
-    num_images: int, smallest: float, generator: torch.Generator, device: torch.device | str
-) -> torch.Tensor:
-    """Crops of at least `smallest` of the image, 3:4 to 4:3: (B, 4) top, left, height, width as shares of the image."""
-    draws = torch.rand(4, num_images, generator=generator, device=device)
-    area = smallest + (1 - smallest) * draws[0]
-    ratio = torch.exp((2 * draws[1] - 1) * torch.log(torch.tensor(4 / 3)))
-    height, width = (area / ratio).sqrt().clamp(max=1), (area * ratio).sqrt().clamp(max=1)
-    return torch.stack([draws[2] * (1 - height), draws[3] * (1 - width), height, width], dim=1)
-
-
-def crop(images: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-    """Cut the boxes (B, 4) out of the images (B, C, H, W) and enlarge them to the images' size, bilinearly.
-
-    >>> crop(torch.tensor([[[[1.0, 2.0, 3.0, 4.0]]]]), torch.tensor([[0.0, 0.5, 1.0, 0.5]])).flatten()
-    tensor([2.7500, 3.2500, 3.7500, 4.0000])
-    """
-    top, left, height, width = boxes.unbind(dim=1)
-    zero = torch.zeros_like(top)
-    # Where the corners of the result lie in the image, whose own lie at -1 and 1.
-    rows = [torch.stack([width, zero, 2 * left + width - 1], dim=1)]
-    rows.append(torch.stack([zero, height, 2 * top + height - 1], dim=1))
-    grid = torch.nn.functional.affine_grid(torch.stack(rows, dim=1), list(images.shape), align_corners=False)
-    return torch.nn.functional.grid_sample(images, grid, padding_mode="border", align_corners=False)

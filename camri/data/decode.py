@@ -2,9 +2,11 @@
 
 import functools
 import io
+import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +14,10 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from camri.backbones import frame, resampling
-from camri.data.listing import EncodedImages, Part
-from camri.data.parallel import Progress, for_each, shared_array
+from camri.data.cache import Draft
+from camri.data.listing import Encoded, EncodedImages, Part, Slice
+from camri.data.parallel import Progress, for_each, num_cores, shared_array
+from camri.data.rows import BLOCK_BYTES, Rows, row_hash
 from camri.errors import InputError
 
 # Pillow's other formats stay closed: an EPS file named x.png would run Ghostscript.
@@ -32,15 +36,15 @@ def decode_parts(
     skip_bad: bool,
     progress: Progress | None = None,
     resize: str = LANCZOS,
+    draft_for: Callable[[tuple[int, ...]], Draft | str | None] = lambda shape: None,
 ) -> tuple[dict[str, Part], dict[str, Any]]:
     """Decode all images to uint8 (N, H, W, C); also returns notes for the provenance.
 
-    Unreadable images are refused by name, or with `skip_bad` left out and listed in the notes.
+    Unreadable images are refused by name, or with `skip_bad` left out and listed in the notes. draft_for: a file for
+    images of that shape (N, H, W, C), if they do not fit in memory; why there is none, if they are to be decoded on
+    the fly.
     """
-    images = [part.inputs for part in parts.values() if isinstance(part.inputs, EncodedImages)]
-    sources = [source for group in images for source in group.sources]
-    names = [name for group in images for name in group.names]
-    boxes = [box for group in images for box in ([None] * len(group.names) if group.boxes is None else group.boxes)]
+    sources, names, boxes = _together(parts)
     probed = shared_array((len(sources), 4), np.int32)
 
     def probe(row: int) -> None:
@@ -53,35 +57,108 @@ def decode_parts(
     shape, notes = _choose_shape(probed[good], size, cropped=any(box is not None for box in boxes))
     extent = probed[good, :2]
     notes["original_sizes"] = {"smallest": extent.min(axis=0).tolist(), "largest": extent.max(axis=0).tolist()}
-    pixels = shared_array((len(sources), *shape), np.uint8)
+    draft = draft_for((len(sources), *shape))
+    num_rows = len(sources) if draft is None else max(1, BLOCK_BYTES // math.prod(shape))
+    pixels = shared_array((min(num_rows, len(sources)), *shape), np.uint8)
+    brightest, hashes = -1, list[bytes]()
+    for first in range(0, len(sources), num_rows):
+        rows = range(first, min(first + num_rows, len(sources)))
 
-    def read(row: int) -> None:
-        if row not in bad:
-            pixels[row] = to_array(sources[row], shape, boxes[row], resize)
+        def read(place: int, first: int = first) -> None:
+            if first + place not in bad:
+                pixels[place] = to_array(sources[first + place], shape, boxes[first + place], resize)
 
-    bad |= for_each(len(sources), read, progress)  # also after bad headers: one error names all bad images
+        def report(done: int, _: int, first: int = first) -> None:
+            if progress is not None:
+                progress(first + done, len(sources))
+
+        # Also after bad headers: one error names all bad images.
+        bad.update((first + place, why) for place, why in for_each(len(rows), read, report).items())
+        deep = [row - first for row in rows if probed[row, 3] and row not in bad]
+        brightest = max(brightest, int(pixels[deep].max())) if deep else brightest
+        if isinstance(draft, Draft):
+            draft.write(pixels[: len(rows)])
+        elif draft is not None:
+            hashes += map(row_hash, pixels[: len(rows)])
     _refuse_bad(bad, names, skip_bad)
     if bad:
         notes["skipped"] = [{"file": names[row], "why": why} for row, why in sorted(bad.items())]
-    deep = [row for row in np.flatnonzero(probed[:, 3]).tolist() if row not in bad]
-    if deep and (brightest := int(pixels[deep].max())) < DARK:
+    if 0 <= brightest < DARK:
         notes["depth_note"] = (
             f"the brightest pixel of the 16-bit images is {brightest} of 255 after scaling (12-bit values?); stretch "
             "them to the full 16 bits to keep more grey levels"
         )
+    held: np.ndarray | Rows = pixels
+    if draft is not None:
+        decoder = Decoder(sources, boxes, (len(sources), *shape), resize, str(draft), hashes)
+        held = draft.rows() if isinstance(draft, Draft) else Rows(decoder)
     decoded, start = {}, 0
     for part_name, part in parts.items():
-        rows = np.setdiff1d(np.arange(start, start + len(part.labels)), list(bad))
-        keep = slice(None) if len(rows) == len(part.labels) else rows - start  # a slice copies nothing
+        end = start + len(part.labels)
+        good = np.setdiff1d(np.arange(start, end), list(bad))
+        keep = slice(None) if len(good) == len(part.labels) else good - start
+        chosen = slice(start, end) if len(good) == len(part.labels) else good  # a slice copies nothing
         decoded[part_name] = replace(
             part,
-            inputs=pixels[start : start + len(part.labels)][keep],
+            inputs=held.take(chosen) if isinstance(held, Rows) else held[chosen],
             labels=part.labels[keep],
             groups=None if part.groups is None else part.groups[keep],
-            names=[names[row] for row in rows],
+            names=[names[row] for row in good],
         )
-        start += len(part.labels)
+        start = end
     return decoded, notes
+
+
+def _together(
+    parts: Mapping[str, Part],
+) -> tuple[list[Encoded], list[str], list[np.ndarray | None]]:
+    """(sources, names, boxes) of the images of all parts, one after another."""
+    images = [part.inputs for part in parts.values() if isinstance(part.inputs, EncodedImages)]
+    sources = [source for group in images for source in group.sources]
+    names = [name for group in images for name in group.names]
+    boxes = [box for group in images for box in ([None] * len(group.names) if group.boxes is None else group.boxes)]
+    return sources, names, boxes
+
+
+class Decoder:
+    """Images that are decoded whenever they are read, on all cores; nothing of them is kept."""
+
+    def __init__(
+        self,
+        sources: Sequence[Encoded],
+        boxes: Sequence[np.ndarray | None],
+        shape: tuple[int, ...],
+        resize: str,
+        why: str,
+        hashes: Sequence[bytes] | None = None,
+    ):
+        self.sources, self.boxes, self.shape, self.resize, self.hashes = sources, boxes, shape, resize, hashes
+        self.why, self.how = why, f"decoded on the fly ({why})"
+        self.threads = ThreadPoolExecutor(num_cores())
+
+    @staticmethod
+    def of(parts: Mapping[str, Part], shape: tuple[int, ...], resize: str, why: str) -> "Decoder":
+        """The decoder of all images of the parts."""
+        sources, _, boxes = _together(parts)
+        return Decoder(sources, boxes, shape, resize, why)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        portable = [bytes(source) if isinstance(source, memoryview) else source for source in self.sources]
+        return Decoder, (portable, self.boxes, self.shape, self.resize, self.why)
+
+    def read(self, rows: np.ndarray, out: np.ndarray) -> None:
+        height, width, channels = self.shape[1:]
+
+        def decode(place: int) -> None:
+            source = self.sources[rows[place]]
+            try:
+                images[place] = to_array(source, (height, width, channels), self.boxes[rows[place]], self.resize)
+            except Exception as error:  # image libraries raise anything on broken files
+                where = source if isinstance(source, str) else getattr(source, "file", f"row {rows[place]}")
+                raise InputError(f"{where} has changed while it was in use: {error}") from None
+
+        images = out.reshape(-1, *self.shape[1:])
+        list(self.threads.map(decode, range(len(images))))
 
 
 def resize_array(images: np.ndarray, size: tuple[int, int], resize: str = LANCZOS) -> np.ndarray:
@@ -141,10 +218,14 @@ def image_suffixes() -> set[str]:
     return {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS}
 
 
-def _open(source: str | memoryview) -> Image.Image:
+def _open(source: Encoded) -> Image.Image:
     if isinstance(source, str) and os.path.exists(source) and not stat.S_ISREG(os.stat(source).st_mode):
         raise ValueError("it is not a file but a folder, pipe or device")  # opening a pipe would block
     try:
+        if isinstance(source, Slice):
+            with open(source.file, "rb") as shard:
+                shard.seek(source.offset)
+                source = memoryview(shard.read(source.size))
         image = Image.open(source if isinstance(source, str) else io.BytesIO(source), formats=_formats())
     except UnidentifiedImageError:
         raise ValueError("it is not an image of a known kind") from None
@@ -166,7 +247,7 @@ def is_image(file: str) -> bool:
         return False
 
 
-def _probe(source: str | memoryview) -> tuple[int, int, bool, bool]:
+def _probe(source: Encoded) -> tuple[int, int, bool, bool]:
     """(height, width, is grey, has 16 bits) from the file's header; the size is that of the upright image."""
     with _open(source) as image:
         width, height = image.size
@@ -176,9 +257,7 @@ def _probe(source: str | memoryview) -> tuple[int, int, bool, bool]:
         return height, width, image.mode in GREY_MODES, image.mode == "I" or image.mode.startswith("I;16")
 
 
-def to_array(
-    source: str | memoryview, shape: tuple[int, int, int], box: np.ndarray | None, resize: str = LANCZOS
-) -> np.ndarray:
+def to_array(source: Encoded, shape: tuple[int, int, int], box: np.ndarray | None, resize: str = LANCZOS) -> np.ndarray:
     """Decode one image to uint8 (H, W, C).
 
     box: left, top, right, bottom as fractions of the image, to crop to; None for the whole image. resize: as in

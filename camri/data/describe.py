@@ -7,6 +7,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from camri.data.catalog import notes
 from camri.data.dataset import DataSet
+from camri.data.rows import Rows, memory_for_images, num_bytes
 from camri.errors import InputError
 
 COLUMNS = ("label_column", "image_column", "path_column", "num_feature_columns", "group_column", "unused_columns")
@@ -27,6 +28,7 @@ def describe(dataset: DataSet) -> dict[str, Any]:
         "layout": facts.get("layout"),
         "kind": "images" if dataset.is_image else "features",
         "shape": list(dataset.input_shape),
+        "memory": _where(dataset),
         "original_sizes": facts.get("original_sizes"),
         "notes": [note for note in notes(facts) if note != facts.get("skipped_note")],
         "columns": {key: facts[key] for key in COLUMNS if facts.get(key)},
@@ -46,6 +48,18 @@ def describe(dataset: DataSet) -> dict[str, Any]:
         "copies_in_train": facts.get("copies_in_train", 0),
         "skipped": facts.get("skipped", []),
     }
+
+
+def _where(dataset: DataSet) -> str:
+    """Whether the inputs are in memory or read by the batch, and why."""
+    inputs = [split.inputs for split in dataset.splits.values()]
+    taken = f"{sum(map(num_bytes, inputs)) / 2**20:,.1f} MiB"
+    if not isinstance(inputs[0], Rows):
+        return f"resident, {taken}"
+    given = dataset.resident is not None
+    limit = f"{(memory_for_images() if dataset.resident is None else dataset.resident) / 2**20:,.1f} MiB"
+    why = f"resident={limit}" if given else f"half of the free memory ({limit})"
+    return f"{inputs[0].store.how}, {taken} being more than {why}"
 
 
 def contact_sheet(dataset: DataSet) -> tuple[Image.Image, dict[str, str]]:

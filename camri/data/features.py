@@ -9,6 +9,7 @@ import copy
 import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch import nn
 from camri.data.cache import read_cache, write_cache
 from camri.data.dataset import DataSet, hash_json, to_float
 from camri.data.parallel import Progress, num_cores
+from camri.data.rows import blocks
 from camri.errors import InputError
 from camri.files import cache_folder
 from camri.models import Backbone, build, to_half
@@ -69,22 +71,28 @@ def _compute(trunk: Backbone, data: DataSet, device: torch.device, progress: Pro
     first: dict[bytes, tuple[str, int]] = {}  # where each content is seen first
     copies: dict[tuple[str, int], tuple[str, int]] = {}
     for part, split in data.splits.items():
-        for row, image in enumerate(split.inputs.numpy()):
+        images = (image for block in blocks(split.inputs) for image in block.numpy())
+        for row, image in enumerate(images):
             place = first.setdefault(hashlib.blake2b(image.tobytes(), digest_size=16).digest(), (part, row))
             if place != (part, row):
                 copies[part, row] = place
     found = {part: np.zeros((len(split), trunk.num_features), np.float16) for part, split in data.splits.items()}
-    network, done = _ready(trunk, device), 0
-    with torch.inference_mode(), _all_cores():
-        for part, split in data.splits.items():
-            left = np.array([row for row in range(len(split)) if (part, row) not in copies], dtype=np.int64)
-            for start in range(0, len(left), BATCH_ROWS):
-                batch = left[start : start + BATCH_ROWS]
-                features = network(to_float(split.inputs[torch.from_numpy(batch)].to(device)))
-                found[part][batch] = to_half(features).cpu().numpy()
-                done += len(batch)
-                if progress is not None:
-                    progress(done, len(first))
+    network, batches, done = _ready(trunk, data.input_shape, device), [], 0
+    for part, split in data.splits.items():
+        left = np.array([row for row in range(len(split)) if (part, row) not in copies], dtype=np.int64)
+        batches += [(part, left[start : start + BATCH_ROWS]) for start in range(0, len(left), BATCH_ROWS)]
+
+    @torch.inference_mode()
+    def fill(part: str, rows: np.ndarray) -> int:
+        images = data.splits[part].inputs[torch.from_numpy(rows)].to(device)
+        found[part][rows] = to_half(network(to_float(images))).cpu().numpy()
+        return len(rows)
+
+    with _one_thread_each(1 if device.type == "cuda" else num_cores()) as pool:
+        for filled in pool.map(fill, *zip(*batches, strict=True)):
+            done += filled
+            if progress is not None:
+                progress(done, len(first))
     for (part, row), (from_part, from_row) in copies.items():
         found[part][row] = found[from_part][from_row]
     for part, rows in found.items():
@@ -94,24 +102,37 @@ def _compute(trunk: Backbone, data: DataSet, device: torch.device, progress: Pro
     return found
 
 
-def _ready(trunk: Backbone, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The trunk for inference: batch norms folded into the convolutions before them, channels last."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of torch's own code
-        from torch.fx.experimental.optimization import fuse
+def _ready(trunk: Backbone, shape: tuple[int, ...], device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The trunk for inference: channels last, batch norms folded into the convolutions before them.
 
+    On a CPU it is also traced, which joins convolutions, sums and ReLUs: 295 images/s of a core instead of 215
+    (resnet10t, 96 px). A trace that gives other features for another number of images is not used.
+    """
     made = copy.deepcopy(trunk).eval().to(device)
-    with contextlib.suppress(Exception):  # torch.fx cannot trace every network
-        fused: nn.Module = fuse(made.net)
-        made.net = fused
-    return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own code, and of what a trace cannot follow
+        with contextlib.suppress(Exception):  # torch.fx cannot follow every network
+            from torch.fx.experimental.optimization import fuse
+
+            fused: nn.Module = fuse(made.net)
+            made.net = fused
+        made = made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if device.type == "cpu":
+            images = to_float(torch.randint(256, (5, *shape), dtype=torch.uint8, generator=torch.Generator()))
+            with contextlib.suppress(Exception):  # nor can torch.jit
+                traced = torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(made, images[:2])))
+                torch.testing.assert_close(traced(images), made(images), rtol=1e-3, atol=1e-3)
+                return traced
+    return made
 
 
 @contextlib.contextmanager
-def _all_cores() -> Iterator[None]:
+def _one_thread_each(num_workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads in each of which torch uses one core: batches side by side scale better than one batch on all cores."""
     before = torch.get_num_threads()
-    torch.set_num_threads(num_cores())
+    torch.set_num_threads(1)
     try:
-        yield
+        with ThreadPoolExecutor(num_workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield pool
     finally:
         torch.set_num_threads(before)

@@ -8,12 +8,15 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from camri.errors import InputError, closest
 from camri.text import is_printable, listed, name_rows
+
+if TYPE_CHECKING:
+    from camri.data.rows import Rows  # imports torch, which audits do without
 
 
 class DataWarning(UserWarning):
@@ -35,14 +38,25 @@ class Options:
     split_column: str | None = None
 
 
+class Slice(NamedTuple):
+    """A file inside another: a member of a tar shard."""
+
+    file: str
+    offset: int
+    size: int
+
+
+Encoded = str | memoryview | Slice  # an image: a file, the bytes of one, a part of one
+
+
 @dataclass(frozen=True)
 class EncodedImages:
-    """Images as files or as the bytes of files.
+    """Images as files, as the bytes of files or as parts of larger files.
 
     boxes: float (N, 4), left, top, right, bottom as fractions of the width and height, to crop to.
     """
 
-    sources: Sequence[str | memoryview]
+    sources: Sequence[Encoded]
     names: Sequence[str]  # for messages
     boxes: np.ndarray | None = None
 
@@ -51,7 +65,7 @@ class EncodedImages:
 class Part:
     """One split: encoded images, uint8 (N, H, W, C) or float32 (N, D); int64 labels; int64 groups or None."""
 
-    inputs: EncodedImages | np.ndarray
+    inputs: "EncodedImages | np.ndarray | Rows"
     labels: np.ndarray
     groups: np.ndarray | None = None
     names: Sequence[str] | None = None  # of decoded images, for messages
@@ -293,12 +307,11 @@ def giveaways(features: np.ndarray, labels: np.ndarray, names: Sequence[str]) ->
     """
     if len(labels) < ROWS_FOR_GIVEAWAYS:
         return []
-    first = np.unique(labels, return_index=True)[1]
+    _, first, class_of = np.unique(labels, return_index=True, return_inverse=True)
     values = features[first]  # (C, D): each column's value in the first row of each class
     fits = (np.diff(np.sort(values, axis=0), axis=0) > 0).all(axis=0)
-    for label, value in zip(labels[first], values, strict=True):
-        fits &= (features[labels == label] == value).all(axis=0)
-    columns = np.flatnonzero(fits).tolist()
+    columns = [column for column in np.flatnonzero(fits).tolist()
+               if (features[:, column] == values[class_of.ravel(), column]).all()]  # fmt: skip
     if not columns:
         return []
     name = repr(names[columns[0]]) if len(names) == features.shape[1] else columns[0]

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from camri.data.dataset import SPLIT_NAMES, DataSet, Split, hash_json
+from camri.data.rows import Rows, blocks, row_hash
 from camri.errors import InputError
 
 
@@ -230,8 +231,10 @@ def count_copies(split: Split) -> int:
 
 
 def _hashes(split: Split) -> list[bytes]:
-    inputs = split.inputs.contiguous().numpy()
-    return [hashlib.blake2b(row.data, digest_size=16).digest() for row in inputs]
+    inputs = split.inputs
+    if isinstance(inputs, Rows) and inputs.store.hashes is not None:
+        return [inputs.store.hashes[row] for row in inputs.index.tolist()]
+    return [row_hash(row) for block in blocks(inputs) for row in block.contiguous().numpy()]
 
 
 def copy_notes(

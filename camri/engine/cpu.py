@@ -28,6 +28,7 @@ import torch
 
 import camri
 from camri.data import DataSet, Split
+from camri.data.rows import Inputs, Rows
 from camri.engine import spec
 from camri.engine.loop import train_one
 from camri.engine.outcome import Outcome, Record, Tracker
@@ -50,23 +51,23 @@ START = "import sys\nif not sys.path[0]: del sys.path[0]\nfrom camri.engine.cpu 
 Worker: TypeAlias = "subprocess.Popen[bytes]"
 
 
-def ship(data: DataSet, put: Callable[[str, np.ndarray], Any]) -> dict[str, Any]:
-    """The data set as plain values for another process; `put(name, array)` returns what stands for an array."""
+def ship(data: DataSet, put: Callable[[str, Inputs], Any]) -> dict[str, Any]:
+    """The data set as plain values for another process; `put(name, tensor)` returns what stands for a tensor."""
     parts: dict[str, dict[str, Any]] = {}
     for name, split in data.splits.items():
         parts[name] = {}
         for field in ("inputs", "labels", "groups"):
             tensor = getattr(split, field)
-            parts[name][field] = None if tensor is None else put(f"{name}-{field}", tensor.cpu().numpy())
-    facts = {"name": data.name, "classes": data.classes, "fingerprint": data.fingerprint}
+            parts[name][field] = None if tensor is None else put(f"{name}-{field}", tensor)
+    facts = {"name": data.name, "classes": data.classes, "fingerprint": data.fingerprint, "resident": data.resident}
     return {**facts, "provenance": dict(data.provenance), "parts": parts}
 
 
 def unship(manifest: dict[str, Any], get: Callable[[Any], np.ndarray]) -> DataSet:
     """The data set of :func:`ship`, without a copy; `get` returns the array for what stands for it."""
 
-    def tensor(stand_in: Any) -> torch.Tensor | None:
-        return None if stand_in is None else torch.from_numpy(get(stand_in))
+    def tensor(stand_in: Any) -> Inputs | None:
+        return stand_in if stand_in is None or isinstance(stand_in, Rows) else torch.from_numpy(get(stand_in))
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is not writable")  # nobody writes into a data set
@@ -278,9 +279,11 @@ def load_data(manifest: dict[str, Any]) -> DataSet:
 
 
 def _write_data(data: DataSet, folder: Path) -> dict[str, Any]:
-    def put(name: str, array: np.ndarray) -> str:
+    def put(name: str, tensor: Inputs) -> str | Rows:
+        if isinstance(tensor, Rows):
+            return tensor  # the worker opens the same file
         try:
-            np.save(folder / f"{name}.npy", array)
+            np.save(folder / f"{name}.npy", tensor.cpu().numpy())
         except OSError as error:
             remedy = "free some space, or set TMPDIR to another folder"
             raise InputError(f"{folder.parent} has no room for the workers' data ({error}); {remedy}") from None

@@ -1,4 +1,4 @@
-"""Trials on a GPU: R replicas as parallel branches of one captured graph, the data resident on the device.
+"""Trials on a GPU: R replicas as parallel branches of one captured graph, the data on the device or streamed to it.
 
 At batch 64 one model leaves most of the chip idle, so the branches fill each other's gaps. docs/engine.md has the
 measurements.
@@ -14,14 +14,15 @@ from typing import Any
 
 import torch
 
-from camri.data import Split
+from camri.backbones import is_backbone
 from camri.engine import spec
 from camri.engine.cuda_replica import Forward, Replica, compiled, run_trunk
+from camri.engine.feed import Feed, put_on
 from camri.engine.fused_optimizer import Tables
 from camri.engine.outcome import Outcome, Record, Tracker
 from camri.engine.replica import PACK_SIZE, Job, in_packs, judged, make, read_checkpoint, read_notes, write_checkpoint
 from camri.engine.spec import Trial
-from camri.models import Classifier
+from camri.models import Backbone, Classifier
 from camri.modules import Criterion
 
 RUN_AHEAD = 64  # replays the host may be ahead of the device: a stop takes effect within a second
@@ -30,8 +31,8 @@ RUN_AHEAD = 64  # replays the host may be ahead of the device: a stop takes effe
 class Pack:
     """R replicas that start at the same step, and the graph of one step of all of them."""
 
-    def __init__(self, replicas: list[Replica], forward: Forward):
-        self.replicas, self.forward = replicas, forward
+    def __init__(self, replicas: list[Replica], forward: Forward, feed: Feed | None = None):
+        self.replicas, self.forward, self.feed = replicas, forward, feed
         self.capture()
 
     def capture(self) -> None:
@@ -61,7 +62,11 @@ class Pack:
         """Run the steps and return how many were made: all of them, or fewer after a stop."""
         marks: list[torch.cuda.Event] = []
         for step in range(num_steps):
+            if self.feed is not None:
+                self.feed.bring()
             self.graph.replay()
+            if self.feed is not None:
+                self.feed.done()
             if (step + 1) % RUN_AHEAD == 0:
                 marks.append(torch.cuda.Event())
                 marks[-1].record()
@@ -73,7 +78,7 @@ class Pack:
 
     def validate(self) -> list[list[int]]:
         """Correctly classified validation rows of each class, by replica; empty lists without validation data."""
-        if "val" not in self.replicas[0].resident:
+        if "val" not in self.replicas[0].splits:
             return [[] for _ in self.replicas]
         main, hits = torch.cuda.current_stream(), []
         for replica, stream in zip(self.replicas, self.streams, strict=True):
@@ -94,13 +99,12 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
     pack_size, deterministic = job.pack_size or PACK_SIZE, job.deterministic
     should_stop, say = tracker.should_stop, tracker.epochs
     with torch.cuda.device(device), _settings(deterministic):
-        resident = {
-            name: Split(split.inputs.to(device), split.labels.to(device), None)
-            for name, split in job.data.splits.items()
-        }
+        splits, streamed = put_on(device, job.data)
         training = job.training
-        signature = (training.model, training.model_options, job.data.input_shape, job.batch_size, training.flip,
-                     training.translate_px > 0, training.crop > 0, deterministic)  # fmt: skip
+        augmented = (training.flip, training.translate_px > 0, training.crop > 0, training.trivial_augment,
+                     training.mixup > 0)  # fmt: skip
+        shape = (job.data.input_shape, job.batch_size)
+        signature = (training.model, training.model_options, shape, augmented, deterministic)
         forward = compiled(signature)
         # With `deterministic`, how rows are evaluated must not depend on the number of trials.
         judge = forward if _rows_judged(job) * len(trials) > WORTH_COMPILING and not deterministic else run_trunk
@@ -108,6 +112,12 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
         about = {**spec.describe_environment(device), "deterministic": deterministic}
         groups = _by_start(range(len(trials)), trials, job)
         over: set[int] = set()
+        is_lean = False
+
+        def save_memory() -> bool:
+            nonlocal is_lean
+            was_lean, is_lean = is_lean, is_backbone(training.model)
+            return is_lean and not was_lean
 
         def end(place: int, outcome: Outcome) -> None:
             over.add(place)
@@ -117,13 +127,17 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
 
             def train_alike(places: list[int]) -> bool:
                 replicas = []
-                for place in places:
-                    record = Record(trials[place], job, {**about, "replicas": len(places)})
-                    made = ahead.take(place)
-                    replicas.append(Replica(trials[place], job, made, resident, tables, record, judge))
-                    _resume(replicas[-1])
-                ahead.prepare(len(places))
-                return _train(Pack(replicas, forward), places, should_stop, say, end)
+                seeds = [trials[place].seed for place in places]
+                with Feed(splits["train"].inputs, seeds, job, device) if streamed else contextlib.nullcontext() as feed:
+                    for place in places:
+                        record = Record(trials[place], job, {**about, "replicas": len(places)})
+                        made = ahead.take(place)
+                        if is_lean and isinstance(made[0].trunk, Backbone):
+                            made[0].trunk.save_memory()
+                        replicas.append(Replica(trials[place], job, made, splits, tables, record, judge, feed))
+                        _resume(replicas[-1])
+                    ahead.prepare(len(places))
+                    return _train(Pack(replicas, forward, feed), places, should_stop, say, end)
 
             def train_pack(places: list[int]) -> bool:
                 # Tried again with half of its neighbours: some may have ended, and checkpoints may have come since.
@@ -131,7 +145,7 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
                 return all(train_alike(alike) for alike in _by_start(rest, trials, job))
 
             for places in groups:
-                if not in_packs(places, pack_size, train_pack):
+                if not in_packs(places, pack_size, train_pack, save_memory):
                     return
 
 
@@ -210,6 +224,9 @@ def _train(
     job = pack.replicas[0].job
     place_of = dict(zip(pack.replicas, places, strict=True))
     saved_at = time.perf_counter()
+    if pack.feed is not None:
+        started = pack.replicas[0].record
+        pack.feed.start(started.epoch * job.steps_per_epoch + started.step_in_epoch)
 
     while pack.replicas[0].record.epoch < job.training.epochs:
         first = pack.replicas[0].record

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from camri.data import Split
+from camri.data.rows import Inputs
+from camri.engine.feed import Feed
 from camri.engine.fused_optimizer import Flat, Tables
 from camri.engine.loop import decayed, rate_factors
 from camri.engine.outcome import Record
-from camri.engine.replica import Evaluation, Job, draw_epoch, evaluate, judged, prepare
+from camri.engine.replica import Draws, Evaluation, Job, draw_epoch, evaluate, judged, prepare
 from camri.engine.spec import Trial
 from camri.models import Backbone, Classifier, resume_dropout
 from camri.modules import Criterion
@@ -41,18 +43,11 @@ class PaddedConv2d(nn.Conv2d):
 EVALUATED = 1000  # rows at a time when nothing is learned
 LOW = torch.bfloat16
 
-Forward = Callable[..., Tensor]  # trunk, rows, mirrored, dx, dy, boxes -> features
+Forward = Callable[..., Tensor]  # trunk, rows, draws -> features
 
 
-def run_trunk(
-    trunk: nn.Module,
-    inputs: Tensor,
-    mirrored: Tensor | None,
-    dx: Tensor | None,
-    dy: Tensor | None,
-    boxes: Tensor | None = None,
-) -> Tensor:
-    """The features of a split's rows.
+def run_trunk(trunk: nn.Module, inputs: Tensor, drawn: Draws) -> Tensor:
+    """The features of a split's rows, changed as drawn.
 
     Autocast, because other packages' trunks mix float32 parts (embeddings, layer norms) with bfloat16.
     """
@@ -60,10 +55,10 @@ def run_trunk(
     with torch.autocast(inputs.device.type, dtype, enabled=dtype != torch.float32):
         # A backbone subtracts its mean itself, from pixels that bfloat16 would have rounded.
         given = torch.float32 if isinstance(trunk, Backbone) else dtype
-        return trunk(prepare(inputs, mirrored, dx, dy, given, boxes))
+        return trunk(prepare(inputs, given, drawn))
 
 
-def precision(inputs: Tensor) -> torch.dtype:
+def precision(inputs: Inputs) -> torch.dtype:
     """The trunk's precision: bfloat16 for pixels; float32 for feature vectors, of which bfloat16 keeps three digits."""
     return LOW if inputs.dtype == torch.uint8 else torch.float32
 
@@ -83,14 +78,18 @@ class Replica:
         trial: Trial,
         job: Job,
         made: tuple[Classifier, Criterion],
-        resident: dict[str, Split],
+        splits: dict[str, Split],
         tables: Tables,
         record: Record,
         judge: Forward = run_trunk,
+        feed: Feed | None = None,
     ):
-        """`made` is the untrained model and its loss on the CPU; `judge` runs the trunk on full evaluation batches."""
-        self.trial, self.job, self.resident, self.record, self.judge = trial, job, resident, record, judge
-        device = resident["train"].inputs.device
+        """`made` is the untrained model and its loss on the CPU; `judge` runs the trunk on full evaluation batches.
+
+        `feed` brings the train rows if they are not on the device.
+        """
+        self.trial, self.job, self.splits, self.record, self.judge, self.feed = trial, job, splits, record, judge, feed
+        device = splits["train"].labels.device
         model, criterion = made
         for module in model.trunk.modules():
             if PaddedConv2d.fits(module):
@@ -98,7 +97,7 @@ class Replica:
         self.model: Classifier = model.to(device).train()
         self.criterion = criterion.to(device)
         low, high = _by_precision(self.model)
-        averaged, dtypes = job.training.average > 0, (precision(resident["train"].inputs), torch.float32)
+        averaged, dtypes = job.training.average > 0, (precision(splits["train"].inputs), torch.float32)
         decaying = {id(parameter) for parameter in decayed(self.model)}
         factors = rate_factors(self.model, job.training)
         self.flats = [
@@ -108,13 +107,7 @@ class Replica:
         ]
         self.statistics = _gather_statistics(self.model, device)
         self.averaged_statistics = self.statistics.clone() if averaged else None
-        steps, size = job.steps_per_epoch, job.batch_size
-        self.order = torch.zeros(steps, size, dtype=torch.int64, device=device)
-        self.mirrored = torch.zeros(steps, size, dtype=torch.bool, device=device) if job.training.flip else None
-        self.shifts = (
-            torch.zeros(2, steps, size, dtype=torch.int64, device=device) if job.training.translate_px else None
-        )
-        self.boxes = torch.zeros(steps, size, 4, device=device) if job.training.crop else None
+        self.drawn = {name: draws.to(device) for name, draws in draw_epoch(trial, job, 0).items()}
         # One element and not none: an index without dimensions would be read by the host.
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
@@ -123,24 +116,17 @@ class Replica:
 
     def draw(self, epoch: int) -> None:
         """Copy the epoch's random draws to the device."""
-        drawn = draw_epoch(self.trial, self.job, epoch)
-        self.order.copy_(drawn.order)
-        if self.mirrored is not None and drawn.mirrored is not None:
-            self.mirrored.copy_(drawn.mirrored)
-        if self.shifts is not None and drawn.dx is not None and drawn.dy is not None:
-            self.shifts.copy_(torch.stack([drawn.dx, drawn.dy]))
-        if self.boxes is not None and drawn.boxes is not None:
-            self.boxes.copy_(drawn.boxes)
+        for name, draws in draw_epoch(self.trial, self.job, epoch).items():
+            self.drawn[name].copy_(draws)
 
     def advance(self, forward: Forward) -> None:
         """Make one training step, all of it on the device: this is what the graph captures."""
-        train = self.resident["train"]
-        rows = self.order[self.place].squeeze(0)
-        dx, dy = (None, None) if self.shifts is None else self.shifts[:, self.place].squeeze(1)
-        mirrored = None if self.mirrored is None else self.mirrored[self.place].squeeze(0)
-        boxes = None if self.boxes is None else self.boxes[self.place].squeeze(0)
-        features = forward(self.model.trunk, train.inputs[rows], mirrored, dx, dy, boxes)
-        loss = self.criterion(self.model.head(features), train.labels[rows])
+        train = self.splits["train"]
+        here = {name: draws[self.place].squeeze(0) for name, draws in self.drawn.items()}
+        rows = here.pop("order")
+        inputs = train.inputs[rows] if self.feed is None else self.feed.batch(self.trial.seed, self.step)
+        features = forward(self.model.trunk, inputs, here)
+        loss = self.criterion(self.model.head(features), train.labels[rows], here.get("shares"))
         gradients = torch.autograd.grad(loss, [p for flat in self.flats for p in flat.parameters])
         at = 0
         for flat in self.flats:
@@ -193,7 +179,7 @@ class Replica:
                 lambda rows: self._features(model, rows),
                 model.head,
                 self.criterion.logits,
-                judged(self.resident, split),
+                judged(self.splits, split),
                 batch_size=EVALUATED,
             )
 
@@ -201,14 +187,15 @@ class Replica:
         # Each size and layout of a batch would be compiled anew: what is left over at the end runs as it is, and rows
         # that do not lie together (every k-th of the train split) are brought together.
         forward = self.judge if len(rows) == EVALUATED else run_trunk
-        return forward(model.trunk, rows.contiguous(), None, None, None)
+        return forward(model.trunk, rows.contiguous().to(self.step.device, non_blocking=True), {})
 
     @torch.no_grad()
     def hits(self, split: str) -> Tensor:
         """Correctly classified rows of each class (C,), on the device: the host does not wait for it."""
-        inputs, labels = self.resident[split].inputs, self.resident[split].labels
+        inputs, labels = self.splits[split].inputs, self.splits[split].labels
         with self.as_judged() as model:
-            guesses = [model.head(self._features(model, rows)).argmax(dim=1) for rows in inputs.split(EVALUATED)]
+            batches = (inputs[at : at + EVALUATED] for at in range(0, len(labels), EVALUATED))
+            guesses = [model.head(self._features(model, rows)).argmax(dim=1) for rows in batches]
         right = (torch.cat(guesses) == labels).long()
         return torch.zeros(self.job.data.num_classes, dtype=torch.int64, device=labels.device).scatter_add_(
             0, labels, right

@@ -30,6 +30,7 @@ from camri.models import Classifier, resume_dropout
 from camri.modules import Criterion
 
 BLOCK = re.compile(r".*?\.\d+\.(?:.*?(?:blocks|layers|layer)\.\d+\.)?")
+MOST_VALUES = 2**25  # of a batch that is evaluated, 128 MiB: 1,000 images of 105 px, 222 of 224 px
 ADAM_EPS = 1e-7  # Keras' default, which the authors' code kept; PyTorch's is 1e-8
 
 
@@ -49,7 +50,7 @@ def optimizer(model: Classifier, training: Training) -> torch.optim.Optimizer:
     if training.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=training.learning_rate, momentum=training.momentum)
     kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=training.learning_rate, eps=ADAM_EPS)
+    return kind(groups, lr=training.learning_rate, eps=ADAM_EPS, fused=True)  # 0.4 ms less a step of a small network
 
 
 def decayed(model: Classifier) -> list[nn.Parameter]:
@@ -134,10 +135,10 @@ def _train(
             step = record.epoch * job.steps_per_epoch + place
             for group in optimise.param_groups:
                 group["lr"] = rates[step] * group["factor"]
-            rows = drawn.order[place]
-            x = prepare(train.inputs[rows], _at(drawn.mirrored, place), _at(drawn.dx, place), _at(drawn.dy, place),
-                        torch.float32, _at(drawn.boxes, place))  # fmt: skip
-            loss = criterion(model(x), train.labels[rows])
+            here = {name: draws[place] for name, draws in drawn.items()}
+            rows = here["order"]
+            x = prepare(train.inputs[rows], torch.float32, here)
+            loss = criterion(model(x), train.labels[rows], here.get("shares"))
             value = loss.item()
             if not math.isfinite(value):
                 where = f"epoch {record.epoch + 1}, step {place + 1} of {job.steps_per_epoch}"
@@ -173,13 +174,10 @@ def _train(
 
 def _evaluate(model: Classifier, criterion: Criterion, split: Split) -> Evaluation:
     def features_of(rows: Tensor) -> Tensor:
-        return model.trunk(prepare(rows, None, None, None, torch.float32))
+        return model.trunk(prepare(rows, torch.float32))
 
-    return evaluate(features_of, model.head, criterion.logits, split)
-
-
-def _at(draws: Tensor | None, place: int) -> Tensor | None:
-    return None if draws is None else draws[place]
+    most = max(1, MOST_VALUES // math.prod(split.inputs.shape[1:]))
+    return evaluate(features_of, model.head, criterion.logits, split, min(1000, most))
 
 
 class _State:

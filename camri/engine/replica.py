@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from camri import augment
 from camri.data import DataSet, Split, dataset
+from camri.data.rows import take
 from camri.engine import spec
 from camri.engine.spec import Training, Trial, generator, identity
 from camri.errors import InputError
@@ -30,21 +33,29 @@ from camri.modules import Criterion
 PACK_SIZE = 8  # measured on an H200 within epochs: 1 gives 50,944 images/s, 4 79,997, 8 81,053, 16 80,500
 
 
-def in_packs(places: list[int], size: int, train_pack: Callable[[list[int]], bool]) -> bool:
-    """Train packs of at most `size`, halving those that do not fit in memory; return whether all were trained."""
+def in_packs(
+    places: list[int],
+    size: int,
+    train_pack: Callable[[list[int]], bool],
+    save_memory: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Train packs of at most `size`, halving those that do not fit in memory; return whether all were trained.
+
+    If one model alone does not fit, `save_memory` is called; it returns whether another try is worth it.
+    """
     waiting = [places[at : at + size] for at in range(0, len(places), size)]
     while waiting:
         pack = waiting.pop(0)
         try:
             finished = train_pack(pack)
         except torch.cuda.OutOfMemoryError as error:
-            if len(pack) == 1:
+            if len(pack) == 1 and not save_memory():
                 raise
             half = (len(pack) + 1) // 2
-            warnings.warn(
-                f"{len(pack)} models side by side do not fit in the GPU's memory; trying {half} ({error})", stacklevel=2
-            )
-            waiting[:0] = [pack[:half], pack[half:]]
+            what = f"{len(pack)} models side by side do" if len(pack) > 1 else "one model does"
+            how = half if len(pack) > 1 else "gradient checkpointing, which is slower"
+            warnings.warn(f"{what} not fit in the GPU's memory; trying {how} ({error})", stacklevel=2)
+            waiting[:0] = [part for part in (pack[:half], pack[half:]) if part]
             finished = True
         if torch.cuda.is_available():
             gc.collect()  # a captured graph and its memory go with the last reference to them
@@ -100,9 +111,9 @@ class Job:
             raise InputError(f"{self.data.name} has no train split; its splits: {', '.join(self.data.splits)}")
         if self.num_rows < 2:
             raise InputError(f"{self.data.name} has {self.num_rows} rows to train on; batch norm needs at least 2")
-        augmented = self.training.flip or self.training.translate_px or self.training.crop
-        if augmented and not self.data.is_image:
-            raise InputError("flip, translate_px and crop are for images, but the data set holds feature vectors")
+        for_images = ("flip", "translate_px", "crop", "trivial_augment")
+        if not self.data.is_image and any(getattr(self.training, field) for field in for_images):
+            raise InputError(f"{', '.join(for_images)} are for images, but the data set holds feature vectors")
         for index in self.important:
             if not 0 <= index < self.data.num_classes:
                 raise InputError(
@@ -143,53 +154,42 @@ def make_criterion(setting: Setting, job: Job) -> Criterion:
     )
 
 
-@dataclass
-class Epoch:
-    """Random draws of one epoch, (S, B) each: the order of the rows, and how each image is mirrored, moved, cropped."""
-
-    order: Tensor
-    mirrored: Tensor | None = None
-    dx: Tensor | None = None
-    dy: Tensor | None = None
-    boxes: Tensor | None = None  # (S, B, 4): top, left, height, width of the crop, as shares of the image
+Draws = dict[str, Tensor]  # by name, (S, B, ...) of an epoch or (B, ...) of a step
 
 
-def draw_epoch(trial: Trial, job: Job, epoch: int) -> Epoch:
-    """Draw epoch number `epoch` on the CPU: the same for every device."""
+def draw_epoch(trial: Trial, job: Job, epoch: int) -> Draws:
+    """Draw epoch number `epoch` on the CPU: the order of the rows, and how each one is changed."""
     steps, size, training = job.steps_per_epoch, job.batch_size, job.training
-    order = dataset.epoch_order(job.num_rows, generator(trial.seed, "order", epoch), "cpu")
-    drawn = Epoch(order[: steps * size].view(steps, size))
+    num, seed = steps * size, trial.seed
+    drawn = {"order": dataset.epoch_order(job.num_rows, generator(seed, "order", epoch), "cpu")[:num]}
     if training.flip:
-        flips = dataset.draw_flips(steps * size, generator(trial.seed, "flip", epoch), "cpu")
-        drawn.mirrored = flips.view(steps, size)
+        drawn["mirrored"] = augment.draw_flips(num, generator(seed, "flip", epoch), "cpu")
     if training.translate_px:
-        shifts = generator(trial.seed, "translate", epoch)
-        dx, dy = dataset.draw_shifts(steps * size, training.translate_px, shifts, "cpu")
-        drawn.dx, drawn.dy = dx.view(steps, size), dy.view(steps, size)
+        shifts = augment.draw_shifts(num, training.translate_px, generator(seed, "translate", epoch), "cpu")
+        drawn["shifts"] = torch.stack(shifts, dim=1)
     if training.crop:
-        boxes = dataset.draw_boxes(steps * size, training.crop, generator(trial.seed, "crop", epoch), "cpu")
-        drawn.boxes = boxes.view(steps, size, 4)
-    return drawn
+        drawn["boxes"] = augment.draw_boxes(num, training.crop, generator(seed, "crop", epoch), "cpu")
+    if training.trivial_augment:
+        drawn["operations"] = augment.draw_operations(num, generator(seed, "trivial", epoch))
+    if training.mixup:
+        drawn["shares"] = augment.draw_shares(num, training.mixup, generator(seed, "mixup", epoch))
+    return {name: draws.view(steps, size, *draws.shape[1:]) for name, draws in drawn.items()}
 
 
-def prepare(
-    inputs: Tensor,
-    mirrored: Tensor | None,
-    dx: Tensor | None,
-    dy: Tensor | None,
-    dtype: torch.dtype,
-    boxes: Tensor | None = None,
-) -> Tensor:
-    """The model's inputs: images in [0, 1], channels first, cropped, mirrored and moved as drawn."""
-    if boxes is None:
-        x = dataset.to_float(inputs, dtype).to(dtype)
-    else:
-        x = dataset.crop(dataset.to_float(inputs), boxes).to(dtype)
-    if mirrored is not None:
-        x = dataset.flip(x, mirrored)
-    if dx is not None and dy is not None:
-        x = dataset.translate(x, dx, dy)
-    return x
+def prepare(inputs: Tensor, dtype: torch.dtype, drawn: Mapping[str, Tensor] = MappingProxyType({})) -> Tensor:
+    """The model's inputs: images in [0, 1], channels first, changed as drawn; features as they are, or mixed."""
+    exact = "boxes" in drawn or "operations" in drawn
+    x = dataset.to_float(inputs, torch.float32 if exact else dtype)
+    if "boxes" in drawn:
+        x = augment.crop(x, drawn["boxes"])
+    if "operations" in drawn:
+        x = augment.trivial_augment(x, drawn["operations"])
+    x = x.to(dtype)
+    if "mirrored" in drawn:
+        x = augment.flip(x, drawn["mirrored"])
+    if "shifts" in drawn:
+        x = augment.translate(x, *drawn["shifts"].unbind(1))
+    return augment.mixup(x, drawn["shares"]) if "shares" in drawn else x
 
 
 MOST_TRAIN_ROWS = 10_000  # evenly spread over a large train split: enough for the spread of angles
@@ -204,7 +204,7 @@ def judged(splits: Mapping[str, Split], name: str) -> Split:
     """
     split = splits[name]
     step = -(-len(split) // MOST_TRAIN_ROWS) if name == "train" else 1
-    return Split(split.inputs[::step], split.labels[::step], None)
+    return Split(take(split.inputs, slice(None, None, step)), split.labels[::step], None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,6 +52,8 @@ class Training:
     flip: bool = False
     translate_px: int = 0
     crop: float = 0.0  # smallest share of the image in a random resized crop, 0.25 for example; 0: none
+    trivial_augment: bool = False  # one random operation an image, with a random strength
+    mixup: float = 0.0  # alpha: rows are mixed by shares from Beta(alpha, alpha), 0.2 for example; 0: none
     beyond_pi: str = "monotone"
 
     def __post_init__(self) -> None:
@@ -75,6 +77,8 @@ class Training:
         for field in ("trunk_rate", "layer_decay"):
             need(0 < getattr(self, field) <= 1, field, "give a number above 0, up to 1")
         need(0 <= self.crop <= 1, "crop", "give a share of the image, 0 to 1")
+        need(type(self.trivial_augment) is bool, "trivial_augment", "choices: true, false")
+        need(0 <= self.mixup <= 100, "mixup", "give a number of at least 0, for example 0.2")
         start, end = self.ramp
         need(0 <= start <= end <= 1, "ramp", "give (start, end) as parts of the training, 0 to 1, in that order")
 
@@ -89,6 +93,7 @@ class Training:
     def to_json(self) -> dict[str, Any]:
         # Fields that came later are left out where they change nothing: hashes of stored results stay as they are.
         later = {"warmup": 0.0, "cosine": False, "trunk_rate": 1.0, "layer_decay": 1.0, "crop": 0.0}
+        later |= {"trivial_augment": False, "mixup": 0.0}
         values = {name: value for name, value in dataclasses.asdict(self).items() if later.get(name, ()) != value}
         return {**values, "model_options": dict(self.model_options), "ramp": list(self.ramp)}
 
@@ -116,6 +121,20 @@ FAST = Training()
 # Changes for a linear classifier on a frozen backbone's features: without dropout validation accuracy was 2 points
 # lower (Tiny ImageNet animals, 50 images a class, resnet10t, two seeds).
 PROBE: dict[str, Any] = {"model": "linear", "model_options": (("dropout", 0.5),), "hold": 0.2}
+
+# Changes for fine-tuning a pretrained network (docs/photos.md has figures), and more of them for a transformer.
+TUNED: dict[str, Any] = {
+    "optimizer": "adamw",
+    "learning_rate": 2e-3,
+    "weight_decay": 0.05,
+    "warmup": 0.1,
+    "hold": 0.0,
+    "cosine": True,
+    "trunk_rate": 0.2,
+    "average": 0.99,
+    "crop": 0.35,
+}
+TRANSFORMER: dict[str, Any] = {"learning_rate": 1e-3, "trunk_rate": 0.1, "layer_decay": 0.75}
 
 
 @dataclass(frozen=True)

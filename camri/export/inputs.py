@@ -7,17 +7,18 @@ import glob
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from camri.data import tables
+from camri.data import shards, tables
 from camri.data.decode import LANCZOS, is_image
 from camri.data.decode import to_array as decode_image
 from camri.data.folder import files_below
+from camri.data.listing import Encoded
 from camri.data.parallel import for_each, shared_array
 from camri.data.published import to_boxes
 from camri.data.tables import INPUTS
@@ -54,7 +55,7 @@ class Images:
 
     files: Sequence[str]
     rows: Sequence[int | None]
-    sources: Sequence[str | memoryview]
+    sources: Sequence[Encoded]
     boxes: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -158,12 +159,27 @@ def find_inputs(words: Sequence[str], trained: Trained) -> tuple[list[Group], li
                 if (key := os.path.abspath(one)) in seen:
                     continue
                 seen.add(key)
+                if trained.is_image and Path(one).suffix.lower() == shards.SUFFIX:
+                    groups += [*_gathered(images), _shard(Path(one))]
+                    images = []
+                    continue
                 if trained.is_image and Path(one).suffix.lower() not in TABLES:
                     images.append(one)
                     continue
             groups += [*_gathered(images), *([one] if isinstance(one, Problem) else _tables(Path(one), trained))]
             images = []
     return [*groups, *_gathered(images)], left_out
+
+
+def _shard(path: Path) -> Group:
+    """The images of a tar file."""
+    try:
+        found = [(f"{path}/{name}", place) for name, place in shards.members(path) if shards.is_image(name, place)]
+    except InputError as error:
+        return Problem(str(path), str(error))
+    if not found:
+        return Problem(str(path), "the tar file holds no images")
+    return Images([name for name, _ in found], [None] * len(found), [place for _, place in found])
 
 
 def _gathered(images: list[str]) -> list[Group]:
@@ -185,7 +201,11 @@ def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]
         every = list(files_below(Path(path)))
     except (InputError, OSError) as error:
         return [Problem(word, str(error))], []
-    endings = _endings(trained)
+    endings: Collection[str] = TABLES
+    if trained.is_image:
+        from PIL import Image
+
+        endings = Image.registered_extensions()
     kept: list[str | Problem] = []
     passed_over: list[str] = []
     for file in every:
@@ -195,14 +215,6 @@ def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]
         wanted = "images" if trained.is_image else f"tables ({', '.join(TABLES)})"
         return [Problem(word, f"the folder holds no {wanted}")], passed_over
     return kept, passed_over
-
-
-def _endings(trained: Trained) -> frozenset[str]:
-    if not trained.is_image:
-        return frozenset(TABLES)
-    from PIL import Image
-
-    return frozenset(Image.registered_extensions())
 
 
 def _tables(path: Path, trained: Trained) -> list[Group]:
@@ -218,6 +230,8 @@ def _tables(path: Path, trained: Trained) -> list[Group]:
         if trained.is_image:
             return [_image_rows(path, table, trained)]
         used = _feature_columns(table, path, trained)
+        if encoding := trained.preprocessing.get("encoding"):
+            return [_checked(Ready(str(path), tables.encode_columns(table, encoding, str(path))), trained)]
         if len(used) == 1 and tables.is_list_type(table.schema.field(used[0]).type):
             return [_checked(_list_rows(path, table.column(used[0]), used[0], trained.input_shape[0]), trained)]
         return [_checked(Ready(str(path), _matrix(table, used), names=used), trained)]
@@ -298,7 +312,8 @@ def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
     """The columns of the features: those of the training table by name, else all numbers beside the usual roles."""
     known, wanted = list(trained.preprocessing.get("feature_columns", ())), trained.input_shape[0]
     there = set(table.column_names)
-    if len(known) == wanted or (len(known) == 1 and known[0] in there):
+    is_coded = "encoding" in trained.preprocessing
+    if is_coded or len(known) == wanted or (len(known) == 1 and known[0] in there):
         if missing := [name for name in known if name not in there]:
             raise InputError(f"it has no column {missing[0]!r}, which the model was trained on")
         return known

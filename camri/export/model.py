@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from camri.data import DataSet, Split
 from camri.data.dataset import to_float
+from camri.data.rows import Inputs, Rows
 from camri.decision import DecisionRule, Shift, Threshold, rule_from_json
 from camri.engine import Outcome, Training
 from camri.errors import InputError, blame
@@ -165,7 +166,7 @@ def preprocessing_of(data: DataSet) -> dict[str, Any]:
     """How a file becomes an input of this data set, as plain JSON: the size and mode of images, a table's columns."""
     source = data.provenance
     if not data.is_image:
-        names = ("feature_columns", "num_feature_columns", "label_column")
+        names = ("feature_columns", "num_feature_columns", "label_column", "encoding")
         return {name: source[name] for name in names if name in source}
     height, width, channels = data.input_shape
     steps: dict[str, Any] = {"size": [height, width], "mode": "L" if channels == 1 else "RGB"}
@@ -291,7 +292,7 @@ class Model:
         shape = " x ".join(map(str, self.trained.input_shape))
         return f"Model({self.trained.setting}, {len(self.classes)} classes, inputs {shape}, important {self.important})"
 
-    def logits(self, inputs: np.ndarray | Tensor, batch_size: int = 256) -> np.ndarray:
+    def logits(self, inputs: np.ndarray | Inputs, batch_size: int = 256) -> np.ndarray:
         """Logits, float32 (N, C), with the shift added where the rule is one."""
         return self._over_batches(inputs, batch_size, lambda logits: logits)
 
@@ -312,20 +313,26 @@ class Model:
 
     @torch.inference_mode()
     def _over_batches(
-        self, inputs: np.ndarray | Tensor, batch_size: int, then: Callable[[Tensor], Tensor]
+        self, inputs: np.ndarray | Inputs, batch_size: int, then: Callable[[Tensor], Tensor]
     ) -> np.ndarray:
         if batch_size < 1:
             raise InputError(
                 f"batch_size={batch_size!r} is not allowed; give a whole number of at least 1", argument="batch_size"
             )
-        rows = check_inputs(inputs, self.trained)
+        if isinstance(inputs, Rows):  # of a data set, and all alike
+            check_inputs(inputs[:1], self.trained)
+            rows: Inputs = inputs
+        else:
+            rows = check_inputs(inputs, self.trained)
         device = self.module.get_buffer("shift").device
         batches = (rows[start : start + batch_size] for start in range(0, len(rows), batch_size))
         outputs = [then(self.module(batch.to(device))).cpu().numpy() for batch in batches]
         return np.concatenate(outputs) if outputs else np.zeros((0, len(self.classes)), np.float32)
 
 
-def with_rule(model: Model, *, thresholds: Mapping[str, float], shifts: Mapping[str, float]) -> Model:
+def with_rule(
+    model: Model, *, thresholds: Mapping[str, float] | None = None, shifts: Mapping[str, float] | None = None
+) -> Model:
     """The model with another rule: probabilities that classes must pass, or what is added to their logits.
 
     The classes that are given become its important ones.

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
@@ -12,30 +13,41 @@ from typing import Any
 import numpy as np
 import torch
 
-from camri.backbones import decoding, find, is_backbone, is_frozen, read_weights
+from camri.backbones import at_hand, decoding, find, is_backbone, is_frozen, is_transformer, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.data.features import embed
-from camri.decision import PRIOR_ROWS, Goal, LeastCost
+from camri.decision import PRIOR_ROWS, Goal, LeastCost, parse_goal
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
-from camri.engine.spec import PROBE
+from camri.engine.spec import PROBE, TRANSFORMER, TUNED
 from camri.engine.training import pick_device
 from camri.errors import InputError, closest, one_by_one
 from camri.export.model import Standardise
 from camri.files import replacing
-from camri.goals import parse_goal
 from camri.methods import setting
-from camri.study.important import resolve_column
 from camri.study.run_folder import refuse_other_files
-from camri.study.spec import DATA_OPTIONS, SYMBOLS, Column, Resolved
+from camri.study.spec import DATA_OPTIONS, SYMBOLS, Column, Resolved, resolve_column
 from camri.study.study_file import parse_duration
 
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on
 SPLIT_SEED = 0
 DEFAULT_BUDGET = "10m"
+RATES = {"small": 3e-3}  # 1.3 to 1.9 points above 1e-3 after 16 epochs of 4,000 photos (docs/log.md)
 
 Important = str | int | Sequence[str | int] | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The stage, the part of the budget that is spent (0 to 1), and the seconds left if there is a time to keep.
+
+    While data are read, the part is that of the rows.
+    """
+
+    stage: str
+    part: float
+    left_s: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +70,17 @@ def prepare(
     options: Mapping[str, Any] = MappingProxyType({}),
     on_read: Callable[[int, int], None] | None = None,
     backbone: tuple[str, Mapping[str, Any]] | None = None,
+    resident: str | int | None = None,
 ) -> Inputs:
     """Load the data and make the splits it lacks; `options` are those of `camri.data.load`.
 
-    backbone: a network and its options, whose features are taken instead of the images.
+    backbone: a network and its options, whose features are taken instead of the images. resident: the memory that
+    images may take.
     """
-    if isinstance(source, DataSet) and options:
-        raise InputError(f"{', '.join(options)} cannot be given for data that is loaded already; give them to load")
-    data = source if isinstance(source, DataSet) else load(source, **options, progress=on_read)
+    given = [*options, *([] if resident is None else ["resident"])]
+    if isinstance(source, DataSet) and given:
+        raise InputError(f"{', '.join(given)} cannot be given for data that is loaded already; give them to load")
+    data = source if isinstance(source, DataSet) else load(source, **options, resident=resident, progress=on_read)
     num_rows = len(data.splits["train"])
     val_fraction, test_fraction = (0.2, 0.3) if num_rows < SMALL else (0.1, 0.2)
     if "test" not in data.splits:
@@ -82,13 +97,13 @@ def prepare(
 
 def _standardised(data: DataSet) -> tuple[DataSet, Standardise]:
     """The data with features of mean 0 and sd 1 over the train rows; a constant feature becomes 0."""
-    rows = data.splits["train"].inputs.double()
+    rows = torch.as_tensor(data.splits["train"].inputs).double()
     # In float32 from here on, as in the exported model: it is judged on the numbers that it will see.
     mean, sd = rows.mean(dim=0).float(), rows.std(dim=0, unbiased=False).float()
     sd = torch.where(sd > 0, sd, 1.0)
 
     def scale(split: Split) -> Split:
-        return replace(split, inputs=(split.inputs - mean) / sd)
+        return replace(split, inputs=(torch.as_tensor(split.inputs) - mean) / sd)
 
     provenance = {**data.provenance, "standardised": "(features - mean) / sd, both over the train rows"}
     splits = {name: scale(split) for name, split in data.splits.items()}
@@ -118,6 +133,7 @@ class Request:
     epochs: int | None
     out: Path
     is_loaded: bool = False  # the data were given as a DataSet, which no command can name
+    costs: str | None = None  # the file of the cost matrix, if it was one
 
     @property
     def data(self) -> DataSet:
@@ -127,6 +143,11 @@ class Request:
     def prior_rows(self) -> int:
         """Weight, in rows, of the expectation that nothing is more accurate than the baseline."""
         return PRIOR_ROWS
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether a pretrained network is fine-tuned, so that rivals can race on its frozen features."""
+        return is_backbone(self.plain.model) and "initial" in dict(self.plain.model_options)
 
     @property
     def needs_logits(self) -> bool:
@@ -153,6 +174,7 @@ class Request:
         }
 
 
+# Its docstring is for users of `camri.fit`, which takes the same options.
 def make_request(
     data: str | PathLike[str] | DataSet = "digits",
     important: Important = None,
@@ -171,10 +193,26 @@ def make_request(
     device: str = "auto",
     seed: int = 0,
     epochs: int | None = None,
+    resident: str | int | None = None,
     data_options: Mapping[str, Any] = MappingProxyType({}),
-    on_read: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> Request:
-    """Check what `camri.fit` was given. `on_read` is called with (rows read, rows in all)."""
+    """Find the best model for the important classes, with the evidence.
+
+    data: anything `camri.data.load` reads, or a DataSet; missing splits are made. important: class names that are
+    important jointly; by default the class with the lowest validation recall. out: a new folder, or that of this same
+    fit, which then resumes; runs/DATA-CLASS by default. budget: "10m", or seconds; 10 minutes by default. num_trials:
+    a number of models instead. The goal is one of three: the most recall with at most `max_accuracy_drop` of accuracy
+    lost (0.01 is one percentage point); the fewest false alarms at a recall of `at_least`; the least cost by a
+    `cost_matrix`, row = true class. strengths: {class: strength} of important classes that count less or more than 1.
+    model: small, paper, resnet18, features, timm:NAME or hf:NAME, pretrained by default. weights: a safetensors file
+    with the trunk's initial weights. from_scratch: random weights. frozen: train heads on a pretrained
+    network's features; "auto" does so without a GPU. resident: the memory that images may take, for example "2GiB";
+    more are read from disk. data_options: other options of `camri.data.load`.
+
+    Everything is chosen on validation data; test data are used once, at the end. With `num_trials` the same call gives
+    the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
+    """
     if budget is not None and num_trials is not None:
         raise InputError(f"give a budget ({budget}) or a number of trials ({num_trials}), not both")
     if num_trials is not None and (type(num_trials) is not int or num_trials < 1):
@@ -190,6 +228,8 @@ def make_request(
             raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
     model_options: dict[str, Any] = {}
     backbone: tuple[str, dict[str, Any]] | None = None
+    if model is None and weights is None and not from_scratch and is_frozen(frozen, from_scratch, picked.type):
+        model = _network_for(data)
     if model is not None and is_backbone(model):
         model_options = find(model, weights=weights, from_scratch=from_scratch, size=data_options.get("size"))
         if not isinstance(data, DataSet):
@@ -202,17 +242,26 @@ def make_request(
         )
     elif weights is not None:
         model_options = read_weights(weights)
-    inputs = prepare(data, data_options, on_read, backbone)
+
+    def report(done: int, num: int) -> None:
+        assert on_progress is not None
+        on_progress(Progress("reading data", done / max(num, 1)))
+
+    inputs = prepare(data, data_options, None if on_progress is None else report, backbone, resident)
     loaded = inputs.data
     goal = parse_goal(loaded.classes, max_accuracy_drop, at_least, cost_matrix)
     column = parse_important(important, strengths, loaded.classes)
+    model = model or _model_for(loaded, picked)
     plain = Training(
-        model=model or _model_for(loaded, picked),
+        model=model,
         model_options=tuple(sorted(model_options.items())),
         epochs=epochs if epochs is not None else epochs_for(len(loaded.splits["train"])),
+        learning_rate=RATES.get(model, 1e-3),
     )
     if backbone is not None:
         plain = plain.with_(**PROBE)
+    elif "preprocessing" in model_options and not from_scratch:
+        plain = plain.with_(**TUNED | (TRANSFORMER if is_transformer(plain.model, model_options) else {}))
     request = Request(
         source=data.name if isinstance(data, DataSet) else fspath(data),
         data_options=tuple(sorted(data_options.items())),
@@ -227,11 +276,21 @@ def make_request(
         epochs=epochs,
         out=Path(out) if out is not None else Path("runs") / _folder_name(loaded.name, column),
         is_loaded=isinstance(data, DataSet),
+        costs=fspath(cost_matrix) if isinstance(cost_matrix, (str, PathLike)) else None,
     )
     indices = tuple(index for index, _ in request.resolved() or ())
     Job(plain, loaded, indices).check([Trial(setting("ce"), 0)])
     check_rows(loaded, indices)
     return request
+
+
+def on_features(request: Request) -> Request:
+    """The request on the frozen features of the network that it fine-tunes; there a trial takes seconds."""
+    training, given = request.plain, request.inputs
+    embedded = embed(given.data, training.model, dict(training.model_options), device=request.device)
+    inputs = Inputs(*_standardised(embedded), given.val_fraction, given.test_fraction, given.data)
+    epochs = epochs_for(len(given.data.splits["train"]))
+    return replace(request, inputs=inputs, plain=Training(epochs=epochs).with_(**PROBE))
 
 
 def goal_to_json(goal: Goal) -> dict[str, Any]:
@@ -289,6 +348,18 @@ def _model_for(data: DataSet, device: torch.device) -> str:
         return "features"
     # The authors' CNN takes 568 M multiply-adds for a 32 × 32 image: on a CPU a trial of it lasts hours.
     return "paper" if device.type == "cuda" and min(data.input_shape[:2]) >= 16 else "small"
+
+
+def _network_for(data: object) -> str | None:
+    """A pretrained network whose weights are at hand, for a folder of JPEG files; None for anything else."""
+    if not isinstance(data, (str, PathLike)) or not Path(data).is_dir():
+        return None
+    is_photos = next(Path(data).rglob("*.[jJ][pP]*[gG]"), None) is not None
+    if is_photos and (name := at_hand()) is not None:
+        message = f"the weights of {name} are in the hub's cache, so heads are trained on its features"
+        warnings.warn(f"{message}; to train a network from scratch, give model=small", stacklevel=3)
+        return name
+    return None
 
 
 def _folder_name(data: str, column: Column) -> str:

@@ -18,16 +18,15 @@ from camri.errors import InputError, last_line
 from camri.files import checksum, replacing
 from camri.fitting.budget import Budget
 from camri.fitting.judge import Held
-from camri.fitting.request import Request
+from camri.fitting.request import Progress, Request
 from camri.methods import Setting, setting
 from camri.metrics import Scores, exact
 from camri.study import run_folder
 from camri.study.executor import LocalExecutor
 from camri.study.run_folder import facts_of
 from camri.study.runner import NoBaseline, run
-from camri.study.schema import Row, refuse_lost
 from camri.study.spec import Column, Grid, Resolved, Study, study
-from camri.study.store import STORE_FILE, Run, Store, open_run
+from camri.study.store import STORE_FILE, Row, Run, Store, open_run, refuse_lost
 
 # Mirror images are safe for photographs, not for digits, letters and signs: flip only where the data are known.
 PHOTOGRAPHS = ("cifar10", "awa2")
@@ -95,18 +94,6 @@ class Interrupted(Exception):
     """A signal came; everything that had ended is stored."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The stage, the part of the budget that is spent (0 to 1), and the seconds left if there is a time to keep.
-
-    While data are read, the part is that of the rows.
-    """
-
-    stage: str
-    part: float
-    left_s: float | None = None
-
-
 class Trainer:
     """Trains studies on the request's device within the budget and reports progress."""
 
@@ -122,6 +109,12 @@ class Trainer:
         self.is_stopping, self.pool = is_stopping, pool
         self.is_cpu = request.device.type == "cpu"
         self.stage = "starting"
+
+    def on(self, request: Request, budget: Budget) -> "Trainer":
+        """A trainer of another request that reports to the same listener and uses the same workers."""
+        trainer = Trainer(request, budget, self.on_progress, self.is_stopping, self.pool)
+        trainer.stage = self.stage
+        return trainer
 
     def begin(self, stage: str) -> None:
         """Begin a stage."""
@@ -369,16 +362,23 @@ def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
         part.write_bytes(content + checksum(content).to_bytes(4, "little"))
 
 
+def read_weights(path: Path) -> dict[str, np.ndarray] | None:
+    """The weights in a file; None if it is gone or damaged, and a damaged one is reported."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if checksum(content[:-4]).to_bytes(4, "little") == content[-4:]:
+        return load(content[:-4])
+    warnings.warn(f"{path} is damaged (its checksum differs); its model is trained again", stacklevel=2)
+    return None
+
+
 def outcome_with_weights(request: Request, folder: Path, trial: Trial, training: Training) -> Outcome:
     """The trial's outcome with its weights: from its file, or trained again if the file is gone or damaged."""
     data = request.data
-    path = file_of(folder, trial, training, data.fingerprint)
-    try:
-        content = path.read_bytes()
-        if checksum(content[:-4]).to_bytes(4, "little") == content[-4:]:
-            return Outcome(trial, training, data.fingerprint, "done", weights=load(content[:-4]))
-        warnings.warn(f"{path} is damaged (its checksum differs); its model is trained again", stacklevel=2)
-    except FileNotFoundError:
-        pass
+    weights = read_weights(file_of(folder, trial, training, data.fingerprint))
+    if weights is not None:
+        return Outcome(trial, training, data.fingerprint, "done", weights=weights)
     (outcome,) = train([trial], data, request.device, training=training, keep_weights=True, workers=1)
     return outcome

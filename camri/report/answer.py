@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from camri.methods import BASELINE
-from camri.report.table import BLANK, Cell, Record, Table, p_value, span, tabulate
-from camri.report.tables import Columns, relative_alarms
+from camri.report.tables import BLANK, Cell, Columns, Record, Table, p_value, relative_alarms, span, tabulate
 from camri.selection import OPTIMISTIC
 from camri.stats import Difference
 from camri.study.reader import RunReader

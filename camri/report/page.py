@@ -22,14 +22,13 @@ from camri.files import cache_folder, replacing
 from camri.fit_record import read_record
 from camri.methods import METHODS, title_of
 from camri.report import tables
-from camri.report.answer import NOTE, answer
-from camri.report.charts import draw_changes, draw_gaps
-from camri.report.figures import draw
-from camri.report.results import FromRun, OnStep
+from camri.report.answer import answer
+from camri.report.charts import draw, draw_changes, draw_gaps
+from camri.report.records import FromRun
 from camri.report.slider import Slider
-from camri.report.table import Table, span
+from camri.report.tables import Table, span
 from camri.report.theme import PAGE, Figure, specification, style_of_methods
-from camri.study.reader import HARDWARE, VERSIONS, RunReader, list_environment
+from camri.study.reader import HARDWARE, VERSIONS, OnStep, RunReader, list_environment
 from camri.text import duration, quoted
 
 PAGE_FILE = "report.html"
@@ -129,15 +128,10 @@ def put(text: str, path: Path) -> Path:
     return path
 
 
-def is_fit(reading: RunReader) -> bool:
-    """Whether the run belongs to a fit, whose answer says how it ended."""
-    return reading.run.note(NOTE) is not None
-
-
 def is_stopped(reading: RunReader) -> bool:
     """Whether planned trials of a study are missing and nothing trains them."""
     progress = reading.progress()
-    return not (is_fit(reading) or progress.is_running or progress.is_finished or progress.total is None)
+    return not (progress.is_running or progress.is_finished or progress.total is None)
 
 
 def render(reading: RunReader) -> str:
@@ -157,7 +151,6 @@ def render(reading: RunReader) -> str:
         cautions=reading.cautions(),
         progress=reading.progress(),
         is_stopped=is_stopped(reading),
-        is_fit=is_fit(reading),
         failed=reading.failed,
         num_outcomes=len(reading.rows),
         many=reading.noun.many,
@@ -195,12 +188,12 @@ def fill(template: str, found: Sequence[Section], folded: Sequence[Section] = ()
     )
 
 
-def sections(source: FromRun) -> list[Section]:
-    """What the page shows, in its order; empty ones say why. A fit's page has no tables and figures of the paper."""
+def sections(source: FromRun, with_paper: bool = True) -> list[Section]:
+    """What the page shows, in its order; empty ones say why. A fit's page is without the paper's tables and figures."""
     reading, verdicts, records = source.reading, source.verdicts, source.records
     if not any(one.settings for one in verdicts):
         return []
-    gaps = records("gaps")
+    gaps, honest = records("gaps"), records("honest")
     at_equal_recall = [tables.table_of_gaps(gaps), tables.table_of_alarms(gaps)] if gaps else []
     # Name, label, why it may be empty, and what makes its title, figure and tables.
     parts: list[tuple[str, str, str, Callable[[], tuple[Any, ...]]]] = [
@@ -212,7 +205,17 @@ def sections(source: FromRun) -> list[Section]:
             "no method has trials with cross-entropy’s seeds",
             lambda: ("At equal recall", draw_gaps(gaps, PAGE), *at_equal_recall),
         ),
-        ("table", "Table", NO_CHOICE, lambda: ("Every method and its controls", None, *_tables(source))),
+        (
+            "table",
+            "Table",
+            NO_CHOICE,
+            lambda: (
+                "Every method and its controls",
+                None,
+                honest and tables.table_of_honest(honest),
+                with_paper and tables.paper_table([records("paper")]),
+            ),
+        ),
         ("confusion", "Confusion", "", lambda: (None, draw("confusion", source, PAGE))),
         ("calibration", "Calibration", NO_CHOICE, lambda: ("Calibration", None, tables.calibration_table(verdicts))),
         (
@@ -222,7 +225,7 @@ def sections(source: FromRun) -> list[Section]:
             lambda: (None, draw("training", source, PAGE), tables.table_of_epochs(records("training"))),
         ),
     ]
-    if not is_fit(reading):
+    if with_paper:
         parts += [
             ("penalty", "Penalty", "", lambda: (None, draw("penalty", source, PAGE))),
             ("angles", "Angles", "", lambda: ("Angles", None, tables.table_of_angles(records("angles")))),
@@ -236,13 +239,6 @@ def sections(source: FromRun) -> list[Section]:
         title = title or (label if figure is None else figure.title)
         found.append(Section(name, label, title, figure, tuple(table for table in own if table), why_empty))
     return found
-
-
-def _tables(source: FromRun) -> list[Table]:
-    """The honest table, where there was a choice, and on a study's page the paper's."""
-    honest = source.records("honest")
-    shown = [tables.table_of_honest(honest)] if honest else []
-    return shown if is_fit(source.reading) else [*shown, tables.paper_table([source.records("paper")])]
 
 
 def facts(reading: RunReader) -> list[tuple[str, str]]:

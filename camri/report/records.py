@@ -5,18 +5,20 @@ InputError where the run lacks what the part needs. A difference is three fields
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 
-from camri.decision import Curve, average, trace
+from camri.decision import Curve, trace
 from camri.errors import InputError
 from camri.methods import BASELINE, in_order, title_of
 from camri.metrics import Array, Scores
 from camri.selection import CurveFigure, Gap, common_range, compare_curves, mark_best
-from camri.stats import Difference, compare, summarise
+from camri.stats import Difference, Estimate, compare, summarise
 from camri.study.reader import RunReader, SettingResults, measure
-from camri.study.schema import Row
+from camri.study.store import Row
 from camri.study.verdict import (
     SEED,
     ColumnVerdict,
@@ -24,6 +26,7 @@ from camri.study.verdict import (
     control_among,
     correct_several,
     gain_over_shifted,
+    judge_columns,
     list_picks,
     picked,
 )
@@ -50,7 +53,7 @@ def about(one: ColumnVerdict) -> dict[str, Any]:
     return {"column": one.column.number, "important": one.column.title}
 
 
-def ends_of(name: str, found: Difference | None) -> dict[str, float | None]:
+def ends_of(name: str, found: Estimate | None) -> dict[str, float | None]:
     """The fields of a difference; None where there is none."""
     values = (None,) * 3 if found is None else (found.value, found.low, found.high)
     return {f"{name}{end}": value for end, value in zip(ENDS, values, strict=True)}
@@ -160,20 +163,15 @@ def _gap(reading: RunReader, one: ColumnVerdict, settings: Mapping[int, SettingR
     used = {seed: settings[seed] for seed in sorted(settings) if seed in theirs}
     if not used:
         return None
-    controls = {each.key: control_among(each, one.settings) for each in used.values()}
+    controls = [control for each in used.values() if (control := control_among(each, one.settings)) is not None]
 
     def scores(rows: Sequence[Row]) -> list[Scores]:
         return [reading.scores(row, "test", one.column) for row in rows]
 
     arm = scores([_by_seed(each)[seed] for seed, each in used.items()])
     baseline = scores([theirs[seed] for seed in used])
-    plain = (
-        []
-        if None in controls.values()
-        else scores(
-            [_by_seed(control)[seed] for seed, each in used.items() if (control := controls[each.key]) is not None]
-        )
-    )
+    has_controls = len(controls) == len(used)
+    plain = scores([_by_seed(c)[seed] for seed, c in zip(used, controls, strict=True)]) if has_controls else []
     recall = common_range(baseline, arm, plain)
     labels, groups = reading.run.labels("test"), reading.run.groups("test")
 
@@ -290,10 +288,11 @@ def _curves(reading: RunReader, one: ColumnVerdict) -> dict[str, Any]:
     grid = np.linspace(max(0.0, min(line["start"][0] for line in lines) - BACK), 1.0, 121)
     for line, curves in zip(lines, traced, strict=True):
         # No common shift finds every image of several important classes: one class takes some from another.
-        band = average(curves, grid[grid <= min(curve.mean_recall[-1] for curve in curves)])
-        kept = band.mean >= floor - DEPTH
-        for name in ("recall", "mean", "sd"):
-            line[name] = np.nan_to_num(getattr(band, name))[kept].round(5).tolist()
+        recall = grid[grid <= min(curve.mean_recall[-1] for curve in curves)]
+        accuracy = np.array([curve.accuracy[curve.reach(recall)] for curve in curves])
+        mean, sd = accuracy.mean(axis=0), accuracy.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+        for name, values in (("recall", recall), ("mean", mean), ("sd", sd)):
+            line[name] = values[mean >= floor - DEPTH].round(5).tolist()
     return {**about(one), "num_important": len(one.column.indices), "floor": floor, "lines": lines}
 
 
@@ -432,8 +431,7 @@ def _late_figures(by_seed: Mapping[int, Array], baseline: Mapping[int, Array]) -
             if seed in by_seed and baseline is not by_seed
         ]
         gain = summarise(gains) if gains else None
-        ends = (None,) * 3 if gain is None else (gain.mean, gain.low, gain.high)
-        record |= {f"{name}_gain{end}": value for end, value in zip(ENDS, ends, strict=True)}
+        record |= ends_of(f"{name}_gain", gain and Estimate(gain.mean, gain.low, gain.high))
     return record
 
 
@@ -524,3 +522,38 @@ MAKERS: Mapping[str, Callable[[RunReader, Sequence[ColumnVerdict]], Any]] = {
     "training": epoch_records,
     "circle": circle_records,
 }
+
+
+class Source(Protocol):
+    """Where records come from: an open run, or a results folder."""
+
+    def records(self, part: str) -> Any:
+        """The records of a part of `MAKERS`; InputError where there are none."""
+
+
+@dataclass(frozen=True, eq=False)
+class FromRun:
+    """The records of an open run, each part made once."""
+
+    reading: RunReader
+    _made: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def verdicts(self) -> list[ColumnVerdict]:
+        return judge_columns(self.reading)
+
+    def records(self, part: str) -> Any:
+        if part not in self._made:
+            self._made[part] = plain(MAKERS[part](self.reading, self.verdicts))
+        return self._made[part]
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON holds it: lists, plain numbers, None for nan and infinity."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -13,22 +13,18 @@ The same store gives the same bytes. A number that is not one is null; no file h
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from camri.errors import InputError, blame
 from camri.files import cannot_write, replacing
 from camri.report.answer import answer
-from camri.report.records import MAKERS
+from camri.report.records import FromRun, Source, plain
 from camri.study.export import tidy
-from camri.study.reader import RunReader
+from camri.study.reader import OnStep, RunReader
 from camri.study.store import STORE_FILE
-from camri.study.verdict import ColumnVerdict, judge_columns
 from camri.text import csv_text
 
 VERSION = 2
@@ -36,31 +32,6 @@ VERDICT = "verdict.json"
 IN_VERDICT = ("paper", "honest", "gaps")
 IN_FIGURES = ("confusion", "penalty", "training", "circle")
 MOST_BYTES = 2_000_000
-OnStep = Callable[[str, float], None]
-
-
-class Source(Protocol):
-    """Where records come from: an open run, or a results folder."""
-
-    def records(self, part: str) -> Any:
-        """The records of a part of `records.MAKERS`; InputError where there are none."""
-
-
-@dataclass(frozen=True, eq=False)
-class FromRun:
-    """The records of an open run, each part made once."""
-
-    reading: RunReader
-    _made: dict[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def verdicts(self) -> list[ColumnVerdict]:
-        return judge_columns(self.reading)
-
-    def records(self, part: str) -> Any:
-        if part not in self._made:
-            self._made[part] = plain(MAKERS[part](self.reading, self.verdicts))
-        return self._made[part]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,17 +88,6 @@ def _read(path: Path) -> Any:
         raise InputError(f"{path} does not exist; camri report RUN --results {path.parent} writes it") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); write it again from its run") from None
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON holds it: lists, plain numbers, None for nan and infinity."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def write_results(

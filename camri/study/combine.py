@@ -1,10 +1,10 @@
-"""New runs from old ones: merge the runs of several machines, or average the models of a run into ensembles."""
+"""Put studies and runs together: a study into a run's columns, runs of several machines, models into ensembles."""
 
 import hashlib
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +18,56 @@ from camri.files import cannot_write
 from camri.methods import Setting
 from camri.metrics import Array, condense, confusion
 from camri.study import run_folder
-from camri.study.finalists import rows_by_key
-from camri.study.important import name_column, place_into
-from camri.study.schema import Row, all_but_first, check_same
-from camri.study.spec import Study
-from camri.study.store import STORE_FILE, Run, Store, open_run
+from camri.study.spec import SYMBOLS, Column, Grid, Point, Study, name_column, resolve_column
+from camri.study.store import STORE_FILE, Row, Run, Store, all_but_first, by_key, check_same, open_run
+
+Pair = Sequence[str | int | float]  # a class and its strength
+
+
+def place_into(run: Run, study: Study) -> Study:
+    """The study with the run's columns instead of its own; refused if the run lacks one of its columns.
+
+    Settings that depend on important classes are placed in the columns that the study has; the others, which serve all
+    columns alike, in every one.
+    """
+    if [study.to_json()["important"], study.important_from] == run.asked:
+        return study
+    asked, split = run.asked
+    found = [one.resolved for one in run.columns()]
+    own: list[list[int]] = [[] for _ in asked]  # the study's columns that are the run's column of this place
+    for number, column in enumerate(study.important):
+        is_sought = bool(set(column.classes) & set(SYMBOLS))
+        by_name = [] if is_sought and study.important_from != split else _places(column.pairs, asked)
+        by_index = _places(resolve_column(column, run.classes), found)
+        if not by_name and not by_index:
+            raise _not_there(run, study)
+        for place in {*by_name, *by_index}:
+            own[place].append(number)
+    return study.with_(
+        important=[Column(*zip(*column, strict=True)) for column in asked],
+        important_from=split,
+        methods=[Grid.at(grid.method, [_points(grid, numbers, study) for numbers in own]) for grid in study.methods],
+    )
+
+
+def _places(wanted: Iterable[Pair], columns: Sequence[Iterable[Pair]]) -> list[int]:
+    pairs = set(map(tuple, wanted))
+    return [place for place, column in enumerate(columns) if set(map(tuple, column)) == pairs]
+
+
+def _points(grid: Grid, numbers: Sequence[int], study: Study) -> list[Point]:
+    served = numbers or ([] if grid.per_column else range(len(study.important)))
+    return list(dict.fromkeys(point for number in served for point in grid.tried(number)))
+
+
+def _not_there(run: Run, study: Study) -> InputError:
+    here, asked = run.asked, f"{', '.join(map(str, study.important))} from {study.important_from}"
+    theirs = f"{', '.join(str(Column(*zip(*column, strict=True))) for column in here[0])} from {here[1]}"
+    if not run.columns():
+        why = f"its important classes ({theirs}) are not known until its cross-entropy trials end"
+        return InputError(f"{run.path}: {why}; run a study of {asked} into it after that, or choose another folder")
+    why = f"holds a study of other important classes ({theirs}, and not {asked})"
+    return InputError(f"{run.path} {why}; choose another folder, or some of its columns")
 
 
 @dataclass
@@ -187,7 +232,7 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
     """
     folder = Path(out)
     with open_run(source) as run:
-        by_setting = {key: {row.seed: row for row in rows} for key, rows in rows_by_key(run).items()}
+        by_setting = {key: {row.seed: row for row in rows} for key, rows in by_key(run.rows()).items()}
         if not by_setting:
             raise InputError(f"{run.path} has no trial that ended well; see `camri study status`")
         if not run.columns():

@@ -14,9 +14,8 @@ from camri.engine.spec import batch_size, steps_per_epoch
 from camri.engine.training import pick_device
 from camri.errors import InputError
 from camri.methods import setting
-from camri.study.important import resolve
 from camri.study.run_folder import load_data
-from camri.study.spec import Study
+from camri.study.spec import Study, resolve
 
 
 class Executor(Protocol):

@@ -21,11 +21,9 @@ from camri.files import replacing
 from camri.methods import BASELINE, Setting
 from camri.selection import Floor, Rule, Validation, worth
 from camri.study import run_folder
-from camri.study.important import name_column
-from camri.study.paper import find_schedule
-from camri.study.schema import refuse_lost
-from camri.study.spec import Grid, Point, Study
-from camri.study.store import ColumnFacts, Row, Run, open_run
+from camri.study.recipes import find_schedule
+from camri.study.spec import Grid, Point, Study, name_column
+from camri.study.store import ColumnFacts, Row, Run, by_key, open_run, refuse_lost
 
 NUM_SEEDS = 10
 
@@ -72,7 +70,7 @@ def find_finalists(
         if name not in planned:
             raise InputError(f"method {name!r} is not in the screening; {closest(name, planned)}", argument="methods")
     refuse_lost(run.rows(status="failed"), run.path, "the finalists")
-    rows = rows_by_key(run)
+    rows = by_key(run.rows())
     finalists = []
     for column in run.columns() if columns is None else columns:
         pool = Pool(run, column, rows)
@@ -80,14 +78,6 @@ def find_finalists(
             raise InputError(f"{run.path}: no cross-entropy trial has ended well, and its accuracy is the floor")
         finalists += [pool.best(name) for name in planned if name in (chosen or planned)]
     return [finalist for finalist in finalists if finalist is not None]
-
-
-def rows_by_key(run: Run) -> dict[str, list[Row]]:
-    """The outcomes that ended well, by the key of their setting."""
-    rows: dict[str, list[Row]] = {}
-    for row in run.rows():
-        rows.setdefault(row.key, []).append(row)
-    return rows
 
 
 class Pool:
@@ -313,7 +303,7 @@ def planned_identities(run: Run) -> set[str]:
 
 def best_so_far(run: Run, split: str) -> list[Finalist]:
     """The best setting of each method in each column; none before a cross-entropy trial has ended."""
-    rows = rows_by_key(run)
+    rows = by_key(run.rows())
     pools = [Pool(run, column, rows, split) for column in run.columns()]
     finalists = [pool.best(method) for pool in pools if pool.baseline is not None for method in pool.tried]
     return [finalist for finalist in finalists if finalist is not None]

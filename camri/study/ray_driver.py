@@ -272,7 +272,7 @@ class RayExecutor:
         folder = Path(job.checkpoints).resolve()
         bare = replace(job, data=None, checkpoints=folder, device=self.device, **self.options)  # type: ignore[arg-type]
         # A node fetches the data once, for all its workers.
-        manifest = self.ray.put(ship(job.data, lambda name, array: array))
+        manifest = self.ray.put(ship(job.data, lambda name, tensor: tensor.numpy()))
         resources = {"num_cpus": 1, "num_gpus": int(self.device == "cuda")}
         actor = self.ray.remote(Worker).options(**resources, max_restarts=0)
         packs = cut(len(trials), self.pack_size, self._num_slots())

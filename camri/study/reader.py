@@ -13,11 +13,12 @@ from camri.methods import BASELINE, Setting, in_order
 from camri.metrics import Array, Scores
 from camri.selection import Candidate, Measured, Rule, Trial, Validation
 from camri.study import run_folder
-from camri.study.store import ColumnFacts, Row, open_run
+from camri.study.store import ColumnFacts, Row, by_key, open_run
 from camri.text import Noun, noun_of, quoted
 
 VERSIONS = ("camri", "python", "torch", "numpy", "cuda")
 HARDWARE = ("gpu", "processor", "cores", "system", "device")
+OnStep = Callable[[str, float], None]  # called with what is being computed and which share of the work is done
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,9 @@ class RunReader:
 
     with RunReader("runs/x") as reading:
         print(reading.columns, reading.progress())
-
-    `on_step(step, share)` is called with what is being computed and which share of the work is done.
     """
 
-    def __init__(self, folder: str | Path, on_step: Callable[[str, float], None] | None = None):
+    def __init__(self, folder: str | Path, on_step: OnStep | None = None):
         self.folder = Path(folder)
         self.run = open_run(self.folder)
         self.classes = self.run.classes
@@ -118,14 +117,10 @@ class RunReader:
 
     def settings(self, column: ColumnFacts, method: str | None = None) -> list[SettingResults]:
         """Settings that a column compares and that have outcomes, in the study's order; each once a method."""
-        by_key: dict[str, list[Row]] = {}
-        for row in self.rows:
-            if row.status == "done":
-                by_key.setdefault(row.key, []).append(row)
-        found = {}
+        done, found = by_key(self.rows), {}
         for one in self.run.plan(column.number):
-            if one.key in by_key and method in (None, one.method):
-                rows = tuple(sorted(by_key[one.key], key=lambda row: row.seed))
+            if one.key in done and method in (None, one.method):
+                rows = tuple(sorted(done[one.key], key=lambda row: row.seed))
                 found[one.method, one.key] = SettingResults(one.key, one.method, one.title, one.setting["knobs"], rows)
         return list(found.values())
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from camri.errors import InputError
 from camri.files import PART, replacing, take_lock
-from camri.study.schema import SPLITS, RunFacts
+from camri.study.store import SPLITS, RunFacts
 
 if TYPE_CHECKING:  # reports read runs without torch
     from camri.data import DataSet
@@ -98,12 +98,17 @@ def read_progress(folder: Path) -> "Progress | None":
         return None
 
 
-def load_data(study: "Study", progress: Callable[[int, int], None] | None = None) -> "DataSet":
-    """The study's data with its splits: the data set's own if it has them, otherwise drawn by the study's seed."""
+def load_data(
+    study: "Study", progress: Callable[[int, int], None] | None = None, resident: str | int | None = None
+) -> "DataSet":
+    """The study's data with its splits: the data set's own if it has them, otherwise drawn by the study's seed.
+
+    resident: the memory that images may take, as in `camri.data.load`.
+    """
     # Reading needs Pillow, which callers with a data set of their own may not have.
     from camri.data import hold_out, load, make_test, thin_out
 
-    data = load(study.data, **dict(study.data_options), progress=progress)
+    data = load(study.data, **dict(study.data_options), resident=resident, progress=progress)
     if "test" not in data.splits:
         data = make_test(data, fraction=study.test_fraction, seed=study.split_seed)
     if "val" not in data.splits and study.val_fraction:

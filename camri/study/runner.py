@@ -20,12 +20,11 @@ from camri.engine.training import stop_on_signals
 from camri.errors import InputError, last_line
 from camri.files import NO_ROOM
 from camri.study import run_folder
+from camri.study.combine import place_into
 from camri.study.executor import Executor, LocalExecutor
-from camri.study.important import kept_classes, place_into, rank_classes, resolve
 from camri.study.run_folder import facts_of, load_data
-from camri.study.schema import FULL_DISK, Row, all_but_first, refuse_lost
-from camri.study.spec import Study
-from camri.study.store import STORE_FILE, Store
+from camri.study.spec import Study, rank_classes, resolve
+from camri.study.store import FULL_DISK, STORE_FILE, Row, Store, all_but_first, kept_classes, refuse_lost
 
 CHECKPOINTS = "checkpoints"
 MISSED = "columns_without"  # the note of how many cross-entropy trials had failed when the classes were found

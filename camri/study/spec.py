@@ -18,12 +18,11 @@ from camri.data.listing import TAKEN_BY
 from camri.engine.spec import FAST, Training, Trial, digest, frozen
 from camri.errors import InputError, closest
 from camri.methods import Setting
-from camri.study.schema import Resolved
 
 SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-entropy
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Point = tuple[float, ...]  # one value for each knob of a method
+Resolved = tuple[tuple[int, float], ...]  # a column's class indices with their strengths
 
 
 @dataclass(frozen=True)
@@ -38,16 +37,27 @@ class Column:
     strengths: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        def refuse(problem: str) -> None:
-            raise InputError(f"important={problem}", argument="important")
-
         if not self.classes or len(set(self.classes)) != len(self.classes):
-            refuse(f"{list(self.classes)} must name at least one class and none twice")
-        for name, strength in zip(self.classes, self.strengths, strict=True):
+            raise _refusal(f"{list(self.classes)} must name at least one class and none twice")
+        for name, strength in self.pairs:
             if isinstance(name, bool) or not isinstance(name, (str, int)):
-                refuse(f"{name!r} is neither a class name nor an index")
+                raise _refusal(f"{name!r} is neither a class name nor an index")
             if isinstance(strength, bool) or not isinstance(strength, (int, float)) or not 0 < strength < math.inf:
-                refuse(f"{name!r} has strength {strength!r}; give a number above 0")
+                raise _refusal(f"{name!r} has strength {strength!r}; give a number above 0")
+
+    @property
+    def pairs(self) -> tuple[tuple[str | int, float], ...]:
+        """The classes with their strengths."""
+        return tuple(zip(self.classes, self.strengths, strict=True))
+
+    def __str__(self) -> str:
+        """As the command line has it.
+
+        >>> print(Column.of({"cat": 1, "dog": 0.5}))
+        cat+dog (dog=0.5)
+        """
+        weak = [f"{name}={s:g}" for name, s in self.pairs if s != 1]
+        return "+".join(map(str, self.classes)) + (f" ({', '.join(weak)})" if weak else "")
 
     @staticmethod
     def of(value: Any) -> "Column":
@@ -104,7 +114,9 @@ class Grid:
                 raise InputError(f"{name} has a point {point!r}; give a value for each of {', '.join(knobs)}")
         by_column = []
         for points in columns:
-            checked = (tuple(_number(name, knob, v) for knob, v in zip(knobs, p, strict=True)) for p in points)
+            checked = (
+                tuple(methods.to_number(name, knob, v) for knob, v in zip(knobs, p, strict=True)) for p in points
+            )
             by_column.append(tuple(dict.fromkeys(checked)))
         values = [sorted({point[place] for points in by_column for point in points}) for place in range(len(knobs))]
         plain = Grid.of(name, dict(zip(knobs, values, strict=True)))
@@ -149,13 +161,7 @@ def _numbers(method: str, knob: str, values: Any) -> tuple[float, ...]:
     several = tuple(values) if isinstance(values, (list, tuple)) else (values,)
     if not several:
         raise InputError(f"{method} {knob} has no values; give at least one number")
-    return tuple(dict.fromkeys(_number(method, knob, value) for value in several))
-
-
-def _number(method: str, knob: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= FLOAT32_MAX:
-        raise InputError(f"{method} {knob}={value!r} is not a finite number")
-    return float(value)
+    return tuple(dict.fromkeys(methods.to_number(method, knob, value) for value in several))
 
 
 DATA_OPTIONS = tuple(TAKEN_BY)
@@ -255,16 +261,13 @@ class Study:
     def placeholders(self) -> list[Resolved]:
         """Columns with made-up indices, one for each class named: enough to count settings."""
         index: dict[str | int, int] = {}
-        return [
-            tuple((index.setdefault(name, len(index)), s) for name, s in zip(c.classes, c.strengths, strict=True))
-            for c in self.important
-        ]
+        return [tuple((index.setdefault(name, len(index)), s) for name, s in c.pairs) for c in self.important]
 
     def to_json(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         thin = values.pop("thin")  # left out if empty: older studies keep their key
         return values | {
-            "important": [[list(pair) for pair in zip(c.classes, c.strengths, strict=True)] for c in self.important],
+            "important": [[list(pair) for pair in column.pairs] for column in self.important],
             "methods": [grid.to_json() for grid in self.methods],
             "training": self.training.to_json(),
             "seeds": list(self.seeds),
@@ -314,6 +317,8 @@ def study(
         grids = tuple(Grid.of(method, narrowed) for method, narrowed in methods.items())
     else:
         grids = tuple(grid if isinstance(grid, Grid) else Grid.of(grid) for grid in methods)
+    if not isinstance(thin, (Mapping, list, tuple)):
+        raise InputError(f"thin={thin!r} is not a table of classes and fractions, for example {{cat = 0.1}}", "thin")
     if not isinstance(training, Training):
         message = f"training={training!r} is not a Training; give camri.engine.FAST, PAPER or one of your own"
         raise InputError(message, argument="training")
@@ -328,7 +333,7 @@ def study(
         training=training,
         seeds=_seeds(seeds),
         data_options=tuple(sorted((option, frozen(value)) for option, value in dict(data_options).items())),
-        thin=_fractions(thin),
+        thin=tuple(sorted((str(name), part) for name, part in dict(thin).items())),
         **rest,
     )
 
@@ -343,11 +348,76 @@ def _seeds(seeds: Any) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def _fractions(thin: Any) -> tuple[tuple[str, float], ...]:
-    if not isinstance(thin, (Mapping, list, tuple)):
-        raise InputError(f"thin={thin!r} is not a table of classes and fractions, for example {{cat = 0.1}}", "thin")
-    return tuple(sorted((str(name), part) for name, part in dict(thin).items()))
-
-
 def _is_fraction(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < 1
+
+
+def resolve(study: Study, classes: Sequence[str], found: Mapping[str, int] | None = None) -> list[Resolved] | None:
+    """Class indices and strengths of every column; None while "worst", "second" or "median" is not in `found`.
+
+    Digits that are no class name are an index. A name that is no class is refused.
+    """
+    columns = [resolve_column(column, classes, found) for column in study.important]
+    first: dict[Resolved, int] = {}
+    for number, column in enumerate(study.important):
+        # "worst" may turn out to be a class that has a column already; both are kept.
+        if not set(column.classes) & set(SYMBOLS) and first.setdefault(tuple(sorted(columns[number])), number) < number:
+            raise _refusal(f"{list(column.classes)} is a column twice; give each once")
+    return None if study.symbols - set(found or {}) else columns
+
+
+def name_column(column: Resolved, classes: Sequence[str]) -> Column:
+    """The column by its classes' names; by index if a name would mean something else.
+
+    >>> name_column(((1, 1.0), (0, 0.5)), ["worst", "cat"])
+    Column(classes=('cat', 0), strengths=(1.0, 0.5))
+    """
+
+    def name(index: int) -> str | int:
+        found = classes[index]
+        return found if found not in SYMBOLS and list(classes).index(found) == index else index
+
+    return Column(tuple(name(index) for index, _ in column), tuple(strength for _, strength in column))
+
+
+def resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, int] | None = None) -> Resolved:
+    """Class indices and strengths of a column; "worst", "second" and "median" are -1 unless they are in `found`."""
+    indices: dict[int, float] = {}
+    named: dict[int, str | int] = {}
+    for name, strength in column.pairs:
+        if name in SYMBOLS:
+            index = (found or {}).get(str(name), -1)
+        elif isinstance(name, int):
+            if not 0 <= name < len(classes):
+                raise _refusal(f"{name} is not a class; there are {len(classes)}, 0 to {len(classes) - 1}")
+            index = name
+        elif name in classes:
+            index = list(classes).index(name)
+        elif name.isdecimal() and int(name) < len(classes):
+            index = int(name)
+        else:
+            raise _refusal(f"{name!r} is not a class; {closest(name, [*classes, *SYMBOLS])}")
+        if name not in SYMBOLS and named.setdefault(index, name) != name:
+            raise _refusal(f"{named[index]!r} and {name!r} are the same class; give it once")
+        indices.setdefault(index, strength)  # "worst" may turn out to be a class that is named beside it
+    return tuple(indices.items())
+
+
+def _refusal(problem: str) -> InputError:
+    return InputError(f"important={problem}", argument="important")
+
+
+def rank_classes(recalls: Sequence[Sequence[float]]) -> dict[str, int]:
+    """The classes with the worst, second worst and median mean recall over several trials.
+
+    Ties go to the lower index. With an even number of classes the median is the lower middle one, which makes airplane
+    the median of CIFAR-10, as in the paper. Classes without images are left out.
+
+    >>> rank_classes([[0.9, 0.7, 0.8, 1.0]])
+    {'worst': 1, 'second': 2, 'median': 2}
+    """
+    means = np.mean(np.array(recalls, dtype=np.float64), axis=0)
+    order = [int(index) for index in np.argsort(means, kind="stable") if np.isfinite(means[index])]
+    if len(order) < 2:
+        raise InputError("fewer than two classes have data to rank by recall; name the important classes")
+    return {"worst": order[0], "second": order[1], "median": order[(len(order) - 1) // 2]}

@@ -6,46 +6,353 @@ for row in run.rows(method="camri"):
 """
 
 import contextlib
+import io
 import json
+import os
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import zipfile
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from camri.errors import InputError, closest
-from camri.metrics import Array, Scores, accuracy, recall
-from camri.study import schema
-from camri.study.schema import (
-    ROW_COLUMNS,
-    SPLITS,
-    ColumnFacts,
-    Planned,
-    Resolved,
-    Row,
-    RunFacts,
-    check_same,
-    numbers_to_json,
-    pack,
-    restrict_scores,
-    to_row,
-    unpack,
-)
+from camri.errors import ENDED_BY, InputError, closest, last_line
+from camri.files import checksum
+from camri.metrics import Array, Scores, accuracy, condense, recall
 
 if TYPE_CHECKING:
     from camri.engine.outcome import Outcome
-    from camri.study.spec import Study
+    from camri.study.spec import Resolved, Study
 
 STORE_FILE = "outcomes.sqlite"
-ARRAY_FIELDS = ("confusion", "angle_mean", "angle_sd", "curves")  # an outcome's fields that are arrays by name
+SPLITS = ("val", "test")
+FULL_DISK = "what was stored is safe; make room and run the same command again"
+APPLICATION_ID = 0x63616D72  # "camr": tells a store from any other SQLite file
+VERSION = 2
+UNCHECKED = 1  # the version without checksums: can be read, and gets them when it is written to
+
+TABLES = (
+    # Facts of the run as JSON: fingerprint, classes, data, training, columns, …
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    # The labels of val and test, once for all outcomes: .npz bytes with labels and, where rows have them, groups.
+    "CREATE TABLE labels (split TEXT PRIMARY KEY, num INTEGER NOT NULL, arrays BLOB NOT NULL)",
+    # Every study that was run into this folder.
+    "CREATE TABLE studies (key TEXT PRIMARY KEY, name TEXT NOT NULL, spec TEXT NOT NULL, created TEXT NOT NULL)",
+    # What each column compares. Settings that train the same have the same key, which is the outcome's key.
+    """CREATE TABLE plan (
+        "column" INTEGER NOT NULL, method TEXT NOT NULL, key TEXT NOT NULL, title TEXT NOT NULL, setting TEXT NOT NULL,
+        PRIMARY KEY ("column", setting)
+    )""",
+    # Blobs last: reading the other columns does not touch their pages.
+    """CREATE TABLE outcomes (
+        identity TEXT PRIMARY KEY, key TEXT NOT NULL, method TEXT NOT NULL, title TEXT NOT NULL, setting TEXT NOT NULL,
+        seed INTEGER NOT NULL, status TEXT NOT NULL, error TEXT, attempts INTEGER NOT NULL,
+        epochs_done INTEGER NOT NULL, val_accuracy REAL, test_accuracy REAL, val_recall TEXT, test_recall TEXT,
+        wall_s REAL NOT NULL, device_s REAL NOT NULL, environment TEXT NOT NULL, created TEXT NOT NULL,
+        important TEXT NOT NULL, arrays BLOB NOT NULL, logits BLOB, weights BLOB
+    )""",
+    "CREATE INDEX outcomes_by_setting ON outcomes (key, seed)",
+)
+# The checksum of everything that is read from the other tables, by what it is.
+CHECKS = "CREATE TABLE checks (what TEXT PRIMARY KEY, crc INTEGER NOT NULL) WITHOUT ROWID"
+
+
+ROW_COLUMNS = (
+    "identity, key, method, title, setting, seed, status, error, attempts, epochs_done, val_accuracy, test_accuracy, "
+    "val_recall, test_recall, wall_s, device_s, environment, created"
+)
 NAMES = ROW_COLUMNS.split(", ")
+BLOBS = ("important", "arrays", "logits", "weights")  # columns of an outcome that are read one by one
 STUDIES = "SELECT key, spec FROM studies ORDER BY rowid"
 PLAN = 'SELECT "column", method, key, title, setting FROM plan ORDER BY rowid'
+ARRAY_FIELDS = ("confusion", "angle_mean", "angle_sd", "curves")  # an outcome's fields that are arrays by name
 SCORE_PARTS = ("lead", "rest_right", "rest_spread")
+PLAIN = ("status", "error", "epochs_done", "wall_s", "device_s")  # an outcome's fields that are stored as they are
 
-__all__ = ["ColumnFacts", "Planned", "Row", "Run", "RunFacts", "open_run"]
+
+@dataclass(frozen=True)
+class Row:
+    """An outcome without its arrays. `setting` is {"method", "important", "knobs"}, in its simplest form.
+
+    `key` is the same for all settings of the plan that train the same: match plan and rows by it.
+    """
+
+    identity: str
+    key: str
+    method: str
+    title: str
+    setting: dict[str, Any]
+    seed: int
+    status: str  # "done" or "failed"
+    error: str | None
+    attempts: int
+    epochs_done: int
+    accuracy: dict[str, float]  # by split
+    recall: dict[str, tuple[float, ...]]  # by split, of every class; nan for one without images
+    wall_s: float
+    device_s: float
+    environment: dict[str, Any]
+    created: str
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it failed because its process died each time; it may succeed elsewhere or later."""
+        return ENDED_BY in self.environment
+
+    @property
+    def complaint(self) -> str:
+        """Of a failed trial: its setting, seed and the last line of its error."""
+        return f"{self.title} seed {self.seed}: {last_line(self.error)}"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A setting that a column compares, as the study has it; its outcomes are the rows with the same key."""
+
+    column: int
+    method: str
+    key: str
+    title: str
+    setting: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """The important classes of one column: their indices, names and strengths."""
+
+    number: int
+    indices: tuple[int, ...]
+    names: tuple[str, ...]
+    strengths: tuple[float, ...]
+
+    @property
+    def title(self) -> str:
+        return " + ".join(self.names)
+
+    @property
+    def resolved(self) -> "Resolved":
+        """As studies and grids take it."""
+        return tuple(zip(self.indices, self.strengths, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class RunFacts:
+    """What all outcomes of a run share; runs can be merged if it agrees."""
+
+    fingerprint: str
+    classes: tuple[str, ...]
+    data: dict[str, Any]  # name, provenance, rows of each split
+    training: dict[str, Any]
+    asked: list[Any]  # the important classes as the study names them, and the split they are found on
+    labels: dict[str, Array]  # of val and test
+    groups: dict[str, Array] = field(default_factory=dict)  # of the splits whose rows have groups
+
+
+def to_row(values: Sequence[Any]) -> Row:
+    """The row of the values of `NAMES`."""
+    found = dict(zip(NAMES, values, strict=True))
+    accuracies = {split: found.pop(f"{split}_accuracy") for split in SPLITS}
+    recalls = {split: found.pop(f"{split}_recall") for split in SPLITS}
+    return Row(
+        **{**found, "setting": json.loads(found["setting"]), "environment": json.loads(found["environment"])},
+        accuracy={split: value for split, value in accuracies.items() if value is not None},
+        recall={split: numbers_from_json(text) for split, text in recalls.items() if text is not None},
+    )
+
+
+def by_key(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The outcomes that ended well, by the key of their setting."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.status == "done":
+            found.setdefault(row.key, []).append(row)
+    return found
+
+
+def refuse_lost(rows: Iterable[Row], where: Path, undecided: str) -> None:
+    """Raise InputError if some of the trials that a decision rests on were lost."""
+    if lost := [row for row in rows if row.is_lost]:
+        num = "1 trial was" if len(lost) == 1 else f"{len(lost):,} trials were"
+        raise InputError(
+            f"{where}: {num} lost, so {undecided} cannot be decided; {lost[0].complaint}; run the same command again "
+            "to train what is missing"
+        )
+
+
+def check_same(stored: RunFacts, asked: RunFacts, path: Path) -> None:
+    """Raise InputError for a run of other data or another training, naming what differs."""
+    if stored.fingerprint != asked.fingerprint:
+        theirs, ours = (f"{one.data['name']}, {one.fingerprint[:12]}" for one in (stored, asked))
+        raise InputError(f"{path} holds outcomes of other data ({theirs}, and not {ours}); choose another folder")
+    if stored.training != asked.training:
+        differ = [f"{name}={value!r}" for name, value in stored.training.items() if asked.training.get(name) != value]
+        raise InputError(f"{path} holds outcomes of another training ({', '.join(differ)}); choose another folder")
+
+
+def pack(arrays: Mapping[str, Array]) -> bytes:
+    """The bytes of a compressed .npz file; `numpy.load(io.BytesIO(blob))` reads it anywhere.
+
+    >>> unpack(pack({"hits": np.array([1, 2])}))["hits"].tolist()
+    [1, 2]
+    """
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise TypeError(f"{name} holds Python objects; only plain arrays are stored")
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def unpack(blob: bytes, names: Collection[str] | None = None) -> dict[str, Array]:
+    """The arrays of a blob, all or those of some names; ValueError if its bytes are damaged."""
+    try:
+        with np.load(io.BytesIO(blob), allow_pickle=False) as file:
+            return {name: file[name] for name in (file.files if names is None else names)}
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, OSError) as error:
+        raise ValueError(f"the stored arrays are damaged ({error})") from error
+
+
+def sign(values: Iterable[Any]) -> int:
+    """The checksum of values from a table; 1, 1.0 and "1" differ.
+
+    >>> sign(["a", 1]) != sign(["a", 1.0]) != sign(["a1"])
+    True
+    """
+    return checksum(*(value if isinstance(value, bytes) else f"{value!r};".encode() for value in values))
+
+
+def sign_outcome(values: Mapping[str, Any]) -> dict[str, int]:
+    """The checksums of an outcome's row: of its plain values together, and of each blob that it has."""
+    identity = values["identity"]
+    blobs = {f"{name}/{identity}": sign([values[name]]) for name in BLOBS if values[name] is not None}
+    return {f"row/{identity}": sign(values[name] for name in NAMES), **blobs}
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors, and those of values that cannot be decoded, into sentences: the file and what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        said = str(error)
+        if "is full" in said:
+            why = f"cannot be written: the disk is full; {FULL_DISK}"
+        elif "readonly" in said or "unable to open" in said:
+            why = f"cannot be opened ({said}); choose another folder or change its permissions"
+        elif "locked" in said:
+            why = "is being written by another program; try again when it has ended"
+        elif "disk I/O" in said:
+            why = f"cannot be read or written ({said}); check the disk, or copy the folder to another"
+        else:
+            raise damaged(path, said) from error
+        raise InputError(f"{path} {why}") from error
+    except InputError:
+        raise
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def damaged(path: Path, why: str) -> InputError:
+    remedy = f"save what is left with `sqlite3 {path} .recover | sqlite3 saved.sqlite`, or move it away and run again"
+    return InputError(f"{path} is damaged ({why}); {remedy}")
+
+
+def connect(path: Path, to_write: bool = False) -> tuple[sqlite3.Connection, bool]:
+    """A connection to the store, and whether it is a new one without tables, which is refused to readers."""
+    source = str(path)
+    if not to_write:
+        if not path.is_file():
+            raise InputError(f"{path.parent} holds no run: there is no {path.name} in it")
+        # In a read-only folder SQLite cannot share the file with a writer, but there is none.
+        is_alone = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
+        source = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if is_alone else ''}"
+    with explained(path):
+        connection = sqlite3.connect(source, uri=not to_write, timeout=30.0, isolation_level=None)
+        try:
+            is_new = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+            if not is_new:
+                _check_version(connection, path)
+            elif not to_write:
+                raise InputError(f"{path} has no outcomes yet: its run was killed as it began; run it again")
+            if to_write:
+                problem = "ok" if is_new else connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if problem != "ok":
+                    raise damaged(path, " ".join(problem.replace("*", "").split()))
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=FULL")
+        except BaseException:
+            connection.close()
+            raise
+    return connection, is_new
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise InputError(f"{path} is an SQLite file, but not the outcomes of a study; choose another folder")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version not in (UNCHECKED, VERSION):
+        raise InputError(f"{path} has store version {version}, but this camri reads version {VERSION}")
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commit what is written inside, or roll all of it back."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def numbers_to_json(values: Array) -> str:
+    """JSON of numbers, null for nan.
+
+    >>> numbers_to_json(np.array([0.5, np.nan])), numbers_from_json("[0.5, null]")
+    ('[0.5, null]', (0.5, nan))
+    """
+    return json.dumps([None if np.isnan(value) else float(value) for value in values])
+
+
+def numbers_from_json(text: str) -> tuple[float, ...]:
+    return tuple(float("nan") if value is None else value for value in json.loads(text))
+
+
+def all_but_first(num_classes: int) -> tuple[int, ...]:
+    """All classes but class 0: their leads over class 0 say what full logits say, up to a constant.
+
+    Outcomes keep these while it is not known which classes will be important. The order of classes is exact (see
+    `metrics.condense`); a lead between two other classes is rounded twice.
+    """
+    return tuple(range(1, num_classes))
+
+
+def kept_classes(columns: "Sequence[Resolved]", num_classes: int) -> tuple[int, ...]:
+    """The classes whose scores outcomes keep: those of all columns."""
+    union = sorted({index for column in columns for index, _ in column})
+    return tuple(union) if len(union) < num_classes else all_but_first(num_classes)
+
+
+def restrict_scores(scores: Scores, important: Sequence[int], num_classes: int) -> Scores:
+    """The scores of some classes, from those of more or of all.
+
+    >>> wide = condense(np.array([[2.0, 1.0, 0.5]]), labels=[0], important=(1, 2))
+    >>> restrict_scores(wide, (0,), num_classes=3).lead.tolist()
+    [[1.0]]
+    """
+    wanted = tuple(sorted(important))
+    if wanted == scores.important:
+        return scores
+    if set(wanted) <= set(scores.important) or scores.important != all_but_first(num_classes):
+        return scores.only(wanted)
+    first = np.zeros((len(scores), 1))
+    return condense(np.concatenate([first, scores.shifted()], axis=1), scores.labels, wanted)
 
 
 Opened = TypeVar("Opened", bound="Run")
@@ -55,7 +362,7 @@ def open_run(folder: str | Path) -> "Run":
     """The run in a folder, to read; it may be running."""
     path = Path(folder)
     path = path / STORE_FILE if path.suffix != ".sqlite" else path
-    return Run(path, schema.open_to_read(path))
+    return Run(path, connect(path)[0])
 
 
 class Run:
@@ -64,8 +371,8 @@ class Run:
     def __init__(self, path: Path, connection: sqlite3.Connection):
         self.path = path
         self._connection = connection
-        with schema.explained(path):
-            self._is_checked = schema.version_of(connection) != schema.UNCHECKED
+        with explained(path):
+            self._is_checked = connection.execute("PRAGMA user_version").fetchone()[0] != UNCHECKED
         self._labels: dict[str, dict[str, Array]] = {}
 
     def __enter__(self: Opened) -> Opened:
@@ -78,13 +385,13 @@ class Run:
         self._connection.close()
 
     def _select(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with schema.explained(self.path):
+        with explained(self.path):
             return self._connection.execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[None]:
         """Read values and their checksums as of one moment: a run may be writing."""
-        with schema.explained(self.path), contextlib.ExitStack() as stack:
+        with explained(self.path), contextlib.ExitStack() as stack:
             if not self._connection.in_transaction:
                 self._connection.execute("BEGIN")
                 stack.callback(self._connection.execute, "COMMIT")
@@ -96,13 +403,13 @@ class Run:
             found = self._select(query, *values)
             if self._is_checked:
                 crc = self._select("SELECT crc FROM checks WHERE what = ?", what)
-                if [schema.sign(value for row in found for value in row)] * bool(found) != [row[0] for row in crc]:
-                    raise schema.damaged(self.path, f"the checksum of {what} differs")
+                if [sign(value for row in found for value in row)] * bool(found) != [row[0] for row in crc]:
+                    raise damaged(self.path, f"the checksum of {what} differs")
         return found
 
     def _meta(self, name: str) -> Any:
         found = self._checked(f"meta/{name}", "SELECT value FROM meta WHERE name = ?", name)
-        with schema.explained(self.path):
+        with explained(self.path):
             return json.loads(found[0][0]) if found else None
 
     def note(self, name: str) -> Any:
@@ -142,7 +449,7 @@ class Run:
     def studies(self) -> list[dict[str, Any]]:
         """The studies that were run into this folder, as plain JSON, the first first."""
         found = self._checked("studies", STUDIES)
-        with schema.explained(self.path):
+        with explained(self.path):
             return [{**json.loads(spec)} for _, spec in found]
 
     def labels(self, split: str) -> Array:
@@ -178,7 +485,7 @@ class Run:
     def plan(self, column: int | None = None) -> list[Planned]:
         """Every setting that a column (or any) compares, in the studies' order, duplicates included."""
         found = self._checked("plan", PLAN)
-        with schema.explained(self.path):
+        with explained(self.path):
             return [
                 Planned(number, method, key, title, json.loads(text))
                 for number, method, key, title, text in found
@@ -191,7 +498,7 @@ class Run:
             (NAMES.index(n), v) for n, v in (("method", method), ("status", status), ("key", key)) if v is not None
         ]
         found = [values for values in self._outcomes() if all(values[place] == value for place, value in wanted)]
-        with schema.explained(self.path):
+        with explained(self.path):
             return [to_row(values) for values in found]
 
     def statuses(self) -> dict[str, str]:
@@ -204,8 +511,8 @@ class Run:
             found = self._select(f"SELECT {ROW_COLUMNS} FROM outcomes NOT INDEXED ORDER BY method, setting, seed")
             if self._is_checked:
                 crcs = dict(self._select("SELECT what, crc FROM checks WHERE what >= 'row/' AND what < 'row0'"))
-                if crcs != {f"row/{values[0]}": schema.sign(values) for values in found}:
-                    raise schema.damaged(self.path, "the checksums of its outcomes differ")
+                if crcs != {f"row/{values[0]}": sign(values) for values in found}:
+                    raise damaged(self.path, "the checksums of its outcomes differ")
         return found
 
     def arrays(self, row: Row | str, names: Collection[str] | None = None) -> dict[str, Array]:
@@ -239,7 +546,7 @@ class Run:
     def important(self, row: Row | str) -> dict[str, list[int]]:
         """The classes whose scores an outcome kept, by split."""
         text = self._blob("important", row)
-        with schema.explained(self.path):
+        with explained(self.path):
             return json.loads(text)
 
     def _scores(self, important: dict[str, list[int]], arrays: dict[str, Array], split: str) -> Scores:
@@ -269,7 +576,6 @@ class Run:
             field: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(f"{field}.")}
             for field in ARRAY_FIELDS
         }
-        plain = ("status", "error", "epochs_done", "wall_s", "device_s", "environment")
         return Outcome(
             trial=Trial(Setting.from_json(row.setting), row.seed),
             training=Training.from_json(self.training),
@@ -277,7 +583,7 @@ class Run:
             scores={split: self._scores(important, arrays, split) for split in important},
             logits=self.logits(row),
             weights=self.weights(row),
-            **{name: getattr(row, name) for name in plain} | fields,
+            **{name: getattr(row, name) for name in (*PLAIN, "environment")} | fields,
         )
 
     @staticmethod
@@ -303,7 +609,7 @@ class Run:
         try:
             return unpack(blob, names)
         except ValueError as error:
-            raise schema.damaged(self.path, str(error)) from error
+            raise damaged(self.path, str(error)) from error
 
 
 class Store(Run):
@@ -313,7 +619,7 @@ class Store(Run):
     def open(folder: Path, facts: RunFacts) -> "Store":
         """The store in the folder, made if there is none; refused if it is of other data or another training."""
         path = folder / STORE_FILE
-        connection, is_new = schema.open_to_write(path)
+        connection, is_new = connect(path, to_write=True)
         store = Store(path, connection)
         if is_new:
             store._begin(facts)
@@ -326,19 +632,19 @@ class Store(Run):
         """Give the outcomes of an older store their checksums."""
         if self._is_checked:
             return
-        with schema.explained(self.path), schema.transaction(self._connection):
-            self._connection.execute(schema.CHECKS)
+        with explained(self.path), transaction(self._connection):
+            self._connection.execute(CHECKS)
             for kind, table, name, value in (
                 ("meta", "meta", "name", "value"),
                 ("labels", "labels", "split", "arrays"),
             ):
                 for key, content in self._select(f"SELECT {name}, {value} FROM {table}"):
-                    self._sign({f"{kind}/{key}": schema.sign([content])})
+                    self._sign({f"{kind}/{key}": sign([content])})
             self._sign_plan()
-            names = [*NAMES, *schema.BLOBS]
+            names = [*NAMES, *BLOBS]
             for values in self._select(f"SELECT {', '.join(names)} FROM outcomes"):
-                self._sign(schema.sign_outcome(dict(zip(names, values, strict=True))))
-            self._connection.execute(f"PRAGMA user_version={schema.VERSION}")
+                self._sign(sign_outcome(dict(zip(names, values, strict=True))))
+            self._connection.execute(f"PRAGMA user_version={VERSION}")
         self._is_checked = True
 
     def _sign(self, crcs: Mapping[str, int]) -> None:
@@ -347,11 +653,11 @@ class Store(Run):
     def _sign_plan(self) -> None:
         for what, query in (("studies", STUDIES), ("plan", PLAN)):
             if found := self._select(query):
-                self._sign({what: schema.sign(value for row in found for value in row)})
+                self._sign({what: sign(value for row in found for value in row)})
 
     def _write_meta(self, name: str, text: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, text))
-        self._sign({f"meta/{name}": schema.sign([text])})
+        self._sign({f"meta/{name}": sign([text])})
 
     def close(self) -> None:
         """Close the store; it is one plain file again, unless a reader has it open."""
@@ -361,19 +667,21 @@ class Store(Run):
 
     def _begin(self, facts: RunFacts) -> None:
         meta = {name: getattr(facts, name) for name in ("fingerprint", "classes", "data", "training", "asked")}
-        with schema.explained(self.path), schema.transaction(self._connection):
-            schema.create_tables(self._connection)
+        with explained(self.path), transaction(self._connection):
+            marks = (f"PRAGMA application_id={APPLICATION_ID}", f"PRAGMA user_version={VERSION}")
+            for statement in (*TABLES, CHECKS, *marks):
+                self._connection.execute(statement)
             for name, value in meta.items():
                 self._write_meta(name, json.dumps(value))
             for split, labels in facts.labels.items():
                 blob = pack({"labels": labels, **({"groups": facts.groups[split]} if split in facts.groups else {})})
                 self._connection.execute("INSERT INTO labels VALUES (?, ?, ?)", (split, len(labels), blob))
-                self._sign({f"labels/{split}": schema.sign([blob])})
+                self._sign({f"labels/{split}": sign([blob])})
 
-    def add_study(self, study: "Study", columns: Sequence[Resolved] | None) -> None:
+    def add_study(self, study: "Study", columns: "Sequence[Resolved] | None") -> None:
         """Store the study and, if its important classes are known, its columns and plan."""
         spec = json.dumps(study.to_json())
-        with schema.explained(self.path), schema.transaction(self._connection):
+        with explained(self.path), transaction(self._connection):
             self._checked("studies", STUDIES)
             self._checked("plan", PLAN)
             self._connection.execute(
@@ -393,7 +701,7 @@ class Store(Run):
 
     def forget_columns(self) -> None:
         """Remove the columns and the plan, to be decided again; the outcomes stay."""
-        with schema.explained(self.path), schema.transaction(self._connection):
+        with explained(self.path), transaction(self._connection):
             self._connection.execute("DELETE FROM plan")
             self._connection.execute("DELETE FROM meta WHERE name = 'columns'")
             self._connection.execute("DELETE FROM checks WHERE what IN ('plan', 'meta/columns')")
@@ -401,7 +709,7 @@ class Store(Run):
     def write_note(self, name: str, value: Any) -> None:
         """Store a plain JSON value under the name, in place of an earlier one."""
         text = json.dumps(value, allow_nan=False)
-        with schema.explained(self.path), schema.transaction(self._connection):
+        with explained(self.path), transaction(self._connection):
             self._write_meta(f"note.{name}", text)
 
     def add(self, identity: str, outcome: "Outcome") -> None:
@@ -413,8 +721,7 @@ class Store(Run):
         for split, scores in outcome.scores.items():
             for part in SCORE_PARTS:
                 arrays[f"scores.{split}.{part}"] = getattr(scores, part)
-        plain = ("status", "error", "epochs_done", "wall_s", "device_s")
-        values = {name: getattr(outcome, name) for name in plain} | {
+        values = {name: getattr(outcome, name) for name in PLAIN} | {
             "identity": identity,
             "key": setting.key,
             "method": setting.method,
@@ -436,12 +743,12 @@ class Store(Run):
 
     def copy(self, identity: str, source: Run) -> None:
         """Copy an outcome of another store unchanged."""
-        names = [*NAMES, *schema.BLOBS]
-        values = [*source._values(identity), *(source._blob(name, identity) for name in schema.BLOBS)]
+        names = [*NAMES, *BLOBS]
+        values = [*source._values(identity), *(source._blob(name, identity) for name in BLOBS)]
         self._insert(dict(zip(names, values, strict=True)))
 
     def _insert(self, values: dict[str, Any]) -> None:
-        with schema.explained(self.path), schema.transaction(self._connection):
+        with explained(self.path), transaction(self._connection):
             before = self._connection.execute(
                 "SELECT attempts FROM outcomes WHERE identity = ?", (values["identity"],)
             ).fetchone()
@@ -450,9 +757,9 @@ class Store(Run):
             self._connection.execute(
                 f"INSERT OR REPLACE INTO outcomes ({', '.join(values)}) VALUES ({marks})", tuple(values.values())
             )
-            stale = [(f"{name}/{values['identity']}",) for name in schema.BLOBS]  # it may have had other blobs
+            stale = [(f"{name}/{values['identity']}",) for name in BLOBS]  # it may have had other blobs
             self._connection.executemany("DELETE FROM checks WHERE what = ?", stale)
-            self._sign(schema.sign_outcome(values))
+            self._sign(sign_outcome(values))
 
 
 def _now() -> str:

@@ -1,7 +1,8 @@
-"""Studies as people write them: TOML files, JSON files, and the options of `camri study`."""
+"""Studies as people name and write them: recipes, TOML files, JSON files, and the options of `camri study`."""
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
 import math
@@ -14,12 +15,32 @@ from camri import methods
 from camri.backbones import decoding, find, is_backbone, read_weights
 from camri.engine.spec import FAST, Training
 from camri.errors import InputError, closest
-from camri.study.paper import find_schedule
+from camri.study.recipes import RECIPES, call, find_schedule
 from camri.study.spec import Column, Grid, Study, study
 
 _TABLES = ("name", "columns", "strengths", "important_from", "seeds", "data", "split", "training", "methods", "keep")
 _SPLIT = {"val_fraction": "val_fraction", "test_fraction": "test_fraction", "seed": "split_seed", "thin": "thin"}
 _KEEP = {"logits": "keep_logits", "weights": "keep_weights"}
+
+
+def find_study(name: str, **given: Any) -> Study:
+    """The study of a recipe, a TOML file, or a JSON file of `Study.to_json`, which is taken as it is.
+
+    `given` (columns, num_seeds, schedule, rule) goes to the recipe or the TOML file.
+
+    >>> find_study("paper.cifar10.cat", num_seeds=3).seeds
+    (0, 1, 2)
+    """
+    if name in RECIPES:
+        return RECIPES[name](**given)
+    if Path(name).suffix == ".json":
+        if given:
+            listed = ", ".join(f"{key}={value!r}" for key, value in given.items())
+            raise InputError(f"{name} holds a whole study, so {listed} cannot be given beside it; change the file")
+        return read_json(name)
+    if Path(name).suffix == ".toml" or Path(name).is_file():
+        return call(name, functools.partial(read_study, name), given)
+    raise InputError(f"study {name!r} is neither a recipe nor a TOML or JSON file; {closest(name, RECIPES, shown=20)}")
 
 
 def read_study(
@@ -44,7 +65,8 @@ def read_study(
         columns = parse_columns(values["columns"], _table(path, "strengths", values.get("strengths", {})))
     training = _training(path, values.get("training", {})) if schedule is None else find_schedule(schedule)
     if is_backbone(training.model):
-        training, options = _decoded(training, options)
+        found, options = decoding(dict(training.model_options), options)  # as the backbone wants images
+        training = training.with_(model_options=tuple(sorted(found.items())))
     return study(
         name=values.get("name", Path(path).stem),
         data=options.pop("source"),
@@ -108,12 +130,6 @@ def _training(path: str | Path, values: Any) -> Training:
     elif weights is not None:
         changed["model_options"] |= read_weights(weights)
     return Training.from_json(changed)
-
-
-def _decoded(training: Training, options: dict[str, Any]) -> tuple[Training, dict[str, Any]]:
-    """The training and the data's options with which images are decoded as the backbone wants them."""
-    found, options = decoding(dict(training.model_options), options)
-    return training.with_(model_options=tuple(sorted(found.items()))), options
 
 
 def _renamed(path: str | Path, table: str, values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -239,19 +255,6 @@ def parse_columns(columns: Any, strengths: Mapping[str, Any]) -> list[Column]:
             message = f"strengths={name!r} is not a class of a joint column; write one as 'cat+dog'"
             raise InputError(message, argument="strengths")
     return parsed
-
-
-def parse_strengths(words: Sequence[str]) -> dict[str, float]:
-    """Strengths of classes as typed.
-
-    >>> parse_strengths(["dog=0.5"])
-    {'dog': 0.5}
-    """
-    try:
-        return {name: float(strength) for name, _, strength in (word.rpartition("=") for word in words)}
-    except ValueError:
-        message = f"strengths={' '.join(words)!r} is not class=number; for example dog=0.5"
-        raise InputError(message, argument="strengths") from None
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -250,11 +250,6 @@ def seeds(count: int) -> str:
     return "1 seed" if count == 1 else f"{count} seeds"
 
 
-def is_sure(best: Judged | None, p: float, tolerance: float = 0.0) -> bool:
-    """Whether a fit's gain is shown: significant, and accuracy not surely lower by more than the tolerance."""
-    return best is not None and best.gain.low > 0 and not p >= LEVEL and best.accuracy.high >= -tolerance
-
-
 def is_significant(p: float | None, num_seeds: int) -> bool:
     """Whether a corrected p counts: below 0.05, of at least three seeds."""
     return p is not None and p < LEVEL and num_seeds >= LEAST_SEEDS

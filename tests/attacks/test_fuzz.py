@@ -31,9 +31,9 @@ from camri.export import save
 from camri.export.inputs import find_inputs
 from camri.methods import setting
 from camri.study.finalists import status
-from camri.study.recipes import find_study
 from camri.study.run_folder import facts_of
 from camri.study.store import STORE_FILE, Store, open_run
+from camri.study.study_file import find_study
 from tests.data.pictures import picture, write_folder
 from tests.export.conftest import made_trained
 from tests.study.conftest import first_trials, made_outcome, put
@@ -105,6 +105,9 @@ def image_bytes(kind, seed=0):
 def archive_bytes(kind):
     file = io.BytesIO()
     files = {f"pets/{name}/{i}.png": image_bytes("PNG", i) for i in range(3) for name in ("cat", "dog")}
+    if kind == "shard":
+        files = {f"{i}.{end}": image_bytes("PNG", i) if end == "png" else b"01"[i % 2 :][:1]
+                 for i in range(6) for end in ("png", "cls")}  # fmt: skip
     if kind.startswith("zip"):
         with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA if kind == "zip-lzma" else zipfile.ZIP_DEFLATED) as archive:
             for name, content in files.items():
@@ -134,6 +137,7 @@ FORMATS = {
     "npz": (npz_bytes(), "t.npz", read_data),
     "zip": (archive_bytes("zip"), "t.zip", read_data),
     "zip-lzma": (archive_bytes("zip-lzma"), "t.zip", read_data),
+    "shard": (archive_bytes("shard"), "t.tar", read_data),
     **{kind: (archive_bytes(kind), f"t.{kind}", read_data) for kind in ("tar", "tar.gz", "tar.bz2", "tar.xz")},
     **{kind: (image_bytes(kind), None, read_data) for kind in ("PNG", "JPEG", "GIF", "TIFF", "BMP", "WEBP")},
     "toml": (EXAMPLE.read_bytes(), "study.toml", lambda path: find_study(str(path))),

@@ -230,7 +230,7 @@ def test_finalists_are_not_chosen_while_trials_are_lost(data, small, tmp_path):
 
 @pytest.mark.parametrize(("failed", "code"), [(0, 0), (2, 3)])
 def test_a_run_with_failed_trials_says_so_last_and_exits_with_3(monkeypatch, data, tmp_path, failed, code):
-    monkeypatch.setattr("camri.study.run_folder.load_data", lambda study, progress: data)
+    monkeypatch.setattr("camri.study.run_folder.load_data", lambda *_: data)
     monkeypatch.setattr("camri.study.runner.run", lambda *_, **__: Result(True, 5, failed, 0, 5, "ce seed 0: no"))
     ended = CliRunner().invoke(app, ["study", "run", "digits", "--out", str(tmp_path), "--device", "cpu"])
     assert ended.exit_code == code

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from camri import augment
 from camri.data import dataset
 
 
@@ -31,13 +32,13 @@ def moved_by_loop(images: torch.Tensor, dx: list[int], dy: list[int]) -> torch.T
 def test_translate_equals_a_loop(images: torch.Tensor, dtype: torch.dtype) -> None:
     images = (images % 200).to(dtype)
     dx, dy = [0, 2, -1, 7], [0, -3, 1, 0]
-    moved = dataset.translate(images, torch.tensor(dx), torch.tensor(dy))
+    moved = augment.translate(images, torch.tensor(dx), torch.tensor(dy))
     assert moved.equal(moved_by_loop(images, dx, dy))
     assert moved.dtype == dtype
 
 
 def test_flip_mirrors_the_marked_images_only(images: torch.Tensor) -> None:
-    flipped = dataset.flip(images, torch.tensor([True, False, False, True]))
+    flipped = augment.flip(images, torch.tensor([True, False, False, True]))
     assert flipped[0, 1, 2].tolist() == images[0, 1, 2].tolist()[::-1]
     assert flipped[1:3].equal(images[1:3])
     assert flipped[3].equal(images[3].flip(-1))
@@ -45,17 +46,17 @@ def test_flip_mirrors_the_marked_images_only(images: torch.Tensor) -> None:
 
 def test_draws_use_the_given_generator_only() -> None:
     state = torch.random.get_rng_state()
-    first = [dataset.draw_flips(50, seeded(), "cpu"), *dataset.draw_shifts(50, 2, seeded(5), "cpu")]
-    again = [dataset.draw_flips(50, seeded(), "cpu"), *dataset.draw_shifts(50, 2, seeded(5), "cpu")]
+    first = [augment.draw_flips(50, seeded(), "cpu"), *augment.draw_shifts(50, 2, seeded(5), "cpu")]
+    again = [augment.draw_flips(50, seeded(), "cpu"), *augment.draw_shifts(50, 2, seeded(5), "cpu")]
     assert all(one.equal(other) for one, other in zip(first, again, strict=True))
     dataset.epoch_order(10, seeded(), "cpu")
     assert torch.random.get_rng_state().equal(state)
 
 
 def test_draws_cover_their_range_evenly() -> None:
-    flips = dataset.draw_flips(20_000, seeded(), "cpu")
+    flips = augment.draw_flips(20_000, seeded(), "cpu")
     assert abs(flips.float().mean().item() - 0.5) < 0.02
-    dx, dy = dataset.draw_shifts(20_000, 2, seeded(), "cpu")
+    dx, dy = augment.draw_shifts(20_000, 2, seeded(), "cpu")
     for shifts in (dx, dy):
         counts = torch.bincount(shifts + 2)
         assert counts.shape == (5,)
@@ -84,7 +85,7 @@ def test_to_float_scales_and_moves_channels_without_a_copy_of_the_layout() -> No
 def test_augmented_images_stay_channels_last() -> None:
     images = dataset.to_float(torch.zeros(2, 4, 5, 3, dtype=torch.uint8))
     ones = torch.ones(2, dtype=torch.int64)
-    for changed in (dataset.flip(images, ones.bool()), dataset.translate(images, ones, ones)):
+    for changed in (augment.flip(images, ones.bool()), augment.translate(images, ones, ones)):
         assert changed.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -99,11 +100,11 @@ def test_a_captured_graph_replays_with_new_draws(images: torch.Tensor) -> None:
     images = images.cuda()
     mask = torch.zeros(4, dtype=torch.bool, device="cuda")
     dx, dy = (torch.zeros(4, dtype=torch.int64, device="cuda") for _ in range(2))
-    dataset.translate(dataset.flip(images, mask), dx, dy)  # warm up
+    augment.translate(augment.flip(images, mask), dx, dy)  # warm up
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = dataset.translate(dataset.flip(images, mask), dx, dy)
+        out = augment.translate(augment.flip(images, mask), dx, dy)
     mask.fill_(True)
     dx.fill_(2)
     graph.replay()
-    assert out.equal(dataset.translate(images.flip(-1), dx, dy))
+    assert out.equal(augment.translate(images.flip(-1), dx, dy))

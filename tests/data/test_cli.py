@@ -33,7 +33,9 @@ def test_show_prints_what_was_recognised(tmp_path: Path) -> None:
     write_folder(tmp_path / "d" / "test", {"cat": 1, "dog [old]": 1}, first_seed=3)
     heading, shape, *notes = run("show", tmp_path / "d").splitlines()
     assert heading == "d  image folder; 2 classes; 5 train, 2 test"
-    assert shape == "images of 6 x 5 x 3 (height x width x channels)"
+    assert shape == "images of 6 x 5 x 3 (height x width x channels); resident, 0.0 MiB"
+    streamed = " ".join(run("show", tmp_path / "d", "--resident", "100").splitlines()[1:3])
+    assert "; streamed from the cache, 0.0 MiB being more than resident=0.0 MiB" in streamed
     assert notes[0].startswith(
         "note: 2 of 2 test images are exact copies of train images (test/cat/000.png is train/dog [old]/000.png)"
     )

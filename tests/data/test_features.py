@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import camri
-from camri.backbones import find
+from camri.backbones import Preprocessing, find
 from camri.data import DataSet, Split, features, load
 from camri.data.features import embed
 from camri.engine import Training, Trial, train
 from camri.errors import InputError
 from camri.export import Model, Trained
 from camri.methods import setting
-from camri.models import build
+from camri.models import Backbone, build
 from camri.study.executor import LocalExecutor
 from camri.study.runner import run
 from camri.study.study_file import read_study
@@ -75,6 +75,22 @@ def test_other_images_weights_and_preprocessing_are_computed_anew(model):
     for other in others:
         assert other.fingerprint != first.fingerprint
         assert not torch.equal(other.splits["train"].inputs, first.splits["train"].inputs)
+
+
+class Counting(torch.nn.Module):
+    """A network that a trace cannot follow: what it gives depends on the number of images."""
+
+    def forward(self, x):
+        return x.mean((2, 3)) * int(x.shape[0])
+
+
+def test_a_network_that_cannot_be_traced_is_run_as_it_is(model, monkeypatch):
+    data, record = made(), Preprocessing((10, 12), "none")
+    monkeypatch.setattr(features, "build", lambda *_, **__: Backbone(Counting(), record, (3, 10, 12)))
+    pixels = data.splits["train"].inputs.permute(0, 3, 1, 2) / 255
+    mean, sd = (torch.tensor(values).view(-1, 1, 1) for values in (record.mean, record.sd))
+    wanted = ((pixels - mean) / sd).mean((2, 3)) * 5
+    torch.testing.assert_close(embed(data, model, {}).splits["train"].inputs.float(), wanted, atol=1e-3, rtol=1e-3)
 
 
 def test_features_are_not_embedded_and_damaged_weights_are_reported(model):

@@ -65,9 +65,15 @@ class Stream:
     def wait_stream(self, other):
         pass
 
+    def wait_event(self, event):
+        pass
+
 
 class Event:
-    def record(self):
+    def __init__(self, blocking=False):
+        pass
+
+    def record(self, stream=None):
         pass
 
     def synchronize(self):

@@ -1,6 +1,7 @@
 """The GPU's engine, run by a stand-in on the CPU in float32: what it trains is what the plain loop trains."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -82,9 +83,9 @@ def test_it_trains_what_the_plain_loop_trains(gpu, trials, data, training, optim
 
 @pytest.mark.parametrize("model", ["small", "linear"])
 def test_fine_tuning_trains_what_the_plain_loop_trains(gpu, trials, data, training, model):
-    """Warm-up, cosine, a slower trunk, layer decay and random crops; and a trunk without weights of its own."""
+    """Warm-up, cosine, a slower trunk, layer decay and augmentation; and a trunk without weights of its own."""
     options = {"optimizer": "adamw", "weight_decay": 0.05, "average": 0.9, "warmup": 0.2, "cosine": True}
-    options |= {"trunk_rate": 0.2, "layer_decay": 0.7, "crop": 0.5, "flip": True}
+    options |= {"trunk_rate": 0.2, "layer_decay": 0.7, "crop": 0.5, "flip": True, "trivial_augment": True, "mixup": 0.4}
     training = training.with_(model=model, model_options=(), **options)
     plain = train(trials[:2], data, "cpu", training=training, workers=1, **KEEP)
     for mine, its in zip(run(gpu, trials[:2], data, training), plain, strict=True):
@@ -96,7 +97,7 @@ def test_compiled_too_where_the_backward_pass_computes_some_of_the_forward_pass_
         return torch.compile(gpu.replica.run_trunk, fullgraph=True, dynamic=False, backend="aot_eager_decomp_partition")
 
     gpu.cuda.compiled = compiled
-    training = training.with_(optimizer="sgd", epochs=1)
+    training = training.with_(optimizer="sgd", epochs=1, trivial_augment=True, mixup=0.4)
     plain = train(trials[:2], data, "cpu", training=training, workers=1, **KEEP)
     for mine, its in zip(run(gpu, trials[:2], data, training), plain, strict=True):
         assert_trained_alike(mine, its, within=2e-6)
@@ -192,3 +193,24 @@ def test_a_trunk_with_embeddings_and_layer_norms_trains_as_on_the_cpu(gpu, data,
     within = 1e-6 if low == torch.float32 else 3e-3
     np.testing.assert_allclose(mine.weights["trunk.place"], plain.weights["trunk.place"], rtol=0, atol=within)
     np.testing.assert_allclose(mine.curves["train_loss"], plain.curves["train_loss"], rtol=10 * within)
+
+
+@pytest.mark.parametrize("resident", [0, 90 * 64])  # none of the splits, or val and no other
+def test_streamed_images_give_the_same_bits(gpu, trials, data, training, resident, monkeypatch):
+    monkeypatch.setattr("camri.engine.feed.DEPTHS", (3, 4))
+    broken = Trial(setting("wce", 1, w=1e38), 3)
+    mine, its = (
+        run(gpu, [*trials, broken], replace(data, resident=limit), training, pack_size=4) for limit in (resident, None)
+    )
+    assert all(same(one, other) for one, other in zip(mine[:-1], its[:-1], strict=True))
+    assert mine[-1].status == its[-1].status == "failed"
+
+
+def test_streamed_images_resume_to_the_same_bits(gpu, trials, data, training, tmp_path, monkeypatch):
+    monkeypatch.setattr("camri.engine.cuda.RUN_AHEAD", 4)
+    streamed = replace(data, resident=0)
+    calls = iter(range(2))
+    stopped = run(gpu, trials, streamed, training, checkpoints=tmp_path, should_stop=lambda: next(calls, None) is None)
+    assert stopped == []
+    resumed = run(gpu, trials, streamed, training, checkpoints=tmp_path)
+    assert all(same(one, other) for one, other in zip(resumed, run(gpu, trials, data, training), strict=True))

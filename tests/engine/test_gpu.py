@@ -2,6 +2,7 @@
 
 import copy
 import os
+from dataclasses import replace
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first matrix product: determinism needs it
 
@@ -41,6 +42,26 @@ def test_without_determinism_the_noise_is_that_of_the_kernels(trials, data, trai
         gap = np.abs(outcome.logits["test"].astype(np.float32) - before.logits["test"].astype(np.float32)).max()
         print(f"{outcome.trial.setting}: largest difference of a logit {gap:.4f}")
         assert (outcome.confusion["test"] != before.confusion["test"]).sum() <= 12
+
+
+@pytest.mark.parametrize("resident", [0, 90 * 64])  # none of the splits, or val and no other
+def test_streamed_images_give_the_same_bits(trials, data, training, crowd, resident, monkeypatch):
+    monkeypatch.setattr("camri.engine.feed.DEPTHS", (3, 4))
+    streamed = train(trials, replace(data, resident=resident), "cuda", training=training, deterministic=True, **KEEP)
+    assert all(same(outcome, before) for outcome, before in zip(streamed, crowd, strict=True))
+
+
+def test_images_on_disk_give_the_same_bits(trials, data, training, crowd, tmp_path):
+    from camri.data.rows import Rows, Stored
+
+    splits = {}
+    for name, split in data.splits.items():
+        (tmp_path / name).write_bytes(split.inputs.numpy().tobytes())
+        splits[name] = replace(split, inputs=Rows(Stored(tmp_path / name, 0, tuple(split.inputs.shape))))
+    for resident in (0, None):
+        on_disk = replace(data, splits=splits, resident=resident)
+        streamed = train(trials, on_disk, "cuda", training=training, deterministic=True, **KEEP)
+        assert all(same(outcome, before) for outcome, before in zip(streamed, crowd, strict=True))
 
 
 @pytest.mark.parametrize("num_steps", [1, 2])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from camri import augment
 from camri.data import DataSet, Split, dataset
 from camri.engine import FAST, PAPER, Hooks, Training, Trial, replica, spec
 from camri.engine.loop import optimizer, rate_factors
@@ -147,14 +148,18 @@ def test_rows_are_mirrored_and_moved_as_the_trials_own_seed_draws(data, trials):
     job = Job(Training(model="small", batch_size=32, flip=True, translate_px=2), data)
     trial = trials[2]
     epoch = draw_epoch(trial, job, 4)
-    assert epoch.order.shape == epoch.mirrored.shape == epoch.dx.shape == epoch.dy.shape == (6, 32)
+    assert {name: draws.shape for name, draws in epoch.items()} == {
+        "order": (6, 32),
+        "mirrored": (6, 32),
+        "shifts": (6, 32, 2),
+    }
     order = dataset.epoch_order(200, generator(trial.seed, "order", 4), "cpu")
-    flips = dataset.draw_flips(192, generator(trial.seed, "flip", 4), "cpu")
-    dx, dy = dataset.draw_shifts(192, 2, generator(trial.seed, "translate", 4), "cpu")
-    assert epoch.order.flatten().equal(order[:192])
+    flips = augment.draw_flips(192, generator(trial.seed, "flip", 4), "cpu")
+    dx, dy = augment.draw_shifts(192, 2, generator(trial.seed, "translate", 4), "cpu")
+    assert epoch["order"].flatten().equal(order[:192])
     for step in (0, 5):
-        rows = data.splits["train"].inputs[epoch.order[step]]
-        x = prepare(rows, epoch.mirrored[step], epoch.dx[step], epoch.dy[step], torch.float32)
+        here = {name: draws[step] for name, draws in epoch.items()}
+        x = prepare(data.splits["train"].inputs[here["order"]], torch.float32, here)
         for place in range(32):
             at = 32 * step + place
             image = data.splits["train"].inputs[order[at], :, :, 0].float() / 255
@@ -166,14 +171,14 @@ def test_rows_are_mirrored_and_moved_as_the_trials_own_seed_draws(data, trials):
 
 def test_what_is_not_asked_for_is_not_drawn(data, trials):
     plain = draw_epoch(trials[0], Job(Training(model="small", flip=False), data), 0)
-    assert (plain.mirrored, plain.dx, plain.dy) == (None, None, None)
-    assert plain.order.shape == (3, 64)
+    assert plain.keys() == {"order"}
+    assert plain["order"].shape == (3, 64)
     moved = draw_epoch(trials[0], Job(Training(model="small", flip=False, translate_px=1), data), 0)
-    assert moved.mirrored is None
-    assert set(moved.dx.unique().tolist()) == {-1, 0, 1}
+    assert moved.keys() == {"order", "shifts"}
+    assert set(moved["shifts"].unique().tolist()) == {-1, 0, 1}
     rows = data.splits["train"].inputs[:2]
-    assert prepare(rows, None, None, None, torch.bfloat16).dtype == torch.bfloat16
-    assert prepare(rows, None, None, None, torch.float32).equal(rows.permute(0, 3, 1, 2) / 255)
+    assert prepare(rows, torch.bfloat16).dtype == torch.bfloat16
+    assert prepare(rows, torch.float32).equal(rows.permute(0, 3, 1, 2) / 255)
 
 
 def test_a_job_refuses_what_it_cannot_train_on(data):
@@ -184,7 +189,7 @@ def test_a_job_refuses_what_it_cannot_train_on(data):
     features(2)
     with pytest.raises(InputError, match="few has 1 rows to train on; batch norm needs at least 2"):
         features(1)
-    for augmented in ({"flip": True}, {"translate_px": 1}):
+    for augmented in ({"flip": True}, {"translate_px": 1}, {"trivial_augment": True}):
         with pytest.raises(InputError, match="for images, but the data set holds"):
             features(8, **{"flip": False, **augmented})
     with pytest.raises(InputError, match="made has no train split; its splits: val, test"):
@@ -303,6 +308,10 @@ def test_one_model_that_does_not_fit_is_an_error_and_a_stop_stops():
 
     with pytest.raises(torch.cuda.OutOfMemoryError):
         in_packs([0], 5, full)
+    tries = iter([True, False])  # a second try is worth it, a third is not
+    with pytest.warns(UserWarning, match="trying gradient checkpointing"), pytest.raises(torch.cuda.OutOfMemoryError):
+        in_packs([0], 5, full, lambda: next(tries))
+    assert list(tries) == []
     seen = []
     assert not in_packs([0, 1, 2], 1, lambda pack: seen.append(pack) is None and len(seen) < 2)
     assert seen == [[0], [1]]
@@ -417,7 +426,7 @@ def test_the_rate_falls_with_the_distance_from_the_head():
 
 
 def test_crops_are_within_the_image_and_of_the_asked_size():
-    boxes = dataset.draw_boxes(2000, 0.25, torch.Generator().manual_seed(0), "cpu")
+    boxes = augment.draw_boxes(2000, 0.25, torch.Generator().manual_seed(0), "cpu")
     top, left, height, width = boxes.T
     assert float(boxes.min()) >= 0
     assert float((top + height).max()) <= 1 + 1e-6
@@ -425,16 +434,17 @@ def test_crops_are_within_the_image_and_of_the_asked_size():
     area = height * width
     assert 0.2 < float(area.min()) < 0.27 < 0.55 < float(area.mean()) < 0.65
     images = torch.rand(3, 2, 6, 8)
-    torch.testing.assert_close(dataset.crop(images, torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 3)), images)
-    half = dataset.crop(images, torch.tensor([[0.5, 0.0, 0.5, 1.0]] * 3))
+    torch.testing.assert_close(augment.crop(images, torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 3)), images)
+    half = augment.crop(images, torch.tensor([[0.5, 0.0, 0.5, 1.0]] * 3))
     assert torch.allclose(half[:, :, -1], images[:, :, -1])
 
 
 def test_fields_that_came_later_do_not_change_stored_hashes():
     assert "cosine" not in Training().to_json()
-    changed = Training(cosine=True, warmup=0.1, trunk_rate=0.5, layer_decay=0.7, crop=0.3)
+    changed = Training(cosine=True, warmup=0.1, trunk_rate=0.5, layer_decay=0.7, crop=0.3, mixup=0.2)
+    changed = changed.with_(trivial_augment=True)
     assert Training.from_json(changed.to_json()) == changed
     assert changed.key != Training().key
-    for field, value in (("warmup", 0.6), ("trunk_rate", 0), ("layer_decay", 1.1), ("crop", -1)):
+    for field, value in (("warmup", 0.6), ("trunk_rate", 0), ("layer_decay", 1.1), ("crop", -1), ("mixup", -1)):
         with pytest.raises(InputError, match=f"{field}={value}"):
             Training(**{field: value})

@@ -11,11 +11,11 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from camri.data import load
+from camri.decision import read_costs
 from camri.errors import InputError
 from camri.fitting import fit
 from camri.fitting.request import Journal, make_request, prepare
 from camri.fitting.trainer import describe_training, variants_of
-from camri.goals import read_costs
 from camri.models import build
 
 

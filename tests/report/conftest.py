@@ -13,9 +13,8 @@ from camri.engine.spec import Training, identity
 from camri.metrics import condense, confusion
 from camri.study.reader import RunReader
 from camri.study.run_folder import facts_of
-from camri.study.schema import UNCHECKED
 from camri.study.spec import study
-from camri.study.store import STORE_FILE, Store
+from camri.study.store import STORE_FILE, UNCHECKED, Store
 from camri.study.verdict import judge_columns
 
 CLASSES = ("row", "column", "corner", "ring")

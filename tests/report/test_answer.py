@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from camri.report.answer import NOTE, answer
-from camri.report.table import Cell
+from camri.report.tables import Cell
 from camri.stats import Difference
 from camri.study.reader import SettingResults
-from camri.study.verdict import ColumnVerdict, Judged, is_sure
+from camri.study.verdict import ColumnVerdict, Judged
 
 SETTINGS = (SettingResults("c", "ce", "ce", {}, ()), SettingResults("m", "camri", "camri m=4π/64", {}, ()))
 
@@ -99,15 +99,6 @@ def test_the_kind_follows_the_corrected_p_over_cross_entropy_with_a_shift(how, k
     assert ("No significant gain" in found.sentence) == (kind == "none")
     assert found.table.rows[0][1].bold == (kind == "gain")
     assert ("significantly lower" in found.sentence) == ("accuracy" in how), "a drop of accuracy is named beside it"
-
-
-def test_a_fits_gain_also_needs_its_interval_and_its_accuracy():
-    assert is_sure(judged(accuracy=(-0.01, -0.02, 0.0)), 0.02)
-    assert not is_sure(judged(gain=(0.02, 0.0, 0.05)), 0.02)
-    assert not is_sure(judged(accuracy=(-0.02, -0.03, -0.01)), 0.02)
-    assert is_sure(judged(accuracy=(-0.02, -0.03, -0.01)), 0.02, tolerance=0.01)
-    assert not is_sure(judged(), 0.05)
-    assert not is_sure(None, 0.01)
 
 
 def test_significantly_fewer_false_alarms_are_named():

@@ -7,8 +7,8 @@ from camri.cli import app
 from camri.errors import InputError
 from camri.report.charts import draw_epochs
 from camri.report.page import sections
-from camri.report.records import epoch_records
-from camri.report.results import FromRun, open_results, write_results
+from camri.report.records import FromRun, epoch_records
+from camri.report.results import open_results, write_results
 from camri.report.tables import table_of_epochs
 from camri.study.reader import RunReader
 from camri.study.verdict import judge_columns

@@ -8,9 +8,8 @@ import pytest
 from camri.errors import InputError
 from camri.losses import cross_entropy as torch_cross_entropy
 from camri.losses import margin_softmax as torch_margin_softmax
-from camri.report import charts, figures
-from camri.report.charts import draw_curves
-from camri.report.figures import draw_circle
+from camri.report import charts
+from camri.report.charts import draw_circle, draw_curves
 from camri.report.records import (
     BACK,
     DEPTH,
@@ -102,7 +101,7 @@ def test_a_better_method_lies_above_and_a_biased_one_does_not(opened, gain, no_g
 
 def test_confusion_and_differences_are_shares_of_each_row(opened, gain):
     reading, verdicts = opened(gain)
-    figure = figures.draw_confusion(confusion_records(reading, verdicts))
+    figure = charts.draw_confusion(confusion_records(reading, verdicts))
     assert [panel.title[:4] for panel in figure.panels] == ["(a) ", "(b) ", "(c) "]
     for name in reading.classes:
         row = [
@@ -120,7 +119,7 @@ def test_confusion_and_differences_are_shares_of_each_row(opened, gain):
 
 def test_the_penalty_figure_has_means_and_bands_at_one_scale(opened, gain):
     reading, verdicts = opened(gain)
-    figure = figures.draw_penalty(penalty_records(reading, verdicts))
+    figure = charts.draw_penalty(penalty_records(reading, verdicts))
     assert [panel.title for panel in figure.panels] == [
         "“column”: WCE", "“column”: CAMRI, s = 8", "“ring”: WCE", "“ring”: CAMRI, s = 8",
     ]  # fmt: skip
@@ -239,8 +238,8 @@ def test_every_figure_has_a_caption_and_a_specification_for_the_page(opened, gai
     for figure in (
         draw_curves(curve_records(reading, verdicts), PAGE),
         charts.draw_changes(reading, verdicts, PAGE),
-        figures.draw_confusion(confusion_records(reading, verdicts), PAGE),
-        figures.draw_penalty(penalty_records(reading, verdicts), PAGE),
+        charts.draw_confusion(confusion_records(reading, verdicts), PAGE),
+        charts.draw_penalty(penalty_records(reading, verdicts), PAGE),
     ):
         assert len(figure.caption) > 80
         for panel in figure.panels:
@@ -267,7 +266,7 @@ def test_a_confusion_map_without_numbers_has_a_legend_of_each_colour(num_classes
         {"title": "(a)", "is_change": False, "cells": cells[:1]},
         {"title": "(b)", "is_change": True, "cells": cells},
     ]
-    figure = figures.draw_confusion({"classes": names, "num_classes": num_classes, "panels": panels})
+    figure = charts.draw_confusion({"classes": names, "num_classes": num_classes, "panels": panels})
     shown = []
     for panel in figure.panels:
         drawn = panel.chart.to_dict(validate=False)

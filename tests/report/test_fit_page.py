@@ -3,31 +3,18 @@
 import html
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from camri.decision import Shift, Threshold
-from camri.fit_record import (
-    EXAMPLES_FILE,
-    Arm,
-    Change,
-    ClassChange,
-    Comparison,
-    Counts,
-    Effort,
-    Evidence,
-    FitRecord,
-    Goal,
-    HandedOver,
-    Length,
-    Verdict,
-    verdict,
-)  # fmt: skip
+from camri.fit_record import EXAMPLES_FILE, Change, ClassChange, Counts, HandedOver, Verdict, verdict
 from camri.metrics import exact
 from camri.report.fit_page import read_examples
 from camri.report.page import write_page
 from tests.report.conftest import make_run
+from tests.test_fit_record import make_record
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NAMES = ("row", "<img src=x onerror=alert(1)>", "corner", "ring")
@@ -55,20 +42,18 @@ def make_fit(folder, rule=None, shape=(8, 8, 1), finished=True, still_improving=
         folder / EXAMPLES_FILE, test_logits=logits, test_labels=labels, val_logits=logits, val_labels=labels,
         missed=missed, false_alarms=alarms, missed_inputs=inputs[missed], false_alarms_inputs=inputs[alarms],
     )  # fmt: skip
-    gain = Change(0.1, 0.05, 0.15)
-    arms = tuple(Arm(name, f"arm {name}", 0.8, 0.9, 0.02, 80, 100, (0.7,)) for name in ("baseline", "redecided"))
-    record = FitRecord(
-        data="<b>photos</b>", noun=("image", "images"), num_rows={"train": 400, "val": 400, "test": 400}, classes=NAMES,
-        important=(1,), goal=Goal(),
+    plain = make_record()
+    changes = {
+        "corner": Change(-0.04, -0.06, -0.02),
+        "ring": Change(-0.01, -0.03, 0.01),
+        "row": Change(0.03, 0.01, 0.05),
+    }
+    record = make_record(
+        data="<b>photos</b>", num_rows={"train": 400, "val": 400, "test": 400}, classes=NAMES, important=(1,),
         handed=HandedOver("ce", "cross-entropy", 3, "small", 12, rule.to_json(), count(0.0), count(rule)),
-        verdict=Verdict("change_the_decision", arm="redecided", over="baseline", gain=gain),
-        evidence=Evidence(
-            5, arms, (Comparison("redecided", "baseline", gain, Change(0.0, -0.01, 0.01), Change(0.01, 0.0, 0.02)),),
-            (ClassChange("corner", Change(-0.04, -0.06, -0.02)), ClassChange("ring", Change(-0.01, -0.03, 0.01)),
-             ClassChange("row", Change(0.03, 0.01, 0.05))),
-        ),
-        effort=Effort((Length(12, 0.9),), still_improving, "fast", 4, 20, 0, 60.0), cautions=("few rows",),
-        command="camri fit photos --important x", finished=finished,
+        verdict=Verdict("change_the_decision", arm="redecided", over="baseline", gain=Change(0.1, 0.05, 0.15)),
+        evidence=replace(plain.evidence, classes=tuple(ClassChange(*one) for one in changes.items())),
+        effort=replace(plain.effort, still_improving=still_improving), cautions=("few rows",), finished=finished,
     )  # fmt: skip
     record.write(folder)
     return record, logits, labels

@@ -6,8 +6,7 @@ from camri.cli import app
 from camri.errors import InputError
 from camri.report.charts import ROW_HEIGHT, draw_gaps
 from camri.report.page import sections
-from camri.report.records import gap_records
-from camri.report.results import FromRun
+from camri.report.records import FromRun, gap_records
 from tests.report.conftest import make_run
 
 

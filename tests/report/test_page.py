@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from camri.auditing import audit
-from camri.auditing.page import write_page as write_audit
+from camri.auditing.answer import write_page as write_audit
 from camri.report import page as page_module
 from camri.report.page import render, write_page
-from camri.study import schema
 from camri.study.reader import RunReader
-from camri.study.store import STORE_FILE
+from camri.study.store import STORE_FILE, sign
 from tests.report.conftest import CLASSES, METHODS, edit_store, make_run
 
 HOSTILE = (
@@ -137,7 +136,7 @@ def add_study(folder, **changes):
         changed = json.dumps({**json.loads(spec), **changes})
         connection.execute("INSERT INTO studies VALUES ('more', 'more', ?, '')", (changed,))
         rows = connection.execute("SELECT key, spec FROM studies ORDER BY rowid").fetchall()
-        crc = schema.sign(value for row in rows for value in row)
+        crc = sign(value for row in rows for value in row)
         connection.execute("UPDATE checks SET crc = ? WHERE what = 'studies'", (crc,))
 
 

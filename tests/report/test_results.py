@@ -12,9 +12,9 @@ import pytest
 from camri.cli import app
 from camri.errors import InputError
 from camri.report import results
-from camri.report.charts import draw_curves
-from camri.report.figures import draw_circle, draw_confusion, draw_penalty
+from camri.report.charts import draw_circle, draw_confusion, draw_curves, draw_penalty
 from camri.report.records import (
+    FromRun,
     angle_records,
     circle_records,
     confusion_records,
@@ -24,9 +24,8 @@ from camri.report.records import (
     paper_records,
     penalty_records,
 )
-from camri.report.results import FromRun, open_results, without_places, write_results
-from camri.report.table import write
-from camri.report.tables import paper_table, table_of_angles, table_of_gaps, table_of_honest, table_of_trained
+from camri.report.results import open_results, without_places, write_results
+from camri.report.tables import paper_table, table_of_angles, table_of_gaps, table_of_honest, table_of_trained, write
 from camri.report.theme import PRINT, specification
 from camri.study.spec import Study
 from tests.report.conftest import edit_store, make_run

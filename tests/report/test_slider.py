@@ -11,7 +11,7 @@ import pytest
 import scipy
 
 from camri.auditing import audit
-from camri.auditing.page import render, slider_of, write_page
+from camri.auditing.answer import render, slider_of, write_page
 from camri.decision import Shift, Threshold, short_between
 from camri.report.slider import MOST_STATES, VALUE, make_slider
 

@@ -14,8 +14,18 @@ from rich.console import Console
 
 from camri.methods import setting
 from camri.report.records import angle_records, angle_settings, honest_records, paper_records
-from camri.report.table import BLANK, FORMATS, Cell, Table, cells, to_terminal, write
-from camri.report.tables import paper_table, table_of_angles, table_of_honest
+from camri.report.tables import (
+    BLANK,
+    FORMATS,
+    Cell,
+    Table,
+    cells,
+    paper_table,
+    table_of_angles,
+    table_of_honest,
+    to_terminal,
+    write,
+)
 from camri.selection import Measured, PaperChoice
 from camri.study.reader import RunReader, SettingResults
 from camri.study.verdict import ColumnVerdict, choose_paper, control_among, correct_for_columns, picked

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from camri.cli import app
 from camri.engine.spec import FAST
-from camri.study import paper
+from camri.study import recipes
 from camri.study.store import open_run
 from camri.study.study_file import override
 
@@ -36,7 +36,7 @@ def tree(tmp_path, monkeypatch):
 
 def test_the_column_goes_from_pictures_to_table_1(tree, tmp_path):
     short = FAST.with_(epochs=2, model="small")  # the authors' CNN trains four such images a second and core
-    asked = override(paper.awa2(schedule=short, num_seeds=2), "ce,l2softmax,camri", ["m=4pi/64", "s=8"])
+    asked = override(recipes.awa2(schedule=short, num_seeds=2), "ce,l2softmax,camri", ["m=4pi/64", "s=8"])
     assert [one.classes for one in asked.important] == [("mouse",), ("beaver",), ("moose",)]
     file, run = tmp_path / "awa2.json", tmp_path / "run"
     file.write_text(json.dumps(asked.to_json()))

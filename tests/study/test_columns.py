@@ -9,10 +9,9 @@ from camri.cli import app
 from camri.errors import InputError
 from camri.report.page import write_page
 from camri.study import runner
-from camri.study.combine import merge
+from camri.study.combine import merge, place_into
 from camri.study.export import tidy
 from camri.study.finalists import find_finalists, make_finals, status
-from camri.study.important import place_into
 from camri.study.reader import RunReader
 from camri.study.spec import Grid
 from camri.study.store import open_run

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster import Measured, makespan_s, paper_s, table
-from camri.study import paper
+from camri.study import recipes
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +27,7 @@ def test_figures_come_from_the_benchmark(measured):
 
 
 def test_the_whole_paper_is_25_020_trials():
-    studies = [getattr(paper, name)(rule="paper") for name in paper.COLUMNS]
+    studies = [getattr(recipes, name)(rule="paper") for name in recipes.COLUMNS]
     assert sum(len(study.trials(study.placeholders())) for study in studies) == 25_020
 
 
@@ -55,6 +55,6 @@ def test_the_docs_show_this_table(measured):
     page = (ROOT / "docs/cluster.md").read_text("utf-8")
     assert table(measured) in page
     assert [line.split(" | ")[:2] for line in table(measured).splitlines()[2:]] == [
-        [f"| {schedule}", gpus] for schedule in paper.SCHEDULES for gpus in ("1", "8", "64")
+        [f"| {schedule}", gpus] for schedule in recipes.SCHEDULES for gpus in ("1", "8", "64")
     ]
     assert "--figures results/benchmarks/engine-h200.json" in page

@@ -22,8 +22,7 @@ from camri.metrics import recall
 from camri.study import run_folder, runner
 from camri.study.executor import LocalExecutor
 from camri.study.finalists import status
-from camri.study.important import rank_classes
-from camri.study.spec import study
+from camri.study.spec import rank_classes, study
 from camri.study.store import open_run
 from tests.study.conftest import TRAINING, made_outcome
 from tests.study.test_store import assert_same

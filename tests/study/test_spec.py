@@ -10,9 +10,11 @@ import pytest
 from camri.engine import FAST, PAPER
 from camri.errors import InputError
 from camri.methods import MARGIN_UNIT, setting
-from camri.study.recipes import RECIPES, digits, find_study, paper
+from camri.study import recipes
+from camri.study.recipes import RECIPES, digits
 from camri.study.run_folder import load_data
 from camri.study.spec import Column, Grid, Study, study
+from camri.study.study_file import find_study
 
 # A changed hash makes every stored study a stranger: change these only with a reason to tell.
 PINNED = {
@@ -47,7 +49,7 @@ def test_a_screening_has_every_methods_settings_around_the_finals_and_other_seed
 
 
 def test_a_hash_does_not_depend_on_the_process():
-    script = "from camri.study.recipes import find_study; print(find_study('digits.pair').key)"
+    script = "from camri.study.study_file import find_study; print(find_study('digits.pair').key)"
     for seed in ("1", "2"):
         run = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, env={"PYTHONHASHSEED": seed}
@@ -103,7 +105,7 @@ def test_recipes_survive_json(name):
 
 
 def test_the_whole_paper_is_25020_trials():
-    studies = [make(schedule="paper", rule="paper") for make in (paper.cifar10, paper.gtsrb, paper.awa2)]
+    studies = [make(schedule="paper", rule="paper") for make in (recipes.cifar10, recipes.gtsrb, recipes.awa2)]
     assert [len(one.unique_settings(one.placeholders())) for one in studies] == [834] * 3
     assert sum(len(one.trials(one.placeholders())) for one in studies) == 25_020
     assert {one.training for one in studies} == {PAPER}
@@ -111,15 +113,15 @@ def test_the_whole_paper_is_25020_trials():
 
 
 def test_one_column_of_the_paper():
-    cat = paper.cifar10("cat")
+    cat = recipes.cifar10("cat")
     counts = {grid.method: len(list(grid.settings(((3, 1.0),)))) for grid in cat.methods}
     assert counts == {
         "ce": 1, "wce": 10, "crwwce": 176, "wasserstein": 16, "l2softmax": 7, "arcface": 63, "camri": 63,
     }  # fmt: skip
     assert len(cat.unique_settings(cat.placeholders())) == 1 + 10 + 176 + 16 + 63 + 56
     assert cat.training == FAST
-    assert paper.gtsrb().important == paper.gtsrb([6, 41, 5]).important
-    assert paper.gtsrb("limit-80-end").important[0].classes == (6,)
+    assert recipes.gtsrb().important == recipes.gtsrb([6, 41, 5]).important
+    assert recipes.gtsrb("limit-80-end").important[0].classes == (6,)
 
 
 def test_trials_start_with_cross_entropy_and_go_seed_by_seed():

@@ -13,10 +13,8 @@ from camri.engine.spec import Trial
 from camri.errors import InputError
 from camri.methods import setting
 from camri.metrics import condense
-from camri.study import schema
 from camri.study.run_folder import facts_of
-from camri.study.schema import all_but_first, restrict_scores
-from camri.study.store import STORE_FILE, Store, open_run
+from camri.study.store import STORE_FILE, Store, all_but_first, connect, open_run, restrict_scores
 from tests.study.conftest import TRAINING, first_trials, made_outcome, put
 
 
@@ -237,7 +235,7 @@ def test_a_disk_that_is_really_full(store, data, small):
 
 
 def test_a_run_broken_off_before_its_tables_begins_anew(tmp_path, data, small):
-    connection, is_new = schema.open_to_write(tmp_path / STORE_FILE)
+    connection, is_new = connect(tmp_path / STORE_FILE, to_write=True)
     connection.close()
     assert is_new
     with Store.open(tmp_path, facts_of(small, data)) as store:

@@ -21,7 +21,7 @@ from camri.study import executor, run_folder, runner
 from camri.study.combine import merge
 from camri.study.export import export, tidy
 from camri.study.finalists import status
-from camri.study.paper import cifar10
+from camri.study.recipes import cifar10
 from camri.study.store import open_run
 from tests.study.conftest import TRAINING, made_outcome
 from tests.study.test_runner import Pretender, assert_same_table

@@ -1,0 +1,127 @@
+"""Images that do not fit on the GPU: gathered by threads and copied while the steps before them run."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from camri.data import DataSet, Split
+from camri.data.dataset import epoch_order
+from camri.data.parallel import num_cores
+from camri.data.rows import SHARE, Inputs, Rows, blocks, num_bytes
+from camri.engine.replica import Job
+from camri.engine.spec import generator
+
+BUFFER_BYTES = 256 << 20  # on the device, and as much pinned memory of the host
+DEPTHS = (3, 16)  # steps that are read ahead: at least, at most
+
+
+def put_on(device: torch.device, data: DataSet) -> tuple[dict[str, Split], bool]:
+    """(splits, whether train is streamed): labels on the device, and inputs as long as they fit, small splits first.
+
+    They fit in `data.resident` bytes, or else in a share of the device's free memory.
+    """
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
+    left = SHARE * free if data.resident is None else data.resident
+    placed, streamed = {}, True
+    for name, split in sorted(data.splits.items(), key=lambda pair: num_bytes(pair[1].inputs)):
+        inputs = split.inputs
+        if num_bytes(inputs) <= left:
+            left -= num_bytes(inputs)
+            streamed = streamed and name != "train"
+            inputs = _to(device, inputs)
+        placed[name] = Split(inputs, split.labels.to(device), None)
+    return placed, streamed
+
+
+def _to(device: torch.device, inputs: Inputs) -> Tensor:
+    if isinstance(inputs, Tensor):
+        return inputs.to(device)
+    there = torch.empty(inputs.shape, dtype=inputs.dtype, device=device)
+    at = 0
+    for block in blocks(inputs):
+        there[at : at + len(block)] = block
+        at += len(block)
+    return there
+
+
+class Feed:
+    """The batches of all replicas of a pack, brought to the device one step after another.
+
+    Trials of one seed go through the rows in the same order and share their batches. Threads gather the rows of the
+    next steps into pinned memory; a stream of its own copies them to a ring on the device, from which the captured
+    step reads the place of its number. All CUDA calls are made by the thread that replays the graph.
+    """
+
+    def __init__(self, inputs: Inputs, seeds: Sequence[int], job: Job, device: torch.device):
+        self.inputs = inputs if isinstance(inputs, Rows) else inputs.numpy()
+        self.job, self.seeds = job, list(dict.fromkeys(seeds))
+        slot = (len(self.seeds), job.batch_size, *inputs.shape[1:])
+        least, most = DEPTHS
+        self.depth = max(least, min(most, BUFFER_BYTES // (math.prod(slot) * inputs.dtype.itemsize)))
+        self.ring = torch.zeros((self.depth, *slot), dtype=inputs.dtype, device=device)
+        self.pinned = torch.empty((self.depth, *slot), dtype=inputs.dtype, pin_memory=device.type == "cuda")
+        self.copier = torch.cuda.Stream()
+        self.here = [torch.cuda.Event(blocking=True) for _ in range(self.depth)]  # a place has its batch
+        self.read = [torch.cuda.Event() for _ in range(self.depth)]  # the step has read it
+        self.threads = ThreadPoolExecutor(num_cores())
+        self.gathering: deque[list[Future[None]]] = deque()
+        self.epoch = -1
+
+    def __enter__(self) -> "Feed":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.threads.shutdown(cancel_futures=True)
+
+    def batch(self, seed: int, step: Tensor) -> Tensor:
+        """The rows of a step (one number, on the device) for a trial of this seed; part of the captured step."""
+        return self.ring[:, self.seeds.index(seed)][step % self.depth].squeeze(0)
+
+    def start(self, step: int) -> None:
+        """Begin to gather, from this step of the whole training on."""
+        self.step = step
+        self.copier.wait_stream(torch.cuda.current_stream())
+        for ahead in range(self.depth):
+            self._gather(step + ahead)
+
+    def bring(self) -> None:
+        """Copy the next step's batch to the device; what is launched after this waits for it."""
+        for part in self.gathering.popleft():
+            part.result()
+        at = self.step % self.depth
+        with torch.cuda.stream(self.copier):
+            self.copier.wait_event(self.read[at])
+            self.ring[at].copy_(self.pinned[at], non_blocking=True)
+            self.here[at].record(self.copier)
+        torch.cuda.current_stream().wait_event(self.here[at])
+
+    def done(self) -> None:
+        """Note that the step is launched, and begin to gather a later one in its place."""
+        at = self.step % self.depth
+        self.read[at].record(torch.cuda.current_stream())
+        self.here[at].synchronize()  # so that the host is at most `depth` steps ahead of the device
+        self._gather(self.step + self.depth)
+        self.step += 1
+
+    def _gather(self, step: int) -> None:
+        epoch, place_in_epoch = divmod(step, self.job.steps_per_epoch)
+        if step >= self.job.num_steps:
+            return
+        if epoch != self.epoch:
+            self.epoch, num = epoch, self.job.num_rows
+            self.orders = [epoch_order(num, generator(seed, "order", epoch), "cpu").numpy() for seed in self.seeds]
+        size, target = self.job.batch_size, self.pinned[step % self.depth].numpy()
+        rows = slice(place_in_epoch * size, (place_in_epoch + 1) * size)
+        parts = [self.threads.submit(self._read, order[rows], target[at]) for at, order in enumerate(self.orders)]
+        self.gathering.append(parts)
+
+    def _read(self, rows: np.ndarray, out: np.ndarray) -> None:
+        if isinstance(self.inputs, Rows):
+            self.inputs.read(rows, out)
+        else:
+            np.take(self.inputs, rows, axis=0, out=out, mode="clip")  # other modes would copy once more
