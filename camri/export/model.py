@@ -330,7 +330,9 @@ class Model:
         return np.concatenate(outputs) if outputs else np.zeros((0, len(self.classes)), np.float32)
 
 
-def with_rule(model: Model, *, thresholds: Mapping[str, float], shifts: Mapping[str, float]) -> Model:
+def with_rule(
+    model: Model, *, thresholds: Mapping[str, float] | None = None, shifts: Mapping[str, float] | None = None
+) -> Model:
     """The model with another rule: probabilities that classes must pass, or what is added to their logits.
 
     The classes that are given become its important ones.

@@ -134,11 +134,9 @@ def _slider(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) 
     option = f"--{rule.name}"
     words = " ".join(f"{option} {shlex.quote(f'{name}=')}{VALUE}" for name in record.names)
     values = ", ".join(f"{name!r}: {VALUE}" for name in record.names)
-    sets = {"shift": "shifts", "threshold": "thresholds"}[rule.name]
-    both = {"shifts": "{}", "thresholds": "{}", sets: f"{{{values}}}"}
     codes = {
         "Python": "from camri.export import load, with_rule\n"
-        f"model = with_rule(load('model'), {', '.join(f'{name}={value}' for name, value in both.items())})\n"
+        f"model = with_rule(load('model'), {rule.name}s={{{values}}})\n"
         "predicted = model.predict(inputs)",
         "command line": f"camri export model {words} --out my-model",
     }
