@@ -30,11 +30,13 @@ import camri
 from camri.data import DataSet, Split, hold_out, load, thin_out
 from camri.data.dataset import assemble
 from camri.decision import BestRecall, tune
-from camri.engine import Trial, train
+from camri.engine import Training, Trial, train
 from camri.engine.spec import commit
+from camri.export import Model
 from camri.fitting import Fitted, handover
 from camri.fitting.judge import Held, apply, floor_of, tune_each
 from camri.fitting.request import prepare
+from camri.fitting.trainer import setting_of, variants_of
 from camri.methods import Setting, setting
 from camri.metrics import exact
 
@@ -277,18 +279,23 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
 
 
 def true_gains(fitted: Fitted, data: DataSet, num_new: int) -> dict[str, float]:
-    """Recall that the rule and the best rival add on fresh rows, over new seeds."""
+    """Recall that the rule and the chosen or best rival add on fresh rows, over new seeds; trees need none."""
     decided = json.loads((fitted.out / "fit.json").read_text())
+    plain = Training(model="features", epochs=decided["epochs"])
+    training = {"plain": plain, **variants_of(data, plain)}[decided["training"]]
+    is_trees = fitted.record.handed.method == "trees"
     settings: list[Setting] = [setting("ce")]
-    if decided["winner"] is not None:
-        from camri.fitting.trainer import setting_of
-
+    if decided["winner"] is not None and not is_trees:
         settings.append(setting_of((decided["winner"][0], tuple(decided["winner"][1])), ((0, 1.0),)))
     seeds = range(10_000, 10_000 + num_new)
     trials = [Trial(one, seed) for one in settings for seed in seeds]
-    found = train(trials, data, "cpu", training=fitted.training, important=[0], workers=1)
+    found = train(trials, data, "cpu", training=training, important=[0], workers=1)
     models = [Held(one.trial.seed, one.scores) for one in found if one.status == "done"]
     baseline, rivals = models[:num_new], models[num_new:]
+    if is_trees:
+        model = Model.of(replace(fitted.load().trained, rule=None, standardise=None))
+        rivals = [Held(seed, {name: exact(model.logits(data.splits[name].inputs), data.splits[name].labels.numpy(), [0])
+                              for name in ("val", "test")}) for seed in seeds[:1]]  # fmt: skip
     floor = floor_of(BestRecall(), baseline, GOAL.prior_rows)
     own = baseline[0].scores["test"].labels == 0
 
@@ -297,9 +304,9 @@ def true_gains(fitted: Fitted, data: DataSet, num_new: int) -> dict[str, float]:
         decided = [apply(rule, model, "test", BestRecall()) for rule, model in zip(rules, arm, strict=True)]
         return float(np.mean([one.correct[own].mean() for one in decided]))
 
-    plain = float(np.mean([model.scores["test"].recall()[0] for model in baseline]))
+    plain_recall = float(np.mean([model.scores["test"].recall()[0] for model in baseline]))
     redecided = recall(baseline, True)
-    return {"rule": redecided - plain, "method": recall(rivals, False) - redecided if rivals else 0.0}
+    return {"rule": redecided - plain_recall, "method": recall(rivals, False) - redecided if rivals else 0.0}
 
 
 def main() -> None:

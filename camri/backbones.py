@@ -8,6 +8,7 @@ another size are resized inside the network, by two matrix products that round t
 Pillow does: some pixels are one of 255 levels apart, few two. (Pillow 13 takes rows first for some oblong images.)
 """
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -222,6 +223,21 @@ def is_frozen(frozen: bool | str, from_scratch: bool, device: str) -> bool:
     if frozen is True and from_scratch:
         raise InputError("frozen=True keeps pretrained weights, and from_scratch=True has none; give one", "frozen")
     return frozen is True or (frozen == "auto" and not from_scratch and device == "cpu")
+
+
+def at_hand() -> str | None:
+    """The network of timm with the smallest file of weights in the hub's cache; None without one, or without timm."""
+    try:
+        from huggingface_hub.constants import HF_HUB_CACHE
+    except IMPORT_ERRORS:
+        return None
+    files = Path(HF_HUB_CACHE).glob("models--timm--*/snapshots/*/model.safetensors")
+    for _, folder in sorted((file.stat().st_size, file.parents[2].name) for file in files):
+        name = f"timm:{folder.removeprefix('models--timm--')}"
+        with contextlib.suppress(InputError):  # one that this timm does not know, or whose images it cannot prepare
+            preprocessing_of(_timm_config(name))
+            return name
+    return None
 
 
 def is_transformer(model: str, options: Mapping[str, Any]) -> bool:

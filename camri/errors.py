@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -32,6 +33,20 @@ def blame(argument: str) -> Iterator[None]:
     except InputError as error:
         error.argument = error.argument or argument
         raise
+
+
+def require(what: str, *packages: str, install: str) -> None:
+    """Raise InputError with the install command where a package is missing that `what` needs.
+
+    >>> require("a page", "json", "no_such_package", install="'camri[report]'")
+    Traceback (most recent call last):
+    camri.errors.InputError: a page needs no_such_package, which is not installed: pip install 'camri[report]'
+    """
+    for name in packages:
+        with contextlib.suppress(ImportError):
+            if importlib.util.find_spec(name) is not None:
+                continue
+        raise InputError(f"{what} needs {name}, which is not installed: pip install {install}")
 
 
 def last_line(error: str | None) -> str:

@@ -47,7 +47,7 @@ from camri.decision import (
 from camri.engine import Outcome, Stopped, Training, Trial, train
 from camri.engine.spec import PROBE, frozen
 from camri.engine.training import pick_device
-from camri.errors import InputError, closest, last_line
+from camri.errors import InputError, closest, last_line, require
 from camri.export.model import Network
 from camri.metrics import Scores, exact
 
@@ -756,10 +756,8 @@ class DecisionDisplay:
 
     def plot(self, ax: Any = None, *, name: str | None = None, **line: Any) -> "DecisionDisplay":
         """Draw it into the axes, or into new ones; sets `ax_`, `figure_` and `line_`."""
-        try:
-            from matplotlib import pyplot
-        except ImportError:
-            raise InputError("a display needs matplotlib, which is not installed: pip install matplotlib") from None
+        require("a display", "matplotlib", install="matplotlib")
+        from matplotlib import pyplot
 
         if ax is None:
             _, ax = pyplot.subplots()

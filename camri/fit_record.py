@@ -100,10 +100,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class HandedOver:
-    """The model in the folder `model`: the median seed of its setting on validation data.
+    """The model in the folder `model`: the median seed of its setting on validation data, or boosted trees.
 
-    title: method and values ("two-sided margin, m=1"). rule: `to_json` of a rule in `camri.decision`. before: the
-    median seed of plain cross-entropy with the ordinary argmax.
+    title: method and values ("two-sided margin, m=1"). epochs: of trees their iterations. rule: `to_json` of a rule in
+    `camri.decision`. before: the median seed of plain cross-entropy with the ordinary argmax.
     """
 
     method: str
@@ -135,8 +135,9 @@ class Arm:
     """Means over the models of one arm on test data.
 
     name: "baseline" is plain cross-entropy with argmax, "redecided" the same models with a tuned rule, "method" the
-    best rival with a tuned rule, "control" its head without a margin. recall: mean over the important classes.
-    false_alarms: share of all rows. hits, num: summed over models and important classes.
+    best rival with a tuned rule, "control" its head without a margin, "trees" boosted trees that were not chosen.
+    recall: mean over the important classes. false_alarms: share of all rows. hits, num: summed over models and
+    important classes.
     """
 
     name: str
@@ -279,7 +280,9 @@ def read_record(folder: Path) -> FitRecord | None:
 
 def compose(record: FitRecord) -> list[str]:
     """The answer, most important line first: the model, the verdict, the evidence, what to know about it."""
-    lines = [headline(record), verdict(record), *evidence_lines(record), lost_recall(record), handed(record)]
+    lines = [headline(record), verdict(record), *evidence_lines(record)]
+    lines += [lost_recall(record)] if _losers(record) else []
+    lines.append(handed(record))
     lines += (
         [f"Left out to stay within the budget: {'; '.join(record.effort.given_up)}."] if record.effort.given_up else []
     )
@@ -424,16 +427,21 @@ def evidence_table(record: FitRecord) -> list[list[str]]:
 
 def lost_recall(record: FitRecord, most: int = 3) -> str:
     """The classes that lost recall: those whose interval lies below 0, worst first."""
-    lost = [one for one in record.evidence.classes if one.recall.high is not None and one.recall.high < 0]
-    if not lost:
+    if not _losers(record):
         return "No other class surely lost recall."
-    worst = sorted(lost, key=lambda one: one.recall.value)[:most]
+    worst = sorted(_losers(record), key=lambda one: one.recall.value)[:most]
     return f"Classes that lost recall: {'; '.join(f'{quoted(one.name)} {show(one.recall)}' for one in worst)}."
+
+
+def _losers(record: FitRecord) -> list[ClassChange]:
+    return [one for one in record.evidence.classes if one.recall.high is not None and one.recall.high < 0]
 
 
 def handed(record: FitRecord) -> str:
     """What the model is."""
     one = record.handed
+    if one.method == "trees":
+        return f"Model: {one.title}, {rule_text(record)}; {plural(one.epochs, 'iteration')} of HistGradientBoosting."
     return (
         f"Model: {one.title}, {rule_text(record)}; {plural(one.epochs, 'epoch')} of {one.model}, the median of "
         f"{plural(record.evidence.num_seeds, 'seed')} on validation data."

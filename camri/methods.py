@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MARGIN_UNIT = math.pi / 64  # the paper's step for margins
 BASELINE = "ce"
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 UNKNOWN_COLORS = ("#767676", "#6b6b6b", "#a3a7ad")  # of a method that brings none: print, light page, dark page
 UNKNOWN_DASH = (4, 4)
 
@@ -444,7 +445,7 @@ def setting(
     for knob_name, knob in entry.knobs.items():
         given = knobs[knob_name]
         if not knob.per_class:
-            values.append((knob_name, _number(name, knob_name, given)))
+            values.append((knob_name, to_number(name, knob_name, given)))
             continue
         if isinstance(given, Mapping):
             if set(given) != set(classes):
@@ -460,12 +461,14 @@ def setting(
                 f"{name} {knob_name} has {len(given)} values for {len(classes)} important classes; give one for each, "
                 "or one number for all"
             )
-        values.append((knob_name, tuple(_number(name, knob_name, value) for value in given)))
+        values.append((knob_name, tuple(to_number(name, knob_name, value) for value in given)))
     return Setting(name, classes, tuple(values))
 
 
-def _number(name: str, knob: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, Real)) or not math.isfinite(value):
+def to_number(name: str, knob: str, value: Any) -> float:
+    """A knob's value, if it is a number that is finite in float32."""
+    is_number = isinstance(value, (int, float, Real)) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= FLOAT32_MAX:
         raise InputError(f"{name} {knob}={value!r} is not a finite number")
     return float(value)
 

@@ -1,5 +1,6 @@
 """Backbones: preprocessing against the libraries' own transforms, weights, refusals, the exported model."""
 
+import importlib
 import io
 import json
 import warnings
@@ -17,8 +18,8 @@ from camri.data.decode import to_array
 from camri.errors import InputError
 from camri.export.model import Model
 from camri.methods import setting
-from camri.models import build
-from tests.networks import image_processor, import_timm, photos, picture, tiny_resnet
+from camri.models import Backbone, build
+from tests.networks import declare_operators, image_processor, import_timm, photos, picture, tiny_resnet
 
 warnings.filterwarnings("ignore", message=".*requires torchvision.*")
 SIZES = [(40, 40, 3), (91, 60, 3), (33, 57, 1), (50, 31, 4)]
@@ -239,3 +240,25 @@ def test_load_decodes_as_a_backbone_wants_it(tmp_path):
         load(tmp_path / "photos", resize="bicubic")
     with pytest.raises(InputError, match=r"resize='bicubics' is not known; did you mean 'bicubic'"):
         load(tmp_path / "photos", size=16, resize="bicubics")
+
+
+def test_a_network_that_saves_memory_has_the_same_gradients():
+    declare_operators()
+    hf = importlib.import_module("transformers")
+    config = hf.ViTConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8,
+                          image_size=16, patch_size=8, num_labels=4)  # fmt: skip
+    net = hf.ViTForImageClassification(config)
+    trunk = Backbone(net, Preprocessing((16, 16), "none"), (3, 16, 16)).train()
+    images = torch.rand(3, 3, 16, 16)
+
+    def gradients():
+        trunk.zero_grad()
+        trunk(images).square().sum().backward()
+        return [parameter.grad.clone() for parameter in trunk.parameters()]
+
+    before = gradients()
+    trunk.save_memory()
+    assert net.is_gradient_checkpointing
+    for mine, plain in zip(gradients(), before, strict=True):
+        torch.testing.assert_close(mine, plain)
+    Backbone(torch.nn.Flatten(), Preprocessing((4, 4), "none"), (3, 4, 4)).save_memory()  # cannot, and stays as it is

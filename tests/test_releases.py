@@ -2,11 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from benchmarks.variants import rank
 from camri.errors import InputError
 from camri.report.results import open_results, write_results
+from camri.selection import compare_curves
 from camri.stats import holm
+from camri.study.reader import RunReader
 from camri.study.store import open_run
 from camri.text import points
 from tests.report.conftest import make_run
@@ -104,6 +108,7 @@ def test_release_files_are_checked_and_give_the_same_results(runs, tmp_path):
     table = ranked_table(listed / "screen" / "ranked.json")
     (row,) = table.rows
     assert row[0].text == records[1]["setting"]
+    assert table.notes[0].startswith("Validation data.")
     assert f"{100 * records[0]['shift']['alarms_of_ce']:.2f} % with a shift" in table.notes[0]
 
     with pytest.raises(InputError, match="'sharpe' is no release file"):
@@ -129,3 +134,22 @@ def test_a_packed_store_keeps_the_scores_of_its_columns_only(tmp_path):
             assert found.rest_spread.tolist() == wanted.rest_spread.tolist()
         (shared,) = packed.rows(method="ce")
         assert packed.important(shared)["test"] == sorted(index for column in columns for index in column.indices)
+
+
+def test_cross_entropy_of_several_runs_is_ranked_by_column(runs, tmp_path):
+    longer = make_run(tmp_path / "longer", methods={"ce": {}}, sharpness={"ce": 0.5}, seeds=[0, 1, 2])
+    with RunReader(runs[0]) as reading, RunReader(longer) as other:
+        records = rank.rank_runs(reading, {"longer": other}, 0, "test")
+        column = reading.columns[0]
+        arm = [other.scores(row, "test", column).odds() for row in other.rows]
+        rows = [row for row in reading.rows if row.method == "ce"][:3]
+        theirs = [reading.scores(row, "test", column).odds() for row in rows]
+    gap = compare_curves(arm, theirs, seed=0, figure="alarms", recall=np.array(records[0]["recalls"]))
+    assert [(one["setting"], one["num_seeds"]) for one in records] == [("cross-entropy", 4), ("longer", 3)]
+    assert records[0]["threshold"]["alarms"] == 0
+    assert records[1]["threshold"]["alarms"] == pytest.approx(gap.mean.value)
+    assert records[1]["threshold"]["alarms"] < 0
+    rank.write_json(tmp_path / "cost.json", [*records, *({**one, "column": "other"} for one in records)])
+    table = ranked_table(tmp_path / "cost.json")
+    assert [row[0].text for row in table.rows] == [f"{records[0]['column']}: longer", "other: longer"]
+    assert table.notes[0].startswith("Test data.")

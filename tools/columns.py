@@ -178,36 +178,42 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
 
 
 def ranked_table(path: Path) -> Table:
-    """The settings of a screening by false alarms at equal recall on validation data, against cross-entropy."""
+    """Settings, or trainings, by false alarms at equal recall against cross-entropy: what rank.py stored."""
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); benchmarks/variants/rank.py --json writes it") from None
-    first = records[0]
+    firsts: dict[str, dict[str, Any]] = {}
+    rivals = [one for one in records if firsts.setdefault(one["column"], one) is not one]
 
     def row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
-        shown = [one["setting"], str(one["num_seeds"])]
+        shown = [f"{one['column']}: {one['setting']}" if len(firsts) > 1 else one["setting"], str(one["num_seeds"])]
         for rule in ("threshold", "shift"):
             found = {**one[rule], "num_trials": one["num_seeds"]}
             relative = {f"relative{end}": _share(found[f"alarms{end}"], found["alarms_of_ce"]) for end in ENDS}
             shown += [_percent({**found, **relative}), interval_of(found, "accuracy", decimals=2)]
         return cells(*shown)
 
+    of_ce = (
+        f"“{column}”: {two_decimals(one['threshold']['alarms_of_ce'])} % of all inputs with a threshold, "
+        f"{two_decimals(one['shift']['alarms_of_ce'])} % with a shift, mean over recalls from "
+        f"{one['recalls'][0]:.3f} to {one['recalls'][-1]:.3f}"
+        for column, one in firsts.items()
+    )
+    split = "Test" if all(one.get("split") == "test" for one in records) else "Validation"
     return Table(
-        f"Screening for “{first['column']}”: against cross-entropy at equal recall, both under the same rule.",
+        "Against cross-entropy at equal recall, both under the same rule.",
         (
             "setting",
-            "seeds",
+            "trials",
             *(f"Δ {name}, {rule}" for rule in ("threshold", "shift") for name in ("false alarms", "accuracy")),
         ),
-        (tuple(row(one) for one in records[1:]),),
+        (tuple(map(row, rivals)),),
         tuple(records),
         notes=(
-            f"Validation data, mean over recalls from {first['recalls'][0]:.3f} to {first['recalls'][-1]:.3f}. "
-            f"Cross-entropy’s false alarms: {two_decimals(first['threshold']['alarms_of_ce'])} % of all inputs with a "
-            f"threshold, {two_decimals(first['shift']['alarms_of_ce'])} % with a shift. Δ false alarms: relative. Δ "
-            "accuracy: percentage points. 95 % confidence intervals over seeds and images, not corrected for the "
-            "number of settings.",
+            f"{split} data. Cross-entropy’s false alarms, {'; '.join(of_ce)}. Δ false alarms: relative. Δ accuracy: "
+            "percentage points. 95 % confidence intervals over seeds and images, not corrected for the number of "
+            "settings.",
         ),
         words=("setting",),
     )

@@ -6,6 +6,7 @@ cross-entropy of the same seeds under the same rule is the baseline. On validati
     python benchmarks/variants/rank.py runs/screen --json runs/screen.json
     python benchmarks/variants/rank.py runs/screen --quick --into results/columns-*/study.toml
     python benchmarks/variants/rank.py runs/columns --split test
+    python benchmarks/variants/rank.py runs/members --split test --against long=runs/long --json cost.json
 
 The choice: the fewest false alarms under the threshold among settings whose accuracy there is not significantly below
 cross-entropy's (95 %, over seeds). `--into` writes it into study files, at the line that ends with "# chosen".
@@ -13,10 +14,11 @@ cross-entropy's (95 %, over seeds). `--into` writes it into study files, at the 
 """
 
 import argparse
+import contextlib
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,23 +55,9 @@ def rank_column(
         if not mine:
             continue
         print(f"{column.title}: {one.title}", file=sys.stderr)
-        record: dict[str, Any] = {
-            "column": column.title,
-            "setting": one.title,
-            "method": one.method,
-            "knobs": one.knobs,
-            "num_seeds": len(mine),
-            "recalls": grid.tolist(),
-            "recall_as_trained": float(np.mean([found.recall().mean() for found in mine.values()])),
-            "accuracy_as_trained": float(np.mean([found.accuracy() for found in mine.values()])),
-        }
-        sides = [list(mine.values()), [theirs[seed] for seed in mine]]
-        for rule in RULES:
-            arm, other = sides if rule == "shift" else [[found.odds() for found in side] for side in sides]
-            record[rule] = (
-                compare_means(arm, other, grid) if quick else compare_with_intervals(arm, other, grid, groups)
-            )
-        records.append(record)
+        about = {"column": column.title, "setting": one.title, "method": one.method, "knobs": one.knobs, "split": split}
+        sides = list(mine.values()), [theirs[seed] for seed in mine]
+        records.append({**about, **compare_sides(*sides, grid, groups, quick)})
     rivals = [record for record in records if record["method"] != "ce"]
     for rule in RULES if not quick else ():
         corrected = holm([record[rule]["p_alarms"] for record in rivals]) if rivals else []
@@ -77,6 +65,42 @@ def rank_column(
             record[rule]["p_alarms_holm"] = float(p)
     rivals.sort(key=lambda record: record["threshold"]["alarms"])
     return [record for record in records if record["method"] == "ce"] + rivals
+
+
+def rank_runs(baseline: RunReader, others: Mapping[str, RunReader], column: int, split: str) -> list[dict[str, Any]]:
+    """Cross-entropy of other runs, of another training or ensembles, against that of a run: a record each.
+
+    Trials are paired in the order of their seeds; a run with more has the first of them compared.
+    """
+
+    def scores(reading: RunReader) -> list[Scores]:
+        facts = reading.columns[column]
+        (setting,) = (one for one in reading.settings(facts) if one.method == "ce")
+        return [reading.scores(row, split, facts) for row in sorted(setting.rows, key=lambda row: row.seed)]
+
+    theirs, title = scores(baseline), baseline.columns[column].title
+    grid, groups, records = common_range(theirs), baseline.run.groups(split), []
+    for name, mine in {"cross-entropy": theirs, **{name: scores(one) for name, one in others.items()}}.items():
+        num = min(len(mine), len(theirs))
+        about = {"column": title, "setting": name, "method": "ce", "knobs": {}, "split": split}
+        records.append({**about, **compare_sides(mine[:num], theirs[:num], grid, groups, quick=False)})
+    return records
+
+
+def compare_sides(
+    arm: Sequence[Scores], other: Sequence[Scores], grid: np.ndarray, groups: np.ndarray | None, quick: bool
+) -> dict[str, Any]:
+    """An arm as trained, and its difference to the other under each rule."""
+    record: dict[str, Any] = {
+        "num_seeds": len(arm),
+        "recalls": grid.tolist(),
+        "recall_as_trained": float(np.mean([found.recall().mean() for found in arm])),
+        "accuracy_as_trained": float(np.mean([found.accuracy() for found in arm])),
+    }
+    for rule in RULES:
+        sides = [arm, other] if rule == "shift" else [[found.odds() for found in side] for side in (arm, other)]
+        record[rule] = compare_means(*sides, grid) if quick else compare_with_intervals(*sides, grid, groups)
+    return record
 
 
 def compare_means(arm: Sequence[Scores], other: Sequence[Scores], grid: np.ndarray) -> dict[str, float]:
@@ -176,11 +200,20 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--into", type=Path, nargs="*", default=[], help="study files to write the choice into")
+    parser.add_argument(
+        "--against", nargs="*", default=[], help="NAME=RUN: other runs, whose cross-entropy is compared"
+    )
     asked = parser.parse_args()
     records = []
-    with RunReader(asked.run) as reading:
-        for column in reading.columns:
-            found = rank_column(reading, column, asked.split, asked.recalls, asked.quick)
+    with contextlib.ExitStack() as stack:
+        reading = stack.enter_context(RunReader(asked.run))
+        pairs = (word.split("=", 1) for word in asked.against)
+        others = {name: stack.enter_context(RunReader(Path(run))) for name, run in pairs}
+        for number, column in enumerate(reading.columns):
+            if others:
+                found = rank_runs(reading, others, number, asked.split)
+            else:
+                found = rank_column(reading, column, asked.split, asked.recalls, asked.quick)
             print(show(found))
             records += found
     if asked.json is not None:

@@ -6,6 +6,7 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from camri.decision import BestRecall, DecisionRule, Goal, Promise, Shift
 from camri.metrics import Array, Scores
@@ -101,19 +102,21 @@ def expect(change: RowEstimate, expected: float, num_rows: int) -> NormalDist:
     return NormalDist(trust * change.normal.mean + (1 - trust) * expected, change.normal.stdev)
 
 
-def settle(change: RowEstimate, final: RowEstimate, errors: Array) -> RowEstimate:
+def settle(change: RowEstimate, final: RowEstimate, errors: Array, num_own: int) -> RowEstimate:
     """The cross-fitted change with an interval for the advised rule, which counts that it was tuned.
 
     final: the change with the advised rule on the rows it was tuned on. errors (B,): how far that is off where rows are
     drawn and the rule is tuned anew: their mean is what tuning flatters, their spread what it makes uncertain. The
-    interval is around the middle between the cross-fitted change and the final one less what flatters it.
+    interval is around the middle between the cross-fitted change and the final one less what flatters it. num_own: rows
+    of the rarest important class; tuning rests on them, so the interval is Student's with as many degrees of freedom.
     """
     assert final.normal is not None
     assert change.normal is not None
     corrected = final.normal.mean - float(errors.mean())
     centre, apart = (corrected + change.normal.mean) / 2, abs(corrected - change.normal.mean) / 2
     normal = NormalDist(centre, math.hypot(max(final.normal.stdev, float(errors.std(ddof=1))), apart))
-    low, high = centre - Z * normal.stdev, centre + Z * normal.stdev
+    half = float(special.stdtrit(max(num_own - 1, 1), 0.975)) * normal.stdev
+    low, high = centre - half, centre + half
     low, high = max(-1.0, min(low, change.value)), min(1.0, max(high, change.value))
     return replace(change, low=low, high=high, normal=normal)
 

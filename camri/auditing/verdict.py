@@ -403,7 +403,9 @@ class _Figures:
         before, after, final = (outcome(one)[own] for one in (self.now, self.said, self.final))
         groups = None if self.groups is None else self.groups[own]
         change = change_of(before, after, labels, groups)
-        return change if errors is None else settle(change, change_of(before, final, labels, groups), errors)
+        if errors is None:
+            return change
+        return settle(change, change_of(before, final, labels, groups), errors, int(self.scores.num.min()))
 
     def _compare(self, outcome: Callable[[Array], Array], errors: Array | None, own: Array | None = None) -> Comparison:
         own = np.ones(len(self.now), dtype=bool) if own is None else own

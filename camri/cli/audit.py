@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from camri.errors import InputError
+from camri.errors import InputError, require
 
 if TYPE_CHECKING:
     from camri.auditing import Audit
@@ -68,12 +68,7 @@ def audit(
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {out} must end in .html")
     if out is not None:
-        try:
-            import camri.report.page  # noqa: F401
-        except ImportError as error:
-            raise InputError(
-                f"the page needs {error.name}, which is not installed: pip install 'camri[report]', or omit --out"
-            ) from None
+        require("the page", "altair", "vl_convert", "jinja2", install="'camri[report]', or omit --out")
 
     from camri.auditing.answer import write_page
     from camri.auditing.scores import read_scores

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from camri.cli.options import GroupColumn, LabelColumn, PathColumn, Resident, Roi, Size, SplitColumn, Verify
+from camri.cli.options import (
+    GroupColumn,
+    LabelColumn,
+    PathColumn,
+    Resident,
+    Roi,
+    Size,
+    SplitColumn,
+    Verify,
+    class_numbers,
+)
 from camri.errors import InputError
 
 
@@ -110,7 +120,7 @@ def fit(
         max_accuracy_drop=max_accuracy_drop,
         at_least=at_least,
         cost_matrix=cost_matrix,
-        strengths=dict(map(_strength, strengths or [])),
+        strengths=class_numbers(strengths, "strengths", "yield=0.5"),
         model=model,
         weights=weights,
         from_scratch=from_scratch,
@@ -121,17 +131,3 @@ def fit(
         resident=resident,
         data_options={name: value for name, value in options.items() if value is not None},
     )
-
-
-def _strength(text: str) -> tuple[str, float]:
-    """
-    >>> _strength("no=entry=0.5")
-    ('no=entry', 0.5)
-    """
-    name, _, number = text.rpartition("=")
-    try:
-        return name, float(number)
-    except ValueError:
-        raise InputError(
-            f"strengths={text!r} is not CLASS=NUMBER; for example yield=0.5", argument="strengths"
-        ) from None

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import progress_bar
+from camri.cli.options import class_numbers, progress_bar
 from camri.errors import InputError, blame
 from camri.text import csv_cell, csv_path, plural, visible
 
@@ -220,7 +220,9 @@ def export(
 
     loaded, card = load(model), ""
     if thresholds or shifts:
-        loaded = with_rule(loaded, thresholds=_values(thresholds, "thresholds"), shifts=_values(shifts, "shifts"))
+        rules = {"thresholds": thresholds, "shifts": shifts}
+        given = {name: class_numbers(texts, name, "stop=0.2") for name, texts in rules.items()}
+        loaded = with_rule(loaded, **given)
         assert loaded.trained.rule is not None
         card = f"\n## Decision rule\n\nSet by hand: {loaded.trained.rule.describe(loaded.classes)}.\n"
     shape = ", ".join(map(str, loaded.trained.input_shape))
@@ -234,15 +236,3 @@ def export(
             with blame(name):
                 written = write(loaded, file)
             typer.echo(f"{written}: inputs {kind} (N, {shape}) -> logits, probabilities, prediction")
-
-
-def _values(texts: list[str] | None, argument: str) -> dict[str, float]:
-    """{class: number} of CLASS=NUMBER."""
-    values = {}
-    for text in texts or []:
-        name, _, number = text.rpartition("=")
-        try:
-            values[name] = float(number)
-        except ValueError:
-            raise InputError(f"{argument}={text!r} is not CLASS=NUMBER; for example stop=0.2", argument) from None
-    return values

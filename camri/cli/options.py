@@ -5,7 +5,7 @@ import functools
 import inspect
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, get_origin
 
 import typer
@@ -41,6 +41,22 @@ def unwrap(text: str) -> str:
     """
     parts = text.split("\n\n")
     return "\n\n".join(part if part.startswith(" ") else part.replace("\n", " ") for part in parts)
+
+
+def class_numbers(texts: Iterable[str] | None, argument: str, example: str) -> dict[str, float]:
+    """{class: number} of CLASS=NUMBER; a class may have "=" in its name.
+
+    >>> class_numbers(["dog=0.5", "no=entry=2"], "strengths", "dog=0.5")
+    {'dog': 0.5, 'no=entry': 2.0}
+    """
+    values = {}
+    for text in texts or ():
+        name, _, number = text.rpartition("=")
+        try:
+            values[name] = float(number)
+        except ValueError:
+            raise InputError(f"{argument}={text!r} is not CLASS=NUMBER; for example {example}", argument) from None
+    return values
 
 
 LOG_EVERY_S = 30.0

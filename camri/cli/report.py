@@ -1,7 +1,6 @@
 """`camri report`: the page, or one table or figure, of a run. Works without torch."""
 
 import contextlib
-import importlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from camri.cli.options import progress_bar
-from camri.errors import InputError, closest
+from camri.errors import InputError, closest, require
 from camri.files import replacing
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def report(
             written = write_results(runs[0], results, commit=commit, screening=screening, on_step=on_step)
         typer.echo(str(written))
     else:
-        _extra("altair", "vl_convert", "jinja2")
+        require("camri report", "altair", "vl_convert", "jinja2", install="'camri[report]'")
         from camri.report.page import write_page
         from camri.report.results import is_results
 
@@ -114,17 +113,6 @@ def _known(option: str, name: str, choices: Collection[str]) -> str:
     if name not in choices:
         raise InputError(f"{option} {name} is unknown; {closest(name, choices)}")
     return name
-
-
-def _extra(*names: str) -> None:
-    """Raise InputError with the install command where a part of the report extra is missing."""
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            raise InputError(
-                f"camri report needs {name}, which is not installed: pip install 'camri[report]'"
-            ) from None
 
 
 def _tables(runs: list[Path], number: str) -> "list[Table]":
@@ -169,7 +157,7 @@ def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> 
 
 
 def _write_figure(run: Path, name: str, form: str | None, out: Path | None) -> None:
-    _extra("altair", "vl_convert")
+    require("camri report", "altair", "vl_convert", install="'camri[report]'")
     from camri.report.charts import draw
     from camri.report.results import open_source
     from camri.report.theme import export

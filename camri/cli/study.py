@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import Resident, examples, group
+from camri.cli.options import Resident, class_numbers, examples, group
 from camri.errors import InputError
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def _find(
     strengths: list[str] | None,
 ) -> "Study":
     """The study that the command line asks for."""
-    from camri.study.study_file import find_study, override, parse_columns, parse_seeds, parse_strengths
+    from camri.study.study_file import find_study, override, parse_columns, parse_seeds
 
     # `--grid m=0.2,0.4 s=8,16`: the parser takes one word after an option and leaves the others among the arguments.
     names = [word for word in words if "=" not in word]
@@ -288,7 +288,7 @@ def _find(
         raise InputError(f"give --num-seeds {num_seeds} or --seeds {seeds}, not both")
     given: dict[str, Any] = {"schedule": schedule, "rule": rule, "num_seeds": num_seeds}
     if important or strengths:
-        given["columns"] = parse_columns(important or [], parse_strengths(strengths or []))
+        given["columns"] = parse_columns(important or [], class_numbers(strengths, "strengths", "dog=0.5"))
     study = find_study(names[0], **{name: value for name, value in given.items() if value is not None})
     if seeds is not None:
         study = study.with_(seeds=parse_seeds(seeds))

@@ -333,7 +333,7 @@ def _decode(
         names = {} if content.test_rows else {part: rows.names for part, rows in parts.items() if rows.names}
         provenance["notes"] += copy_notes(dataset, provenance["duplicates"], names)
     else:
-        columns = provenance.get("feature_columns", ())
+        columns = tables.encoded_names(provenance.get("encoding", {})) or provenance.get("feature_columns", ())
         provenance["notes"] += listing.giveaways(split.inputs.numpy(), split.labels.numpy(), columns)
     return replace(dataset, provenance=json.loads(json.dumps(provenance)))  # as it will come from the cache
 

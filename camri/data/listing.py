@@ -307,12 +307,11 @@ def giveaways(features: np.ndarray, labels: np.ndarray, names: Sequence[str]) ->
     """
     if len(labels) < ROWS_FOR_GIVEAWAYS:
         return []
-    first = np.unique(labels, return_index=True)[1]
+    _, first, class_of = np.unique(labels, return_index=True, return_inverse=True)
     values = features[first]  # (C, D): each column's value in the first row of each class
     fits = (np.diff(np.sort(values, axis=0), axis=0) > 0).all(axis=0)
-    for label, value in zip(labels[first], values, strict=True):
-        fits &= (features[labels == label] == value).all(axis=0)
-    columns = np.flatnonzero(fits).tolist()
+    columns = [column for column in np.flatnonzero(fits).tolist()
+               if (features[:, column] == values[class_of.ravel(), column]).all()]  # fmt: skip
     if not columns:
         return []
     name = repr(names[columns[0]]) if len(names) == features.shape[1] else columns[0]

@@ -62,7 +62,7 @@ class Stored:
         size = math.prod(self.shape[1:])
         target = memoryview(out.reshape(-1).data)
         starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)  # rows that follow each other are read at once
-        ends = [*starts[1:].tolist(), len(rows)]
+        ends = [*starts[1:].tolist(), len(rows)][: len(starts)]
         for first, last, row in zip(starts.tolist(), ends, rows[starts].tolist(), strict=True):
             at, end, place = first * size, last * size, self.offset + row * size
             while at < end:

@@ -27,6 +27,7 @@ pq: Any = LazyModule("pyarrow.parquet")
 TEXT_SUFFIXES = (".csv", ".tsv")
 SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+MOST_CATEGORIES = 50  # of a column of texts
 ROWS_TO_TRY = 100  # of a table whose paths lead nowhere: some of its images may be missing
 LONGEST_ROW_BYTES = 2**25  # of a text table; Arrow's default, 2**20, is too short for a row of 60,000 genes
 ROLES = {
@@ -407,7 +408,7 @@ def _inputs(
     path = role(first, "path", path_column, where, is_text_type) if not image else None
     if column := image or path:
         images: dict[str, EncodedImages | np.ndarray] = {}
-        facts = {"image_column" if image else "path_column": column}
+        facts: dict[str, Any] = {"image_column" if image else "path_column": column}
         for part, table in tables.items():
             cells = table.column(column)
             files, names, note = image_sources(cells, folder) if image else _paths(cells, folder, where)
@@ -415,8 +416,12 @@ def _inputs(
             facts |= {"path_note": note} if note else {}
         return images, facts
     used = _feature_columns(first, roles, where)
+    facts = {"feature_columns": used, "num_feature_columns": len(used)}
+    if encoding := _encoding(tables, used, where):
+        coded = {part: encode_columns(table, encoding, f"{where}, {part} part") for part, table in tables.items()}
+        return dict(coded), {**facts, "encoding": encoding}
     features = {part: _matrix(table, used, f"{where}, {part} part") for part, table in tables.items()}
-    return dict(features), {"feature_columns": used, "num_feature_columns": len(used)}
+    return dict(features), facts
 
 
 def _paths(column: Any, folder: Path, where: str) -> tuple[list[str], list[str], str]:
@@ -447,7 +452,9 @@ def _feature_columns(table: Any, roles: Container[str | None], where: str) -> li
         may_number = name.lower() in ROW_NUMBERS and pa.types.is_integer(kind) and len(column) > 1
         if may_number and pc.count_distinct(column).as_py() == len(column):
             raise InputError(f"{where}: column {name!r} numbers the rows: a model could learn their order; drop it")
-        if not is_number_type(kind):
+        if not is_number_type(kind) and not pa.types.is_null(kind):
+            if is_text_type(kind) and _has_categories(column):
+                continue
             texts = (str(value) for value in column.to_pylist() if value is not None)
             odd = next((text for text in texts if not is_float(text)), str(column[0].as_py()))
             if NUMBER_WITH_COMMAS.fullmatch(odd):
@@ -456,9 +463,89 @@ def _feature_columns(table: Any, roles: Container[str | None], where: str) -> li
             short = odd if len(odd) <= 30 else f"{odd[:30]}…"
             remedy = "encode or drop it, or name a column of image paths with path_column=NAME"
             raise InputError(
-                f"{where}: column {name!r} holds {kind} (first {short!r}), not numbers; {remedy}", "path_column"
+                f"{where}: column {name!r} holds {kind} (first {short!r}), not numbers or at most {MOST_CATEGORIES} "
+                f"categories; {remedy}",
+                "path_column",
             )
     return rest
+
+
+def _has_categories(column: Any) -> bool:
+    """Whether texts are categories: few, each in two rows or more on average, and not numbers with a few words."""
+    texts = [text for text in to_numpy(column) if text]
+    distinct = set(texts)
+    num_numbers = sum(is_float(text) or bool(NUMBER_WITH_COMMAS.fullmatch(text)) for text in distinct)
+    return len(distinct) <= min(MOST_CATEGORIES, len(texts) / 2) and 2 * num_numbers < len(distinct)
+
+
+def _encoding(tables: dict[str, Any], used: list[str], where: str) -> dict[str, dict[str, Any]]:
+    """How columns with text or missing values become numbers, from the train part; empty if all are plain numbers.
+
+    Text: its categories. Numbers: "fill", their median, for missing ones. "flag": whether a column more says which are
+    missing.
+    """
+    first = next(iter(tables.values()))
+    if any(name not in table.column_names for table in tables.values() for name in used):
+        return {}  # refused later, by name
+    if not any(_needs_code(table.column(name)) for table in tables.values() for name in used):
+        return {}
+    encoding: dict[str, dict[str, Any]] = {}
+    for name in used:
+        values = to_numpy(first.column(name))
+        if is_text_type(first.schema.field(name).type):
+            categories = sorted({text for text in values if text})
+            encoding[name] = {"categories": categories, "flag": not all(values)}
+            continue
+        absent = np.isnan(values.astype(np.float64))
+        if absent.all():
+            raise InputError(f"{where}: column {name!r} has no values; fill it in or drop it")
+        encoding[name] = {"fill": float(np.median(values[~absent])), "flag": bool(absent.any())}
+    return encoding
+
+
+def _needs_code(column: Any) -> bool:
+    """Whether it holds texts or, as numbers, missing values."""
+    if is_list_type(column.type):
+        return False
+    if is_text_type(column.type) or column.null_count:
+        return True
+    return pa.types.is_floating(column.type) and bool(np.isnan(to_numpy(column)).any())
+
+
+def encode_columns(table: Any, encoding: Mapping[str, Mapping[str, Any]], where: str) -> np.ndarray:
+    """float32 (N, D): a column for each category and number, and one for each flag.
+
+    A text that is no category has 0 in all of its columns.
+    """
+    made: list[np.ndarray] = []
+    for name, code in encoding.items():
+        column = table.column(name)
+        if "categories" in code:
+            texts = np.array([str(text) if text else "" for text in to_numpy(column).tolist()], dtype=object)
+            made += [(texts == category) for category in code["categories"]]
+            absent = texts == ""
+        else:
+            if not is_number_type(column.type) and column.null_count < len(column):
+                raise InputError(f"{where}: column {name!r} holds {column.type}, and it had numbers in training")
+            values = to_numpy(column).astype(np.float64)
+            absent = np.isnan(values)
+            made.append(np.where(absent, code["fill"], values))
+        made += [absent] if code["flag"] else []
+    names = encoded_names(encoding)
+    return to_features(np.stack([values.astype(np.float64) for values in made], axis=1), where, names)
+
+
+def encoded_names(encoding: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Names of the columns that :func:`encode_columns` makes.
+
+    >>> encoded_names({"city": {"categories": ["Oslo", "Rome"], "flag": False}, "age": {"fill": 30.0, "flag": True}})
+    ['city=Oslo', 'city=Rome', 'age', 'age missing']
+    """
+    names: list[str] = []
+    for name, code in encoding.items():
+        names += [f"{name}={category}" for category in code["categories"]] if "categories" in code else [name]
+        names += [f"{name} missing"] if code["flag"] else []
+    return names
 
 
 def _matrix(table: Any, used: list[str], where: str) -> np.ndarray:

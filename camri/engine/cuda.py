@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from camri.backbones import is_backbone
 from camri.engine import spec
 from camri.engine.cuda_replica import Forward, Replica, compiled, run_trunk
 from camri.engine.feed import Feed, put_on
@@ -22,7 +23,7 @@ from camri.engine.outcome import Outcome, Record, Tracker
 from camri.engine.replica import PACK_SIZE, Job, in_packs, judged, make, read_checkpoint, read_notes, write_checkpoint
 from camri.engine.spec import Trial
 from camri.files import cache_folder
-from camri.models import Classifier
+from camri.models import Backbone, Classifier
 from camri.modules import Criterion
 
 RUN_AHEAD = 64  # replays the host may be ahead of the device: a stop takes effect within a second
@@ -155,6 +156,12 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
         about = {**spec.describe_environment(device), "deterministic": deterministic}
         groups = _by_start(range(len(trials)), trials, job)
         over: set[int] = set()
+        is_lean = False
+
+        def save_memory() -> bool:
+            nonlocal is_lean
+            was_lean, is_lean = is_lean, is_backbone(training.model)
+            return is_lean and not was_lean
 
         def end(place: int, outcome: Outcome) -> None:
             over.add(place)
@@ -169,6 +176,8 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
                     for place in places:
                         record = Record(trials[place], job, {**about, "replicas": len(places)})
                         made = ahead.take(place)
+                        if is_lean and isinstance(made[0].trunk, Backbone):
+                            made[0].trunk.save_memory()
                         replicas.append(Replica(trials[place], job, made, splits, tables, record, judge, feed))
                         _resume(replicas[-1])
                     ahead.prepare(len(places))
@@ -180,7 +189,7 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
                 return all(train_alike(alike) for alike in _by_start(rest, trials, job))
 
             for places in groups:
-                if not in_packs(places, pack_size, train_pack):
+                if not in_packs(places, pack_size, train_pack, save_memory):
                     return
 
 

@@ -33,21 +33,29 @@ from camri.modules import Criterion
 PACK_SIZE = 8  # measured on an H200 within epochs: 1 gives 50,944 images/s, 4 79,997, 8 81,053, 16 80,500
 
 
-def in_packs(places: list[int], size: int, train_pack: Callable[[list[int]], bool]) -> bool:
-    """Train packs of at most `size`, halving those that do not fit in memory; return whether all were trained."""
+def in_packs(
+    places: list[int],
+    size: int,
+    train_pack: Callable[[list[int]], bool],
+    save_memory: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Train packs of at most `size`, halving those that do not fit in memory; return whether all were trained.
+
+    If one model alone does not fit, `save_memory` is called; it returns whether another try is worth it.
+    """
     waiting = [places[at : at + size] for at in range(0, len(places), size)]
     while waiting:
         pack = waiting.pop(0)
         try:
             finished = train_pack(pack)
         except torch.cuda.OutOfMemoryError as error:
-            if len(pack) == 1:
+            if len(pack) == 1 and not save_memory():
                 raise
             half = (len(pack) + 1) // 2
-            warnings.warn(
-                f"{len(pack)} models side by side do not fit in the GPU's memory; trying {half} ({error})", stacklevel=2
-            )
-            waiting[:0] = [pack[:half], pack[half:]]
+            what = f"{len(pack)} models side by side do" if len(pack) > 1 else "one model does"
+            how = half if len(pack) > 1 else "gradient checkpointing, which is slower"
+            warnings.warn(f"{what} not fit in the GPU's memory; trying {how} ({error})", stacklevel=2)
+            waiting[:0] = [part for part in (pack[:half], pack[half:]) if part]
             finished = True
         if torch.cuda.is_available():
             gc.collect()  # a captured graph and its memory go with the last reference to them

@@ -230,6 +230,8 @@ def _tables(path: Path, trained: Trained) -> list[Group]:
         if trained.is_image:
             return [_image_rows(path, table, trained)]
         used = _feature_columns(table, path, trained)
+        if encoding := trained.preprocessing.get("encoding"):
+            return [_checked(Ready(str(path), tables.encode_columns(table, encoding, str(path))), trained)]
         if len(used) == 1 and tables.is_list_type(table.schema.field(used[0]).type):
             return [_checked(_list_rows(path, table.column(used[0]), used[0], trained.input_shape[0]), trained)]
         return [_checked(Ready(str(path), _matrix(table, used), names=used), trained)]
@@ -310,7 +312,8 @@ def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
     """The columns of the features: those of the training table by name, else all numbers beside the usual roles."""
     known, wanted = list(trained.preprocessing.get("feature_columns", ())), trained.input_shape[0]
     there = set(table.column_names)
-    if len(known) == wanted or (len(known) == 1 and known[0] in there):
+    is_coded = "encoding" in trained.preprocessing
+    if is_coded or len(known) == wanted or (len(known) == 1 and known[0] in there):
         if missing := [name for name in known if name not in there]:
             raise InputError(f"it has no column {missing[0]!r}, which the model was trained on")
         return known

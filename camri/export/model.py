@@ -166,7 +166,7 @@ def preprocessing_of(data: DataSet) -> dict[str, Any]:
     """How a file becomes an input of this data set, as plain JSON: the size and mode of images, a table's columns."""
     source = data.provenance
     if not data.is_image:
-        names = ("feature_columns", "num_feature_columns", "label_column")
+        names = ("feature_columns", "num_feature_columns", "label_column", "encoding")
         return {name: source[name] for name in names if name in source}
     height, width, channels = data.input_shape
     steps: dict[str, Any] = {"size": [height, width], "mode": "L" if channels == 1 else "RGB"}
@@ -330,7 +330,9 @@ class Model:
         return np.concatenate(outputs) if outputs else np.zeros((0, len(self.classes)), np.float32)
 
 
-def with_rule(model: Model, *, thresholds: Mapping[str, float], shifts: Mapping[str, float]) -> Model:
+def with_rule(
+    model: Model, *, thresholds: Mapping[str, float] | None = None, shifts: Mapping[str, float] | None = None
+) -> Model:
     """The model with another rule: probabilities that classes must pass, or what is added to their logits.
 
     The classes that are given become its important ones.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import camri
 from camri.decision import DecisionRule, Shift
-from camri.errors import InputError
+from camri.errors import InputError, require
 from camri.export.model import Model, Trained
 from camri.files import replacing
 
@@ -61,9 +61,7 @@ def write_onnx(model: Model, file: str | Path) -> Path:
     Its metadata has the class names, the important ones and the decision rule. It is compared with PyTorch before it
     is written.
     """
-    for name in NEEDED:
-        if importlib.util.find_spec(name) is None:
-            raise InputError(f"an ONNX file needs {name}, which is not installed: pip install 'camri[onnx]'")
+    require("an ONNX file", *NEEDED, install="'camri[onnx]'")
     path = Path(file)
     device = model.module.get_buffer("shift").device
     try:
@@ -159,11 +157,7 @@ def to_onnx(classifier: Any, X: Any) -> Any:
     skl2onnx converts the estimator; X, some rows, says the types of its inputs. Outputs: "label", by the rule, and
     "probabilities" (N, C). ONNX computes in float32: a row within rounding of the threshold may get another label.
     """
-    for name in ("skl2onnx", "onnx"):
-        if importlib.util.find_spec(name) is None:
-            raise InputError(
-                f"a classifier's ONNX file needs {name}, which is not installed: pip install 'camri[onnx]'"
-            )
+    require("a classifier's ONNX file", "skl2onnx", "onnx", install="'camri[onnx]'")
     from skl2onnx import to_onnx as convert
 
     estimator = getattr(classifier, "estimator_", None)

@@ -25,7 +25,10 @@ HAND_OVER_S = 8.0  # of a free core for them: 60 s were measured where work took
 MOST_RESERVE = 0.4  # of the time, however slow the machine is
 BASELINE_SHARE = 0.5  # of the time, for the length of training
 PROBE_SHARE = 0.05
+THREE_LENGTHS = 7.4  # times the first: it, twice and four times as many epochs, with a little to spare
 LEAST_EPOCHS = 3
+LEAST_GROWTH = 1.4  # from one length to the next, where the time does not allow twice as many epochs
+SPARE = 0.9  # of the time left, in which a last length should end
 LEAST_ROWS = 200
 MEMORY = 8  # trials that set the pace
 
@@ -82,6 +85,17 @@ class Budget:
         if self.num_trials is not None:
             return self.num_ended + num_trials <= part * self.num_trials
         return self.passed_s() + self.rounds_s(epochs, num_trials) <= self.end_s(part)
+
+    def longer(self, epochs: int, num_trials: int) -> int | None:
+        """The baseline's next length, of so many trials: twice as many epochs, or not much less if that is too long.
+
+        All of the time may go here, or half of the counted trials: while accuracy rises, rivals and seeds can wait.
+        """
+        if self.fits(2 * epochs, num_trials, 1.0 if self.is_timed else BASELINE_SHARE):
+            return 2 * epochs
+        left_s = self.end_s() - self.passed_s() if self.is_timed else 0.0
+        most = int(SPARE * left_s / max(self.rounds_s(1, num_trials), 1e-9))
+        return most if most >= LEAST_GROWTH * epochs else None
 
     def trials_left(self, epochs: int) -> int:
         """Trials of this length that can still be trained."""
@@ -150,8 +164,7 @@ def make_plan(request: Request) -> Plan:
             epoch_s, num_rows = epoch_s * kept / num_rows, kept
     epochs = training.epochs
     if request.epochs is None:
-        while epochs > LEAST_EPOCHS and epochs * epoch_s > most_s / 3.5:  # so that twice as many fit in too
-            epochs = max(LEAST_EPOCHS, epochs // 2)
+        epochs = min(epochs, max(LEAST_EPOCHS, int(time_s / (THREE_LENGTHS * epoch_s))))
     if epochs * epoch_s > most_s:
         fewer = max(1, int(most_s / epoch_s))
         if request.epochs is not None and fewer < epochs:

@@ -5,7 +5,7 @@ import shlex
 from camri.data import DataSet
 from camri.data.catalog import notes as data_notes
 from camri.engine import Training
-from camri.fit_record import Counts, evidence_table, headline, lost_recall, rule_text, show, verdict
+from camri.fit_record import Counts, evidence_table, handed, headline, lost_recall, show, verdict
 from camri.fitting.result import Fitted
 from camri.stats import Estimate
 from camri.text import listed, percent, plural, quoted
@@ -38,12 +38,22 @@ def own_figures(names: tuple[str, ...], model: Counts) -> str:
 def _columns(data: DataSet) -> str:
     """A paragraph that names the features in order; empty for images and for features without names."""
     names = [f"`{name}`" for name in data.provenance.get("feature_columns", ())]
-    if data.input_shape != (len(names),):  # a column may hold a list of them
+    encoding = data.provenance.get("encoding")
+    if data.input_shape != (len(names),) and encoding is None:  # a column may hold a list of them
         return ""
+    coded = (
+        ""
+        if encoding is None
+        else (
+            f" Texts are categories and missing values are filled in, which makes {data.input_shape[0]:,} numbers a "
+            "row (`preprocessing.encoding` in `config.json`): `camri predict` does so; `model.predict` and `model.onnx`"
+            " take the numbers."
+        )
+    )
     rest = " `config.json` has all of them." if len(names) > COLUMNS_SHOWN else ""
     return (
         f"The {len(names):,} columns in order, which `camri predict` finds by name: "
-        f"{listed(names, COLUMNS_SHOWN)}.{rest}\n\n"
+        f"{listed(names, COLUMNS_SHOWN)}.{rest}{coded}\n\n"
     )
 
 
@@ -55,7 +65,7 @@ def model_name(training: Training, data: DataSet) -> str:
 
 def write_card(fitted: Fitted, data: DataSet) -> str:
     """The model card: what it is, how to use it, its figures and their limits."""
-    record, training, many = fitted.record, fitted.training, data.noun.many
+    record, many = fitted.record, data.noun.many
     model, evidence, named = record.handed, record.evidence, " and ".join(map(quoted, record.names))
     header, *cells = evidence_table(record)
     rows = "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *cells])
@@ -71,6 +81,7 @@ def write_card(fitted: Fitted, data: DataSet) -> str:
     grouped = ", corrected for groups" if model.after.effects else ""
     cautions = "".join(f"\n- {text}." for text in (*data_notes(data.provenance), *record.cautions))
     example = "images)  # uint8 (N, H, W, C)" if is_image else f"rows)  # numbers (N, {data.input_shape[0]})"
+    how = "" if model.method == "trees" else f" Training: {record.effort.training}."
     inside = "Preprocessing is part of the model, also in `model.onnx`."
     if model.is_redecided:
         inside = "Preprocessing and the decision rule are part of the model, also in `model.onnx`."
@@ -78,8 +89,7 @@ def write_card(fitted: Fitted, data: DataSet) -> str:
 
 {headline(record)}
 
-{data.num_classes} classes; inputs are {kind}; {splits}. Trained by camri with {model.title}; {model.model},
-{plural(training.epochs, "epoch")}, training: {record.effort.training}; {rule_text(record)}.
+{data.num_classes} classes; inputs are {kind}; {splits}. Trained by camri. {handed(record)}{how}
 
 ## Use
 
@@ -114,7 +124,6 @@ What to expect from a new training, mean of {plural(evidence.num_seeds, "seed")}
 
 - The figures hold for data like the test {many}. {named}: {" and ".join(map(str, model.after.num))} test {many}; a
   recall is known no better than its interval.
-- The model is the median of {plural(evidence.num_seeds, "seed")} on validation data.
 - Validation data chose the setting and the rule; on new data accuracy can be lower than there.
 - A higher recall of some classes costs others: see the classes that lost recall, and the report.{cautions}
 """

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import math
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from camri.backbones import is_backbone, published_folder
 from camri.data import DataSet
 from camri.data.rows import Inputs
 from camri.decision import AtLeast, BestRecall, DecisionRule, LeastCost
-from camri.engine import Training, Trial
+from camri.engine import Outcome, Training, Trial
 from camri.errors import InputError
 from camri.export import Model, Trained, load, save
 from camri.files import replacing
@@ -40,6 +39,7 @@ from camri.fitting.judge import (
 from camri.fitting.request import Request
 from camri.fitting.result import MODEL, PAGE, Fitted
 from camri.fitting.trainer import CE, Point, TrainingRun, describe_training, outcome_with_weights, statuses_of
+from camri.fitting.trees import TITLE as TREES
 from camri.methods import METHODS, Setting
 from camri.metrics import Array, exact
 from camri.selection import Floor, Rule
@@ -49,23 +49,25 @@ from camri.study.reader import RunReader
 from camri.study.run_folder import facts_of
 from camri.study.spec import Resolved, Study
 from camri.study.store import Store, open_run
-from camri.text import Noun, percent, quoted
+from camri.text import Noun, quoted
 
 WEIGHTS = "weights"  # folder of trained weights, until the fit has finished
 PAGE_NEEDS = ("altair", "vl_convert", "jinja2")
 LOOSE = 0.04  # ± of validation accuracy; if wider, some models are a point less accurate elsewhere
 MOST_EXAMPLES = 24
-MOST_COLUMNS, MOST_CELLS = 100, 5_000_000  # of a table that boosted trees are tried on
-TINY = 1e-12
 
 
 @dataclass(frozen=True)
 class Finals:
-    """What the stages of a fit have decided. winner: the best rival on validation data, None if there is none."""
+    """What the stages of a fit have decided.
+
+    winner: the best rival on validation data, None if there is none. trees: boosted trees, of tables only.
+    """
 
     column: Resolved
     winner: Setting | None
     control: Setting | None
+    trees: Outcome | None
     points: Sequence[Point]
     seeds: Sequence[int]
     lengths: tuple[Length, ...]
@@ -96,10 +98,26 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
     models = {name: [model for model in arm if model.seed in shared] for name, arm in models.items()}
     baseline = models["baseline"]
     floor = floor_of(goal, baseline, request.prior_rows)
-    is_method = "method" in models and finals.learnt and _is_chosen(request, models, floor, important)
+    is_method = "method" in models and finals.learnt and _is_chosen(request, models["method"], baseline, floor)
     chosen = finals.winner if is_method and finals.winner is not None else CE
+    title = title_of(chosen)
+    grown = None
+    if finals.trees is not None:
+        found, _ = _scores(request, Trained.of(finals.trees, data, important))
+        trees = [replace(found, seed=model.seed) for model in baseline]  # the same for every seed
+        best = models["method" if is_method else "baseline"]
+        if finals.learnt and _is_chosen(request, trees, best, floor, is_baseline=not is_method):
+            grown, models, is_method = finals.trees, {"baseline": baseline, "method": trees}, True
+            chosen, training, title = CE, finals.trees.training, TREES
+        else:
+            models["trees"] = trees
     rule, picked = _pick(request, models["method" if is_method else "baseline"], floor, is_baseline=not is_method)
-    trained, handed, logits = _trained(request, training, important, chosen, picked.seed, rule)
+    if grown is not None:
+        trained = Trained.of(grown, data, important, rule, request.inputs.standardise)
+        handed, logits = _scores(request, trained)
+    else:
+        trained, bare = _trained(request, training, important, chosen, picked.seed, rule)
+        handed, logits = _scores(request, bare, picked.seed)
 
     plain = argmax_of(important)
     with open_run(run.folder) as stored:
@@ -109,13 +127,15 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
                      [apply(plain, model, "test", goal) for model in baseline]),
     }  # fmt: skip
     titles = {"baseline": "cross-entropy, re-decided"} if finals.learnt else {}
-    for name in ("method", "control"):
-        if name in models and (setting := settings[name]) is not None:
-            titles[name] = f"{title_of(setting)}, re-decided"
-    for name, title in titles.items():
+    for name, named in (("method", settings["method"]), ("control", settings["control"])):
+        if name in models:
+            titles[name] = f"{TREES if grown is not None or named is None else title_of(named)}, re-decided"
+    if "trees" in models:
+        titles["trees"] = f"{TREES}, re-decided"
+    for name, arm_title in titles.items():
         rules = tune_each(goal, models[name], floor, is_baseline=name == "baseline")
         decided = [apply(one, model, "test", goal) for one, model in zip(rules, models[name], strict=True)]
-        arms["redecided" if name == "baseline" else name] = (title, decided)
+        arms["redecided" if name == "baseline" else name] = (arm_title, decided)
     pairs = [("redecided", "baseline"), ("method", "redecided"), ("method", "baseline"), ("method", "control")]
     evidence = gather(
         arms,
@@ -128,8 +148,8 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
     )
     before = median_model(goal, baseline, plain)
     handed_over = HandedOver(
-        method=chosen.method,
-        title=title_of(chosen),
+        method="trees" if grown is not None else chosen.method,
+        title=title,
         seed=picked.seed,
         model=model_name(training, data),
         epochs=training.epochs,
@@ -149,11 +169,11 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
         verdict=decide(
             evidence,
             goal_record(goal),
-            method=title_of(chosen) if is_method else None,
+            method=title if is_method else None,
             is_redecided=handed_over.is_redecided,
             learnt=finals.learnt,
             still_improving=finals.still_improving,
-            has_rivals=finals.num_settings > 1,
+            has_rivals=finals.num_settings > 1 or grown is not None,
             num_rows=int(min(data.class_counts(part)[index] for part in ("val", "test") for index in important)),
         ),
         evidence=evidence,
@@ -170,7 +190,6 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
         cautions=(
             *_cautions(request, run, baseline),
             *doubts(data, important),
-            *trees_are_better(request, floor, rule, models["method" if is_method else "baseline"]),
         ),
         command=command(request, finals.is_finished),
         finished=finals.is_finished,
@@ -198,18 +217,20 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
     return fitted
 
 
-def _is_chosen(request: Request, models: dict[str, list[Held]], floor: Floor, important: Sequence[int]) -> bool:
-    """Whether validation data prefer the method to the re-decided baseline, by more than a standard error."""
-    goal = request.goal
-    tuned = {name: tune_rule(goal, models[name], floor, negative=name != "baseline") for name in ("method", "baseline")}
-    if tuned["method"].rule is None:
+def _is_chosen(
+    request: Request, mine: Sequence[Held], theirs: Sequence[Held], floor: Floor, is_baseline: bool = True
+) -> bool:
+    """Whether validation data prefer models to others, both re-decided, by more than a standard error.
+
+    is_baseline: whether the others are the baseline.
+    """
+    goal, val = request.goal, theirs[0].scores["val"]
+    rule = tune_rule(goal, mine, floor).rule
+    if rule is None:
         return False
-    mine, theirs = (
-        [apply(tuned[name].rule or argmax_of(important), model, "val", goal) for model in models[name]]
-        for name in ("method", "baseline")
-    )
-    labels = models["baseline"][0].scores["val"].labels
-    return is_better(mine, theirs, labels, important, goal_record(goal).figure)
+    other = tune_rule(goal, theirs, floor, negative=not is_baseline).rule or argmax_of(val.important)
+    one, two = ([apply(r, model, "val", goal) for model in arm] for r, arm in ((rule, mine), (other, theirs)))
+    return is_better(one, two, val.labels, val.important, goal_record(goal).figure)
 
 
 def _pick(request: Request, models: Sequence[Held], floor: Floor, is_baseline: bool) -> tuple[DecisionRule, Held]:
@@ -237,32 +258,34 @@ def title_of(setting: Setting) -> str:
 
 def _trained(
     request: Request, training: Training, important: Sequence[int], setting: Setting, seed: int, rule: DecisionRule
-) -> tuple[Trained, Held, dict[str, Array]]:
-    """The model to hand over and its scores, in full precision as it is saved: a GPU trains and counts in half."""
+) -> tuple[Trained, Trained]:
+    """The model to hand over; and as it takes the rows of `request.data`, which may be a frozen backbone's features."""
     # Without the file of initial weights, which may not exist where the model is loaded.
     kept = tuple(pair for pair in training.model_options if not pair[0].startswith("initial"))
     portable = training.with_(model_options=kept)
     trained = None
     with contextlib.suppress(InputError):  # an earlier call may have saved it, and left no other weights
         trained = load(request.out / MODEL).trained
-    judged = None
+    bare = None
     if trained is None or (trained.setting, trained.seed, trained.training) != (setting, seed, portable):
         outcome = outcome_with_weights(request, request.out / WEIGHTS, Trial(setting, seed), training)
         outcome = replace(outcome, training=portable)
         trained = Trained.of(outcome, request.data, important, rule, request.inputs.standardise)
         if request.inputs.images is not None:  # the head alone: the features of all images are at hand
-            bare = replace(request.data, provenance={})
-            judged = Trained.of(outcome, bare, important)
+            bare = Trained.of(outcome, replace(request.data, provenance={}), important)
     trained = replace(trained, rule=rule)
+    return trained, bare or trained
+
+
+def _scores(request: Request, trained: Trained, seed: int = 0) -> tuple[Held, dict[str, Array]]:
+    """A model's scores before its rule, in full precision as it is saved: a GPU trains and counts in half."""
     # As it takes the features in `data`, which are scaled already.
-    model = Model.of(judged or replace(trained, rule=None, standardise=None))
+    model = Model.of(replace(trained, rule=None, standardise=None))
     model.module.to(request.device)
-    logits = {name: model.logits(request.data.splits[name].inputs) for name in ("val", "test")}
-    return (
-        trained,
-        Held(seed, {n: exact(v, request.data.splits[n].labels.numpy(), important) for n, v in logits.items()}),
-        logits,
-    )
+    splits = request.data.splits
+    logits = {name: model.logits(splits[name].inputs) for name in ("val", "test")}
+    held = {name: exact(v, splits[name].labels.numpy(), trained.important) for name, v in logits.items()}
+    return Held(seed, held), logits
 
 
 def write_examples(request: Request, model: Held, logits: Mapping[str, Array], rule: DecisionRule) -> None:
@@ -348,38 +371,6 @@ def doubts(data: DataSet, important: Sequence[int]) -> list[str]:
     return cautions
 
 
-def trees_are_better(request: Request, floor: Floor, rule: DecisionRule, models: Sequence[Held]) -> list[str]:
-    """A caution if scikit-learn's boosted trees meet the goal better on validation data; for tables of some size.
-
-    Embeddings have more columns than trees are good at, and the time that large tables take is not planned for.
-    """
-    train, val = request.data.splits["train"], request.data.splits["val"]
-    if request.data.is_image or train.inputs.shape[1] > MOST_COLUMNS or math.prod(train.inputs.shape) > MOST_CELLS:
-        return []
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    trees = HistGradientBoostingClassifier(random_state=0).fit(train.inputs.numpy(), train.labels.numpy())
-    found = np.full((len(val), request.data.num_classes), TINY)
-    found[:, trees.classes_] = np.maximum(trees.predict_proba(val.inputs.numpy()), TINY)
-    important = models[0].scores["val"].important
-    other = Held(0, {"val": exact(np.log(found), val.labels.numpy(), important)})
-    tuned = tune_rule(request.goal, [other], floor).rule
-    if tuned is None:
-        return []
-    mine = [apply(rule, model, "val", request.goal) for model in models]
-    theirs = apply(tuned, other, "val", request.goal)
-    figure = goal_record(request.goal).figure
-    if not is_better([theirs] * len(mine), mine, val.labels.numpy(), important, figure):
-        return []
-    own = np.isin(val.labels.numpy(), important)
-    return [
-        "scikit-learn’s HistGradientBoostingClassifier with a tuned decision does better on validation data (recall "
-        f"{percent(float(theirs.correct[own].mean()))}, accuracy {percent(float(theirs.correct.mean()))}; this model "
-        f"{percent(float(np.mean([one.correct[own].mean() for one in mine])))} and "
-        f"{percent(float(np.mean([one.correct.mean() for one in mine])))}): try camri audit on its scores"
-    ]
-
-
 def can_draw() -> bool:
     """Whether the page can be made here; if not, `camri report` makes it from the store on any machine."""
     return all(importlib.util.find_spec(name) is not None for name in PAGE_NEEDS)
@@ -429,7 +420,7 @@ def command(request: Request, is_finished: bool = True) -> str:
         "--budget": None if request.budget_s is None else f"{request.budget_s:g}s",
         "--max-accuracy-drop": (goal.max_accuracy_drop or None) if isinstance(goal, BestRecall) else None,
         "--at-least": goal.recall if isinstance(goal, AtLeast) else None,
-        "--cost-matrix": "costs.csv" if isinstance(goal, LeastCost) else None,
+        "--cost-matrix": (request.costs or "COSTS") if isinstance(goal, LeastCost) else None,
         "--model": model,
         "--weights": None if initial is None or initial.startswith(str(published_folder())) else initial,
         "--epochs": request.epochs,

@@ -1,17 +1,16 @@
 """The whole fit: plan, baseline, rivals, finals, hand-over. Each stage resumes from what its folder holds."""
 
+import functools
+import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
-from camri.data import DataSet
-from camri.engine import Pool, Training
+from camri.engine import Outcome, Pool, Training
 from camri.engine.training import stop_on_signals
 from camri.fit_record import ANSWER_FILE, EXAMPLES_FILE, SEEDS_FOR_PRAISE, Length
 from camri.fitting import handover
@@ -20,8 +19,8 @@ from camri.fitting.judge import has_learnt
 from camri.fitting.request import (
     JOURNAL_FILE,
     TRAININGS,
-    Important,
     Journal,
+    Progress,
     Request,
     check_rows,
     make_request,
@@ -33,16 +32,18 @@ from camri.fitting.trainer import (
     CE,
     Interrupted,
     Point,
-    Progress,
     Trainer,
     TrainingRun,
     accuracy_of,
+    read_weights,
     refuse_failures,
     rises,
     setting_of,
     statuses_of,
     variants_of,
+    write_weights,
 )
+from camri.fitting.trees import can_grow, grow, trees_of
 from camri.methods import control_of
 from camri.study import run_folder
 from camri.study.spec import Resolved, name_column
@@ -54,6 +55,7 @@ SEEDS_APART = 1000  # between the seeds of two fits; those of the finals begin i
 BASELINE_SEEDS = 2
 MOST_SEEDS = 20  # of the finals; half as many if there is no rival
 VARIANTS_FROM = 60  # trials left: with fewer, other trainings are not tried
+TREES_BEFORE = 0.3  # of the time: later there is none for them
 FEW_RIVALS = 8  # four methods at two strengths
 FEATURE_RIVALS = 16  # where a network is fine-tuned: heads on its features train in seconds
 
@@ -74,6 +76,8 @@ class Stages:
 
     def run(self) -> Fitted:
         """Run the stages that are left."""
+        if self.journal.get("trees") is None and can_grow(self.request.data):
+            self.trees()
         if self.journal.get("epochs") is None:
             self._train_out()
         if self.journal.get("training") is None:
@@ -97,6 +101,26 @@ class Stages:
         """Note what the plan leaves out for lack of time."""
         self.note(given_up=[*dict.fromkeys([*self.journal.get("given_up"), what])])
 
+    # Before them, of tables: boosted trees, which take seconds.
+
+    def trees(self) -> Outcome | None:
+        """The boosted trees, grown if they are not stored; None without a table for them, or time."""
+        if not can_grow(self.request.data) or self.journal.get("trees") == {}:
+            return None
+        path, known = self.request.out / TRAININGS / "trees.safetensors", self.journal.get("trees")
+        if known is None and self.budget.passed_s() > TREES_BEFORE * self.budget.end_s():  # on very busy cores
+            self.give_up("boosted trees")
+            self.note(trees={})
+            return None
+        weights = None if known is None else read_weights(path)
+        if weights is None:
+            self.trainer.begin("growing boosted trees")
+            outcome = grow(self.request.data, self.budget)
+            write_weights(path, outcome.weights or {})
+            self.note(trees=outcome.training.to_json())
+            return outcome
+        return trees_of(Training.from_json(known), self.request.data, weights)
+
     # Stage 1: cross-entropy in growing lengths, each a whole schedule, until validation accuracy stops rising.
 
     def _run_of(self, name: str, training: Training) -> TrainingRun:
@@ -118,15 +142,13 @@ class Stages:
         lengths = [(plain.epochs, accuracy_of(models))]
         is_rising = self.request.epochs is None  # not known of a single length
         while self.request.epochs is None:
-            longer = plain.with_(epochs=2 * plain.epochs)
-            other = self._run_of("plain", longer)
-            num_left = len(seeds) - len(statuses_of([other.folder]))
-            # While accuracy still rises, rivals and further seeds can wait: the second half of the time goes here too.
-            shares = (BASELINE_SHARE, 1.0) if self.budget.is_timed else (BASELINE_SHARE,)
-            part = next((share for share in shares if self.budget.fits(longer.epochs, num_left, share)), None)
-            if part is None:
+            twice = self._run_of("plain", plain.with_(epochs=2 * plain.epochs))
+            epochs = self.budget.longer(plain.epochs, len(seeds) - len(statuses_of([twice.folder])))
+            if epochs is None:
                 break
-            if not other.train([], seeds, self.budget.end_s(part), weights=self.weights):
+            longer = plain.with_(epochs=epochs)
+            other = self._run_of("plain", longer)
+            if not other.train([], seeds, self.budget.end_s(), weights=self.weights):
                 break
             found = other.models(CE, important)
             if not found:
@@ -321,6 +343,7 @@ class Stages:
                 column=self.column,
                 winner=None if self.winner is None else setting_of(self.winner, self.column),
                 control=None if self.control is None else setting_of(self.control, self.column),
+                trees=self.trees(),
                 points=self.points(),
                 seeds=self._complete_seeds(),
                 lengths=tuple(Length(epochs, accuracy) for epochs, accuracy in journal.get("lengths")),
@@ -350,69 +373,22 @@ class Stages:
         )
 
 
-def fit(
-    data: str | PathLike[str] | DataSet = "digits",
-    important: Important = None,
-    out: str | PathLike[str] | None = None,
-    *,
-    budget: str | float | None = None,
-    num_trials: int | None = None,
-    max_accuracy_drop: float = 0.0,
-    at_least: float | None = None,
-    cost_matrix: str | PathLike[str] | Sequence[Sequence[float]] | None = None,
-    strengths: Mapping[str, float] | None = None,
-    model: str | None = None,
-    weights: str | PathLike[str] | None = None,
-    from_scratch: bool = False,
-    frozen: bool | str = "auto",
-    device: str = "auto",
-    seed: int = 0,
-    epochs: int | None = None,
-    resident: str | int | None = None,
-    data_options: Mapping[str, Any] = MappingProxyType({}),
-    on_progress: Callable[[Progress], None] | None = None,
-) -> Fitted:
-    """Find the best model for the important classes, with the evidence.
+P = ParamSpec("P")
 
-    data: anything `camri.data.load` reads, or a DataSet; missing splits are made. important: class names that are
-    important jointly; by default the class with the lowest validation recall. out: a new folder, or that of this same
-    fit, which then resumes; runs/DATA-CLASS by default. budget: "10m", or seconds; 10 minutes by default. num_trials:
-    a number of models instead. The goal is one of three: the most recall with at most `max_accuracy_drop` of accuracy
-    lost (0.01 is one percentage point); the fewest false alarms at a recall of `at_least`; the least cost by a
-    `cost_matrix`, row = true class. strengths: {class: strength} of important classes that count less or more than 1.
-    model: small, paper, resnet18, features, timm:NAME or hf:NAME, pretrained by default. weights: a safetensors file
-    with the trunk's initial weights. from_scratch: random weights. frozen: train heads on a pretrained
-    network's features; "auto" does so without a GPU. resident: the memory that images may take, for example "2GiB";
-    more are read from disk. data_options: other options of `camri.data.load`.
 
-    Everything is chosen on validation data; test data are used once, at the end. With `num_trials` the same call gives
-    the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
-    """
-    began = time.monotonic()
-    request = make_request(
-        data,
-        important,
-        out,
-        budget=budget,
-        num_trials=num_trials,
-        max_accuracy_drop=max_accuracy_drop,
-        at_least=at_least,
-        cost_matrix=cost_matrix,
-        strengths=strengths,
-        model=model,
-        weights=weights,
-        from_scratch=from_scratch,
-        frozen=frozen,
-        device=device,
-        seed=seed,
-        epochs=epochs,
-        resident=resident,
-        data_options=data_options,
-        on_read=None
-        if on_progress is None
-        else lambda done, num: on_progress(Progress("reading data", done / max(num, 1))),
-    )
-    return run_fit(request, began, on_progress)
+def _fits(make: Callable[P, Request]) -> Callable[P, Fitted]:
+    """The function that runs what `make` returns and takes the same options."""
+
+    @functools.wraps(make)
+    def fit(*arguments: P.args, **options: P.kwargs) -> Fitted:
+        began = time.monotonic()
+        listener: Any = options.get("on_progress")
+        return run_fit(make(*arguments, **options), began, listener)
+
+    fit.__name__ = fit.__qualname__ = "fit"
+    fit.__module__ = __name__
+    fit.__signature__ = inspect.signature(make).replace(return_annotation=Fitted)  # type: ignore[attr-defined]
+    return fit
 
 
 def run_fit(request: Request, began: float, on_progress: Callable[[Progress], None] | None = None) -> Fitted:
@@ -446,3 +422,6 @@ def run_fit(request: Request, began: float, on_progress: Callable[[Progress], No
                 raise Unfinished(stages.missing()) from None
         finally:
             stages.note()
+
+
+fit = _fits(make_request)

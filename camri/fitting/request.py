@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from camri.backbones import decoding, find, is_backbone, is_frozen, is_transformer, read_weights
+from camri.backbones import at_hand, decoding, find, is_backbone, is_frozen, is_transformer, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.data.features import embed
@@ -32,8 +33,21 @@ from camri.study.study_file import parse_duration
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on
 SPLIT_SEED = 0
 DEFAULT_BUDGET = "10m"
+RATES = {"small": 3e-3}  # 1.3 to 1.9 points above 1e-3 after 16 epochs of 4,000 photos (docs/log.md)
 
 Important = str | int | Sequence[str | int] | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The stage, the part of the budget that is spent (0 to 1), and the seconds left if there is a time to keep.
+
+    While data are read, the part is that of the rows.
+    """
+
+    stage: str
+    part: float
+    left_s: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +133,7 @@ class Request:
     epochs: int | None
     out: Path
     is_loaded: bool = False  # the data were given as a DataSet, which no command can name
+    costs: str | None = None  # the file of the cost matrix, if it was one
 
     @property
     def data(self) -> DataSet:
@@ -159,6 +174,7 @@ class Request:
         }
 
 
+# Its docstring is for users of `camri.fit`, which takes the same options.
 def make_request(
     data: str | PathLike[str] | DataSet = "digits",
     important: Important = None,
@@ -179,9 +195,24 @@ def make_request(
     epochs: int | None = None,
     resident: str | int | None = None,
     data_options: Mapping[str, Any] = MappingProxyType({}),
-    on_read: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> Request:
-    """Check what `camri.fit` was given. `on_read` is called with (rows read, rows in all)."""
+    """Find the best model for the important classes, with the evidence.
+
+    data: anything `camri.data.load` reads, or a DataSet; missing splits are made. important: class names that are
+    important jointly; by default the class with the lowest validation recall. out: a new folder, or that of this same
+    fit, which then resumes; runs/DATA-CLASS by default. budget: "10m", or seconds; 10 minutes by default. num_trials:
+    a number of models instead. The goal is one of three: the most recall with at most `max_accuracy_drop` of accuracy
+    lost (0.01 is one percentage point); the fewest false alarms at a recall of `at_least`; the least cost by a
+    `cost_matrix`, row = true class. strengths: {class: strength} of important classes that count less or more than 1.
+    model: small, paper, resnet18, features, timm:NAME or hf:NAME, pretrained by default. weights: a safetensors file
+    with the trunk's initial weights. from_scratch: random weights. frozen: train heads on a pretrained
+    network's features; "auto" does so without a GPU. resident: the memory that images may take, for example "2GiB";
+    more are read from disk. data_options: other options of `camri.data.load`.
+
+    Everything is chosen on validation data; test data are used once, at the end. With `num_trials` the same call gives
+    the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
+    """
     if budget is not None and num_trials is not None:
         raise InputError(f"give a budget ({budget}) or a number of trials ({num_trials}), not both")
     if num_trials is not None and (type(num_trials) is not int or num_trials < 1):
@@ -195,8 +226,12 @@ def make_request(
     for option in data_options:
         if option not in DATA_OPTIONS:
             raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
+    if model == "trees":
+        raise InputError("model='trees' is grown beside every fit of a table; leave the option out", argument="model")
     model_options: dict[str, Any] = {}
     backbone: tuple[str, dict[str, Any]] | None = None
+    if model is None and weights is None and not from_scratch and is_frozen(frozen, from_scratch, picked.type):
+        model = _network_for(data)
     if model is not None and is_backbone(model):
         model_options = find(model, weights=weights, from_scratch=from_scratch, size=data_options.get("size"))
         if not isinstance(data, DataSet):
@@ -209,14 +244,21 @@ def make_request(
         )
     elif weights is not None:
         model_options = read_weights(weights)
-    inputs = prepare(data, data_options, on_read, backbone, resident)
+
+    def report(done: int, num: int) -> None:
+        assert on_progress is not None
+        on_progress(Progress("reading data", done / max(num, 1)))
+
+    inputs = prepare(data, data_options, None if on_progress is None else report, backbone, resident)
     loaded = inputs.data
     goal = parse_goal(loaded.classes, max_accuracy_drop, at_least, cost_matrix)
     column = parse_important(important, strengths, loaded.classes)
+    model = model or _model_for(loaded, picked)
     plain = Training(
-        model=model or _model_for(loaded, picked),
+        model=model,
         model_options=tuple(sorted(model_options.items())),
         epochs=epochs if epochs is not None else epochs_for(len(loaded.splits["train"])),
+        learning_rate=RATES.get(model, 1e-3),
     )
     if backbone is not None:
         plain = plain.with_(**PROBE)
@@ -236,6 +278,7 @@ def make_request(
         epochs=epochs,
         out=Path(out) if out is not None else Path("runs") / _folder_name(loaded.name, column),
         is_loaded=isinstance(data, DataSet),
+        costs=fspath(cost_matrix) if isinstance(cost_matrix, (str, PathLike)) else None,
     )
     indices = tuple(index for index, _ in request.resolved() or ())
     Job(plain, loaded, indices).check([Trial(setting("ce"), 0)])
@@ -307,6 +350,18 @@ def _model_for(data: DataSet, device: torch.device) -> str:
         return "features"
     # The authors' CNN takes 568 M multiply-adds for a 32 × 32 image: on a CPU a trial of it lasts hours.
     return "paper" if device.type == "cuda" and min(data.input_shape[:2]) >= 16 else "small"
+
+
+def _network_for(data: object) -> str | None:
+    """A pretrained network whose weights are at hand, for a folder of JPEG files; None for anything else."""
+    if not isinstance(data, (str, PathLike)) or not Path(data).is_dir():
+        return None
+    is_photos = next(Path(data).rglob("*.[jJ][pP]*[gG]"), None) is not None
+    if is_photos and (name := at_hand()) is not None:
+        message = f"the weights of {name} are in the hub's cache, so heads are trained on its features"
+        warnings.warn(f"{message}; to train a network from scratch, give model=small", stacklevel=3)
+        return name
+    return None
 
 
 def _folder_name(data: str, column: Column) -> str:

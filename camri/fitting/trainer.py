@@ -18,7 +18,7 @@ from camri.errors import InputError, last_line
 from camri.files import checksum, replacing
 from camri.fitting.budget import Budget
 from camri.fitting.judge import Held
-from camri.fitting.request import Request
+from camri.fitting.request import Progress, Request
 from camri.methods import Setting, setting
 from camri.metrics import Scores, exact
 from camri.study import run_folder
@@ -92,18 +92,6 @@ class AllFailed(InputError):
 
 class Interrupted(Exception):
     """A signal came; everything that had ended is stored."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The stage, the part of the budget that is spent (0 to 1), and the seconds left if there is a time to keep.
-
-    While data are read, the part is that of the rows.
-    """
-
-    stage: str
-    part: float
-    left_s: float | None = None
 
 
 class Trainer:
@@ -374,16 +362,23 @@ def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
         part.write_bytes(content + checksum(content).to_bytes(4, "little"))
 
 
+def read_weights(path: Path) -> dict[str, np.ndarray] | None:
+    """The weights in a file; None if it is gone or damaged, and a damaged one is reported."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if checksum(content[:-4]).to_bytes(4, "little") == content[-4:]:
+        return load(content[:-4])
+    warnings.warn(f"{path} is damaged (its checksum differs); its model is trained again", stacklevel=2)
+    return None
+
+
 def outcome_with_weights(request: Request, folder: Path, trial: Trial, training: Training) -> Outcome:
     """The trial's outcome with its weights: from its file, or trained again if the file is gone or damaged."""
     data = request.data
-    path = file_of(folder, trial, training, data.fingerprint)
-    try:
-        content = path.read_bytes()
-        if checksum(content[:-4]).to_bytes(4, "little") == content[-4:]:
-            return Outcome(trial, training, data.fingerprint, "done", weights=load(content[:-4]))
-        warnings.warn(f"{path} is damaged (its checksum differs); its model is trained again", stacklevel=2)
-    except FileNotFoundError:
-        pass
+    weights = read_weights(file_of(folder, trial, training, data.fingerprint))
+    if weights is not None:
+        return Outcome(trial, training, data.fingerprint, "done", weights=weights)
     (outcome,) = train([trial], data, request.device, training=training, keep_weights=True, workers=1)
     return outcome

@@ -38,7 +38,7 @@ WORDS = {
     "accuracy": "share of all {many} that are classified correctly",
     "false alarm": "one of the {many} of no important class that is predicted as one",
     "precision": "share of the {many} predicted as a class that are of it",
-    "before": "cross-entropy with the largest score, the usual training and decision",
+    "before": "another model: cross-entropy with the largest score, the usual training and decision",
     "re-decided": "with a decision rule tuned on validation data: a shift or a threshold; needs no training",
     "shift": "a constant added to the important class’s score before the largest wins",
     "threshold": "predict the important class where its probability is above a value",
@@ -134,20 +134,21 @@ def _slider(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) 
     option = f"--{rule.name}"
     words = " ".join(f"{option} {shlex.quote(f'{name}=')}{VALUE}" for name in record.names)
     values = ", ".join(f"{name!r}: {VALUE}" for name in record.names)
-    sets = {"shift": "shifts", "threshold": "thresholds"}[rule.name]
-    both = {"shifts": "{}", "thresholds": "{}", sets: f"{{{values}}}"}
     codes = {
         "Python": "from camri.export import load, with_rule\n"
-        f"model = with_rule(load('model'), {', '.join(f'{name}={value}' for name, value in both.items())})\n"
+        f"model = with_rule(load('model'), {rule.name}s={{{values}}})\n"
         "predicted = model.predict(inputs)",
         "command line": f"camri export model {words} --out my-model",
     }
     note = (
-        "Counted on test data with the model handed over; “as it is” is its largest score. The advised point was "
-        "chosen on validation data. One that you pick here looks better than it will be on new data; to have it chosen "
+        "Counted on test data with the model handed over; “without its rule” is this same model, its largest score. "
+        "“Before”, in the figures above, is another model: plain cross-entropy. The advised point was chosen "
+        "on validation data. One that you pick here looks better than it will be on new data; to have it chosen "
         "for you, fit with --at-least or --max-accuracy-drop."
     )
-    made = make_slider(scores, rule, record.names, codes, note=note, many=record.noun[1])
+    made = make_slider(
+        scores, rule, record.names, codes, note=note, many=record.noun[1], label="this model without its rule"
+    )
     return Section("point", "Operating point", "Choose the operating point", slider=made)
 
 

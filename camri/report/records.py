@@ -16,7 +16,7 @@ from camri.errors import InputError
 from camri.methods import BASELINE, in_order, title_of
 from camri.metrics import Array, Scores
 from camri.selection import CurveFigure, Gap, common_range, compare_curves, mark_best
-from camri.stats import Difference, compare, summarise
+from camri.stats import Difference, Estimate, compare, summarise
 from camri.study.reader import RunReader, SettingResults, measure
 from camri.study.store import Row
 from camri.study.verdict import (
@@ -53,7 +53,7 @@ def about(one: ColumnVerdict) -> dict[str, Any]:
     return {"column": one.column.number, "important": one.column.title}
 
 
-def ends_of(name: str, found: Difference | None) -> dict[str, float | None]:
+def ends_of(name: str, found: Estimate | None) -> dict[str, float | None]:
     """The fields of a difference; None where there is none."""
     values = (None,) * 3 if found is None else (found.value, found.low, found.high)
     return {f"{name}{end}": value for end, value in zip(ENDS, values, strict=True)}
@@ -431,8 +431,7 @@ def _late_figures(by_seed: Mapping[int, Array], baseline: Mapping[int, Array]) -
             if seed in by_seed and baseline is not by_seed
         ]
         gain = summarise(gains) if gains else None
-        ends = (None,) * 3 if gain is None else (gain.mean, gain.low, gain.high)
-        record |= {f"{name}_gain{end}": value for end, value in zip(ENDS, ends, strict=True)}
+        record |= ends_of(f"{name}_gain", gain and Estimate(gain.mean, gain.low, gain.high))
     return record
 
 

@@ -64,7 +64,7 @@ class Slider:
     """The states of a rule by rising recall; `start` is the advised one, `before` the model without the rule.
 
     names, num: the important classes and how many rows each has. codes: {language: code with VALUE for the number}.
-    note: which rows are counted. many: what they are called.
+    note: which rows are counted. many: what they are called. label: what `before` is called.
     """
 
     names: tuple[str, ...]
@@ -77,6 +77,7 @@ class Slider:
     charts: tuple[Chart, ...]
     note: str
     many: str
+    label: str
 
     @property
     def now(self) -> State:
@@ -110,6 +111,7 @@ def make_slider(
     as_factor: bool = False,
     note: str = "",
     many: str = "rows",
+    label: str = "as it is",
 ) -> Slider:
     """Count every operating point of a rule on some rows; `rule` is the advised one.
 
@@ -155,6 +157,7 @@ def make_slider(
         charts=charts,
         note=note,
         many=many,
+        label=label,
     )
 
 

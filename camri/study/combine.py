@@ -37,8 +37,7 @@ def place_into(run: Run, study: Study) -> Study:
     own: list[list[int]] = [[] for _ in asked]  # the study's columns that are the run's column of this place
     for number, column in enumerate(study.important):
         is_sought = bool(set(column.classes) & set(SYMBOLS))
-        named = zip(column.classes, column.strengths, strict=True)
-        by_name = [] if is_sought and study.important_from != split else _places(named, asked)
+        by_name = [] if is_sought and study.important_from != split else _places(column.pairs, asked)
         by_index = _places(resolve_column(column, run.classes), found)
         if not by_name and not by_index:
             raise _not_there(run, study)

@@ -20,7 +20,6 @@ from camri.errors import InputError, closest
 from camri.methods import Setting
 
 SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-entropy
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Point = tuple[float, ...]  # one value for each knob of a method
 Resolved = tuple[tuple[int, float], ...]  # a column's class indices with their strengths
@@ -38,16 +37,18 @@ class Column:
     strengths: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        def refuse(problem: str) -> None:
-            raise InputError(f"important={problem}", argument="important")
-
         if not self.classes or len(set(self.classes)) != len(self.classes):
-            refuse(f"{list(self.classes)} must name at least one class and none twice")
-        for name, strength in zip(self.classes, self.strengths, strict=True):
+            raise _refusal(f"{list(self.classes)} must name at least one class and none twice")
+        for name, strength in self.pairs:
             if isinstance(name, bool) or not isinstance(name, (str, int)):
-                refuse(f"{name!r} is neither a class name nor an index")
+                raise _refusal(f"{name!r} is neither a class name nor an index")
             if isinstance(strength, bool) or not isinstance(strength, (int, float)) or not 0 < strength < math.inf:
-                refuse(f"{name!r} has strength {strength!r}; give a number above 0")
+                raise _refusal(f"{name!r} has strength {strength!r}; give a number above 0")
+
+    @property
+    def pairs(self) -> tuple[tuple[str | int, float], ...]:
+        """The classes with their strengths."""
+        return tuple(zip(self.classes, self.strengths, strict=True))
 
     def __str__(self) -> str:
         """As the command line has it.
@@ -55,7 +56,7 @@ class Column:
         >>> print(Column.of({"cat": 1, "dog": 0.5}))
         cat+dog (dog=0.5)
         """
-        weak = [f"{name}={s:g}" for name, s in zip(self.classes, self.strengths, strict=True) if s != 1]
+        weak = [f"{name}={s:g}" for name, s in self.pairs if s != 1]
         return "+".join(map(str, self.classes)) + (f" ({', '.join(weak)})" if weak else "")
 
     @staticmethod
@@ -113,7 +114,9 @@ class Grid:
                 raise InputError(f"{name} has a point {point!r}; give a value for each of {', '.join(knobs)}")
         by_column = []
         for points in columns:
-            checked = (tuple(_number(name, knob, v) for knob, v in zip(knobs, p, strict=True)) for p in points)
+            checked = (
+                tuple(methods.to_number(name, knob, v) for knob, v in zip(knobs, p, strict=True)) for p in points
+            )
             by_column.append(tuple(dict.fromkeys(checked)))
         values = [sorted({point[place] for points in by_column for point in points}) for place in range(len(knobs))]
         plain = Grid.of(name, dict(zip(knobs, values, strict=True)))
@@ -158,13 +161,7 @@ def _numbers(method: str, knob: str, values: Any) -> tuple[float, ...]:
     several = tuple(values) if isinstance(values, (list, tuple)) else (values,)
     if not several:
         raise InputError(f"{method} {knob} has no values; give at least one number")
-    return tuple(dict.fromkeys(_number(method, knob, value) for value in several))
-
-
-def _number(method: str, knob: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= FLOAT32_MAX:
-        raise InputError(f"{method} {knob}={value!r} is not a finite number")
-    return float(value)
+    return tuple(dict.fromkeys(methods.to_number(method, knob, value) for value in several))
 
 
 DATA_OPTIONS = tuple(TAKEN_BY)
@@ -264,16 +261,13 @@ class Study:
     def placeholders(self) -> list[Resolved]:
         """Columns with made-up indices, one for each class named: enough to count settings."""
         index: dict[str | int, int] = {}
-        return [
-            tuple((index.setdefault(name, len(index)), s) for name, s in zip(c.classes, c.strengths, strict=True))
-            for c in self.important
-        ]
+        return [tuple((index.setdefault(name, len(index)), s) for name, s in c.pairs) for c in self.important]
 
     def to_json(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         thin = values.pop("thin")  # left out if empty: older studies keep their key
         return values | {
-            "important": [[list(pair) for pair in zip(c.classes, c.strengths, strict=True)] for c in self.important],
+            "important": [[list(pair) for pair in column.pairs] for column in self.important],
             "methods": [grid.to_json() for grid in self.methods],
             "training": self.training.to_json(),
             "seeds": list(self.seeds),
@@ -390,7 +384,7 @@ def resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, i
     """Class indices and strengths of a column; "worst", "second" and "median" are -1 unless they are in `found`."""
     indices: dict[int, float] = {}
     named: dict[int, str | int] = {}
-    for name, strength in zip(column.classes, column.strengths, strict=True):
+    for name, strength in column.pairs:
         if name in SYMBOLS:
             index = (found or {}).get(str(name), -1)
         elif isinstance(name, int):

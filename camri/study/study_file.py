@@ -257,19 +257,6 @@ def parse_columns(columns: Any, strengths: Mapping[str, Any]) -> list[Column]:
     return parsed
 
 
-def parse_strengths(words: Sequence[str]) -> dict[str, float]:
-    """Strengths of classes as typed.
-
-    >>> parse_strengths(["dog=0.5"])
-    {'dog': 0.5}
-    """
-    try:
-        return {name: float(strength) for name, _, strength in (word.rpartition("=") for word in words)}
-    except ValueError:
-        message = f"strengths={' '.join(words)!r} is not class=number; for example dog=0.5"
-        raise InputError(message, argument="strengths") from None
-
-
 def parse_seeds(text: str) -> list[int]:
     """Seeds as typed: "0-4" or "0,3,7".
 

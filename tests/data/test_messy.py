@@ -15,6 +15,7 @@ from PIL import Image
 
 from camri.data import DataSet, hold_out, load, make_test
 from camri.data.listing import DataWarning, doubtful_names
+from camri.data.tables import encoded_names
 from camri.errors import InputError
 
 from .pictures import picture, write_folder, write_picture
@@ -475,3 +476,39 @@ def test_the_first_frame_of_an_animation(tmp_path: Path) -> None:
         frames[first].save(tmp_path / "d" / name / "x.webp", save_all=True, append_images=rest, lossless=True)
     pixels = quietly(tmp_path / "d").splits["train"].inputs.numpy()
     assert np.array_equal(pixels, np.stack([picture(0, 8, 8), picture(3, 8, 8)]))
+
+
+MIXED = "city,age,member,label\n" + "".join(
+    f"{city},{age},{member},{label}\n"
+    for city, age, member, label in [
+        ("Rome", 30, "true", "a"),
+        ("Oslo", "", "false", "b"),
+        ("Rome", 50, "", "a"),
+        ("", 10, "true", "b"),
+        ("Oslo", 40, "true", "a"),
+    ]
+)
+
+
+def test_texts_become_categories_and_missing_values_are_filled_in(tmp_path):
+    (tmp_path / "train.csv").write_text(MIXED)
+    (tmp_path / "test.csv").write_text("city,age,member,label\nBern,,true,a\nOslo,7,false,b\n")
+    data = load(tmp_path, cache=False)
+    names = encoded_names(data.provenance["encoding"])
+    assert names == ["city=Oslo", "city=Rome", "city missing", "age", "age missing", "member", "member missing"]
+    assert data.splits["train"].inputs.tolist() == [
+        [0, 1, 0, 30, 0, 1, 0],
+        [1, 0, 0, 35, 1, 0, 0],
+        [0, 1, 0, 50, 0, 1, 1],
+        [0, 0, 1, 10, 0, 1, 0],
+        [1, 0, 0, 40, 0, 1, 0],
+    ]
+    # A city that training has not seen is none of its categories.
+    assert data.splits["test"].inputs.tolist() == [[0, 0, 0, 35, 1, 1, 0], [1, 0, 0, 7, 0, 0, 0]]
+
+
+def test_texts_that_are_no_categories_are_refused(tmp_path):
+    rows = "".join(f"id{row % 60},{row},{'ab'[row % 2]}\n" for row in range(240))
+    (tmp_path / "t.csv").write_text("who,x,label\n" + rows)
+    with pytest.raises(InputError, match=r"column 'who' holds string \(first 'id0'\), not numbers or at most 50 cat"):
+        load(tmp_path / "t.csv")

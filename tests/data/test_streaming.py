@@ -13,7 +13,7 @@ import torch
 from camri.data import DataSet, hold_out, load, make_test
 from camri.data.describe import describe
 from camri.data.rows import Rows
-from camri.engine import Training, Trial, train
+from camri.engine import Pool, Training, Trial, train
 from camri.errors import InputError
 from camri.methods import setting
 from tests.engine.conftest import same as same_outcome
@@ -45,8 +45,9 @@ def test_the_data_set_is_the_same(pets: Path, first: str | None) -> None:
     streamed, resident = load(pets, resident="4 KB"), load(pets)
     assert_same(streamed, resident)
     assert_same(hold_out(make_test(streamed)), hold_out(make_test(resident)))
-    row = streamed.splits["train"].inputs[3]
-    assert row.equal(torch.as_tensor(resident.splits["train"].inputs)[3])
+    on_disk, tensor = streamed.splits["train"].inputs, torch.as_tensor(resident.splits["train"].inputs)
+    keys = (3, -1, slice(5, 2), slice(1, None, 3), torch.tensor([4, 4, 5, 6, 0]), torch.tensor([], dtype=torch.int64))
+    assert all(on_disk[key].equal(tensor[key]) for key in keys)
 
 
 def test_blocks_are_decoded_one_after_another(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,11 +70,12 @@ def test_outcomes_agree_to_the_bit(pets: Path, workers: int, monkeypatch: pytest
     trials = [Trial(setting("ce"), seed) for seed in range(2)]
     if workers == 1:
         monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))  # decoded on the fly
-    outcomes = [
-        train(trials, hold_out(make_test(load(pets, resident=limit))), "cpu", training=training, workers=workers,
-              keep_weights=True, keep_logits=True, important=[0])
-        for limit in (None, 0)
-    ]  # fmt: skip
+    with Pool() as pool:
+        outcomes = [
+            train(trials, hold_out(make_test(load(pets, resident=limit))), "cpu", training=training, workers=workers,
+                  pool=pool, keep_weights=True, keep_logits=True, important=[0])
+            for limit in (None, 0)
+        ]  # fmt: skip
     assert all(same_outcome(mine, its) for mine, its in zip(*outcomes, strict=True))
 
 

@@ -308,6 +308,10 @@ def test_one_model_that_does_not_fit_is_an_error_and_a_stop_stops():
 
     with pytest.raises(torch.cuda.OutOfMemoryError):
         in_packs([0], 5, full)
+    tries = iter([True, False])  # a second try is worth it, a third is not
+    with pytest.warns(UserWarning, match="trying gradient checkpointing"), pytest.raises(torch.cuda.OutOfMemoryError):
+        in_packs([0], 5, full, lambda: next(tries))
+    assert list(tries) == []
     seen = []
     assert not in_packs([0, 1, 2], 1, lambda pack: seen.append(pack) is None and len(seen) < 2)
     assert seen == [[0], [1]]

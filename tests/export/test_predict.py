@@ -246,6 +246,19 @@ def test_each_of_many_features_is_found_by_its_name(tmp_path, monkeypatch):
     assert found.array.tolist() == [list(range(60))]
 
 
+def test_texts_and_missing_values_are_encoded_as_in_training(features):
+    rows = "".join(f"{city},{age},{label}\n" for city, age, label in [("Rome", 3, "a"), ("Oslo", "", "b")] * 3)
+    Path("train.csv").write_text(f"city,age,label\n{rows}")
+    told = preprocessing_of(load_data("train.csv", cache=False))
+    trained = dataclasses.replace(made_trained("mlp", setting("ce"), (4,)), preprocessing=told)
+    Path("t.csv").write_text("age,id,city\n7,x,Oslo\n,y,Bern\n")
+    ((found,), _) = find_inputs(["t.csv"], trained)
+    assert found.array.tolist() == [[1, 0, 7, 0], [0, 0, 3, 1]]
+    Path("u.csv").write_text("age,city\nold,Oslo\n")
+    ((bad,), _) = find_inputs(["u.csv"], trained)
+    assert bad.why == "column 'age' holds string, and it had numbers in training"
+
+
 def test_features_are_found_by_the_names_they_had_in_training(features):
     Path("t.csv").write_text("id,c,a,b\nx7,3,1,2\nx8,,5,6\nx9,9,7,8\n")
     done = run("predict", "model", "t.csv", "--csv", "-")

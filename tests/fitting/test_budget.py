@@ -29,10 +29,21 @@ def test_a_quick_model_gets_its_usual_length(monkeypatch):
     assert plan_at(monkeypatch, 0.001) == Plan("small", 1006, 60, 0.001)
 
 
-def test_the_first_length_leaves_time_for_twice_as_many_epochs(monkeypatch):
+def test_the_first_length_leaves_time_for_two_doublings(monkeypatch):
     plan = plan_at(monkeypatch, 0.5)
-    assert plan == Plan("small", 1006, 15, 0.5)
-    assert 3 * plan.epochs * 0.5 <= 45 < 3 * 60 * 0.5
+    assert plan == Plan("small", 1006, 24, 0.5)
+    assert 7 * plan.epochs * 0.5 <= 90 < 7 * 26 * 0.5
+
+
+def test_lengths_double_and_the_last_takes_what_time_is_left(clock):
+    spent = Budget(100.0, None, began=0.0, epoch_s=1.0, num_parallel=2)
+    assert spent.longer(40, num_trials=2) == 80
+    clock[0] = 20.0
+    assert spent.longer(40, num_trials=2) == 63  # nine tenths of the 70 s that are left
+    clock[0] = 30.0
+    assert spent.longer(40, num_trials=2) is None
+    assert Budget(None, 8, began=0.0, num_ended=2).longer(40, num_trials=2) == 80
+    assert Budget(None, 8, began=0.0, num_ended=4).longer(40, num_trials=2) is None
 
 
 def test_nothing_is_refused_for_time_and_what_is_given_up_is_said(monkeypatch):
@@ -45,7 +56,7 @@ def test_nothing_is_refused_for_time_and_what_is_given_up_is_said(monkeypatch):
 
 def test_a_large_model_is_given_up_before_rows_are(monkeypatch):
     plan = plan_at(monkeypatch, {"resnet18": 500.0, "small": 0.5}, model="resnet18")
-    assert (plan.model, plan.num_rows, plan.epochs) == ("small", 1006, 15)
+    assert (plan.model, plan.num_rows, plan.epochs) == ("small", 1006, 24)
     assert "the model resnet18" in plan.given_up[0]
     kept = plan_at(monkeypatch, {"resnet18": 10.0, "small": 0.5}, model="resnet18")
     assert (kept.model, kept.given_up) == ("resnet18", ())

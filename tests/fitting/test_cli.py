@@ -18,7 +18,7 @@ def asked(monkeypatch, fitted):
     """The arguments that reach the fit, which then gives the session's small fit back."""
     heard = {}
 
-    def make_request(*arguments, on_read, **options):
+    def make_request(*arguments, on_progress, **options):
         heard.update(arguments=arguments, options=options)
 
     def run_fit(request, began, on_progress):

@@ -1,9 +1,14 @@
 """A fit with a frozen backbone: heads are trained on features, and the model handed over takes photos."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
+from PIL import Image
 
 import camri
+from camri.backbones import at_hand
 from camri.data import load
 from camri.errors import InputError
 from camri.fitting.handover import command
@@ -50,6 +55,38 @@ def test_the_command_and_the_refusals(model, tmp_path):
     assert whole.plain.model == model
     with pytest.raises(InputError, match="frozen=True needs a pretrained network"):
         make_request(folder, "b", tmp_path / "o", model="small", num_trials=16, frozen=True)
+
+
+def test_weights_at_hand_are_used_for_a_folder_of_jpeg_files(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("camri.fitting.request.at_hand", lambda: model)
+    folder = photos(tmp_path / "photos", num=12)
+
+    def ask(**options):
+        return make_request(folder, "b", tmp_path / "out", num_trials=16, **{"device": "cpu", **options}).plain.model
+
+    assert ask() == "small"  # PNG files
+    for file in folder.rglob("*.png"):
+        Image.open(file).save(file.with_suffix(".JPG"))
+        file.unlink()
+    with pytest.warns(UserWarning, match="the weights of hf:.* are in the hub's cache, so heads are trained on its"):
+        assert ask() == "linear"
+    assert ask(model="small") == ask(frozen=False) == ask(from_scratch=True) == "small"
+
+
+def test_the_smallest_cached_network_that_timm_knows_is_at_hand(tmp_path, monkeypatch):
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    timm = types.ModuleType("timm")
+    timm.list_models = lambda: ["large", "small"]
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    assert at_hand() is None
+    for name, size in (("large.a", 9), ("small.b", 5), ("unknown", 1)):
+        file = tmp_path / f"models--timm--{name}" / "snapshots" / "1a" / "model.safetensors"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"0" * size)
+    assert at_hand() == "timm:small.b"
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert at_hand() is None
 
 
 def test_rivals_race_on_features_and_finalists_are_fine_tuned(model, tmp_path):

@@ -10,15 +10,13 @@ import torch
 from safetensors.numpy import save_file
 
 from camri.data import DataSet, Split
-from camri.decision import AtLeast, BestRecall, Shift
+from camri.decision import AtLeast, BestRecall, LeastCost, Shift
 from camri.export import load, save
 from camri.fitting import handover
-from camri.fitting.handover import _trained, can_draw, command, doubts, trees_are_better
-from camri.fitting.judge import Held, count
+from camri.fitting.handover import _scores, _trained, can_draw, command, doubts
+from camri.fitting.judge import count
 from camri.methods import setting
-from camri.metrics import exact
 from camri.models import build
-from camri.selection import Floor
 from camri.study.spec import Column
 from tests.fitting.test_request import ask
 
@@ -37,6 +35,9 @@ def test_the_command_has_every_word_that_matters_and_none_that_is_usual(request_
         "--out runs/again"
     )
     assert "--at-least 0.9 " in command(replace(asked, goal=AtLeast(0.9, 0.95)))
+    costs = replace(asked, goal=LeastCost(np.eye(10)))
+    assert "--cost-matrix COSTS " in command(costs)
+    assert "--cost-matrix 'my costs.csv' " in command(replace(costs, costs="my costs.csv"))
     several = replace(asked, source="my signs/", important=Column.of({"stop": 1.0, "no entry": 0.5}))
     words = shlex.split(command(several))
     assert words[3:9] == ["--important", "stop", "--important", "no entry", "--strength", "no entry=0.5"]
@@ -92,7 +93,8 @@ def test_the_model_is_measured_as_it_is_saved_and_needs_no_file_that_it_started_
     trunk = build("small", (1, 8, 8), torch.Generator().manual_seed(1))
     save_file({name: tensor.numpy() for name, tensor in trunk.state_dict().items()}, first)
     asked = ask("digits", "9", tmp_path / "out", weights=first, epochs=1)
-    trained, handed, _ = _trained(asked, asked.plain, (9,), setting("ce"), 2, Shift({9: 0.5}))
+    trained, bare = _trained(asked, asked.plain, (9,), setting("ce"), 2, Shift({9: 0.5}))
+    handed, _ = _scores(asked, bare, 2)
     first.unlink()  # it is not needed any more
     model = load(save(trained, tmp_path / "model", card="", onnx=False))
     assert model.trained.training.model_options == ()
@@ -113,20 +115,3 @@ def test_a_fit_imports_the_report_only_to_write_the_page_and_never_the_audit():
         if "camri.report" in line or "camri.auditing" in line
     ]
     assert lines == [("handover.py", "from camri.report.page import write_page as write")]
-
-
-def test_boosted_trees_that_do_better_are_named():
-    """A class within a square: trees find it, and a model that always says no does not."""
-    drawn = torch.Generator().manual_seed(0)
-    inputs = torch.rand((1200, 2), generator=drawn) * 2 - 1
-    labels = (inputs.abs().max(dim=1).values < 0.5).long()
-    asked = ask(DataSet("square", ("out", "in"), {"train": Split(inputs, labels)}, "made"), "in")
-    truth = asked.data.splits["val"].labels.numpy()
-    poor, good = (np.stack([np.zeros(len(truth)), lead], axis=1) for lead in (np.full(len(truth), -1.0), truth - 0.5))
-    rule, floor = Shift({1: 0.0}), Floor(0.0)
-    models = [Held(seed, {"val": exact(poor, truth, (1,))}) for seed in range(3)]
-    (text,) = trees_are_better(asked, floor, rule, models)
-    assert text.startswith("scikit-learn’s HistGradientBoostingClassifier with a tuned decision does better")
-    assert "this model 0.0 % and" in text
-    assert trees_are_better(asked, floor, rule, [Held(0, {"val": exact(good, truth, (1,))})]) == []
-    assert trees_are_better(ask("digits", "9"), floor, rule, models) == []

@@ -118,7 +118,7 @@ def test_merge_and_export(example_run, tmp_path):
         ("run digits --out {} --grid m=x", "is not knob=value"),
         ("run digits --out {} --grid m=4", 'camri m=4 is above π; margins are radians: write "4pi/64"'),
         ("run digits --out {} --column 8+3 --strength 5=0.5", "--strength '5' is not a class of a joint column"),
-        ("run digits --out {} --column 8+3 --strength half", "--strength 'half' is not class=number"),
+        ("run digits --out {} --column 8+3 --strength half", "--strength 'half' is not CLASS=NUMBER"),
         ("run digits.pair --out {} --column 8", "digits.pair does not take columns"),
         ("run digits --out {} --rule paper", "digits does not take rule"),
         ("run digits --out {} --seeds 0-99999999999", "--seeds '0-99999999999' is not a list of seeds"),

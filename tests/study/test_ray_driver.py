@@ -33,7 +33,7 @@ def make_worker(data, tmp_path):
     def make(token="mark"):
         (tmp_path / "mark").touch()
         job = Job(TRAINING.with_(epochs=3), None, (1,), checkpoints=tmp_path, checkpoint_every_s=0.0, device="cpu")
-        return Worker(job, ship(data, lambda name, array: array), token)
+        return Worker(job, ship(data, lambda name, tensor: tensor.numpy()), token)
 
     return make
 
@@ -320,8 +320,8 @@ def test_packs_leave_no_worker_idle(num, size, slots, sizes):
 def test_data_arrives_as_it_left_without_a_copy(data):
     left = {}
 
-    def put(name, array):
-        left[name] = array.view()
+    def put(name, tensor):
+        left[name] = tensor.numpy().view()
         left[name].flags.writeable = False  # as it comes from shared memory
         return name
 

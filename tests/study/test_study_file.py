@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from camri.cli.options import class_numbers
 from camri.engine import FAST, PAPER
 from camri.errors import InputError
 from camri.methods import MARGIN_UNIT
@@ -19,7 +20,6 @@ from camri.study.study_file import (
     parse_duration,
     parse_grid,
     parse_seeds,
-    parse_strengths,
     read_study,
 )
 
@@ -234,9 +234,9 @@ def test_columns_as_written():
 
 
 def test_strengths_as_typed():
-    assert parse_strengths(["dog=0.5", "a=b=2"]) == {"dog": 0.5, "a=b": 2.0}
+    assert class_numbers(["dog=0.5", "a=b=2"], "strengths", "dog=0.5") == {"dog": 0.5, "a=b": 2.0}
     for word in ("dog", "dog=x", "dog="):
-        assert refusal(parse_strengths, [word]).startswith(f"strengths={word!r} is not class=number")
+        assert refusal(class_numbers, [word], "strengths", "a=1").startswith(f"strengths={word!r} is not CLASS=NUMBER")
 
 
 def test_seeds_as_typed():
