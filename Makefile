@@ -24,8 +24,13 @@ lint: $(VENV)/.dev  ## ruff and mypy
 unit: $(VENV)/.dev  ## tests and doctests
 	$(PYTEST)
 
+# The suite of attacks, and tests of hostile input that stand beside the code they attack.
+ATTACKS = tests/attacks tests/study/test_cluster.py tests/data/test_bad_input.py tests/data/test_official.py \
+  tests/data/test_decode.py tests/export/test_files.py tests/export/test_predict.py tests/report/test_tables.py \
+  tests/report/test_page.py tests/report/test_slider.py tests/test_audit.py::test_hostile_names_are_shown_as_they_are
+
 attacks: $(VENV)/.dev  ## the long attacks too: random kills, flipped bits, fuzzed files (about an hour)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "long or not long" tests/attacks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "long or not long" $(ATTACKS)
 
 results: $(VENV)/.dev  ## results/ of the columns anew from per-image scores (RUNS=folder: of the screenings too)
 	$(BIN)/python -m tools.releases rebuild $(RUNS)

@@ -37,6 +37,7 @@ LOOK_EVERY_S = 10.0  # for nodes that joined
 SILENCE_S = 60.0  # before the first worker's first answer, then a warning
 PROBE_S = 5.0
 CONNECT_S = 15.0  # for a head whose port answers
+LEAVE_S = 1.5  # for the head's answer to a client that leaves; a busy one takes seconds, and nothing rests on it
 HEAD_PATIENCE_S = 20.0  # without an answer of the head during a run; Ray ends the process after 60
 TRIES = 3  # a head's client server sometimes dies as it starts (ray-project/ray#63202): 5 of 23 times here
 
@@ -336,7 +337,28 @@ def connect(address: str) -> Any:
                 continue
             text = " ".join(str(error).split())[-300:]
             raise InputError(f"on={address!r} cannot be used ({text}); see docs/cluster.md", argument="on") from error
+    if head.startswith("ray://"):
+        _leave_within(LEAVE_S, ray)
     return ray
+
+
+def _leave_within(seconds: float, ray: Any) -> None:
+    """At the end of this process say goodbye to the head, and wait so long for its answer; Ray waits without end."""
+    leaving = threading.Event()
+
+    def leave() -> None:
+        leaving.wait()
+        ray.shutdown()
+
+    thread = threading.Thread(target=leave, daemon=True)  # none can be started at the end
+    thread.start()
+
+    @atexit.register
+    def end() -> None:
+        leaving.set()
+        thread.join(seconds)
+
+    atexit.unregister(ray.shutdown)
 
 
 def _find_running() -> str | None:

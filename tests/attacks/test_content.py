@@ -54,13 +54,13 @@ def checkpoint(tmp_path_factory, trials, data, training):
 
 @pytest.mark.filterwarnings("ignore:.*is damaged")
 @pytest.mark.parametrize("where", ["tensor", "notes", "any", "cut"])
-def test_a_checkpoint_with_a_flipped_bit_starts_over(tmp_path, checkpoint, trials, data, training, where):
+def test_a_checkpoint_with_a_flipped_bit_starts_over(tally, tmp_path, checkpoint, trials, data, training, where):
     original, undisturbed = checkpoint
     content = original.read_bytes()
     drawn = random.Random(where)
     header = 8 + int.from_bytes(content[:8], "little")
     places = {"tensor": (header, len(content)), "notes": (content.index(b"train_loss"), header), "any": (0, header)}
-    for number in range(3):
+    for number in range(5):
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / original.name).write_bytes(content)
@@ -70,6 +70,7 @@ def test_a_checkpoint_with_a_flipped_bit_starts_over(tmp_path, checkpoint, trial
             flip(folder / original.name, drawn.randrange(*places[where]), drawn.randrange(7))
         (outcome,) = train(trials[:1], data, "cpu", training=training, workers=1, checkpoints=folder, **KEEP)
         assert same(outcome, undisturbed)
+        tally("checkpoint damaged", "the same bits")
 
 
 def test_a_whole_checkpoint_is_resumed_and_a_damaged_one_reported(tmp_path, checkpoint):

@@ -5,6 +5,7 @@ A few mutations of each format in every run, 1,000 with `make attacks`. A mutati
 
 import dataclasses
 import io
+import json
 import random
 import shutil
 import signal
@@ -18,8 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
+import camri
 from camri.auditing import audit, read_scores
 from camri.data import load
 from camri.errors import InputError
@@ -142,13 +145,13 @@ FORMATS = {
 
 
 def within_time(number, frame):
-    raise TimeoutError(f"more than {MOST_S} s")
+    raise TimeoutError("it hangs")
 
 
-def attack(read, path, name):
+def attack(read, path, name, most_s=MOST_S):
     """Whether the file was refused; anything but a sentence fails the test with the mutation's name."""
     signal.signal(signal.SIGALRM, within_time)
-    signal.alarm(MOST_S)
+    signal.alarm(most_s)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -169,7 +172,7 @@ SOME = [pytest.param(25, id="some"), pytest.param(1000, id="many", marks=pytest.
 
 @pytest.mark.parametrize("num", SOME)
 @pytest.mark.parametrize("kind", FORMATS)
-def test_damaged_files(tmp_path, kind, num):
+def test_damaged_files(tally, tmp_path, kind, num):
     content, name, read = FORMATS[kind]
     path, target = tmp_path / (name or "pets"), tmp_path / (name or "pets/cat/bad.png")
     if name is None:
@@ -181,11 +184,17 @@ def test_damaged_files(tmp_path, kind, num):
         target.write_bytes(mutate(content, random.Random(f"{kind} {number}")))
         refused += attack(read, path, f"{kind} {number}")
     assert refused
+    count(tally, "damaged files, mutations", refused, num)
+
+
+def count(tally, attack, reported, num, otherwise="read"):
+    tally(attack, "reported", reported)
+    tally(attack, otherwise, num - reported)
 
 
 @pytest.mark.parametrize("num", SOME)
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
-def test_damaged_models(tmp_path, file, num):
+def test_damaged_models(tally, tmp_path, file, num):
     trained = made_trained("small", setting("camri", 1, m=0.2, s=8.0), (6, 5, 3))
     folder = save(trained, tmp_path / "model", card="# card\n", onnx=False)
     write_folder(tmp_path / "images", {"x": 2})
@@ -198,13 +207,15 @@ def test_damaged_models(tmp_path, file, num):
                 assert np.isfinite(model.predict_proba(chunk.inputs)).all()
 
     assert not attack(predict, folder, "whole")
+    reported = 0
     for number in range(num):
         (folder / file).write_bytes(mutate(content, random.Random(f"{file} {number}")))
-        attack(predict, folder, f"{file} {number}")
+        reported += attack(predict, folder, f"{file} {number}")
+    count(tally, "damaged files, mutations", reported, num)
 
 
 @pytest.mark.parametrize("num", [pytest.param(60, id="some"), pytest.param(550, id="many", marks=pytest.mark.long)])
-def test_a_model_with_a_flipped_bit_is_reported_or_as_before(tmp_path, num):
+def test_a_model_with_a_flipped_bit_is_reported_or_as_before(tally, tmp_path, num):
     trained = made_trained("small", setting("camri", 1, m=0.2, s=8.0), (6, 5, 3))
     folder = save(trained, tmp_path / "model", card="# card\n", onnx=False)
     whole, told = read_model(folder), 0
@@ -220,6 +231,7 @@ def test_a_model_with_a_flipped_bit_is_reported_or_as_before(tmp_path, num):
                 assert seen == [whole], f"bit {number} of {file} changes the model"
         (folder / file).write_bytes(content)
     assert told
+    count(tally, "model, one bit flipped", told, 2 * num, "no effect")
 
 
 def read_model(folder):
@@ -257,7 +269,7 @@ def everything(path):
 
 # Bits of the sort that once had an effect in silence come first: text of a row, a plan, an index, a page's head.
 @pytest.mark.parametrize("num", [pytest.param(40, id="some"), pytest.param(550, id="many", marks=pytest.mark.long)])
-def test_a_store_with_a_flipped_bit_is_reported_or_as_before(tmp_path, run_file, num):
+def test_a_store_with_a_flipped_bit_is_reported_or_as_before(tally, tmp_path, run_file, num):
     content, told, same = run_file.read_bytes(), 0, 0
     path = tmp_path / STORE_FILE
     shutil.copy(run_file, path)
@@ -273,14 +285,16 @@ def test_a_store_with_a_flipped_bit_is_reported_or_as_before(tmp_path, run_file,
             same += 1
     assert told
     assert told + same == num
+    count(tally, "store, one bit flipped", told, num, "no effect")
 
 
 @pytest.mark.parametrize("num", SOME)
-def test_a_damaged_store(tmp_path, run_file, num):
-    path = tmp_path / STORE_FILE
+def test_a_damaged_store(tally, tmp_path, run_file, num):
+    path, reported = tmp_path / STORE_FILE, 0
     for number in range(num):
         path.write_bytes(mutate(run_file.read_bytes(), random.Random(number)))
-        attack(everything, path, f"store {number}")
+        reported += attack(everything, path, f"store {number}")
+    count(tally, "damaged files, mutations", reported, num)
 
 
 EDITS = [
@@ -307,7 +321,7 @@ EDITS = [
 
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_store_edited_by_hand(tmp_path, run_file, edit, version):
+def test_a_store_edited_by_hand(tally, tmp_path, run_file, edit, version):
     path = tmp_path / STORE_FILE
     shutil.copy(run_file, path)
     with sqlite3.connect(path) as connection:
@@ -318,4 +332,60 @@ def test_a_store_edited_by_hand(tmp_path, run_file, edit, version):
                 return
         connection.execute(edit)
     connection.close()
-    assert attack(everything, path, edit) or version == 1
+    is_reported = attack(everything, path, edit)
+    assert is_reported or version == 1
+    tally("store, edited by SQL", "reported" if is_reported else "read (version 1, without checksums)")
+
+
+NUMBERS = ("", "nan", "inf", "-inf", "1e308", "-1e308", "1e-320", "-0.0", "9" * 400, "1e999", "-1", "0x1F", "1,5", "½")
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("kind", ["table", "scores", "array"])
+def test_bad_numbers(tally, tmp_path, kind, number):
+    """In one cell, and in all of a column: refused in a sentence, or every figure of the answer is finite."""
+    for cells in (1, 40):
+        if kind == "array":
+            values = np.arange(120.0).reshape(40, 3)
+            try:
+                values[:cells, 0] = float(number or "nan")
+            except ValueError:
+                continue
+            path = tmp_path / f"{cells}.npz"
+            np.savez(path, x_train=values, y_train=np.array(["a", "b"] * 20))
+        else:
+            lines = (table_bytes() if kind == "table" else scores_bytes()).decode().splitlines()
+            for place in range(1, cells + 1):
+                lines[place] = f'"{number}",' + lines[place].partition(",")[2]
+            path = tmp_path / f"{cells}.csv"
+            path.write_text("\n".join(lines))
+        refused = attack(read_finite if kind != "scores" else audit_finite, path, f"{kind} {number!r} {cells}")
+        tally("tables, fits, audits of bad numbers", "reported" if refused else "read")
+
+
+def read_finite(path):
+    inputs = load(path, cache=False).splits["train"].inputs.numpy()
+    assert np.isfinite(inputs).all()
+
+
+def audit_finite(path):
+    scored = read_scores(path)
+    found = audit(scored.scores, scored.labels, "a", classes=scored.classes)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("scale", [0.0, 1e-38, 1e30, 3e38, -3e38, float("nan"), float("inf")])
+def test_fits_of_bad_numbers(tally, tmp_path, rows, without_files, scale):
+    """One of the two features times such a number."""
+    part = rows.splits["train"]
+    inputs = part.inputs * torch.tensor([1.0, scale])
+
+    def fit(path):
+        bad = dataclasses.replace(rows, splits={"train": dataclasses.replace(part, inputs=inputs)})
+        fitted = camri.fit(bad, "storm", path, num_trials=16, epochs=2, device="cpu")
+        assert np.isfinite(load_model(fitted.model_path).predict_proba(np.ones((2, 2), np.float32))).all()
+
+    refused = attack(fit, tmp_path / "out", f"fit {scale}", most_s=300)
+    tally("tables, fits, audits of bad numbers", "reported" if refused else "read")

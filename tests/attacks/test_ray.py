@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import types
 from pathlib import Path
@@ -77,14 +78,21 @@ methods.ce = {}
 """
 
 
+@pytest.fixture
+def ray_folder():
+    """A folder for a cluster's files, with a name that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
 @pytest.mark.long
 @needs_ray
 @pytest.mark.parametrize("is_client", [True, False])
 @pytest.mark.parametrize("how", ["head dies", "SIGTERM"])
-def test_a_run_ends_soon_and_cleanly(tmp_path, is_client, how):
+def test_a_run_ends_soon_and_cleanly(tmp_path, ray_folder, is_client, how):
     psutil = pytest.importorskip("psutil")
     port, client_port = free_port(), free_port()
-    environment = {**os.environ, **QUIET, "PYTHONPATH": str(Path.cwd())}
+    environment = {**os.environ, **QUIET, "RAY_TMPDIR": ray_folder, "PYTHONPATH": str(Path.cwd())}
     if not is_client:
         environment["RAY_ADDRESS"] = f"127.0.0.1:{port}"
     (tmp_path / "study.toml").write_text(STUDY)

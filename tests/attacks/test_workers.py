@@ -1,6 +1,6 @@
 """Worker processes are killed: that costs time, never the answer.
 
-`make attacks` also runs the long tests, which are marked long.
+`make attacks` also runs the tests marked long.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import camri
 from camri.cli import app
 from camri.engine import Job, Trial, cpu, train
-from camri.errors import InputError
+from camri.errors import InputError, last_line
 from camri.fitting import handover, trainer
 from camri.methods import setting
 from camri.study import runner
@@ -94,13 +94,14 @@ def test_a_trial_whose_process_always_dies_fails_and_no_other(pool, started, mon
         lose(call, place, code)
 
     monkeypatch.setattr(cpu._Call, "_lose", note)
+    monkeypatch.setattr(cpu, "RETRIES", 1)
     poisoned = Poisoned(setting("ce"), int(signal.SIGSEGV))
     longer = training.with_(epochs=9)
     outcomes = train([trials[0], poisoned, *trials[1:4]], data, "cpu", training=longer, workers=2, pool=pool)
     assert [outcome.status for outcome in outcomes] == ["done", "failed", "done", "done", "done"]
-    assert "4 times, at last alone and by SIGSEGV (a crash in compiled code)" in outcomes[1].error
-    assert sum(process.poll() == -signal.SIGSEGV for process in started) == 4
-    assert len(busy) == 4
+    assert "3 times, at last alone and by SIGSEGV (a crash in compiled code)" in outcomes[1].error
+    assert sum(process.poll() == -signal.SIGSEGV for process in started) == 3
+    assert len(busy) == 3
     assert busy[-1] == 1  # the last time it had the machine for itself
 
 
@@ -124,6 +125,45 @@ def test_a_method_that_crashes_ends_neither_the_command_nor_other_trials_with_on
     with open_run(tmp_path) as run:
         (failed,) = run.rows(status="failed")
         assert "by SIGSEGV (a crash in compiled code)" in failed.error
+
+
+FAULTS = """
+import ctypes, os, sys
+from signal import SIGABRT, raise_signal
+from camri.engine import cpu, loop
+def deep(): return deep()
+def wrong(error): raise error
+FAULTS = [
+    lambda loss: wrong(ValueError("of the method's own")), lambda loss: wrong(MemoryError()), lambda loss: deep(),
+    lambda loss: loss * float("nan"), lambda loss: loss.repeat(3), lambda loss: sys.exit(), lambda loss: os._exit(0),
+    lambda loss: ctypes.string_at(0), lambda loss: raise_signal(SIGABRT),
+]
+def make(trial, job, real=loop.make):
+    model, criterion = real(trial, job)
+    if trial.setting.method == "wce":
+        fault, forward = FAULTS[int(dict(trial.setting.knobs)["w"][0]) - 2], criterion.forward
+        criterion.forward = lambda *given: fault(forward(*given))
+    return model, criterion
+loop.make = make
+cpu.work()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_method_with_nine_faults(tally, monkeypatch, data, small, tmp_path, workers):
+    monkeypatch.setattr(cpu, "START", cpu.START.replace("\nwork()", FAULTS))
+    monkeypatch.setattr(cpu, "RETRIES", 0)
+    faulty = small.with_(methods={"ce": {}, "wce": {"w": list(range(2, 11))}}, seeds=[0])
+    result = runner.run(faulty, tmp_path, LocalExecutor("cpu", isolates=True, workers=workers), data=data)
+    assert (result.finished, result.done, result.failed) == (True, 1, 9)
+    with open_run(tmp_path) as run:
+        said = {int(row.setting["knobs"]["w"][0]): last_line(row.error) for row in run.rows(status="failed")}
+    expected = "of the method's own, MemoryError, recursion, nan, scalar, exit code 0, exit code 0, SIGSEGV, SIGABRT"
+    for place, words in enumerate(expected.split(", "), 2):
+        assert words in said[place], said[place]
+    tally("a method with nine faults", "only that trial fails, with its reason", 9)
+    tally("a method with nine faults", "trial beside them done")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +262,7 @@ def longer(small, important):
 @pytest.mark.parametrize("important", ["worst", pytest.param("column", marks=pytest.mark.long)])
 @pytest.mark.parametrize("seed", KILLS)
 def test_a_study_with_killed_workers_is_the_same_study(
-    pool, started, data, small, tmp_path, undisturbed, important, seed
+    tally, pool, started, data, small, tmp_path, undisturbed, important, seed
 ):
     kill, killed = killing(started, 2, seed)
     executor = LocalExecutor("cpu", pool, workers=2)
@@ -231,6 +271,7 @@ def test_a_study_with_killed_workers_is_the_same_study(
     assert (result.finished, result.failed) == (True, 0)
     assert columns_of(tmp_path) == columns_of(undisturbed(important))
     assert_same_table(tmp_path, undisturbed(important))
+    tally(f"study, worker killed, class {'worst' if important == 'worst' else 'named'}", "the same table")
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +285,7 @@ def alone(rows, tmp_path_factory):
 
 @pytest.mark.parametrize("seed", KILLS)
 def test_a_fit_with_killed_workers_is_the_same_fit(
-    pool, started, monkeypatch, rows, without_files, alone, tmp_path, seed
+    tally, pool, started, monkeypatch, rows, without_files, alone, tmp_path, seed
 ):
     monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 2)
     monkeypatch.setattr("camri.fitting.job.Pool", lambda: contextlib.nullcontext(pool))
@@ -253,3 +294,4 @@ def test_a_fit_with_killed_workers_is_the_same_fit(
     assert killed
     assert facts(fitted) == facts(alone)
     assert weights_of(fitted) == weights_of(alone)
+    tally("fit, worker killed", "the same weights")
