@@ -535,7 +535,7 @@ MODELS: dict[str, type[Trunk]] = {
 }
 
 
-NAMES = (*MODELS, "timm:NAME", "hf:NAME")
+NAMES = (*(name for name in MODELS if name != "trees"), "timm:NAME", "hf:NAME")  # trees are grown, not trained
 
 
 def is_known(name: str) -> bool:
