@@ -233,7 +233,11 @@ class PaperCNN(Trunk):
         self.norm = nn.BatchNorm1d(num_features, **keras)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.dense(_average(self.convolutions(x))))
+        return self.top(_average(self.convolutions(x)))
+
+    def top(self, averaged: Tensor) -> Tensor:
+        """Features from the last convolution's averages."""
+        return self.norm(self.dense(averaged))
 
 
 class SmallCNN(Trunk):
@@ -535,7 +539,7 @@ MODELS: dict[str, type[Trunk]] = {
 }
 
 
-NAMES = (*MODELS, "timm:NAME", "hf:NAME")
+NAMES = (*(name for name in MODELS if name != "trees"), "timm:NAME", "hf:NAME")  # trees are grown, not trained
 
 
 def is_known(name: str) -> bool:

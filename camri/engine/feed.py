@@ -11,12 +11,12 @@ from torch import Tensor
 
 from camri.data import DataSet, Split
 from camri.data.dataset import epoch_order
-from camri.data.parallel import num_cores
 from camri.data.rows import SHARE, Inputs, Rows, blocks, num_bytes
 from camri.engine.replica import Job
 from camri.engine.spec import generator
 
 BUFFER_BYTES = 256 << 20  # on the device, and as much pinned memory of the host
+THREADS = 4  # small rows take the interpreter's lock: on two busy cores two threads read no more of them than one
 DEPTHS = (3, 16)  # steps that are read ahead: at least, at most
 
 
@@ -68,7 +68,7 @@ class Feed:
         self.copier = torch.cuda.Stream()
         self.here = [torch.cuda.Event(blocking=True) for _ in range(self.depth)]  # a place has its batch
         self.read = [torch.cuda.Event() for _ in range(self.depth)]  # the step has read it
-        self.threads = ThreadPoolExecutor(num_cores())
+        self.threads = ThreadPoolExecutor(THREADS)
         self.gathering: deque[list[Future[None]]] = deque()
         self.epoch = -1
 

@@ -55,6 +55,7 @@ SEEDS_APART = 1000  # between the seeds of two fits; those of the finals begin i
 BASELINE_SEEDS = 2
 MOST_SEEDS = 20  # of the finals; half as many if there is no rival
 VARIANTS_FROM = 60  # trials left: with fewer, other trainings are not tried
+TREES_BEFORE = 0.3  # of the time: later there is none for them
 FEW_RIVALS = 8  # four methods at two strengths
 FEATURE_RIVALS = 16  # where a network is fine-tuned: heads on its features train in seconds
 
@@ -103,10 +104,14 @@ class Stages:
     # Before them, of tables: boosted trees, which take seconds.
 
     def trees(self) -> Outcome | None:
-        """The boosted trees, grown if they are not stored; None where the data are no table for them."""
-        if not can_grow(self.request.data):
+        """The boosted trees, grown if they are not stored; None without a table for them, or time."""
+        if not can_grow(self.request.data) or self.journal.get("trees") == {}:
             return None
         path, known = self.request.out / TRAININGS / "trees.safetensors", self.journal.get("trees")
+        if known is None and self.budget.passed_s() > TREES_BEFORE * self.budget.end_s():  # on very busy cores
+            self.give_up("boosted trees")
+            self.note(trees={})
+            return None
         weights = None if known is None else read_weights(path)
         if weights is None:
             self.trainer.begin("growing boosted trees")

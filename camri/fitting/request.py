@@ -226,6 +226,8 @@ def make_request(
     for option in data_options:
         if option not in DATA_OPTIONS:
             raise InputError(f"data has no option {option!r}; {closest(option, DATA_OPTIONS)}")
+    if model == "trees":
+        raise InputError("model='trees' is grown beside every fit of a table; leave the option out", argument="model")
     model_options: dict[str, Any] = {}
     backbone: tuple[str, dict[str, Any]] | None = None
     if model is None and weights is None and not from_scratch and is_frozen(frozen, from_scratch, picked.type):

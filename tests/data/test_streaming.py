@@ -13,7 +13,7 @@ import torch
 from camri.data import DataSet, hold_out, load, make_test
 from camri.data.describe import describe
 from camri.data.rows import Rows
-from camri.engine import Training, Trial, train
+from camri.engine import Pool, Training, Trial, train
 from camri.errors import InputError
 from camri.methods import setting
 from tests.engine.conftest import same as same_outcome
@@ -70,11 +70,12 @@ def test_outcomes_agree_to_the_bit(pets: Path, workers: int, monkeypatch: pytest
     trials = [Trial(setting("ce"), seed) for seed in range(2)]
     if workers == 1:
         monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))  # decoded on the fly
-    outcomes = [
-        train(trials, hold_out(make_test(load(pets, resident=limit))), "cpu", training=training, workers=workers,
-              keep_weights=True, keep_logits=True, important=[0])
-        for limit in (None, 0)
-    ]  # fmt: skip
+    with Pool() as pool:
+        outcomes = [
+            train(trials, hold_out(make_test(load(pets, resident=limit))), "cpu", training=training, workers=workers,
+                  pool=pool, keep_weights=True, keep_logits=True, important=[0])
+            for limit in (None, 0)
+        ]  # fmt: skip
     assert all(same_outcome(mine, its) for mine, its in zip(*outcomes, strict=True))
 
 

@@ -95,7 +95,7 @@ def test_mixed_methods_equal_a_plain_loop(trials, data):
         model = Classifier(trunk, head).train()
         steps = 200 // 32
         loss_of = trial.setting.criterion(3, ramp=(0, steps))
-        optimise = torch.optim.Adam(model.parameters(), lr=1e-3, eps=ADAM_EPS)
+        optimise = torch.optim.Adam(model.parameters(), lr=1e-3, eps=ADAM_EPS, fused=True)
         for step in range(2 * steps):
             epoch, place = divmod(step, steps)
             rows = dataset.epoch_order(200, generator(trial.seed, "order", epoch), "cpu")[place * 32 : place * 32 + 32]

@@ -9,7 +9,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 import camri
 from camri.data import DataSet, Split
-from camri.fitting import fit, handover
+from camri.errors import InputError
+from camri.fitting import fit, handover, job
 from camri.fitting.budget import Budget
 from camri.fitting.trees import can_grow, grow, to_weights
 from camri.models import Trees
@@ -107,3 +108,15 @@ def test_trees_that_do_not_are_shown_beside_the_others(tmp_path, rows, in_this_p
     record = fit(rows, "storm", tmp_path / "out", num_trials=6, epochs=20, device="cpu").record
     assert record.handed.method == "ce"
     assert [arm.name for arm in record.evidence.arms] == ["baseline", "redecided", "trees"]
+
+
+def test_trees_are_given_up_when_the_data_took_the_time(tmp_path, rows, in_this_process, without_files, monkeypatch):
+    monkeypatch.setattr(job, "TREES_BEFORE", 0.0)
+    record = fit(rows, "storm", tmp_path / "out", budget=20, epochs=1, device="cpu").record
+    assert "boosted trees" in record.effort.given_up
+    assert record.evidence.arm("trees") is None
+
+
+def test_trees_cannot_be_asked_for():
+    with pytest.raises(InputError, match="model='trees' is grown beside every fit of a table"):
+        ask(stripes(), "yes", model="trees")
