@@ -20,8 +20,8 @@ def convolve(  # type: ignore[no-untyped-def]
     block to `part` (R, blocks, 2, CN); "mask": 0 where `act` is 0, and the block's sums to `part` (R, blocks, CN);
     "sums": the block's sums of the result and of its product with `act` less `mean` times `rstd`, to `part`.
 
-    Blocks are fetched by address and not as tensor descriptors: Triton 3.6 reads a reshaped block into registers, and
-    overwrites it before all warps have read; 120 of 278 combinations of shapes and tiles were wrong by 1 to 24 %.
+    Blocks are fetched by address and not as tensor descriptors: with those 120 of 278 combinations of shapes and tiles
+    were wrong by 1 to 24 % (Triton 3.6; probably it overwrites a reshaped block before all warps have read it).
     """
     M: tl.constexpr = N * H * W
     MB: tl.constexpr = M // BM
