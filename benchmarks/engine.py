@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from camri.backbones import Preprocessing, is_backbone
 from camri.data import DataSet, Split, hold_out, load
 from camri.data.dataset import to_float
 from camri.engine import FAST, PAPER, Job, Training, Trial, train
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3, help="epochs that the engine's figure is taken over")
     parser.add_argument("--steps", type=int, default=100, help="timed steps of each rival")
     parser.add_argument("--json", help="write the JSON object to this file")
+    parser.add_argument("--others", action="store_true", help="time further models too (GPU)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run at all")
     asked = parser.parse_args()
     device = torch.device(asked.device)
@@ -58,10 +60,10 @@ class Rows(dict[str, float]):
         super().__setitem__(name, rate)
 
 
-def made_up(train_rows: int, other_rows: int) -> DataSet:
+def made_up(train_rows: int, other_rows: int, side: int = 32) -> DataSet:
     def split(rows: int, seed: int) -> Split:
         drawn = torch.Generator().manual_seed(seed)
-        images = torch.randint(0, 256, (rows, 32, 32, 3), dtype=torch.uint8, generator=drawn)
+        images = torch.randint(0, 256, (rows, side, side, 3), dtype=torch.uint8, generator=drawn)
         return Split(images, torch.randint(0, 10, (rows,), generator=drawn), None)
 
     splits = {"train": split(train_rows, 0), "val": split(other_rows, 1), "test": split(2 * other_rows, 2)}
@@ -217,8 +219,33 @@ def on_cuda(asked: argparse.Namespace, device: torch.device) -> dict[str, Any]:
             "trials_per_hour_paper": 3600 * images / whole / (PAPER.epochs * job.steps_per_epoch * job.batch_size),
         }
     best = max(rate for name, rate in rows.items() if name.startswith("engine"))
+    if asked.others:
+        notes["others"] = beside_their_loops(asked, device, rows)
     notes["best_over_ordinary_loop"] = best / rows["ordinary loop"]
     return {"rows": rows, **notes}
+
+
+OTHERS = {"resnet18": 32, "timm:resnet10t": 64}  # further models, and the side of their images
+
+
+def beside_their_loops(asked: argparse.Namespace, device: torch.device, rows: Rows) -> dict[str, float]:
+    """Time further models, eight side by side on made-up pixels; return how often faster than their ordinary loop."""
+    ratios = {}
+    for model, side in OTHERS.items():
+        data = made_up(640 if asked.quick else 12_800, 100, side)
+        as_they_are = (("preprocessing", Preprocessing().to_text()),) if is_backbone(model) else ()
+        training = FAST.with_(model=model, model_options=as_they_are, epochs=2 if asked.quick else 4)
+        job, trials = Job(training, data), [Trial(setting("camri", 3, m=0.2, s=8), seed) for seed in range(8)]
+        loop = UserLoop(trials[0], job, device, compiled=False)
+        rows[f"ordinary loop, {model}, {side} px"] = job.batch_size / seconds(loop.step, asked.steps, 20)
+        del loop
+        _, short_s = (clocked(trials, data, device, training.with_(epochs=1), 8)[0] for _ in range(2))
+        epochs_s = clocked(trials, data, device, training, 8)[0] - short_s
+        images = len(trials) * (training.epochs - 1) * job.steps_per_epoch * job.batch_size
+        name = f"engine, 8 of {model} side by side, within epochs"
+        rows[name] = images / epochs_s
+        ratios[model] = rows[name] / rows[f"ordinary loop, {model}, {side} px"]
+    return ratios
 
 
 def clocked(

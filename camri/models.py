@@ -233,7 +233,11 @@ class PaperCNN(Trunk):
         self.norm = nn.BatchNorm1d(num_features, **keras)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.dense(_average(self.convolutions(x))))
+        return self.top(_average(self.convolutions(x)))
+
+    def top(self, averaged: Tensor) -> Tensor:
+        """Features from the last convolution's averages."""
+        return self.norm(self.dense(averaged))
 
 
 class SmallCNN(Trunk):

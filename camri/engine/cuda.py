@@ -8,7 +8,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -22,6 +22,7 @@ from camri.engine.fused_optimizer import Tables
 from camri.engine.outcome import Outcome, Record, Tracker
 from camri.engine.replica import PACK_SIZE, Job, in_packs, judged, make, read_checkpoint, read_notes, write_checkpoint
 from camri.engine.spec import Trial
+from camri.files import cache_folder
 from camri.models import Backbone, Classifier
 from camri.modules import Criterion
 
@@ -33,30 +34,51 @@ class Pack:
 
     def __init__(self, replicas: list[Replica], forward: Forward, feed: Feed | None = None):
         self.replicas, self.forward, self.feed = replicas, forward, feed
+        self.stacks = _stacks(replicas)
         self.capture()
 
     def capture(self) -> None:
-        """Capture one step of every replica, each on a stream of its own, as `graph`."""
-        streams = self.streams = [torch.cuda.Stream() for _ in self.replicas]
+        """Capture one step of every replica or stack, each on a stream of its own, as `graph`."""
+        self.branches: Sequence[Any] = self.stacks or self.replicas
+        self.streams = [torch.cuda.Stream() for _ in self.replicas]
+        branches, streams = self.branches, self.streams[: len(self.branches)]
         torch.cuda.synchronize()
-        for replica, stream in zip(self.replicas, streams, strict=True):
-            before = {name: tensor.clone() for name, tensor in replica.state().items()}
-            replica.place.zero_()
+        for branch, stream in zip(branches, streams, strict=True):
+            members: list[Replica] = branch.replicas if self.stacks else [branch]
+            before = [{name: tensor.clone() for name, tensor in replica.state().items()} for replica in members]
+            branch.place.zero_()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                replica.advance(self.forward)  # compiles, and makes every library's handles and work space
+                self._advance(branch)  # compiles, and makes every library's handles and work space
             torch.cuda.current_stream().wait_stream(stream)
-            replica.load(before)
+            for replica, state in zip(members, before, strict=True):
+                replica.load(state)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             main = torch.cuda.current_stream()
-            for replica, stream in zip(self.replicas, streams, strict=True):
+            for branch, stream in zip(branches, streams, strict=True):
                 stream.wait_stream(main)
                 with torch.cuda.stream(stream):
-                    replica.advance(self.forward)
+                    self._advance(branch)
             for stream in streams:
                 main.wait_stream(stream)
+
+    def _advance(self, branch: Any) -> None:
+        if self.stacks:
+            branch.advance()
+        else:
+            branch.advance(self.forward)
+
+    def drop(self, lost: Collection[Replica]) -> None:
+        """Go on without these replicas. A stack keeps computing theirs, which touch no others."""
+        self.replicas = [replica for replica in self.replicas if replica not in lost]
+        self.streams = self.streams[: len(self.replicas)]
+        if lost and self.replicas and not self.stacks:
+            first = self.replicas[0]
+            # After the last step the tables have no more entries to capture a step with.
+            if first.record.epoch < first.job.training.epochs:
+                self.capture()
 
     def run(self, num_steps: int, should_stop: Callable[[], bool]) -> int:
         """Run the steps and return how many were made: all of them, or fewer after a stop."""
@@ -90,6 +112,24 @@ class Pack:
         return torch.stack(hits).tolist()
 
 
+def _stacks(replicas: list[Replica]) -> list[Any]:
+    """The replicas in stacks if CAMRI_STACKS=1 asks for them and there are kernels for model and device, else nothing.
+
+    They are faster (docs/engine.md), but not all of their tests have passed on a GPU yet.
+    """
+    first = replicas[0]
+    device = first.step.device
+    if os.environ.get("CAMRI_STACKS") != "1" or device.type != "cuda":
+        return []
+    if torch.cuda.get_device_capability(device)[0] != 9:
+        return []
+    try:
+        from camri.engine import stack
+    except ImportError:  # an older Triton
+        return []
+    return stack.stacks_of(replicas) if stack.fits(first.model.trunk, first.job) else []
+
+
 # Rows to evaluate from which compiling pays: it took 4 s and saved 1.35 µs a row (authors' CNN, H200).
 WORTH_COMPILING = 3_000_000
 
@@ -98,6 +138,10 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
     """Train the trials in packs; the tracker gets each outcome as its trial ends, and says when to stop."""
     pack_size, deterministic = job.pack_size or PACK_SIZE, job.deterministic
     should_stop, say = tracker.should_stop, tracker.epochs
+    if device.type == "cuda":
+        # What is compiled stays for the processes to come; both libraries read these variables when they compile.
+        for variable, folder in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
+            os.environ.setdefault(variable, str(cache_folder() / "compiled" / folder))
     with torch.cuda.device(device), _settings(deterministic):
         splits, streamed = put_on(device, job.data)
         training = job.training
@@ -252,14 +296,12 @@ def _train(
                 continue
             record.end_epoch(loss_sum / job.steps_per_epoch, hits)
             replica.loss_sum.zero_()
-            replica.place.zero_()
-        pack.replicas = [replica for replica in pack.replicas if replica not in lost]
+        for branch in pack.branches:
+            branch.place.zero_()
+        pack.drop(lost)
         if not pack.replicas:
             return True
         say({place_of[replica]: replica.record for replica in pack.replicas})
-        # After the last step the tables have no more entries to capture a step with.
-        if lost and pack.replicas[0].record.epoch < job.training.epochs:
-            pack.capture()
         due = time.perf_counter() - saved_at > job.checkpoint_every_s
         if due and pack.replicas[0].record.epoch < job.training.epochs:
             _save(pack.replicas)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,6 +107,7 @@ class Replica:
             if places
         ]
         self.statistics = _gather_statistics(self.model, device)
+        self.place_statistics()
         self.averaged_statistics = self.statistics.clone() if averaged else None
         self.drawn = {name: draws.to(device) for name, draws in draw_epoch(trial, job, 0).items()}
         # One element and not none: an index without dimensions would be read by the host.
@@ -113,6 +115,13 @@ class Replica:
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         self.loss_sum = torch.zeros((), device=device)
         self.tables = tables
+
+    def place_statistics(self) -> None:
+        """Make the running means and variances of all batch norms views of `statistics`."""
+        at = 0
+        for norm, name in _running(self.model):
+            setattr(norm, name, self.statistics[at : at + norm.num_features])
+            at += norm.num_features
 
     def draw(self, epoch: int) -> None:
         """Copy the epoch's random draws to the device."""
@@ -212,20 +221,20 @@ class Replica:
         return found
 
 
+def _running(model: nn.Module) -> list[tuple[Any, str]]:
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    return [(norm, name) for norm in norms for name in ("running_mean", "running_var")]
+
+
 def _gather_statistics(model: nn.Module, device: torch.device) -> Tensor:
-    """Move the running means and variances of all batch norms into one buffer, and return it.
+    """The running means and variances of all batch norms in one buffer.
 
     Their counters are dropped: they are never read, and each would cost a kernel a step.
     """
-    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    parts = [(norm, name) for norm in norms for name in ("running_mean", "running_var")]
-    buffer = torch.cat([getattr(norm, name) for norm, name in parts]) if parts else torch.zeros(0, device=device)
-    at = 0
-    for norm, name in parts:
-        setattr(norm, name, buffer[at : at + norm.num_features])
-        at += norm.num_features
+    parts = _running(model)
+    for norm, _ in parts:
         norm.num_batches_tracked = None
-    return buffer
+    return torch.cat([getattr(norm, name) for norm, name in parts]) if parts else torch.zeros(0, device=device)
 
 
 def _by_precision(model: Classifier) -> tuple[list[tuple[nn.Module, str]], list[tuple[nn.Module, str]]]:

@@ -83,8 +83,12 @@ class Flat:
     def update(self, gradients: Sequence[Tensor], step: Tensor) -> None:
         """Make one step of the optimiser."""
         torch._foreach_copy_(self.gradients, list(gradients))
+        self.apply(step)
+
+    def apply(self, step: Tensor, num_models: int = 1) -> None:
+        """Make one step with the gradients that lie in the buffer; of `num_models` that `stack` laid below this one."""
         training = self.tables.training
-        _update[(triton.cdiv(self.size, BLOCK),)](
+        _update[(triton.cdiv(self.size, BLOCK), num_models)](
             self.master,
             self.first,
             self.second,
@@ -135,6 +139,18 @@ class Flat:
         return views
 
 
+def stack(flats: Sequence[Flat]) -> None:
+    """Lay buffers of the same layout one below the other, so that one kernel reaches those of all models."""
+    for name in ("master", "first", "second", "weight", "gradient", "average", "factor"):
+        if getattr(flats[0], name) is not None:
+            for flat, row in zip(flats, torch.stack([getattr(flat, name) for flat in flats]), strict=True):
+                setattr(flat, name, row)
+    for flat in flats:
+        flat.gradients = flat._views(flat.gradient)
+        for parameter, view in zip(flat.parameters, flat._views(flat.weight), strict=True):
+            parameter.data = view
+
+
 @triton.jit
 def _update(  # type: ignore[no-untyped-def]
     master_ptr, first_ptr, second_ptr, gradient_ptr, weight_ptr, average_ptr, factor_ptr, table_ptr, step_ptr,
@@ -143,14 +159,15 @@ def _update(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """KIND: 0 Adam, 1 AdamW, 2 SGD with momentum, as torch.optim defines them."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
+    within = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = within < size
+    at = tl.program_id(1) * size + within
     step = tl.load(step_ptr)
     rate = tl.load(table_ptr + step)
     gradient = tl.load(gradient_ptr + at, mask=inside, other=0.0).to(tl.float32)
     master = tl.load(master_ptr + at, mask=inside, other=0.0)
     first = tl.load(first_ptr + at, mask=inside, other=0.0)
-    decays = at < num_decayed
+    decays = within < num_decayed
     decay = tl.load(table_ptr + 2 * num_steps + step)
     if FACTORED:
         factor = tl.load(factor_ptr + at, mask=inside, other=0.0)

@@ -205,7 +205,7 @@ def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]
     if trained.is_image:
         from PIL import Image
 
-        endings = Image.registered_extensions()
+        endings = {*Image.registered_extensions(), shards.SUFFIX}
     kept: list[str | Problem] = []
     passed_over: list[str] = []
     for file in every:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import itertools
 import sys
 import types
 
@@ -33,7 +34,7 @@ class Kernel:
         def launch(*values, **constants):
             pointers = [Pointer(value) if isinstance(value, torch.Tensor) else value for value in values]
             with torch.no_grad():
-                for Language.program in range(grid[0]):
+                for Language.program in itertools.product(*map(range, grid)):
                     self.function(*pointers, **constants)
 
         return launch
@@ -42,12 +43,12 @@ class Kernel:
 class Language:
     """What the kernel uses of triton.language."""
 
-    constexpr, float32, program = int, torch.float32, 0
+    constexpr, float32, program = int, torch.float32, (0, 0)
     where, sqrt, arange = torch.where, torch.sqrt, torch.arange
 
     @staticmethod
     def program_id(axis):
-        return Language.program
+        return Language.program[axis]
 
     @staticmethod
     def load(pointer, mask=None, other=None):
