@@ -159,7 +159,7 @@ def test_a_method_with_nine_faults(tally, monkeypatch, data, small, tmp_path, wo
     assert (result.finished, result.done, result.failed) == (True, 1, 9)
     with open_run(tmp_path) as run:
         said = {int(row.setting["knobs"]["w"][0]): last_line(row.error) for row in run.rows(status="failed")}
-    expected = "of the method's own, MemoryError, recursion, nan, scalar, exit code 0, exit code 0, SIGSEGV, SIGABRT"
+    expected = "of the method's own, MemoryError, recursion, nan, Scalar, exit code 0, exit code 0, SIGSEGV, SIGABRT"
     for place, words in enumerate(expected.split(", "), 2):
         assert words in said[place], said[place]
     tally("a method with nine faults", "only that trial fails, with its reason", 9)
