@@ -17,6 +17,7 @@ from camri.backbones import at_hand, decoding, find, is_backbone, is_frozen, is_
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.data.features import embed
+from camri.data.tables import to_features
 from camri.decision import PRIOR_ROWS, Goal, LeastCost, parse_goal
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
@@ -102,11 +103,18 @@ def _standardised(data: DataSet) -> tuple[DataSet, Standardise]:
     mean, sd = rows.mean(dim=0).float(), rows.std(dim=0, unbiased=False).float()
     sd = torch.where(sd > 0, sd, 1.0)
 
-    def scale(split: Split) -> Split:
-        return replace(split, inputs=(torch.as_tensor(split.inputs) - mean) / sd)
+    def scale(part: str, split: Split) -> Split:
+        to_features(np.asarray(split.inputs), f"{part} data")  # refuses what is not finite
+        inputs = (torch.as_tensor(split.inputs) - mean) / sd
+        wrong = (~inputs.isfinite()).any(dim=0).nonzero()
+        if len(wrong):
+            raise InputError(
+                f"{part} data: column {int(wrong[0])} has too large numbers to scale; divide it by 1e9, say"
+            )
+        return replace(split, inputs=inputs)
 
     provenance = {**data.provenance, "standardised": "(features - mean) / sd, both over the train rows"}
-    splits = {name: scale(split) for name, split in data.splits.items()}
+    splits = {name: scale(name, split) for name, split in data.splits.items()}
     fingerprint = hash_json([data.fingerprint, "standardised"])
     scaled = replace(data, splits=splits, fingerprint=fingerprint, provenance=provenance)
     return scaled, (tuple(mean.tolist()), tuple(sd.tolist()))

@@ -374,6 +374,17 @@ def audit_finite(path):
     json.dumps(found.to_json(), allow_nan=False)
 
 
+@pytest.mark.parametrize(("scale", "reason"), [(float("nan"), "is nan"), (float("inf"), "is "), (3e38, "too large")])
+def test_a_fit_of_features_that_are_not_finite_is_refused(tmp_path, rows, scale, reason):
+    part = rows.splits["train"]
+    inputs = part.inputs.clone()
+    inputs[:, 1] = torch.where(torch.arange(len(inputs)) % 4 == 0, scale, -scale)
+    bad = dataclasses.replace(rows, splits={"train": dataclasses.replace(part, inputs=inputs)})
+    with pytest.raises(InputError, match=reason):
+        camri.fit(bad, "storm", tmp_path / "out", num_trials=16, epochs=2, device="cpu")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("scale", [0.0, 1e-38, 1e30, 3e38, -3e38, float("nan"), float("inf")])
