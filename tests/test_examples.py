@@ -177,6 +177,6 @@ def test_ddp():
 
 def test_frozen_features():
     found = load_example("frozen_features").main()
-    assert found["recall"] > 0.95
+    assert found["recall"] > 0.9
     assert found["accuracy"] > 0.95
     assert found["same"]

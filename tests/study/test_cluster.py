@@ -214,7 +214,7 @@ def test_a_head_that_fails_to_answer_is_asked_again(monkeypatch, failures, tries
         if len(asked) <= failures:
             raise ConnectionAbortedError("Initialization failure from server:\nRuntimeError: it failed")
 
-    pretended = types.SimpleNamespace(is_initialized=lambda: False, init=init)
+    pretended = types.SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: None)
     monkeypatch.setitem(sys.modules, "ray", pretended)
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"ray://127.0.0.1:{head.getsockname()[1]}"
