@@ -125,7 +125,8 @@ def test_from_scratch_and_weights_of_a_file(folders, tmp_path):
         find(model, weights=tmp_path / "no.safetensors")
 
 
-def test_what_cannot_be_had_names_the_ways_out(folders, tmp_path):
+def test_what_cannot_be_had_names_the_ways_out(folders, monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else it tries for 20 s
     with pytest.raises(InputError, match=r"config.json cannot be had \(.*\); give the folder of a downloaded model"):
         find("hf:nobody/nothing")
     _, net, processor = folders["resnet"]

@@ -88,7 +88,7 @@ def test_a_fit_is_judged_by_fresh_rows_and_beside_what_a_user_would_do(monkeypat
         fitting.main()
         return json.loads(capsys.readouterr().out)
 
-    (found,) = told("--truth", "change", "--fits", "1", "--trials", "24", "--fresh", "2000", "--new", "2")["fits"]
+    (found,) = told("--truth", "change", "--fits", "1", "--trials", "12", "--fresh", "2000", "--new", "2")["fits"]
     assert found["true"] in ("change_the_decision", "train_with", "nothing_to_gain")
     assert found["verdict"] in ("change_the_decision", "train_with", "nothing_to_gain", "cannot_tell")
     assert found["predicts"] is True
