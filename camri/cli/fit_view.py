@@ -107,6 +107,7 @@ DEMO_TRIALS = 24
 DEMO_EPOCHS = 48
 DEMO_CLASS, DEMO_PART = "8", 0.15  # the only class that was tried; docs/fit.md lists the tries
 DEMO_TEST, DEMO_VAL = 0.5, 0.25  # of all rows, and of the rest: 87 and 22 of the class
+DEMO_SPLIT = 5  # the seed of the split: its gain is near the mean of the six that were tried
 NEXT = """
 Next
   camri fit your_data/ --important CLASS --budget 10m    your own data: images or a table
@@ -120,7 +121,7 @@ def run_demo(out: Path) -> None:
     train, test = digits.splits["train"], digits.splits["test"]
     rows = Split(torch.cat([train.inputs[:], test.inputs[:]]), torch.cat([train.labels, test.labels]))
     whole = assemble("digits", digits.classes, {"train": rows}, {})
-    data = hold_out(make_test(whole, fraction=DEMO_TEST), "val", DEMO_VAL, 0)
+    data = hold_out(make_test(whole, fraction=DEMO_TEST, seed=DEMO_SPLIT), "val", DEMO_VAL, DEMO_SPLIT)
     data = thin_out(data, {DEMO_CLASS: DEMO_PART})
     _print(f"Demo: digits, of whose “{DEMO_CLASS}” only {percent(DEMO_PART, 0)} are left to train on.")
     show(time.monotonic(), data, DEMO_CLASS, out, num_trials=DEMO_TRIALS, epochs=DEMO_EPOCHS, device="cpu")
