@@ -96,9 +96,7 @@ def small_images(asked: argparse.Namespace, device: torch.device, keep: Keep) ->
     return data, training
 
 
-def large_images(
-    asked: argparse.Namespace, device: torch.device, folder: Path, keep: Keep
-) -> tuple[DataSet, Training]:
+def large_images(asked: argparse.Namespace, device: torch.device, folder: Path, keep: Keep) -> tuple[DataSet, Training]:
     """The small CNN on made images of 224 pixels that lie in a file."""
     num, side = (600, 24) if asked.quick else (asked.images, 224)
     began = time.perf_counter()
@@ -149,7 +147,9 @@ def compare(cases: dict[str, DataSet], training: Training, num_models: int, devi
 
     train_split = cases["resident"].splits["train"]
     few = train_split.rows(np.arange(min(640, len(train_split))))  # the run that compiles makes a few steps only
-    images_per_s(replace(cases["resident"], splits={**cases["resident"].splits, "train": few}), training.with_(epochs=1))
+    images_per_s(
+        replace(cases["resident"], splits={**cases["resident"].splits, "train": few}), training.with_(epochs=1)
+    )
     found: dict[str, Any] = {"models": len(trials), "rows": len(train_split)}
     for name, data in cases.items():
         with peak_memory(device) as peak:

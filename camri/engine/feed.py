@@ -55,11 +55,12 @@ def _to(device: torch.device, inputs: Inputs) -> Tensor:
 
 def _threads(inputs: Inputs, step_bytes: int) -> tuple[int, int]:
     """(threads that gather, parts into which a step's rows are divided among them)."""
-    on_disk, cores = isinstance(inputs, Rows), num_cores()
-    if on_disk and not isinstance(inputs.store, Stored):  # decoded on the fly
-        return cores, cores
-    if on_disk and math.prod(inputs.shape[1:]) < SMALL_ROW:
-        return 1, 1  # two threads read fewer
+    cores = num_cores()
+    if isinstance(inputs, Rows):
+        if not isinstance(inputs.store, Stored):  # decoded on the fly
+            return cores, cores
+        if math.prod(inputs.shape[1:]) < SMALL_ROW:
+            return 1, 1  # two threads read fewer
     threads = min(THREADS, cores)
     return threads, max(1, min(threads, step_bytes // PART_BYTES))
 
