@@ -255,11 +255,11 @@ def beside_their_loops(asked: argparse.Namespace, device: torch.device, rows: Ro
 
 
 KINDS = {  # of kernels, by a part of their name; the first that fits
+    "compiled": "^triton_",
     "update": "_update",
     "weights' gradients": "weight_gradient|add_parts|wgrad",
     "convolutions and inputs' gradients": "convolve|dgrad|fprop|cudnn|xmma|conv",
     "pooling, norms, sums": "pool|normalise|finish|average|batch_norm",
-    "compiled": "triton_",
     "matrix products": "gemm|nvjet|cutlass",
 }
 
@@ -267,7 +267,8 @@ KINDS = {  # of kernels, by a part of their name; the first that fits
 def kinds_of(model: str, num_models: int, device: torch.device) -> dict[str, Any]:
     """Kernels of a training step by kind: how many, and their microseconds, a model; the step's own time beside them.
 
-    Kernels of several models overlap, so that their times add up to more than the step's. The second epoch of `num_models` side by side is profiled, on made-up pixels of CIFAR-10's size.
+    Kernels of several models overlap, so that their times add up to more than the step's. Profiled are steps of the
+    second epoch of `num_models` side by side, on made-up pixels of CIFAR-10's size.
     """
     from camri.engine import cuda
 
