@@ -52,8 +52,8 @@ small_cnn() {
 
 small_cnn_on_signs() {
   local left=$((END - $(date +%s))) began=$(date +%s)
-  "$PYTHON" "$STUDIES/tune.py" "$STUDIES/small-gtsrb-tuned.toml" --out "$RUNS" --max-wall "$left" \
-    >>"$RUNS/small-gtsrb-tuned.log" 2>&1
+  "$PYTHON" "$STUDIES/tune.py" "$STUDIES"/small-gtsrb-{tuned,camri}.toml --out "$RUNS" \
+    --max-wall "$left" >>"$RUNS/small-gtsrb-tuned.log" 2>&1
   said small-gtsrb-tuned $? "$began"
 }
 
