@@ -42,7 +42,9 @@ def main() -> None:
             raise SystemExit(f"stopped in {folder}; the same command resumes")
         with RunReader(folder) as reading:
             found = {split: [row.accuracy[split] for row in reading.rows] for split in ("val", "test")}
-        tried.append((training, {**values, **{f"{name}_accuracy": round(float(np.mean(own)), 5) for name, own in found.items()}}))
+        tried.append(
+            (training, {**values, **{f"{name}_accuracy": round(float(np.mean(own)), 5) for name, own in found.items()}})
+        )
     with open(asked.out / f"{name}-tuning.csv", "w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, [*VALUES, "seeds", "val_accuracy", "test_accuracy"])
         table.writeheader()
