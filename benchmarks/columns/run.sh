@@ -37,6 +37,7 @@ authors_cnn() {
   continue_stored
   study columns-cifar10 cifar10.toml
   study winners winners.json
+  study winners winners-wce.toml
   study small-cifar10-wide small-cifar10-wide.toml
   study small-cifar10-long small-cifar10-long.toml
   study columns-gtsrb gtsrb.toml
