@@ -58,5 +58,4 @@ small_cnn_on_signs() {
   said small-gtsrb-tuned $? "$began"
 }
 
-authors_cnn & small_cnn & small_cnn_on_signs &
-wait
+{ authors_cnn & small_cnn & small_cnn_on_signs & wait; exit; }
