@@ -33,9 +33,7 @@ STILLBORN = 3  # workers in a row that died before their first answer
 WAIT_S = 0.2
 REPORT_EVERY_S = 0.1
 STOP_PATIENCE_S = 30.0  # for checkpoints to be written when the time is up
-SIGNAL_PATIENCE_S = (
-    2.5  # after a signal: what sends SIGTERM sends SIGKILL soon; a slower worker's last checkpoint stays
-)
+SIGNAL_PATIENCE_S = 2.5  # the same after a signal: SIGKILL may follow soon, and the checkpoints before stay
 LOOK_EVERY_S = 10.0  # for nodes that joined
 SILENCE_S = 60.0  # before the first worker's first answer, then a warning
 PROBE_S = 5.0

@@ -13,7 +13,7 @@ import pytest
 
 
 def borrow(name, package, scope="session"):
-    """A fixture of another package's tests. Imported when asked for: it needs torch, pytest-xdist's main process not."""
+    """A fixture of another package's tests, imported when used: pytest-xdist's main process then needs no torch."""
 
     @pytest.fixture(scope=scope, name=name)
     def borrowed(request):
