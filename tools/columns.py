@@ -16,7 +16,7 @@ from camri.methods import title_of
 from camri.report.results import Results
 from camri.report.tables import BLANK, Cell, Table, cells, interval_of, two_decimals
 from camri.report.theme import PRINT, Figure, Panel, drawing, tips
-from camri.study.verdict import LEAST_SEEDS, correct_several, is_significant
+from camri.study.reader import LEAST_SEEDS, correct_several, is_significant
 from camri.text import points
 
 MODELS = {"small": "small CNN", "paper": "authors’ CNN"}

@@ -9,8 +9,7 @@ from camri.errors import InputError
 from camri.methods import BASELINE, title_of
 from camri.report.records import DEPTH, MOST_CLASSES, PENALTIES, Record, Records, Source
 from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, labels, tips
-from camri.study.reader import RunReader
-from camri.study.verdict import LEAST_SEEDS, ColumnVerdict, Judged, picked
+from camri.study.reader import LEAST_SEEDS, ColumnVerdict, Judged, RunReader, picked
 from camri.text import quoted
 
 MOST_BANDS = 3  # methods; with more, only two have a band: overlapping ones cannot be read

@@ -14,7 +14,7 @@ from camri.errors import InputError, closest
 from camri.methods import in_order, title_of
 from camri.report.records import Record, about
 from camri.selection import OPTIMISTIC
-from camri.study.verdict import LEAST_SEEDS, ColumnVerdict, is_significant
+from camri.study.reader import LEAST_SEEDS, ColumnVerdict, is_significant
 from camri.text import csv_text, points
 
 if TYPE_CHECKING:
