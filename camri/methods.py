@@ -107,7 +107,7 @@ def _per_class(grid: tuple[float, ...], neutral: float, about: str, **more: Any)
 
 
 # In the order of the paper's Table I, the rivals it does not have, then the baseline. Methods that share a dash differ
-# in colour for every kind of colour vision: tests/report/test_theme.py measures it.
+# in colour for every kind of colour vision: tests/report/test_look.py measures it.
 METHODS: dict[str, Method] = {
     "camri": Method(
         title="CAMRI",

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from camri.metrics import Array
-from camri.report.theme import Figure, Panel, drawing
+from camri.report.charts import Figure, Panel, drawing
 
 WEIGHTS = np.array([[np.cos(a), np.sin(a)] for a in np.deg2rad([90.0, 210.0, 330.0])])  # the first is the label's
 EXTENT = 4.0
@@ -112,7 +112,6 @@ def contours(steps: int = 61) -> Figure:
         records += [{"panel": title, **segment} for segment in lines]
         panels.append(Panel(title, _layers(field, lines), 340))
     return Figure(
-        "contours",
         "Fig. 2: loss over the feature plane",
         "Loss of an image of class 1 by its two features: yellow high, dark low; thin lines of equal loss. Below "
         "stands each loss with its penalty, at the levels and colours of the one above (1: its largest). The red "

@@ -18,7 +18,7 @@ from typing import Any
 
 from camri.errors import InputError, closest
 from camri.methods import title_of
-from camri.report.charts import draw
+from camri.report.charts import Figure, draw, export
 from camri.report.results import VERDICT, Results, open_results
 from camri.report.tables import (
     BLANK,
@@ -35,7 +35,6 @@ from camri.report.tables import (
     tabulate,
     to_markdown,
 )
-from camri.report.theme import Figure, export
 from tools import paper_print
 from tools.columns import columns_figure, columns_table, ranked_table
 from tools.contours import contours

@@ -23,11 +23,10 @@ from camri.fit_record import read_record
 from camri.methods import METHODS, title_of
 from camri.report import tables
 from camri.report.answer import answer
-from camri.report.charts import draw, draw_changes, draw_gaps
+from camri.report.charts import PAGE, Figure, draw, draw_changes, draw_gaps, specification, style_of_methods
 from camri.report.records import FromRun
 from camri.report.slider import Slider
 from camri.report.tables import Table, span
-from camri.report.theme import PAGE, Figure, specification, style_of_methods
 from camri.study.reader import HARDWARE, VERSIONS, OnStep, RunReader, list_environment
 from camri.text import duration, quoted
 

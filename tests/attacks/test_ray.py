@@ -15,7 +15,7 @@ import pytest
 
 from camri.errors import InputError
 from camri.study import ray_driver
-from camri.study.executor import find_executor
+from camri.study.runner import find_executor
 from tests.study.test_cluster import QUIET, free_port, needs_ray
 from tests.study.test_ray_driver import gather
 

@@ -9,7 +9,7 @@ from camri.errors import InputError
 from camri.losses import cross_entropy as torch_cross_entropy
 from camri.losses import margin_softmax as torch_margin_softmax
 from camri.report import charts
-from camri.report.charts import draw_circle, draw_curves
+from camri.report.charts import PAGE, draw_circle, draw_curves, export, specification
 from camri.report.records import (
     BACK,
     DEPTH,
@@ -20,7 +20,6 @@ from camri.report.records import (
     recover,
     room,
 )
-from camri.report.theme import PAGE, export, specification
 from camri.study.reader import measure
 from tests.report.conftest import make_run
 from tools import contours
