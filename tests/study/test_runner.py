@@ -24,7 +24,7 @@ from camri.study.finalists import status
 from camri.study.runner import LocalExecutor
 from camri.study.spec import rank_classes, study
 from camri.study.store import open_run
-from tests.study.conftest import TRAINING, made_outcome
+from tests.study.conftest import TRAINING, made_outcome, stored_outcome
 from tests.study.test_store import assert_same
 
 
@@ -59,7 +59,7 @@ def undisturbed(data, small, tmp_path_factory):
 
 def table(folder):
     with open_run(folder) as run:
-        return {row.identity: run.outcome(row) for row in run.rows(status=None)}
+        return {row.identity: stored_outcome(run, row) for row in run.rows(status=None)}
 
 
 def assert_same_table(one, other):
