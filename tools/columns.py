@@ -212,5 +212,4 @@ def ranked_table(path: Path) -> Table:
             "percentage points. 95 % confidence intervals over seeds and images, not corrected for the number of "
             "settings.",
         ),
-        words=("setting",),
     )

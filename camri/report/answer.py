@@ -176,5 +176,4 @@ def _table(found: Sequence[Finding]) -> Table:
         columns,
         "CE: cross-entropy. Bold: p < 0.05. A drop: accuracy over 0.5 points below CE + shift. False alarms: change "
         "relative to CE at equal recall, of the method with the fewest, where significant.",
-        words=("setting",),
     )
