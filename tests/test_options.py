@@ -12,8 +12,7 @@ from camri.cli import run as run_command
 from camri.errors import InputError
 from camri.export import save
 from camri.methods import setting
-from camri.study.executor import LocalExecutor
-from camri.study.runner import run
+from camri.study.runner import LocalExecutor, run
 from camri.study.study_file import find_study
 from tests.export.conftest import made_trained
 

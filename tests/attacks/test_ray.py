@@ -15,8 +15,8 @@ import pytest
 
 from camri.errors import InputError
 from camri.study import ray_driver
-from camri.study.executor import find_executor
 from camri.study.run_folder import read_progress
+from camri.study.runner import find_executor
 from tests.study.test_cluster import QUIET, free_port, needs_ray
 from tests.study.test_ray_driver import gather
 

@@ -19,9 +19,8 @@ from camri.errors import InputError, last_line
 from camri.fitting import handover, trainer
 from camri.methods import setting
 from camri.study import runner
-from camri.study.executor import LocalExecutor
 from camri.study.finalists import find_finalists
-from camri.study.runner import Result
+from camri.study.runner import LocalExecutor, Result
 from camri.study.store import open_run
 from tests.engine.conftest import same
 from tests.fitting.conftest import facts, weights_of

@@ -18,8 +18,7 @@ from camri.errors import InputError
 from camri.export import Model, Trained
 from camri.methods import setting
 from camri.models import Backbone, build
-from camri.study.executor import LocalExecutor
-from camri.study.runner import run
+from camri.study.runner import LocalExecutor, run
 from camri.study.study_file import read_study
 from tests.networks import photos, save_tiny
 
