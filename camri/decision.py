@@ -18,7 +18,7 @@ import bisect
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from os import PathLike
 from typing import Any, ClassVar
@@ -195,6 +195,14 @@ class Curve:
     def accuracy(self) -> Array:
         """Accuracy over all classes: (K,)."""
         return self.correct / self.total
+
+    @property
+    def before(self) -> "Curve":
+        """The only state without a rule: the largest score wins."""
+        scores = self.sweep.scores
+        correct, alarms = (np.array([counted().sum()]) for counted in (scores.correct, scores.false_alarms))
+        hits, predicted = scores.hits()[None], scores.called()[None]
+        return replace(self, value=np.zeros(1), hits=hits, predicted=predicted, correct=correct, alarms=alarms)
 
     def reach(self, recall: float | Array) -> Array:
         """The first states with at least such a mean recall, as indices.

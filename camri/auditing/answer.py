@@ -4,13 +4,14 @@ import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from camri.auditing.result import SPLIT_SEED, Audit, ClassResult, Comparison, RowEstimate
+from camri.auditing.scores import SPLIT_SEED
+from camri.auditing.verdict import Audit, ClassResult, Comparison
 from camri.decision import PRIOR_ROWS
-from camri.report.answer import Answer
 from camri.report.slider import VALUE, Slider, make_slider, written
-from camri.report.tables import BLANK, Cell, Table, cells, span, two_decimals
-from camri.stats import FALL, FEWEST_GROUPS, FEWEST_ROWS, Estimate
+from camri.report.tables import BLANK, Cell, Table, cells, span, to_terminal, two_decimals
+from camri.stats import FALL, FEWEST_GROUPS, FEWEST_ROWS, Estimate, RowEstimate
 from camri.text import percent, points, quoted
 
 CLASSES_SHOWN = 60
@@ -29,17 +30,36 @@ WORDS = {
 }
 
 
+class Answer(NamedTuple):
+    """The result in a sentence, what to do and what is guaranteed then, and how sure the figures are."""
+
+    kind: str
+    sentence: str
+    actions: tuple[str, ...]
+    evidence: tuple[str, ...]
+
+
 def answer(found: Audit) -> Answer:
-    """The result in one sentence, then what to do and the evidence; all of the one rule that is advised."""
-    sentence, details = lead(found), (*actions(found), *evidence(found))
-    if found.guarantee is None or found.is_guaranteed:
-        return Answer(found.kind, sentence, details)
-    refused = f"Cannot guarantee {_goal(found)}: {found.refusal}."
-    return Answer("none", refused, (sentence, *details))
+    """The audit in sentences; all figures are of the one rule that is advised."""
+    sentence, actions = _figures(found), []
+    if found.is_advised:
+        actions.append(f"Change the decision: {how_to_use(found)}. No retraining needed.")
+    if found.guarantee is None:
+        return Answer(found.kind, sentence, tuple(actions), evidence(found))
+    units = "rows" if found.num_groups is None else "groups"
+    recall, sure = (f"{100 * value:g} %" for value in (found.guarantee.at_least, found.guarantee.confidence))
+    goal = f"a recall of at least {recall} of {_names(found)} on new {units} like these, with {sure} confidence"
+    if found.refusal is not None:
+        refused = f"Cannot guarantee {goal}: {found.refusal}."
+        return Answer("none", refused, (sentence, *actions), evidence(found))
+    num = ", ".join(f"{num:,}" for num in found.guarantee.num)
+    kept = "" if found.is_changed else " The model has it without a change."
+    actions.append(f"Guaranteed: {goal}, calibrated on {num} rows.{kept}")
+    return Answer(found.kind, sentence, tuple(actions), evidence(found))
 
 
-def lead(found: Audit) -> str:
-    """The figures, or that there is nothing to gain, in a sentence."""
+def _figures(found: Audit) -> str:
+    """The figures before and after, or that there is nothing to gain."""
     names, cost = _names(found), found.cost
     if found.kind == "unknown":
         now = "; ".join(f"recall of {quoted(one.name)} now: {share(one.recall.before)}" for one in found.own)
@@ -49,26 +69,13 @@ def lead(found: Audit) -> str:
         dearer = "" if cost is None else f"; mean cost {cost[0]:.4g} → {cost[1]:.4g}"
         return f"{recalls}; accuracy {_arrow(found.accuracy)}; false alarms {_arrow(found.false_alarms)}{dearer}."
     if cost is not None:
-        less = _cost(cost[2])
-        return f"Nothing to gain for {names}: no change of the decision surely lowers the mean cost ({less})."
-    change = found.accuracy.change
-    assert change is not None
-    costs = f"recall {points(found.recall.value)}, accuracy {points(change.value)} percentage points"
+        return f"Nothing to gain for {names}: no change of the decision surely lowers the mean cost ({_cost(cost[2])})."
+    assert found.accuracy.change is not None
+    recall, accuracy = points(found.recall.value), points(found.accuracy.change.value)
+    costs = f"recall {recall}, accuracy {accuracy} percentage points"
     if found.is_changed and found.recall.low > 0:
         return f"No free gain for {names}: the best change of the decision costs accuracy ({costs})."
     return f"Nothing to gain for {names}: no change of the decision raised recall without losing accuracy ({costs})."
-
-
-def actions(found: Audit) -> tuple[str, ...]:
-    """What to do, and what is guaranteed then."""
-    lines = []
-    if found.is_changed and (found.kind == "gain" or found.recall.low > 0):
-        lines.append(f"Change the decision: {how_to_use(found)}. No retraining needed.")
-    if found.guarantee is not None and found.is_guaranteed:
-        num = ", ".join(f"{num:,}" for num in found.guarantee.num)
-        kept = "" if found.is_changed else " The model has it without a change."
-        lines.append(f"Guaranteed: {_goal(found)}, calibrated on {num} rows.{kept}")
-    return tuple(lines)
 
 
 def evidence(found: Audit) -> tuple[str, ...]:
@@ -181,7 +188,7 @@ def codes(found: Audit) -> dict[str, str]:
 
 def code(found: Audit) -> dict[str, str]:
     """The code with its number; nothing where no change is advised."""
-    if not actions(found) or not found.is_changed:
+    if not found.is_advised:
         return {}
     return {language: text.replace(VALUE, number(found)) for language, text in codes(found).items()}
 
@@ -202,7 +209,7 @@ def note(found: Audit) -> str:
 def share(found: RowEstimate) -> str:
     """A share in % with its interval and counts.
 
-    >>> from camri.auditing.result import share_of
+    >>> from camri.stats import share_of
     >>> import numpy as np
     >>> share(share_of(np.arange(10) < 8)), share(share_of(np.zeros(0, dtype=bool)))
     ('80.0 % [49.0, 94.3] (8/10)', '– (0/0)')
@@ -212,13 +219,6 @@ def share(found: RowEstimate) -> str:
     groups = "" if found.num_groups is None else f" in {found.num_groups:,} group{'s' * (found.num_groups != 1)}"
     ends = f"[{100 * found.low:.1f}, {100 * found.high:.1f}]"
     return f"{100 * found.value:.1f} % {ends} ({found.hits}/{found.num}{groups})"
-
-
-def _goal(found: Audit) -> str:
-    assert found.guarantee is not None
-    units = "rows" if found.num_groups is None else "groups"
-    recall, sure = (f"{100 * value:g} %" for value in (found.guarantee.at_least, found.guarantee.confidence))
-    return f"a recall of at least {recall} of {_names(found)} on new {units} like these, with {sure} confidence"
 
 
 def _names(found: Audit) -> str:
@@ -288,6 +288,33 @@ def price_table(found: Audit) -> Table | None:
     )
 
 
+def show(found: Audit) -> None:
+    """Print the answer, the code to copy and the tables."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table as Grid
+
+    told, console = answer(found), Console()
+
+    def print_list(lines: Sequence[str]) -> None:
+        grid = Grid.grid(padding=(0, 1))
+        for line in lines:
+            grid.add_row("-", escape(line))
+        console.print(grid, highlight=False)
+
+    console.print(f"[bold]{escape(told.sentence)}[/bold]", highlight=False)
+    print_list(told.actions)
+    for language, text in code(found).items():
+        console.print(f"\n[bold]{language}[/bold]", highlight=False)
+        print(text)  # as it is: to be copied
+    console.print()
+    print_list(told.evidence)
+    for table in (class_table(found, CLASSES_SHOWN), price_table(found)):
+        if table is not None:
+            console.print()
+            console.print(to_terminal(table))
+
+
 def write_page(found: Audit, path: str | Path, source: str, command: Sequence[str] = ()) -> Path:
     """Write the page, whole or not at all; needs the report extra. `source` is what the table of scores is called."""
     from camri.report.page import put
@@ -304,13 +331,12 @@ def render(found: Audit, source: str, command: Sequence[str] = ()) -> str:
     changes = {name: (one.value, one.low, one.high) for name, one in others.items() if one is not None}
     slider = Section("point", "Operating point", "Choose the operating point", slider=slider_of(found))
     folded = [
-        Section("evidence", "Evidence", "How sure this is", text="\n".join([*evidence(found), note(found)])),
+        Section("evidence", "Evidence", "How sure this is", text="\n".join([*told.evidence, note(found)])),
         Section("classes-all", "Classes", "Recall of every class", tables=(class_table(found, CLASSES_SHOWN),)),
         Section("prices", "Prices", "What more recall costs", tables=() if prices is None else (prices,)),
     ]
-    first, *more = actions(found) or (told.sentence,)
-    if told.kind != "gain":
-        first, more = told.sentence, list(actions(found))
+    has_advice = told.kind == "gain" and told.actions
+    first, *more = told.actions if has_advice else (told.sentence, *told.actions)
     return fill(
         "answer.html.j2",
         [slider],

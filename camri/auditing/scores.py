@@ -1,7 +1,8 @@
 """Read and check a table of scores: CSV, TSV, parquet or npz, with the usual names of columns."""
 
+import heapq
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from camri.data import tables
 from camri.data.listing import to_splits
 from camri.data.tables import read_npz
 from camri.errors import InputError, closest, one_by_one
-from camri.metrics import KINDS, Array, Scores, exact
+from camri.metrics import KINDS, Array
 from camri.text import is_printable, listed, name_rows
 
+NUM_FOLDS = 10
+SPLIT_SEED = 0  # of folds and draws
 SUM_SLACK = 0.05  # the sum of probabilities may miss 1 by this, or by what their decimals explain
 MOST_BY_CHANCE = 0.2  # of rows of logits whose sum is near 1
 LARGEST_SCORE = 1e100  # squares and differences of scores must stay finite
@@ -44,18 +47,6 @@ class Checked:
     def groups_of(self, rows: Array) -> Array | None:
         """The groups of some rows; None where rows are independent."""
         return None if self.groups is None else self.groups[rows]
-
-    def condense(self) -> Scores:
-        """The scores as the audit sweeps them.
-
-        No factor lifts a probability of 0, or one that would need a factor beyond `largest_factor`: its lead is −inf.
-        """
-        scores = exact(self.logits, self.labels, self.important)
-        if self.kind == "logits":
-            return scores
-        own = self.values[:, list(self.important)]
-        is_stuck = (own == 0) | (scores.lead < -np.log(self.largest_factor))
-        return replace(scores, lead=np.where(is_stuck, -np.inf, scores.lead), probability=own)
 
 
 def check(
@@ -223,6 +214,75 @@ def _class_index(wanted: str | int, classes: tuple[str, ...]) -> int:
         return int(wanted)
     hint = one_by_one(wanted, classes) or closest(wanted, classes)
     raise InputError(f"important={wanted!r} is not a class; {hint}", argument="important")
+
+
+def tune_and_judge(checked: Checked, split: Sequence[str] | None) -> tuple[list[tuple[Array, Array]], str]:
+    """Pairs of rows to tune on and rows to judge, and a description of them."""
+    rows = np.arange(len(checked.labels))
+    if split is not None:
+        if len(split) != len(rows):
+            raise InputError(f"{len(rows):,} rows and {len(split):,} split names do not fit; give one a row", "split")
+        words = np.array(to_splits(split, "split"))
+        _refuse_torn(checked, words)
+        if {"val", "test"} <= set(words.tolist()):
+            return [(rows[words == "val"], rows[words == "test"])], "the val rows, judged on the test rows"
+        rows = rows[words != "train"]
+        if not len(rows):
+            raise InputError("every row is of the train split; give val or test rows", argument="split")
+    fold = draw_folds(checked.labels[rows], checked.groups_of(rows), checked.important)
+    pairs = [(rows[fold != number], rows[fold == number]) for number in np.unique(fold).tolist()]
+    units = "rows" if checked.groups is None else "groups"
+    return pairs, f"the {units} of all folds but one, judged on that one ({len(pairs)}-fold cross-validation)"
+
+
+def draw_folds(labels: Array, groups: Array | None, important: Sequence[int] = ()) -> Array:
+    """A fold for every row, the same on every machine; every class is in every fold, groups stay whole.
+
+    A group belongs to the important class it has most rows of, or else to the class it has most rows of. The largest
+    groups come first, each into the fold with the fewest rows of that class. Without groups every row is one.
+
+    >>> draw_folds(np.array([0, 0, 1, 1, 1]), np.array([7, 7, 8, 9, 9])).tolist()
+    [0, 0, 2, 1, 1]
+    """
+    drawn = np.random.default_rng(SPLIT_SEED)
+    units = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
+    main, own, size = _describe(units, labels, important)
+    fold_of_unit = np.full(len(size), -1)
+    for index in np.unique(labels).tolist():
+        members = drawn.permutation(np.flatnonzero(main == index))
+        members = members[np.argsort(-own[members], kind="stable")]
+        fold = fold_of_unit[units]
+        here = np.bincount(fold[(fold >= 0) & (labels == index)], minlength=NUM_FOLDS)
+        every = np.bincount(fold[fold >= 0], minlength=NUM_FOLDS)
+        fullness = list(zip(here.tolist(), every.tolist(), range(NUM_FOLDS), strict=True))
+        heapq.heapify(fullness)
+        for unit, rows, all_rows in zip(members.tolist(), own[members].tolist(), size[members].tolist(), strict=True):
+            least, in_all, number = fullness[0]
+            fold_of_unit[unit] = number
+            heapq.heapreplace(fullness, (least + rows, in_all + all_rows, number))
+    return fold_of_unit[units]
+
+
+def _describe(units: Array, labels: Array, important: Sequence[int]) -> tuple[Array, Array, Array]:
+    """For every unit: the class that it belongs to, how many rows of that class it has, and how many in all."""
+    pairs, counts = np.unique(units * (labels.max() + 1) + labels, return_counts=True)
+    unit, label = np.divmod(pairs, labels.max() + 1)
+    best_last = np.lexsort((-label, counts, np.isin(label, important), unit))
+    size = np.bincount(units)
+    main, own = np.zeros_like(size), np.zeros_like(size)
+    main[unit[best_last]], own[unit[best_last]] = label[best_last], counts[best_last]
+    return main, own, size
+
+
+def _refuse_torn(checked: Checked, words: Array) -> None:
+    """Refuse a group in two splits: it would be judged by what it tuned or what the model was trained on."""
+    if checked.groups is None:
+        return
+    first: dict[int, str] = {}
+    for group, word in zip(checked.groups.tolist(), words.tolist(), strict=True):
+        if first.setdefault(group, word) != word:
+            wrong = f"group {checked.group_names[group]!r} has rows in {first[group]} and in {word}"
+            raise InputError(f"{wrong}; split by group, or remove its rows from one of them", argument="split")
 
 
 SCORES = ("scores", "logits", "probabilities", "probs", "predictions")

@@ -3,16 +3,12 @@
 import json
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from camri.errors import InputError, require
-
-if TYPE_CHECKING:
-    from camri.auditing import Audit
 
 
 def audit(
@@ -70,7 +66,7 @@ def audit(
     if out is not None:
         require("the page", "altair", "vl_convert", "jinja2", install="'camri[report]', or omit --out")
 
-    from camri.auditing.answer import write_page
+    from camri.auditing.answer import show, write_page
     from camri.auditing.scores import read_scores
     from camri.auditing.verdict import audit as judge
 
@@ -95,36 +91,6 @@ def audit(
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2))
     else:
-        _print(found)
+        show(found)
     if page is not None:
         typer.echo(str(page), err=as_json)
-
-
-def _print(found: "Audit") -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from camri.auditing.answer import CLASSES_SHOWN, answer, class_table, code, evidence, price_table
-    from camri.report.tables import to_terminal
-
-    result, console = answer(found), Console()
-
-    def listed(lines: Sequence[str]) -> None:
-        grid = Table.grid(padding=(0, 1))
-        for line in lines:
-            grid.add_row("-", escape(line))
-        console.print(grid, highlight=False)
-
-    proof = evidence(found)
-    console.print(f"[bold]{escape(result.sentence)}[/bold]", highlight=False)
-    listed(result.details[: -len(proof)])
-    for language, text in code(found).items():
-        console.print(f"\n[bold]{language}[/bold]", highlight=False)
-        typer.echo(text)  # as it is: to be copied
-    console.print()
-    listed(proof)
-    for table in (class_table(found, CLASSES_SHOWN), price_table(found)):
-        if table is not None:
-            console.print()
-            console.print(to_terminal(table))

@@ -160,7 +160,7 @@ def locate(source: str | PathLike[str]) -> Path:
     if not exists:
         raise InputError(f"{text!r} is neither a path nor a known data set; {closest(text, NAMES)}")
     if not path.is_dir():
-        folder.refuse_special(path)
+        tables.refuse_special(path)
     if not os.access(path, os.R_OK):
         raise InputError(f"{text}: permission denied; change its permissions")
     return path

@@ -8,16 +8,27 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from camri.data.folder import is_clutter, refuse_special, shown, subfolders, visible
+from camri.data.folder import is_clutter, shown, subfolders, visible
 from camri.data.listing import SPLIT_ALIASES, EncodedImages, Listing, Options, Part, Source, encode, is_float, to_splits
 from camri.errors import InputError, closest
-from camri.imports import LazyModule
 from camri.text import ROWS_SHOWN, listed, name_rows
+
+
+class LazyModule:
+    """A module that is imported when one of its names is first used: what reads no table starts without it."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
+
 
 pa: Any = LazyModule("pyarrow")
 pc: Any = LazyModule("pyarrow.compute")
@@ -105,6 +116,12 @@ def by_split(path: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
         remedy = "begin its name with train, val or test, or move it away"
         raise InputError(f"{path}: {by_part[''][0].name} belongs to no split, {files[-1].name} does; {remedy}")
     return by_part
+
+
+def refuse_special(file: Path) -> None:
+    """Refuse a pipe or device: reading it may never end."""
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file} is not a file but a folder, pipe or device; give a file")
 
 
 def read_table(file: Path, named: Container[str | None] = ()) -> Any:
