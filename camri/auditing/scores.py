@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from camri.data import tables
-from camri.data.listing import to_splits
-from camri.data.tables import read_npz
+from camri.data.listing import is_missing, refuse_missing, to_splits
+from camri.data.tables import pa, read_npz
 from camri.errors import InputError, closest, one_by_one
 from camri.metrics import KINDS, Array
-from camri.text import is_printable, listed, name_rows
+from camri.text import is_printable, listed
 
 NUM_FOLDS = 10
 SPLIT_SEED = 0  # of folds and draws
@@ -165,7 +165,7 @@ def encode_groups(groups: Array, num: int) -> tuple[tuple[str, ...], Array]:
     """
     if groups.shape != (num,):
         raise InputError(f"{num:,} rows and groups of shape {groups.shape} do not fit; give one group a row")
-    texts = _texts(groups, "group", "fill it in, with a name of its own where the row stands alone, or remove the row")
+    texts = _texts(groups, "group", "fill it in, with a name of its own where the row stands alone,")
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     return tuple(places), np.array([places[text] for text in texts], dtype=np.int64)
 
@@ -178,7 +178,7 @@ def encode_labels(labels: Array, classes: Sequence[str]) -> Array:
     """
     if labels.ndim != 1:
         raise InputError(f"labels of shape {labels.shape} are not allowed; give one class a row", argument="labels")
-    texts = _texts(labels, "label", "fill it in or remove the row")
+    texts = _texts(labels, "label")
     if (codes := _codes(texts, classes)) is None:
         unknown = next(text for text in texts if text not in classes)
         raise InputError(f"label {unknown!r} is not a class; {closest(unknown, classes)}, or numbers from 0")
@@ -195,16 +195,11 @@ def _codes(texts: Sequence[str], classes: Sequence[str]) -> Array | None:
     return None
 
 
-def _texts(values: Array, what: str, remedy: str) -> list[str]:
+def _texts(values: Array, what: str, remedy: str = "fill it in") -> list[str]:
     """Labels or groups as text; a whole number that came as a float ("3.0") is the whole number."""
-    texts = []
-    for value in values.tolist():
-        is_missing = value is None or value != value
-        whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        texts.append("" if is_missing else str(whole).strip())
-    if missing := [row for row, text in enumerate(texts) if not text]:
-        raise InputError(f"the {what} of {name_rows(missing, len(texts))} is missing; {remedy}")
-    return texts
+    plain = values.tolist()
+    refuse_missing([*map(is_missing, plain)], f"the {what}", remedy)
+    return [str(int(v) if isinstance(v, float) and v.is_integer() else v).strip() for v in plain]
 
 
 def _class_index(wanted: str | int, classes: tuple[str, ...]) -> int:
@@ -335,7 +330,10 @@ def read_scores(
     labels = tables.to_numpy(table.column(label))
     part = tables.role(table, "split", split_column, str(file), tables.is_text_type)
     split = None if part is None else tuple(to_splits(table.column(part).to_pylist(), f"{file}, column {part!r}"))
-    grouped = tables.role(table, "group", group_column, str(file), _can_name)
+    # A column of other numbers called track is a class's.
+    grouped = tables.role(
+        table, "group", group_column, str(file), lambda kind: tables.is_text_type(kind) or pa.types.is_integer(kind)
+    )
     groups = None if grouped is None else tables.to_numpy(table.column(grouped))
     rest = [name for name in table.column_names if name not in (label, part, grouped)]
     matrix = [name for name in rest if tables.is_list_type(table.schema.field(name).type) and name.lower() in SCORES]
@@ -352,17 +350,8 @@ def read_scores(
     return Scored(scores, labels, classes, split, groups)
 
 
-def _can_name(kind: Any) -> bool:
-    """True for whole numbers and text; a column of other numbers called track is a class's."""
-    import pyarrow as pa
-
-    return tables.is_text_type(kind) or pa.types.is_integer(kind)
-
-
 def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -> tuple[list[str], tuple[str, ...]]:
     """The columns that hold scores, and the classes they are of."""
-    import pyarrow as pa
-
     kinds = {name: table.schema.field(name).type for name in rest}
     numbers = [name for name, kind in kinds.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
     if len(numbers) < 2:
@@ -373,7 +362,7 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
             f"{where} has {len(numbers)} columns of numbers beside its labels{''.join(others[:1])}; give one for each "
             "class, named after it; of two classes both, where one has the probability p, 1 − p for the other"
         )
-    texts = _texts(labels, "label", "fill it in or remove the row")
+    texts = _texts(labels, "label")
     known = {str(label).strip() for label in labels.tolist()}
     used = _called(numbers, known)
     classes = tuple(used.values())
@@ -405,13 +394,10 @@ def _strays(table: Any, used: Mapping[str, str], known: Set[str]) -> list[str]:
 
     Taken for a class, the largest of its numbers would be the answer to every row.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     whole = [name for name in used if pa.types.is_integer(table.schema.field(name).type)]
     if len(whole) == len(used):  # votes, counts of trees
         return []
-    ranges = {name: pc.min_max(table.column(name)).as_py() for name in whole if used[name] not in known}
+    ranges = {name: tables.pc.min_max(table.column(name)).as_py() for name in whole if used[name] not in known}
     return [name for name, found in ranges.items() if (found["min"] or 0) < 0 or (found["max"] or 0) > 1]
 
 

@@ -577,8 +577,8 @@ def _guarantee(checked: Checked, scores: Scores, rows: Array, goal: AtLeast) -> 
     decimals = num_decimals(checked.values)
     why = "are too extreme" if decimals is None else f"have {decimals} decimal{'s' * (decimals != 1)}"
     return made, (
-        f"{stuck} have a probability of 0, or so near to it that no factor helps. The probabilities {why}: ask the "
-        "model for logits or more digits"
+        f"{stuck} have a probability of 0, or so near to it that no factor helps. The probabilities {why}: give "
+        "logits, log-probabilities (scikit-learn: predict_log_proba) or more digits"
     )
 
 

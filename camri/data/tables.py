@@ -15,9 +15,21 @@ from typing import Any
 import numpy as np
 
 from camri.data.folder import is_clutter, shown, subfolders, visible
-from camri.data.listing import SPLIT_ALIASES, EncodedImages, Listing, Options, Part, Source, encode, is_float, to_splits
+from camri.data.listing import (
+    SPLIT_ALIASES,
+    EncodedImages,
+    Listing,
+    Options,
+    Part,
+    Source,
+    encode,
+    is_float,
+    is_missing,
+    refuse_missing,
+    to_splits,
+)
 from camri.errors import InputError, closest
-from camri.text import ROWS_SHOWN, listed, name_rows
+from camri.text import ROWS_SHOWN, listed
 
 
 class LazyModule:
@@ -444,9 +456,7 @@ def _inputs(
 def _paths(column: Any, folder: Path, where: str) -> tuple[list[str], list[str], str]:
     """The files of a column of paths, their names for messages, and the note of :func:`pointed_files`."""
     names = to_numpy(column)
-    if missing := [row for row, name in enumerate(names) if name is None or not str(name).strip()]:
-        which = name_rows(missing, len(names))
-        raise InputError(f"{where}: the path of {which} is missing; fill it in or remove the row")
+    refuse_missing([*map(is_missing, names)], f"{where}: the path")
     if distant := [row for row, name in enumerate(names) if "://" in str(name)]:
         where = f"{where}: {names[distant[0]]} in row {distant[0]}"
         raise InputError(f"{where} is a URL; download the images and give their paths")
@@ -604,11 +614,7 @@ def _groups(tables: dict[str, Any], column: str, where: str) -> dict[str, np.nda
     """int64 groups per split, numbered over all splits together; none for a split without that column."""
     texts = {part: to_numpy(t.column(column)) for part, t in tables.items() if column in t.column_names}
     for part, values in texts.items():
-        missing = [row for row, value in enumerate(values) if value is None or value != value or not str(value).strip()]
-        if missing:
-            which = name_rows(missing, len(values))
-            place = f"{where}, {part} part, column {column!r}"
-            raise InputError(f"{place}: the group of {which} is missing; fill it in or remove the row")
+        refuse_missing([*map(is_missing, values)], f"{where}, {part} part, column {column!r}: the group")
     _, codes = np.unique(np.concatenate([v.astype(str) for v in texts.values()]), return_inverse=True)
     ends = np.cumsum([len(values) for values in texts.values()])[:-1]
     return dict(zip(texts, np.split(codes.ravel().astype(np.int64), ends), strict=True))
