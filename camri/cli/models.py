@@ -1,4 +1,4 @@
-"""`camri audit`, `camri predict`, `camri export`: judge a trained model, use it on files, write it for other runtimes."""
+"""`camri audit`, `predict` and `export`: judge a trained model, use it on files, write it for other runtimes."""
 
 import contextlib
 import csv
