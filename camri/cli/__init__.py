@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 
 import camri
-from camri.cli import audit, data, fit, models, report, study
-from camri.cli.options import Once, naming_options, unwrap
+from camri.cli import data, fit, models, report, study
+from camri.cli.options import Command, unwrap
 from camri.errors import InputError, last_line
 from camri.text import visible
 
@@ -36,7 +36,7 @@ app.add_typer(data.app)
 app.add_typer(study.app)
 app.command()(models.predict)
 app.command()(models.export)
-app.command(context_settings={"allow_extra_args": True})(audit.audit)  # "--important cat dog" gets a hint
+app.command(context_settings={"allow_extra_args": True})(models.audit)  # "--important cat dog" gets a hint
 app.command()(report.report)
 
 
@@ -73,8 +73,7 @@ def _finish(group: typer.Typer) -> None:
     for command in group.registered_commands:
         assert command.callback is not None
         command.help = unwrap(inspect.cleandoc(command.callback.__doc__ or ""))
-        command.callback = naming_options(command.callback)
-        command.cls = Once
+        command.cls = Command
     for one in group.registered_groups:
         if one.typer_instance is not None:
             _finish(one.typer_instance)
