@@ -9,7 +9,7 @@ STUDIES=${STUDIES:-$ROOT/benchmarks/columns}
 PYTHON=${PYTHON:-python3}
 END=$(($(date +%s) + $1))
 mkdir -p "$2" && RUNS=$(cd "$2" && pwd)
-export PYTHONPATH=$ROOT:$ROOT/benchmarks/variants OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
+export PYTHONPATH=$ROOT:$ROOT/benchmarks/variants${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
 
 said() { # NAME CODE BEGAN
   echo "$(date +%T) $1: exit code $2, $(($(date +%s) - $3)) s, $(tail -n 1 "$RUNS/$1.log")"

@@ -8,6 +8,7 @@ import contextlib
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -113,13 +114,10 @@ class Pack:
 
 
 def _stacks(replicas: list[Replica]) -> list[Any]:
-    """The replicas in stacks if CAMRI_STACKS=1 asks for them and there are kernels for model and device, else nothing.
-
-    They are faster (docs/engine.md), but not all of their tests have passed on a GPU yet.
-    """
+    """The replicas in stacks if there are kernels for model and device, and they are right; else an empty list."""
     first = replicas[0]
     device = first.step.device
-    if os.environ.get("CAMRI_STACKS") != "1" or device.type != "cuda":
+    if os.environ.get("CAMRI_STACKS") == "0" or device.type != "cuda":
         return []
     if torch.cuda.get_device_capability(device)[0] != 9:
         return []
@@ -127,7 +125,19 @@ def _stacks(replicas: list[Replica]) -> list[Any]:
         from camri.engine import stack
     except ImportError:  # an older Triton
         return []
-    return stack.stacks_of(replicas) if stack.fits(first.model.trunk, first.job) else []
+    if not stack.fits(first.model.trunk, first.job):
+        return []
+    stacks = stack.stacks_of(replicas)
+    if not stacks[0].is_right():
+        warnings.warn(
+            "The kernels for several models at once are wrong with this version of Triton; training without them, "
+            "which is slower.",
+            stacklevel=2,
+        )
+        for one in stacks:
+            one.release()
+        return []
+    return stacks
 
 
 # Rows to evaluate from which compiling pays: it took 4 s and saved 1.35 µs a row (authors' CNN, H200).
