@@ -1,4 +1,4 @@
-"""Images that do not fit on the GPU: gathered by threads and copied while the steps before them run."""
+"""Images that do not fit on the GPU: gathered by threads and copied while earlier steps run."""
 
 import itertools
 import math
@@ -17,17 +17,17 @@ from camri.data.rows import SHARE, Inputs, Rows, Stored, blocks, num_bytes
 from camri.engine.replica import Job
 from camri.engine.spec import generator
 
-BUFFER_BYTES = 256 << 20  # on the device, and as much pinned memory of the host
-DEPTHS = (3, 16)  # steps that are read ahead: at least, at most
+BUFFER_BYTES = 256 << 20  # on the device, and as much pinned memory on the host
+DEPTHS = (3, 16)  # fewest and most steps read ahead
 THREADS = 8
 SMALL_ROW = 16 << 10  # rows of a file below this size take the interpreter's lock for most of their time
 PART_BYTES = 2 << 20  # of a step, for one thread
 
 
 def put_on(device: torch.device, data: DataSet) -> tuple[dict[str, Split], bool]:
-    """(splits, whether train is streamed): labels on the device, and inputs as long as they fit, small splits first.
+    """Put labels, and inputs while they fit, on the device, small splits first: (splits, whether train is streamed).
 
-    They fit in `data.resident` bytes, or else in a share of the device's free memory.
+    The limit is `data.resident` bytes, by default a share of the device's free memory.
     """
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
     left = SHARE * free if data.resident is None else data.resident
@@ -66,11 +66,11 @@ def _threads(inputs: Inputs, step_bytes: int) -> tuple[int, int]:
 
 
 class Feed:
-    """The batches of all replicas of a pack, brought to the device one step after another.
+    """Copy the batches of all replicas of a pack to the device, step by step.
 
-    Trials of one seed go through the rows in the same order and share their batches. Threads gather the rows of the
-    next steps into pinned memory; a stream of its own copies them to a ring on the device, from which the captured
-    step reads the place of its number. All CUDA calls are made by the thread that replays the graph.
+    Trials of one seed use the rows in the same order and share their batches. Threads gather the rows of the next steps
+    into pinned memory; a separate stream copies them to a ring on the device, from which the captured step reads. The
+    thread that replays the graph makes all CUDA calls.
     """
 
     def __init__(self, inputs: Inputs, seeds: Sequence[int], job: Job, device: torch.device):
@@ -83,7 +83,7 @@ class Feed:
         self.ring = torch.zeros((self.depth, *slot), dtype=inputs.dtype, device=device)
         self.pinned = torch.empty((self.depth, *slot), dtype=inputs.dtype, pin_memory=device.type == "cuda")
         self.copier = torch.cuda.Stream()
-        self.here = [torch.cuda.Event(blocking=True) for _ in range(self.depth)]  # a place has its batch
+        self.here = [torch.cuda.Event(blocking=True) for _ in range(self.depth)]  # the slot holds its batch
         self.read = [torch.cuda.Event() for _ in range(self.depth)]  # the step has read it
         threads, self.parts = _threads(inputs, step_bytes)
         self.threads = ThreadPoolExecutor(threads)
@@ -101,14 +101,14 @@ class Feed:
         return self.ring[:, self.seeds.index(seed)][step % self.depth].squeeze(0)
 
     def start(self, step: int) -> None:
-        """Begin to gather, from this step of the whole training on."""
+        """Start gathering, from this step of the whole training on."""
         self.step = step
         self.copier.wait_stream(torch.cuda.current_stream())
         for ahead in range(self.depth):
             self._gather(step + ahead)
 
     def bring(self) -> None:
-        """Copy the next step's batch to the device; what is launched after this waits for it."""
+        """Copy the next step's batch to the device; later launches wait for it."""
         for part in self.gathering.popleft():
             part.result()
         at = self.step % self.depth
@@ -119,7 +119,7 @@ class Feed:
         torch.cuda.current_stream().wait_event(self.here[at])
 
     def done(self) -> None:
-        """Note that the step is launched, and begin to gather a later one in its place."""
+        """Record that the step is launched, and start gathering a later one in its slot."""
         at = self.step % self.depth
         self.read[at].record(torch.cuda.current_stream())
         self.here[at].synchronize()  # so that the host is at most `depth` steps ahead of the device

@@ -18,8 +18,7 @@ from camri.errors import InputError
 from camri.export import Model, Trained
 from camri.methods import setting
 from camri.models import Backbone, build
-from camri.study.executor import LocalExecutor
-from camri.study.runner import run
+from camri.study.runner import LocalExecutor, run
 from camri.study.study_file import read_study
 from tests.networks import photos, save_tiny
 
@@ -161,7 +160,7 @@ def test_the_model_handed_over_takes_images(model, folder, tmp_path):
     (outcome,) = train([Trial(setting("ce"), 0)], data, "cpu", training=PROBE, keep_weights=True, keep_logits=True)
     trained = Trained.of(outcome, data, [1], 0.5)
     assert (trained.is_image, trained.input_shape, trained.training.model) == (True, (32, 32, 3), model)
-    logits = Model.of(trained).logits(images.splits["test"].inputs)
+    logits = Model(trained).logits(images.splits["test"].inputs)
     np.testing.assert_allclose(logits - [0, 0.5], outcome.logits["test"], atol=2e-2)
     assert (logits[:, 1] - 0.5 > logits[:, 0]).mean() == pytest.approx(0.5, abs=0.2)
 
@@ -182,11 +181,11 @@ def test_standardised_features_are_standardised_in_the_model_too(model, folder):
     scaled = Trained.of(outcome, data, [1], standardise=(tuple(mean.tolist()), tuple(sd.tolist())))
     assert scaled.standardise is None
     images = load(folder, size=32, resize="bicubic 42 floor").splits["test"].inputs
-    trunk = Model.of(plain).module.classifier
+    trunk = Model(plain).module.classifier
     with torch.no_grad():
         half = trunk.trunk.net(trunk.trunk.prepare(images.permute(0, 3, 1, 2) / 255)).logits.half().float()
         wanted = trunk.head(trunk.trunk.probe((half - mean) / sd))
-    np.testing.assert_allclose(Model.of(scaled).logits(images), wanted.numpy(), atol=1e-4)
+    np.testing.assert_allclose(Model(scaled).logits(images), wanted.numpy(), atol=1e-4)
 
 
 def test_the_estimator_freezes_a_pretrained_network_without_a_gpu(model, folder, tmp_path):
