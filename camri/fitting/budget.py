@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from camri.data.parallel import num_cores
 from camri.engine import Pool, Training, Trial, train
 from camri.engine.spec import batch_size, steps_per_epoch
 from camri.fitting.request import LEAST_ROWS, Request, fewer_rows
@@ -138,18 +137,18 @@ class Plan:
     given_up: tuple[str, ...] = ()
 
 
-def make_plan(request: Request, pool: Pool) -> Plan:
+def make_plan(request: Request, pool: Pool, num_parallel: int = 1) -> Plan:
     """The largest plan that trains cross-entropy in a part of the time."""
     data, training, budget_s = request.data, request.plain, request.budget_s
     num_rows, model = len(data.splits["train"]), training.model
     if budget_s is None:
         return Plan(model, num_rows, training.epochs)
     time_s, given_up = budget_s - reserve_s(budget_s), []
-    epoch_s = probe(request, training, PROBE_SHARE * budget_s, pool)
+    epoch_s = probe(request, training, PROBE_SHARE * budget_s, pool, num_parallel)
     most_s = FIRST_SHARE * time_s
     if LEAST_EPOCHS * epoch_s > most_s and data.is_image and model != "small":
         small = replace(request, plain=Training(model="small", epochs=training.epochs))
-        small_s = probe(small, small.plain, PROBE_SHARE * budget_s, pool)
+        small_s = probe(small, small.plain, PROBE_SHARE * budget_s, pool, num_parallel)
         if small_s < epoch_s:
             given_up.append(
                 f"the model {model}, of which an epoch takes {duration(epoch_s)}: small was trained instead"
@@ -196,7 +195,7 @@ def apply_plan(request: Request, plan: Plan) -> Request:
     return replace(request, plain=training.with_(epochs=plan.epochs), inputs=inputs)
 
 
-def probe(request: Request, training: Training, most_s: float, pool: Pool) -> float:
+def probe(request: Request, training: Training, most_s: float, pool: Pool, num_parallel: int) -> float:
     """Seconds of one epoch of one trial, beside others on all cores or as its share of a GPU; takes about `most_s`."""
     data = request.data
     num_rows = len(data.splits["train"])
@@ -204,12 +203,12 @@ def probe(request: Request, training: Training, most_s: float, pool: Pool) -> fl
         images = steps_per_epoch(training, num_rows) * batch_size(training, num_rows)
         return images / measure(training, data.input_shape, data.num_classes, request.device)
     few = {name: split.rows(np.arange(2)) for name, split in data.splits.items()}
-    trials = [Trial(setting("ce"), seed) for seed in range(side_by_side(request))]
+    trials = [Trial(setting("ce"), seed) for seed in range(num_parallel)]
 
     def seconds(num: int, epochs: int = 1) -> float:
         rows = data.splits["train"].rows(np.arange(num))
         part = replace(data, splits={**few, "train": rows}, fingerprint="probe")
-        outcomes = train(trials, part, "cpu", training=training.with_(epochs=epochs), pool=pool)
+        outcomes = train(trials, part, "cpu", training=training.with_(epochs=epochs), pool=pool, workers=num_parallel)
         return float(np.mean([one.wall_s for one in outcomes]))
 
     num = min(8, num_rows)
@@ -221,8 +220,3 @@ def probe(request: Request, training: Training, most_s: float, pool: Pool) -> fl
     if time.monotonic() - began + 5 * latest_s <= most_s:  # building the model is not part of an epoch
         latest_s = max((seconds(num, 5) - latest_s) / 4, latest_s / 100)
     return latest_s / num * num_rows
-
-
-def side_by_side(request: Request) -> int:
-    """Trials that train at the same time, each on a core of its own; on a GPU their times are shares already."""
-    return num_cores() if request.device.type == "cpu" else 1

@@ -11,11 +11,12 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
+from camri.data.parallel import num_cores
 from camri.engine import Outcome, Pool, Training
 from camri.engine.training import stop_on_signals
 from camri.fit_record import ANSWER_FILE, EXAMPLES_FILE, SEEDS_FOR_PRAISE, Length
 from camri.fitting import handover
-from camri.fitting.budget import BASELINE_SHARE, SPARE, Budget, Plan, apply_plan, make_plan, side_by_side, smaller
+from camri.fitting.budget import BASELINE_SHARE, SPARE, Budget, Plan, apply_plan, make_plan, smaller
 from camri.fitting.judge import has_learnt
 from camri.fitting.request import (
     JOURNAL_FILE,
@@ -114,7 +115,7 @@ class Stages:
     def _measure(self) -> None:
         """Plan by the speed of a few short trials."""
         self.trainer.begin("measuring the speed")
-        plan = make_plan(self.request, self.trainer.pool)
+        plan = make_plan(self.request, self.trainer.pool, self.budget.num_parallel)
         self.trainer.note_slowness()
         self.budget.epoch_s = plan.epoch_s
         self._apply(plan)
@@ -447,7 +448,7 @@ def run_fit(request: Request, began: float, on_progress: Callable[[Progress], No
             began=began,
             spent_s=float(journal.get("spent_s")),
             epoch_s=journal.get("epoch_s"),
-            num_parallel=side_by_side(request),
+            num_parallel=(Trainer.workers or num_cores()) if request.device.type == "cpu" else 1,
             scoring=(num_rows["val"] + num_rows["test"]) / num_rows["train"] / 3,  # without gradients
         )
         if budget.is_timed and budget.num_parallel > 1 and not journal.get("finished"):

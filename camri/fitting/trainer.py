@@ -96,6 +96,8 @@ class Interrupted(Exception):
 class Trainer:
     """Trains studies on the request's device within the budget and reports progress."""
 
+    workers: int | None = None  # on a CPU; None: one a core
+
     def __init__(
         self,
         request: Request,
@@ -144,7 +146,7 @@ class Trainer:
         """
         if self.is_stopping():
             raise Interrupted
-        local = LocalExecutor(str(self.request.device), pool=self.pool)
+        local = LocalExecutor(str(self.request.device), pool=self.pool, workers=self.workers)
         executor = FitExecutor(local, lambda: self.budget.passed_s() >= until_s, is_enough, weights)
         began, began_core_s = time.monotonic(), time.process_time()
         self.part = 0.0
