@@ -157,6 +157,10 @@ class Stages:
         if weights is None:
             self.trainer.begin("growing boosted trees")
             outcome = grow(self.request.data, self.budget)
+            if outcome is None:
+                self.give_up("boosted trees")
+                self.note(trees={})
+                return None
             write_weights(path, outcome.weights or {})
             self.note(trees=outcome.training.to_json())
             return outcome
