@@ -311,7 +311,7 @@ def true_gains(fitted: Fitted, data: DataSet, num_new: int) -> dict[str, float]:
     models = [Held(one.trial.seed, one.scores) for one in found if one.status == "done"]
     baseline, rivals = models[:num_new], models[num_new:]
     if is_trees:
-        model = Model.of(replace(fitted.load().trained, rule=None, standardise=None))
+        model = Model(replace(fitted.load().trained, rule=None, standardise=None))
         rivals = [Held(seed, {name: exact(model.logits(data.splits[name].inputs), data.splits[name].labels.numpy(), [0])
                               for name in ("val", "test")}) for seed in seeds[:1]]  # fmt: skip
     floor = floor_of(BestRecall(), baseline, GOAL.prior_rows)

@@ -198,7 +198,7 @@ def test_the_exported_model_prepares_images_itself(folders, tmp_path):
 
     model = folders["resnet"][0]
     made = made_trained(model, setting("ce"), (24, 20, 3), options=find(model))
-    ready = Model.of(made)
+    ready = Model(made)
     file = write_onnx(ready, tmp_path / "model.onnx")
     rows = np.stack([np.asarray(picture((24, 20, 3), seed)) for seed in range(3)])
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])

@@ -14,7 +14,7 @@ from camri.engine import Pool, Training, Trial, train
 from camri.engine.spec import batch_size, steps_per_epoch
 from camri.fitting.request import LEAST_ROWS, Request, fewer_rows
 from camri.methods import setting
-from camri.study.executor import measure
+from camri.study.runner import measure
 from camri.text import Noun, duration
 
 RESERVE = (0.03, 4.0, 30.0)  # for the model's files and the page: part of the time, least and most seconds

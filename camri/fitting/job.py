@@ -19,6 +19,7 @@ from camri.fitting import handover
 from camri.fitting.budget import BASELINE_SHARE, SPARE, Budget, Plan, apply_plan, make_plan, smaller
 from camri.fitting.judge import has_learnt
 from camri.fitting.request import (
+    FEATURES_SHARE,
     JOURNAL_FILE,
     TRAININGS,
     Journal,
@@ -276,7 +277,8 @@ class Stages:
         """Where rivals race: under the training of the finals; of a network that is fine-tuned, on its features."""
         if not self.request.is_tuned:
             return self.baseline
-        request = on_features(self.request)
+        left_s = self.budget.end_s() - self.budget.passed_s()
+        request = on_features(self.request, max(1.0, FEATURES_SHARE * left_s))
         # Heads have a pace of their own, which says nothing about the finals.
         trainer = self.trainer.on(request, replace(self.budget, epoch_s=None, paces=[]))
         return TrainingRun(trainer, request.plain, self.request.out / TRAININGS / "features", self.baseline.important)

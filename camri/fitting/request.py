@@ -18,7 +18,7 @@ import torch
 from camri.backbones import at_hand, decoding, find, is_backbone, is_frozen, is_transformer, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
-from camri.data.features import embed
+from camri.data.features import embed_within
 from camri.data.tables import to_features
 from camri.decision import PRIOR_ROWS, Goal, LeastCost, parse_goal
 from camri.engine import Training, Trial
@@ -36,7 +36,6 @@ from camri.study.study_file import parse_duration
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on
 SPLIT_SEED = 0
 FEATURES_SHARE = 0.5  # of the time, for a frozen network's features
-PACE_ROWS = 128  # after which their pace is known
 LEAST_ROWS = 200
 DEFAULT_BUDGET = "10m"
 RATES = {"small": 3e-3}  # 1.3 to 1.9 points above 1e-3 after 16 epochs of 4,000 photos (docs/log.md)
@@ -98,47 +97,19 @@ def prepare(
     return Inputs(*_standardised(data), val_fraction, test_fraction)
 
 
-class _TooSlow(Exception):
-    """Features of all images take too long; there is time for this part of them."""
-
-
 def take_features(
     given: Inputs,
     model: str,
     options: Mapping[str, Any],
-    *,
-    most_s: float = math.inf,
-    share: float | None = None,
+    limit_s: float = math.inf,
     device: torch.device | None = None,
     on_read: Callable[[int, int], None] | None = None,
 ) -> Inputs:
-    """The inputs with a frozen network's features instead of images: of all, or of as many as `most_s` allows.
-
-    share: the part of the images that an earlier call had time for.
-    """
-    images, began = given.data, time.monotonic()
-    first: tuple[float, int] | None = None
-
-    def watch(done: int, num: int) -> None:
-        nonlocal first
-        if on_read is not None:
-            on_read(done, num)
-        now = time.monotonic()
-        if first is None:  # the network is built and traced before it
-            first = now, done
-        elif share is None and done - first[1] >= PACE_ROWS and now > first[0]:
-            can = (done - first[1]) / (now - first[0]) * (began + most_s - now)
-            if can < 0.9 * (num - done) and num > LEAST_ROWS:
-                raise _TooSlow(max(can / num, LEAST_ROWS / num))
-
-    if share is not None:
-        images = fewer_rows(images, share)
-    try:
-        data = embed(images, model, options, device=device, progress=watch)
-    except _TooSlow as slow:
-        return take_features(given, model, options, share=slow.args[0], device=device, on_read=on_read)
+    """The inputs with a frozen network's features instead of images: of all, or of those computed in `limit_s`."""
+    images, data = embed_within(given.data, model, options, limit_s, device=device, progress=on_read)
+    share = len(images.splits["train"]) / len(given.data.splits["train"])
     scaled, standardise = _standardised(data)
-    return replace(given, data=scaled, standardise=standardise, images=images, share=share or 1.0)
+    return replace(given, data=scaled, standardise=standardise, images=images, share=share)
 
 
 def fewer_rows(data: DataSet, share: float, parts: Sequence[str] = ("train", "val", "test")) -> DataSet:
@@ -325,8 +296,10 @@ def make_request(
     column = parse_important(important, strengths, inputs.data.classes)
     folder = Path(out) if out is not None else Path("runs") / _folder_name(inputs.data.name, column)
     if backbone is not None:
-        left_s = math.inf if budget_s is None else began + FEATURES_SHARE * budget_s - time.monotonic()
-        inputs = take_features(inputs, *backbone, most_s=left_s, share=_known_share(folder), on_read=on_read)
+        limit_s = math.inf if budget_s is None else began + FEATURES_SHARE * budget_s - time.monotonic()
+        if _has_fewer(folder):  # the same images as in the call before
+            limit_s = 0.0
+        inputs = take_features(inputs, *backbone, limit_s, on_read=on_read)
     loaded = inputs.data
     model = model or _model_for(loaded, picked)
     plain = Training(
@@ -361,10 +334,13 @@ def make_request(
     return request
 
 
-def on_features(request: Request) -> Request:
-    """The request on the frozen features of the network that it fine-tunes; there a trial takes seconds."""
+def on_features(request: Request, limit_s: float) -> Request:
+    """The request on the frozen features of the network that it fine-tunes; there a trial takes seconds.
+
+    limit_s: time for the features; if they take longer, fewer images are used.
+    """
     training = request.plain
-    inputs = take_features(request.inputs, training.model, dict(training.model_options), device=request.device)
+    inputs = take_features(request.inputs, training.model, dict(training.model_options), limit_s, request.device)
     epochs = epochs_for(len(request.data.splits["train"]))
     return replace(request, inputs=inputs, plain=Training(epochs=epochs).with_(**PROBE))
 
@@ -454,13 +430,12 @@ TRAININGS = "trainings"  # folder of the runs before the finals; a killed call m
 LATE = ("is_raced", "winner", "num_settings", "given_up")  # decisions to make again when there is more time
 
 
-def _known_share(folder: Path) -> float | None:
-    """The share of the images that an earlier call on this folder had time for; None if there was none."""
+def _has_fewer(folder: Path) -> bool:
+    """Whether a fit in this folder had no time for the features of all images."""
     try:
-        found = json.loads((folder / JOURNAL_FILE).read_text(encoding="utf-8"))["share"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found if isinstance(found, float) else None
+        return "share" in json.loads((folder / JOURNAL_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 class Journal:
