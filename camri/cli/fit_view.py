@@ -17,9 +17,8 @@ from camri.data.dataset import assemble
 from camri.decision import AtLeast, BestRecall
 from camri.fit_record import compose
 from camri.fitting import Fitted, Progress, Unfinished
-from camri.fitting.card import model_name
 from camri.fitting.job import run_fit
-from camri.fitting.request import Request, make_request
+from camri.fitting.request import Request, make_request, model_name
 from camri.text import duration, percent, plural
 
 MOST_CAUTIONS = 2  # on a terminal; the card has all

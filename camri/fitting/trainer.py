@@ -17,9 +17,9 @@ from camri.engine.spec import identity
 from camri.errors import InputError, last_line
 from camri.files import checksum, replacing
 from camri.fitting.budget import Budget
-from camri.fitting.judge import Held
+from camri.fitting.judge import Held, has_learnt
 from camri.fitting.request import Progress, Request
-from camri.methods import Setting, setting
+from camri.methods import Setting, control_of, setting
 from camri.metrics import Scores, exact
 from camri.study import run_folder
 from camri.study.run_folder import facts_of
@@ -282,6 +282,12 @@ class TrainingRun:
         with open_run(self.folder) as stored:
             return stored.rows(key=setting.key, status=None)
 
+    def has_learnt(self, models: Sequence[Held]) -> bool:
+        """Whether each of these models of cross-entropy is better than guessing on validation data."""
+        with open_run(self.folder) as stored:
+            confusion = np.sum([stored.confusion(row, "val") for row in stored.rows(key=CE.key)], axis=0)
+        return all(has_learnt(confusion, model) for model in models)
+
     def models(
         self,
         setting: Setting,
@@ -326,6 +332,12 @@ def setting_of(point: Point, column: Resolved) -> Setting:
     method, values = point
     grid = Grid.at(method, [[values]])
     return grid.setting(next(grid.tried()), column)
+
+
+def control_point(point: Point, column: Resolved) -> Point | None:
+    """The head of a point without its margin; None if its method has no control."""
+    setting = control_of(setting_of(point, column))
+    return None if setting is None else (setting.method, tuple(value for _, value in setting.knobs))  # type: ignore[misc]
 
 
 def statuses_of(folders: Sequence[Path]) -> dict[str, str]:
