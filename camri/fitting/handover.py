@@ -265,8 +265,6 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
         answer={"kind": kind, "sentence": sentence, "details": details},
         rule=vars(Rule(max_accuracy_drop=drop, prior_rows=request.prior_rows)),
     )
-    if can_draw():
-        write_page(request.out)
     if finals.is_finished:
         shutil.rmtree(request.out / WEIGHTS, ignore_errors=True)
     return fitted
@@ -401,7 +399,7 @@ def loose_floor(baseline: Sequence[Held], noun: Noun, groups: Array | None = Non
         return None
     return (
         f"accuracy was held on {len(right):,} validation {noun.many}, which measure it to ± {50 * (high - low):.0f} "
-        f"points only; on new {noun.many} it may be a point or two lower"
+        f"points only; on new {noun.many} it may be {'a point or two' if high - low < 0.2 else 'many points'} lower"
     )
 
 

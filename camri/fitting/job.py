@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from camri.data.parallel import num_cores
 from camri.engine import Outcome, Pool, Training
 from camri.engine.training import stop_on_signals
 from camri.fit_record import ANSWER_FILE, EXAMPLES_FILE, SEEDS_FOR_PRAISE
 from camri.fitting import handover
-from camri.fitting.budget import BASELINE_SHARE, SPARE, Budget, Plan, apply_plan, make_plan, smaller
+from camri.fitting.budget import BASELINE_SHARE, SPARE, Budget, Plan, apply_plan, make_plan, measure_slowness, smaller
 from camri.fitting.handover import MODEL, PAGE, Fitted
 from camri.fitting.request import (
     FEATURES_SHARE,
@@ -401,6 +400,8 @@ class Stages:
             ),
             self.stores(),
         )
+        if handover.can_draw() and not self.budget.is_late:
+            handover.write_page(self.request.out)
         if is_finished:
             self.note(finished=True, wall_s=wall_s)
         return fitted
@@ -446,12 +447,12 @@ def run_fit(request: Request, began: float, on_progress: Callable[[Progress], No
             began=began,
             spent_s=float(journal.get("spent_s")),
             epoch_s=journal.get("epoch_s"),
-            num_parallel=(Trainer.workers or num_cores()) if request.device.type == "cpu" else 1,
+            slowness=measure_slowness() if request.budget_s is not None else 1.0,
             scoring=request.scoring,
         )
-        if budget.is_timed and budget.num_parallel > 1 and not journal.get("finished"):
-            pool.start(budget.num_parallel)
-        stages = Stages(request, journal, Trainer(request, budget, on_progress, stopping.is_set, pool))
+        trainer = Trainer(request, budget, on_progress, stopping.is_set, pool)
+        trainer.start_workers(is_needed=not journal.get("finished"))
+        stages = Stages(request, journal, trainer)
         budget.num_ended = len(statuses_of(stages.stores()))
         stages.note()
         try:

@@ -15,6 +15,7 @@ from camri.export import load, save
 from camri.fitting import handover
 from camri.fitting.handover import _scores, _trained, can_draw, doubts
 from camri.fitting.judge import count
+from camri.fitting.request import command
 from camri.methods import setting
 from camri.models import build
 from camri.study.spec import Column
