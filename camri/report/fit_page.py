@@ -33,6 +33,7 @@ from camri.text import percent, quoted
 SHOWN = 12  # examples of each kind
 MOST_FEATURES = 6
 GOOD = ("train_with", "change_the_decision")
+BEFORE = "Before: another model, plain cross-entropy, whose largest score decides. After: the model handed over."
 WORDS = {
     "recall": "share of a class’s {many} that are found",
     "accuracy": "share of all {many} that are classified correctly",
@@ -85,7 +86,7 @@ def render_fit(record: FitRecord, reading: RunReader) -> str:
         lead=verdict(record),
         cautions=cautions,
         figures=_figures(record),
-        actions=(),
+        actions=[BEFORE],
         examples=() if arrays is None else _examples(record, arrays, rule),
         bars=make_bars(changes, "Change of recall of the other classes, mean over seeds"),
         words=[(word, text.format(many=record.noun[1])) for word, text in WORDS.items()],
@@ -173,7 +174,7 @@ def _examples(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule
         ]
         if inputs.ndim > 2:
             shown = tuple(
-                (picture(one), f"{true} → {called}, p = {p}")
+                (picture(one), f"{true} → {called}, p\u00a0=\u00a0{p}")
                 for one, (true, called, p) in zip(inputs, texts, strict=True)
             )
             note = "True class → predicted class, and the probability of the important class. The worst come first."
