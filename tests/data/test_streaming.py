@@ -204,7 +204,7 @@ print(most_mib() - before)
 
 
 def grown_mib(folder: Path, num: int, side: int, limit: str) -> float:
-    """MiB by which a process grows that reads so many images of this side."""
+    """MiB by which a process grows that reads this many images of this side."""
     for name in ("cat", "dog"):
         (folder / name).mkdir(parents=True)
     for number in range(num):

@@ -31,7 +31,7 @@ def gpu(monkeypatch):
     return engine
 
 
-def test_the_stand_in_leaves_nothing_behind():
+def test_the_stand_in_cleans_up():
     def found():
         names = [f"camri.engine.{name}" for name in MODULES_ON_GPU]
         return [sys.modules.get(name) for name in names], [vars(camri.engine).get(name) for name in MODULES_ON_GPU]
@@ -92,7 +92,7 @@ def test_fine_tuning_trains_what_the_plain_loop_trains(gpu, trials, data, traini
         assert_trained_alike(mine, its, within=2e-4)
 
 
-def test_compiled_too_where_the_backward_pass_computes_some_of_the_forward_pass_anew(gpu, trials, data, training):
+def test_compiled_with_a_backward_pass_that_recomputes_part_of_the_forward_pass(gpu, trials, data, training):
     def compiled(signature):  # torch.compile as it is, but for the C++
         return torch.compile(gpu.replica.run_trunk, fullgraph=True, dynamic=False, backend="aot_eager_decomp_partition")
 

@@ -411,7 +411,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(saved, photos
     assert "no/such/out.csv cannot be written (No such file or directory)" in str(done.exception)
 
 
-def test_what_was_predicted_is_kept_when_it_is_broken_off(saved, photos, monkeypatch):
+def test_predictions_are_kept_when_it_is_interrupted(saved, photos, monkeypatch):
     def break_off(model, groups, batch_size, on_progress):
         found = predict(model, groups, batch_size)
         yield next(found)
@@ -425,7 +425,7 @@ def test_what_was_predicted_is_kept_when_it_is_broken_off(saved, photos, monkeyp
     assert not os.path.exists("out.csv")
 
 
-def test_export_writes_what_is_asked(saved, tmp_path):
+def test_export_writes_the_requested_files(saved, tmp_path):
     done = run("export", saved, "--torch-export", tmp_path / "m.pt2")
     assert done.exit_code == 0, done.output
     assert "inputs uint8 (N, 8, 8, 1) -> logits, probabilities, prediction" in done.output

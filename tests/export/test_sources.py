@@ -96,7 +96,7 @@ def test_files_left_out_are_counted_over_all_words_folders_and_patterns(here):
 
 
 def test_an_image_in_a_folder_is_found_by_what_it_is_where_its_name_does_not_say(here):
-    """Training takes images by any name; left out, they would be missing from the answer, and nobody told."""
+    """Training takes images by any name; here they must not be left out silently."""
     for name in ("a.png", "b.png", "c.png"):
         made_image(f"photos/{name}")
     Path("photos/b.png").rename("photos/b")

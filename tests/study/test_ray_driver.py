@@ -21,7 +21,7 @@ from tests.study.conftest import TRAINING, first_trials, made_outcome
 
 @pytest.fixture(autouse=True)
 def fresh_digest():
-    """Look at the source anew: somebody may be editing it while the tests run."""
+    """Read the source again: it may be edited while the tests run."""
     code_digest.cache_clear()
 
 
