@@ -107,7 +107,7 @@ def _per_class(grid: tuple[float, ...], neutral: float, about: str, **more: Any)
 
 
 # Ordered as in the paper's Table I, then methods it does not have, then the baseline. Methods with the same dash differ
-# in colour for every kind of colour vision (tests/report/test_theme.py).
+# in colour for every kind of colour vision (tests/report/test_look.py).
 METHODS: dict[str, Method] = {
     "camri": Method(
         title="CAMRI",
