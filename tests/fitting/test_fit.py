@@ -17,7 +17,7 @@ import camri
 from camri.data import DataSet, Split, hold_out, load
 from camri.fit_record import Counts, read_record
 from camri.fitting import Unfinished, fit, handover
-from camri.fitting.card import own_figures, write_card
+from camri.fitting.handover import own_figures, write_card
 from camri.models import build
 from camri.report.page import write_page
 from camri.study.store import open_run

@@ -11,8 +11,7 @@ import camri
 from camri.backbones import at_hand
 from camri.data import load
 from camri.errors import InputError
-from camri.fitting.handover import command
-from camri.fitting.request import make_request
+from camri.fitting.request import command, make_request
 from camri.study.store import open_run
 from tests.networks import photos, save_tiny
 
