@@ -198,6 +198,8 @@ def test_a_trunk_with_embeddings_and_layer_norms_trains_as_on_the_cpu(gpu, data,
 @pytest.mark.parametrize("resident", [0, 90 * 64])  # none of the splits, or val and no other
 def test_streamed_images_give_the_same_bits(gpu, trials, data, training, resident, monkeypatch):
     monkeypatch.setattr("camri.engine.feed.DEPTHS", (3, 4))
+    monkeypatch.setattr("camri.engine.feed.PART_BYTES", 500)  # a step is gathered in parts
+    monkeypatch.setattr("camri.engine.feed.num_cores", lambda: 3)
     broken = Trial(setting("wce", 1, w=1e38), 3)
     mine, its = (
         run(gpu, [*trials, broken], replace(data, resident=limit), training, pack_size=4) for limit in (resident, None)
