@@ -20,7 +20,7 @@ from camri.data import hold_out, load
 from camri.decision import promise
 from camri.engine import Training
 from camri.study import runner
-from camri.study.executor import LocalExecutor
+from camri.study.runner import LocalExecutor
 from camri.study.spec import study
 from camri.study.store import open_run
 
@@ -57,7 +57,7 @@ def test_promises_are_counted_on_fresh_rows_and_on_the_test_images_of_a_run(tmp_
 
 def test_audits_are_judged_by_what_their_shift_truly_gives(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["audit", "--tables", "6", "--rows", "1000"])
-    monkeypatch.setattr(auditing.verdict, "NUM_FOLDS", 10)
+    monkeypatch.setattr(auditing.scores, "NUM_FOLDS", 10)
     auditing.main()
     shown = [float(word.strip("()").replace(",", "")) for word in capsys.readouterr().out.splitlines()[3].split()]
 

@@ -1,8 +1,8 @@
-"""Several replicas of the authors' CNN, every layer of all of them in one launch.
+"""Several replicas of the authors' CNN, with one launch per layer for all of them.
 
 The convolutions and what lies between them run here, forward and backward, on tensors with the models as their first
-dimension; each model's dense layer, head and loss stay PyTorch's. Nothing is summed over models, and how a sum is split
-does not depend on their number: a trial's bits are the same alone. `PaperCNN` is the reference in plain PyTorch.
+dimension; each model's dense layer, head and loss are PyTorch's. Nothing is summed over models, and how a sum is split
+does not depend on their number, so a trial's bits are the same alone. `PaperCNN` is the reference in plain PyTorch.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from camri.engine.kernels import convolution, layers
 from camri.engine.replica import Job, prepare
 from camri.models import Dropout, PaperCNN
 
-SIZE = 2  # replicas of a stack: while one stack computes losses, which fill little of the chip, others convolve
+SIZE = 2  # replicas per stack; several stacks overlap losses, which use little of the chip, with convolutions
 CHANNELS = 16  # the first layer's inputs are padded to as many: the least that a tensor core multiplies
 ROWS = 128  # of a block; a batch's pixels must be a multiple at every layer
 SIDES = (16, 32, 64)  # of the images
@@ -31,7 +31,7 @@ WRONG = 0.006  # relative error that rounding to bfloat16 does not explain
 
 
 def fits(trunk: nn.Module, job: Job) -> bool:
-    """Whether the kernels were written for this model and these inputs; costly augmentation is better compiled."""
+    """Whether the kernels support this model and these inputs; costly augmentation is faster compiled."""
     training = job.training
     if type(trunk) is not PaperCNN or training.crop or training.trivial_augment or training.mixup:
         return False
@@ -42,7 +42,7 @@ def fits(trunk: nn.Module, job: Job) -> bool:
 
 
 def stacks_of(replicas: Sequence[Replica]) -> list["Stack"]:
-    """The replicas in stacks; those with another head lie in memory in another way and get their own."""
+    """Group the replicas in stacks; each kind of head has another memory layout and gets its own."""
     alike: dict[tuple[int, ...], list[Replica]] = {}
     for replica in replicas:
         alike.setdefault(tuple(flat.size for flat in replica.flats), []).append(replica)
@@ -51,7 +51,7 @@ def stacks_of(replicas: Sequence[Replica]) -> list["Stack"]:
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is cut: rows, columns and depth of a block; taps at a time and parts of the sum (weights only)."""
+    """Tiling of a product: rows, columns and depth of a block; taps at a time and parts of the sum (weights only)."""
 
     rows: int
     columns: int
@@ -63,14 +63,14 @@ class Tile:
 
 
 def tile_of(depth: int, columns: int, then: str) -> Tile:
-    """For a convolution from `depth` to `columns` channels: within a few % of the best for each layer (H200)."""
+    """Tile for a convolution from `depth` to `columns` channels: within a few % of the best for each layer (H200)."""
     columns = min(columns, 256 if then in ("relu", "nothing") else 128)  # sums take registers
     narrow = columns == 64 and depth > 16
     return Tile(ROWS, columns, min(depth, 64), 4 if narrow or then in ("statistics", "sums") else 8, 3)
 
 
 def weight_tile(pixels: int, before: int, after: int) -> Tile:
-    """For the gradient of a weight: within a few % of the best for each layer (H200)."""
+    """Tile for the gradient of a weight: within a few % of the best for each layer (H200)."""
     side = 128 if min(before, after) >= 128 else 64
     rows, columns, taps = min(after, side), min(before, side), 3 if before < 64 else 1
     programs = 8 * (after // rows) * (before // columns) * (9 // taps)  # of eight models, however many there are
@@ -84,7 +84,7 @@ class Layer:
     """A convolution with ReLU, and the batch norm or the pooling with dropout that follows it."""
 
     def __init__(self, owner: "Stack", source: Tensor, place: int, after: dict[str, int]):
-        """`source` is the input (R, N, H, W, C); `place` and `after` say where the modules stand in the trunk."""
+        """`source` is the input (R, N, H, W, C); `place` and `after` are the modules' positions in the trunk."""
         self.owner, self.source, self.after = owner, source, after
         self.then = "statistics" if "norm" in after else "relu"
         self.num, self.images, self.height, self.width, self.before = source.shape
@@ -123,7 +123,7 @@ class Layer:
         )
 
     def _convolve(self, x: Tensor, weight: Tensor, out: Tensor, then: str, seen: "Layer", part: Tensor) -> int:
-        """Launch `convolve` and return its number of blocks of rows; `seen` is the layer whose outputs it looks at."""
+        """Launch `convolve` and return its number of blocks of rows; `seen` is the layer whose outputs it reads."""
         depth, columns = x.shape[-1], out.shape[-1]
         tile = tile_of(depth, columns, then)
         blocks = self.pixels // tile.rows
@@ -151,7 +151,7 @@ class Layer:
             layers.pool[grid](self.y, self.out, *self.dropout, 1024)
 
     def backward(self, previous: "Layer | None", blocks: int) -> int:
-        """From the gradient of this layer's output, with `blocks` sums of it in a part, to that of the one before."""
+        """Backpropagate to the previous layer's output; `blocks` is the number of partial sums of the gradient."""
         width = min(self.channels, 64)
         if "norm" in self.after:
             self._add_up(self.part, blocks, self.d_offset, self.d_gain)
@@ -181,7 +181,7 @@ class Layer:
     def largest_error(self, previous: "Layer | None", drawn: torch.Generator) -> float:
         """Largest relative error of the kernels' output and gradients against PyTorch's in float32, on random inputs.
 
-        Overwrites what a step overwrites too. Weights and running statistics stay.
+        Overwrites the same buffers as a step. Weights and running statistics are unchanged.
         """
         self.source[..., : self.into].normal_(generator=drawn)
         self.dz.normal_(generator=drawn)
@@ -245,7 +245,7 @@ class Layer:
 
 
 class Stack:
-    """Replicas whose buffers lie one below the other, and one training step of all of them."""
+    """Replicas with stacked buffers, and one training step of all of them."""
 
     def __init__(self, replicas: list[Replica]):
         self.replicas, first = replicas, replicas[0]
@@ -280,7 +280,7 @@ class Stack:
         self.streams = [torch.cuda.Stream() for _ in replicas] if device.type == "cuda" else []
 
     def _gather(self, name: str) -> Any:
-        """One tensor with a row for each replica, whose attribute becomes a view of it; None where they have None."""
+        """Gather an attribute of all replicas in one tensor, of which each becomes a view; None if they have None."""
         if getattr(self.replicas[0], name) is None:
             return None
         rows = torch.stack([getattr(replica, name) for replica in self.replicas])
@@ -292,14 +292,14 @@ class Stack:
     def is_right(self) -> bool:
         """Whether the kernels agree with PyTorch on this device, layer by layer; takes about as long as a few steps.
 
-        With Triton 3.6 some tiles were wrong by 1 to 24 %, without an error (docs/engine.md). Rounding is 0.3 %.
+        With Triton 3.6 some tiles were wrong by 1 to 24 %, without an error (results/benchmarks). Rounding is 0.3 %.
         """
         drawn = torch.Generator(self.step.device).manual_seed(0)
         pairs = zip(self.layers, [None, *self.layers[:-1]], strict=True)
         return all(layer.largest_error(previous, drawn) < WRONG for layer, previous in pairs)
 
     def release(self) -> None:
-        """Give each replica its own counters again: it can then be trained as a branch."""
+        """Give each replica its own counters again, so that it can be trained as a branch."""
         for replica in self.replicas:
             replica.step, replica.place = self.step.clone(), self.place.clone()
 
@@ -315,7 +315,7 @@ class Stack:
         return flat.weight.as_strided(shape, stride, start), flat.gradient.as_strided(shape, stride, start)
 
     def running(self, norm: Any) -> Tensor:
-        """The running means of a norm, then its variances, a row a model."""
+        """The running means of a batch norm, then its variances, one row per model."""
         shape, stride = (len(self.replicas), 2 * norm.num_features), (self.statistics.shape[1], 1)
         return self.statistics.as_strided(shape, stride, norm.running_mean.storage_offset())
 
@@ -348,7 +348,7 @@ class Stack:
         self.place += 1
 
     def _judge(self, labels: Tensor) -> None:
-        """Loss and gradients of each replica from the averaged features on, side by side."""
+        """Compute loss and gradients of each replica from the averaged features on, in parallel."""
         main = torch.cuda.current_stream() if self.streams else None
         for place, replica in enumerate(self.replicas):
             with contextlib.ExitStack() as on_stream:

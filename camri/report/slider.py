@@ -4,12 +4,11 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
-from camri.decision import DecisionRule, trace
+from camri.decision import Curve, DecisionRule, trace
 from camri.metrics import Array, Scores
 from camri.report.tables import BLANK
 
@@ -17,18 +16,7 @@ MOST_STATES = 2000
 BACK = 0.1  # recall below the model's own that is shown state by state; below that, few states are kept
 DEPTH = 0.05  # accuracy below the model's own, and false alarms above, that the charts show
 VALUE = "VALUE"  # stands for the rule's number in the code
-
-
-class Box(NamedTuple):
-    """The part of a chart's 400 × 218 units that is drawn in."""
-
-    left: float = 46.0
-    top: float = 10.0
-    right: float = 384.0
-    bottom: float = 194.0
-
-
-BOX = Box()
+LEFT, TOP, RIGHT, BOTTOM = 46.0, 10.0, 384.0, 194.0  # ends of the lines within a chart's 400 × 218 units
 
 
 @dataclass(frozen=True)
@@ -63,8 +51,9 @@ class Chart:
 class Slider:
     """The states of a rule by rising recall; `start` is the advised one, `before` the model without the rule.
 
-    names, num: the important classes and how many rows each has. codes: {language: code with VALUE for the number}.
-    note: which rows are counted. many: what they are called. label: what `before` is called.
+    names, num: the important classes and how many rows each has. codes: {language: code with VALUE for the number};
+    code: the same with the advised number. data: JSON that the page's script looks up. note: which rows are counted.
+    many: what they are called. label: what `before` is called.
     """
 
     names: tuple[str, ...]
@@ -72,34 +61,15 @@ class Slider:
     num_rows: int
     states: tuple[State, ...]
     start: int
+    now: State
     before: State
     codes: Mapping[str, str]
+    code: Mapping[str, str]
+    data: Markup
     charts: tuple[Chart, ...]
     note: str
     many: str
     label: str
-
-    @property
-    def now(self) -> State:
-        """The advised state."""
-        return self.states[self.start]
-
-    @property
-    def code(self) -> dict[str, str]:
-        """The code of the advised state, by language."""
-        return {language: text.replace(VALUE, self.now.number) for language, text in self.codes.items()}
-
-    @property
-    def data(self) -> Markup:
-        """What the page's script looks up. "<" never stands in it, so nothing in it can end the script element."""
-        values = {
-            "names": self.names,
-            "num": self.num,
-            "rows": self.num_rows,
-            "codes": dict(self.codes),
-            "states": [list(vars(state).values()) for state in self.states],
-        }
-        return Markup(json.dumps(values, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def make_slider(
@@ -121,39 +91,43 @@ def make_slider(
     often.
     """
     curve = trace(scores, rule.name)
+    before = curve.before
     value, chosen = next(iter(rule.values.values())), curve.find(rule)
     is_kept = np.append(True, np.diff(curve.hits.sum(axis=1)) > 0)
     is_kept[chosen] = True
-    now = float(scores.recall().mean())
-    kept = _thin(np.flatnonzero(is_kept), curve.mean_recall, now - BACK, chosen)
-    figures = np.stack([curve.mean_recall, curve.accuracy, curve.alarms / curve.total], axis=1)
-    before = np.array([now, scores.accuracy(), scores.false_alarms().mean()])
-    places, charts = _draw(figures[kept], before, figures[chosen], many)
-    precision = curve.precision.mean(axis=1)
+    kept = _thin(np.flatnonzero(is_kept), curve.mean_recall, float(before.mean_recall[0]) - BACK, chosen)
+    figures, (figures_before,) = (
+        np.stack([own.mean_recall, own.accuracy, own.alarms / own.total], axis=1) for own in (curve, before)
+    )
+    places, charts = _draw(figures[kept], figures_before, figures[chosen], many)
 
-    def make(text: str, three: Array, precise: float, hits: Array, right: int, at: Array) -> State:
-        recall, accuracy, rate = (_percent(float(one)) for one in three)
-        alarms = round(float(three[2]) * len(scores))
-        where = tuple((float(x), float(y)) for x, y in at)
-        return State(text, recall, _percent(precise), rate, accuracy, tuple(hits.tolist()), alarms, right, where)
+    def make(own: Curve, state: int, number: str, at: Array) -> State:
+        shares = own.mean_recall[state], own.precision[state].mean(), own.alarms[state] / own.total, own.accuracy[state]
+        counts = tuple(own.hits[state].tolist()), int(own.alarms[state]), int(own.correct[state])
+        return State(number, *map(_percent, shares), *counts, tuple(map(tuple, at.tolist())))
 
-    def counted(state: int, at: Array) -> State:
-        number = curve.number(state, as_factor)
+    def number_of(state: int) -> str:
         if state == chosen:
-            number = math.exp(value) if as_factor else value
-        counts = curve.hits[state], int(curve.correct[state])
-        return make(written(number), figures[state], precision[state], *counts, at)
+            return written(math.exp(value) if as_factor else value)
+        return written(curve.number(state, as_factor))
 
+    states = tuple(make(curve, state, number_of(state), at) for state, at in zip(kept.tolist(), places, strict=False))
+    start = int(np.flatnonzero(kept == chosen)[0])
+    num, num_rows = tuple(curve.num.tolist()), int(curve.total)
+    looked_up = {"names": tuple(names), "num": num, "rows": num_rows, "codes": dict(codes)}
+    looked_up["states"] = [list(vars(state).values()) for state in states]
     return Slider(
         names=tuple(names),
-        num=tuple(scores.num.tolist()),
-        num_rows=len(scores),
-        states=tuple(counted(state, places[place]) for place, state in enumerate(kept.tolist())),
-        start=int(np.flatnonzero(kept == chosen)[0]),
-        before=make(
-            "", before, float(scores.precision().mean()), scores.hits(), int(scores.correct().sum()), places[-1]
-        ),
+        num=num,
+        num_rows=num_rows,
+        states=states,
+        start=start,
+        now=states[start],
+        before=make(before, 0, "", places[-1]),
         codes=codes,
+        code={language: text.replace(VALUE, states[start].number) for language, text in codes.items()},
+        # "<" never stands in it, so nothing in it can end the script element.
+        data=Markup(json.dumps(looked_up, separators=(",", ":")).replace("<", "\\u003c")),
         charts=charts,
         note=note,
         many=many,
@@ -199,14 +173,14 @@ def _draw(figures: Array, before: Array, advised: Array, many: str) -> tuple[Arr
         f"false alarms (% of all {many})": (0.0, min(float(alarms.max()), float(reach[:, 2].max()) + DEPTH) + 0.002),
     }
     all_points, places, charts = np.vstack([figures, before]), [], []
-    x = BOX.left + (all_points[:, 0] - x_ends[0]) / max(x_ends[1] - x_ends[0], 1e-9) * (BOX.right - BOX.left)
+    x = LEFT + (all_points[:, 0] - x_ends[0]) / max(x_ends[1] - x_ends[0], 1e-9) * (RIGHT - LEFT)
     for column, (title, (low, high)) in enumerate(y_ends.items(), start=1):
-        y = BOX.bottom - (all_points[:, column] - low) / max(high - low, 1e-9) * (BOX.bottom - BOX.top)
+        y = BOTTOM - (all_points[:, column] - low) / max(high - low, 1e-9) * (BOTTOM - TOP)
         path = "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in zip(x[:-1].tolist(), y[:-1].tolist(), strict=True))
-        inside = np.stack([x.clip(BOX.left, BOX.right), y.clip(BOX.top, BOX.bottom)], axis=1)
+        inside = np.stack([x.clip(LEFT, RIGHT), y.clip(TOP, BOTTOM)], axis=1)
         places.append(inside.round(1))
-        x_ticks = _ticks(*x_ends, lambda share: BOX.left + share * (BOX.right - BOX.left))
-        y_ticks = _ticks(low, high, lambda share: BOX.bottom - share * (BOX.bottom - BOX.top))
+        x_ticks = _ticks(*x_ends, lambda share: LEFT + share * (RIGHT - LEFT))
+        y_ticks = _ticks(low, high, lambda share: BOTTOM - share * (BOTTOM - TOP))
         charts.append(Chart(title, path, x_ticks, y_ticks))
     return np.stack(places, axis=1), tuple(charts)
 
