@@ -1,7 +1,7 @@
 """What training for a class adds to the best free rule, in all columns and with both models: one table, one figure.
 
 Both sides decide by a threshold on the class's probability, which needs no training and has the fewest false alarms at
-a recall. The numbers are the gap records of results folders; `ranked` shows what benchmarks/variants/rank.py stored.
+a recall. The numbers are the gap records of results folders; `ranked` shows what benchmarks.variants.rank stored.
 """
 
 import json
@@ -179,7 +179,7 @@ def ranked_table(path: Path) -> Table:
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); benchmarks/variants/rank.py --json writes it") from None
+        raise InputError(f"{path} cannot be read ({error}); benchmarks.variants.rank --json writes it") from None
     firsts: dict[str, dict[str, Any]] = {}
     rivals = [one for one in records if firsts.setdefault(one["column"], one) is not one]
 
