@@ -1,4 +1,4 @@
-"""What training for a class adds to the best free rule, in all columns and with both models: one table, one figure.
+"""What training for a class adds to the best rule without training, in all columns and with both models.
 
 Both sides decide by a threshold on the class's probability, which needs no training and has the fewest false alarms at
 a recall. The numbers are the gap records of results folders; `ranked` shows what benchmarks/variants/rank.py stored.
@@ -71,7 +71,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def columns_table(results: Sequence[Results], methods: Sequence[str], joint: bool | None = None) -> Table:
-    """False alarms and accuracy of methods against cross-entropy, both with thresholds: a row a column."""
+    """False alarms and accuracy of methods against cross-entropy, both with thresholds, one row per column."""
     every = {method: column_records(results, method, joint) for method in methods}
     places = list(dict.fromkeys((record["data"], record["important"]) for own in every.values() for record in own))
     arms = [
@@ -123,7 +123,7 @@ def _percent(record: Mapping[str, Any]) -> str:
 
 
 def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure:
-    """Change of false alarms and of accuracy by column of one class: two panels a model, a dot a method."""
+    """Change of false alarms and of accuracy by column of one class: two panels per model, a dot per method."""
     records = [
         {
             "column": f"{record['data'].removesuffix(' animals')}: {record['important']}",

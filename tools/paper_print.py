@@ -215,7 +215,7 @@ def _ratio(three: Sequence[float | None]) -> str:
 
 
 def headline(results: Sequence[Results]) -> Table:
-    """The comparison in short: cross-entropy, cross-entropy with a shift, and CAMRI, a row a column."""
+    """The comparison in short: cross-entropy, cross-entropy with a shift, and CAMRI, one row per column."""
     records = []
     for run in results:
         for number, column in enumerate(run.verdict["columns"]):

@@ -174,7 +174,7 @@ def export(figure: Figure, form: str, width: int = 340) -> bytes:
 
 
 def draw_curves(columns: Sequence[Record], look: Look = PRINT) -> Figure:
-    """Accuracy against recall under the shift, a line a method with a band of one sd."""
+    """Accuracy against recall under the shift: a line per method, with a band of one sd."""
     panels, records = [], []
     num_methods = max((len(column["lines"]) for column in columns), default=0)
     banded = [title_of(name) for name in BANDED] if num_methods > MOST_BANDS else None
@@ -247,7 +247,7 @@ def _curve_chart(column: Record, lines: Records, bands: Records, starts: Records
 
 
 def draw_gaps(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
-    """Accuracy and false alarms at equal recall against cross-entropy, a panel each for a column; None of nothing."""
+    """Accuracy and false alarms at equal recall against cross-entropy, two panels per column; None without records."""
     far = dict.fromkeys(title_of(record["method"]) for record in records if _is_far(record))
     near = [record for record in records if not _is_far(record)]
     points = [_gap_point(record, name) for record in near for name in GAPS if record.get(name) is not None]
@@ -308,7 +308,7 @@ def _gap_chart(points: Records, methods: Sequence[str], ends: Sequence[float], l
 
 
 def draw_epochs(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
-    """Recall and accuracy by epoch, two panels a column; None of nothing."""
+    """Recall and accuracy by epoch, two panels per column; None without records."""
     panels, points = [], []
     for number in dict.fromkeys(record["column"] for record in records):
         own = [record for record in records if record["column"] == number]
@@ -490,7 +490,7 @@ def _heat(records: Sequence[Record], names: Sequence[str], look: Look, is_change
 
 
 def draw_penalty(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
-    """Fig. 5: recall and accuracy as the penalty grows; None of nothing."""
+    """Fig. 5: recall and accuracy as the penalty grows; None without records."""
     panels = []
     for number in dict.fromkeys(record["number"] for record in records):
         own = [record for record in records if record["number"] == number]
@@ -534,7 +534,7 @@ def _penalty_chart(records: Sequence[Record], title: str, ends: tuple[float, flo
 
 
 def draw_circle(panels: Sequence[Record], look: Look = PRINT) -> Figure:
-    """Fig. 6: features and weight vectors of a model with two features, a panel a method."""
+    """Fig. 6: features and weight vectors of a model with two features, one panel per method."""
     rooms = [
         f"{title_of(part['method'])} " + ", ".join(f"{m['room']:.1f}° ({m['accuracy']:.3f})" for m in part["models"])
         for part in panels

@@ -269,7 +269,7 @@ def _angle_sds(reading: RunReader, setting: SettingResults, important: Sequence[
 
 
 def curve_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
-    """Recall–accuracy curves, a record a column: its accuracy floor and, for each method, the start and the line."""
+    """Recall–accuracy curves, one record per column: the accuracy floor, and each method’s start and line."""
     return [_curves(reading, verdict) for verdict in verdicts if verdict.settings]
 
 
@@ -383,7 +383,7 @@ def _penalties(verdict: ColumnVerdict, method: str) -> Records:
 def epoch_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
     """Training epoch by epoch, on validation data: a record for each column and method, cross-entropy first.
 
-    Each method at its best setting on validation data. `recall` and `accuracy` are means over trials, one an epoch.
+    Each method at its best setting on validation data. `recall` and `accuracy` are means over trials, one per epoch.
     `…_late` is the mean over the last third of the epochs, `…_wander` one model's sd over those epochs (root mean
     square over trials), `…_gain` the late mean less cross-entropy's of the same seeds, with the t interval over seeds.
     """

@@ -1,11 +1,8 @@
-"""Tables as values: how they show numbers, those made of a run's records, and their text in Markdown, LaTeX, CSV, rich.
-
-HTML is the page's.
-"""
+"""Tables made of records, and their text in Markdown, LaTeX and CSV and for the terminal; templates make their HTML."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,7 +95,7 @@ TRIALS: Columns = {"trials": lambda row: str(row["num_trials"])}
 
 @dataclass(frozen=True)
 class Table:
-    """A caption, notes, a header, and groups of rows; `records` are its numbers, one mapping a line of CSV.
+    """A caption, notes, a header, and groups of rows; `records` are its numbers, one per line of CSV.
 
     `spans` stand above the header: (text, number of columns) from the second column on. `titles` stand above the
     groups, one each, or there are none. `words` are headers of columns whose lines a page may break.
@@ -111,7 +108,7 @@ class Table:
     notes: tuple[str, ...] = ()
     spans: tuple[tuple[str, int], ...] = ()
     titles: tuple[str, ...] = ()
-    words: tuple[str, ...] = ("setting", "setting (seeds)")
+    words: tuple[str, ...] = ("setting",)
 
     def titled(self) -> list[tuple[str, tuple[Row, ...]]]:
         """Groups with their titles, "" where they have none."""
@@ -209,7 +206,7 @@ def table_of_honest(records: Sequence[Record]) -> Table:
         "Δ accuracy vs CE": lambda row: interval_of(row, "accuracy_change"),
         **TRIALS,
     }
-    return tabulate(
+    table = tabulate(
         records,
         "Honest comparison: chosen on validation data by other seeds, judged on test data.",
         columns,
@@ -218,6 +215,7 @@ def table_of_honest(records: Sequence[Record]) -> Table:
         "the method beat cross-entropy on validation data. In brackets: the number of seeds that picked the setting. "
         f"Mean ± sd over trials. Δ: percentage points, with {CI}; p: Holm’s correction over all rows. Bold: p < 0.05.",
     )
+    return replace(table, words=("setting (seeds)",))
 
 
 def table_of_trained(records: Sequence[Record]) -> Table:
@@ -454,7 +452,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """The numbers behind the table in full precision, one line a record; blank where there is none.
+    """The numbers behind the table in full precision, one line per record; blank where there is none.
 
     A text that a spreadsheet would take for a formula has an apostrophe before it.
 

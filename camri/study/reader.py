@@ -59,7 +59,7 @@ class SettingResults:
         return Setting.from_json(self.rows[0].setting)
 
     def value(self, knob: str) -> float:
-        """A knob's value; of one for each important class the largest."""
+        """A knob's value; the largest, if it has one for each important class."""
         found = self.knobs[knob]
         return float(max(found)) if isinstance(found, (list, tuple)) else float(found)
 
@@ -135,7 +135,7 @@ class RunReader:
         return [row for row in self.rows if row.status != "done"]
 
     def settings(self, column: ColumnFacts, method: str | None = None) -> list[SettingResults]:
-        """Settings that a column compares and that have outcomes, in the study's order; each once a method."""
+        """The column's settings that have outcomes, in the study's order; each once per method."""
         done, found = by_key(self.rows), {}
         for planned in self.run.plan(column.number):
             name, key = planned.method, planned.key
@@ -170,7 +170,7 @@ class RunReader:
         )
 
     def confusion(self, setting: SettingResults) -> Array:
-        """Shares of each true class's test images (a row each), mean over trials: (C, C); nan where it has none."""
+        """Confusion as shares of each true class (row), mean over trials, on test data: (C, C); nan without images."""
         counts = np.mean([self.run.confusion(row, "test") for row in setting.rows], axis=0)
         with np.errstate(invalid="ignore"):
             return counts / counts.sum(axis=1, keepdims=True)
@@ -250,7 +250,7 @@ def list_environment(found: Mapping[str, Sequence[str]], names: Sequence[str]) -
 
 
 def measure(setting: SettingResults, important: Sequence[int]) -> Measured:
-    """Recall (the important classes' mean) and accuracy on the test images, one number a trial."""
+    """Recall (the important classes' mean) and accuracy on the test images, one number per trial."""
     recalls = tuple(float(np.mean([row.recall["test"][index] for index in important])) for row in setting.rows)
     return Measured(setting.key, recalls, tuple(row.accuracy["test"] for row in setting.rows))
 
@@ -266,7 +266,7 @@ class Judged:
 
     @property
     def keeps_baseline(self) -> bool:
-        """Whether nothing but the shifted baseline was picked: there is no setting to judge then."""
+        """Whether only the shifted baseline was picked, so that there is no setting to judge."""
         arms = self.judgement.arms
         return set(arms["chosen"].keys) == set(arms["baseline"].keys)
 
@@ -276,18 +276,18 @@ class Judged:
 
     @property
     def gain(self) -> Difference:
-        """Recall over the shifted baseline: what the method adds to what a shift alone gives."""
+        """Change of recall against the shifted baseline: what the method adds to a shift."""
         return self.judgement.gains["baseline shifted"].recall
 
     @property
     def accuracy(self) -> Difference:
-        """Accuracy less that of the baseline as it is: whether it was given up."""
+        """Change of accuracy against the baseline as trained."""
         return self.judgement.gains["baseline"].accuracy
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnVerdict:
-    """All that is known about one column. `best` is the choice among all methods, None without validation data.
+    """What a run says about one column. `best` is the choice among all methods, None without validation data.
 
     `by_method` has the choice among one method's settings and the baseline; `own` the method's own best setting on
     validation data; `paper` the paper's choice, made on the test set; `fitted` the method's best setting for each seed,
@@ -411,7 +411,7 @@ def cross_fit(choice: Choice, accuracies: Accuracies) -> dict[int, str]:
 
 
 def _distinct(settings: Sequence[SettingResults], baseline: SettingResults) -> list[SettingResults]:
-    """The settings but for the baseline, each once, where methods share one as the first of them has it."""
+    """The settings except the baseline; one that several methods share, only as the first of them has it."""
     by_key = {setting.key: setting for setting in reversed(settings) if setting.key != baseline.key}
     return list(reversed(by_key.values()))
 
@@ -470,5 +470,5 @@ def list_picks(titles: Sequence[str], in_words: bool = False) -> str:
 
 
 def is_significant(p: float | None, num_seeds: int) -> bool:
-    """Whether a corrected p counts: below 0.05, of at least three seeds."""
+    """Whether a corrected p is significant: below 0.05, of at least three seeds."""
     return p is not None and p < LEVEL and num_seeds >= LEAST_SEEDS
