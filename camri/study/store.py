@@ -33,7 +33,7 @@ SPLITS = ("val", "test")
 FULL_DISK = "what was stored is safe; make room and run the same command again"
 APPLICATION_ID = 0x63616D72  # "camr": tells a store from any other SQLite file
 VERSION = 2
-UNCHECKED = 1  # the version without checksums: can be read, and gets them when it is written to
+UNCHECKED = 1  # the version without checksums, which can be read only
 
 TABLES = (
     # Facts of the run as JSON: fingerprint, classes, data, training, columns, …
@@ -589,29 +589,12 @@ class Store(Run):
         store = Store(path, connection)
         if is_new:
             store._begin(facts)
+        elif not store._is_checked:
+            connection.close()
+            raise InputError(f"{path} has store version {UNCHECKED}; `camri study merge` copies it into a new folder")
         else:
-            store._upgrade()
             check_same(store.facts(), facts, path)
         return store
-
-    def _upgrade(self) -> None:
-        """Give the outcomes of an older store their checksums."""
-        if self._is_checked:
-            return
-        with explained(self.path), transaction(self._connection):
-            self._connection.execute(CHECKS)
-            for kind, table, name, value in (
-                ("meta", "meta", "name", "value"),
-                ("labels", "labels", "split", "arrays"),
-            ):
-                for key, content in self._select(f"SELECT {name}, {value} FROM {table}"):
-                    self._sign({f"{kind}/{key}": sign([content])})
-            self._sign_plan()
-            names = [*NAMES, *BLOBS]
-            for values in self._select(f"SELECT {', '.join(names)} FROM outcomes"):
-                self._sign(sign_outcome(dict(zip(names, values, strict=True))))
-            self._connection.execute(f"PRAGMA user_version={VERSION}")
-        self._is_checked = True
 
     def _sign(self, crcs: Mapping[str, int]) -> None:
         self._connection.executemany("INSERT OR REPLACE INTO checks VALUES (?, ?)", list(crcs.items()))
