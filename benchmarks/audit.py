@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from camri.auditing import Audit, audit, verdict
+from camri.auditing import Audit, audit, scores
 from camri.metrics import Array, exact
 from camri.stats import FALL
 
@@ -58,13 +58,13 @@ def given(recall: Array, accuracy: Array) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folds", type=int, default=verdict.NUM_FOLDS)
+    parser.add_argument("--folds", type=int, default=scores.NUM_FOLDS)
     parser.add_argument("--tables", type=int, default=200)
     parser.add_argument("--rows", type=int, nargs="+", default=[300, 1000, 4000])
     parser.add_argument("--group-rows", type=int, default=1, help="rows that come together")
     parser.add_argument("--ungrouped", action="store_true", help="leave the groups out")
     asked = parser.parse_args()
-    verdict.NUM_FOLDS = asked.folds
+    scores.NUM_FOLDS = asked.folds
     print("true changes in points; drop: of accuracy by more than half a point")
     print("             of every shift          of those called a gain                  intervals: within, below")
     print("bias   rows  recall accuracy  drop   share recall accuracy  drop (pred)      recall      accuracy")

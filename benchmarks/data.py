@@ -23,9 +23,8 @@ from PIL import Image
 
 from camri import augment
 from camri.data import DataSet, load
-from camri.data.dataset import epoch_order, to_float
+from camri.data.dataset import epoch_order, hold_out, to_float
 from camri.data.parallel import num_cores
-from camri.data.splits import hold_out
 
 BATCH_ROWS = 64
 

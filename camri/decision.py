@@ -18,7 +18,7 @@ import bisect
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from os import PathLike
 from typing import Any, ClassVar
@@ -195,6 +195,14 @@ class Curve:
     def accuracy(self) -> Array:
         """Accuracy over all classes: (K,)."""
         return self.correct / self.total
+
+    @property
+    def before(self) -> "Curve":
+        """The only state without a rule: the largest score wins."""
+        scores = self.sweep.scores
+        correct, alarms = (np.array([counted().sum()]) for counted in (scores.correct, scores.false_alarms))
+        hits, predicted = scores.hits()[None], scores.called()[None]
+        return replace(self, value=np.zeros(1), hits=hits, predicted=predicted, correct=correct, alarms=alarms)
 
     def reach(self, recall: float | Array) -> Array:
         """The first states with at least such a mean recall, as indices.
@@ -584,10 +592,8 @@ def read_costs(source: Costs, classes: Sequence[str]) -> Array:
         for name in classes:
             if name not in costs or name not in predicted:
                 raise refuse(f"class {name!r} is missing; {closest(name, list(costs))}")
-        table = np.array([[costs[true][one] for one in classes] for true in classes])
-    else:
-        table = np.asarray(source, dtype=np.float64)
-    num = len(classes)
+        source = [[costs[true][predicted] for predicted in classes] for true in classes]
+    table, num = np.asarray(source, dtype=np.float64), len(classes)
     if table.shape != (num, num) or not np.isfinite(table).all():
         raise InputError(
             f"cost_matrix has shape {table.shape}; give {num} × {num} finite numbers, row = true class",
@@ -724,9 +730,7 @@ def _pooled(scores: Scores | Sequence[Scores], groups: ArrayLike | None) -> tupl
     pooled = several[0] if len(several) == 1 else pool(several)
     num_rows = len(several[0])
     if groups is not None and np.shape(groups) != (num_rows,):
-        raise InputError(
-            f"groups {np.shape(groups)} do not fit {num_rows} rows; give one group for each row", argument="groups"
-        )
+        raise InputError(f"groups {np.shape(groups)} do not fit {num_rows} rows; give one group for each row", "groups")
     if not pooled.num.all():
         empty = [index for index, num in zip(pooled.important, pooled.num, strict=True) if not num]
         raise InputError(f"important classes {empty} have no rows: no rule can be tuned for them", argument="important")

@@ -25,10 +25,9 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from camri import export, methods
 from camri.backbones import find, is_backbone, is_frozen
 from camri.data import Split
-from camri.data.dataset import assemble, to_float
+from camri.data.dataset import assemble, choose_rows, to_float
 from camri.data.features import embed
 from camri.data.listing import check_classes
-from camri.data.splits import choose_rows
 from camri.decision import (
     PRIOR_ROWS,
     AtLeast,
@@ -299,8 +298,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The label with the highest logit after the shift, (N,)."""
-        best = self._logits(X).argmax(axis=1)
-        return self.classes_[best]
+        return self.classes_[self._logits(X).argmax(axis=1)]
 
     def save(self, folder: str | Path, *, onnx: bool = False) -> Path:
         """Write a folder for `CamriClassifier.load`, `camri.load` and `camri predict`; nothing in it is a pickle."""
@@ -362,8 +360,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
             return none
         fraction = self.validation_fraction
         if not 0 < fraction < 1:
-            message = f"validation_fraction={fraction!r} must lie between 0 and 1"
-            raise InputError(message, argument="validation_fraction")
+            raise InputError(f"validation_fraction={fraction!r} must lie between 0 and 1", "validation_fraction")
         num_rows = max(1, round(fraction * len(codes)))
         labels = Split(torch.empty(len(codes), 0), torch.from_numpy(codes))
         taken = choose_rows(labels, len(self.classes_), num_rows, salt=f"{seed}/val")
@@ -763,14 +760,8 @@ class DecisionDisplay:
             _, ax = pyplot.subplots()
         (self.line_,) = ax.plot(self.false_alarms, self.recall, **{"label": name or self.name, **line})
         for (title, (alarms, recall)), marker in zip(self.points.items(), "os", strict=True):
-            ax.plot(
-                alarms,
-                recall,
-                marker,
-                color=self.line_.get_color(),
-                label=title,
-                fillstyle="none" if marker == "o" else "full",
-            )
+            how = {"color": self.line_.get_color(), "fillstyle": "none" if marker == "o" else "full"}
+            ax.plot(alarms, recall, marker, label=title, **how)
         ax.set(xlabel="False alarms (share of all rows)", ylabel="Recall of the important classes")
         ax.legend(loc="lower right")
         self.ax_, self.figure_ = ax, ax.figure

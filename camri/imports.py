@@ -34,13 +34,3 @@ def find_installed(name: str, table: dict[str, Any], group: str) -> bool:
     if name not in table:
         table.update({point.name: point.load() for point in entry_points(group=group) if point.name == name})
     return name in table
-
-
-class LazyModule:
-    """A module that is imported when one of its names is first used: it may be absent where nothing needs it."""
-
-    def __init__(self, name: str):
-        self._name = name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self._name), name)

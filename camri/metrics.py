@@ -219,12 +219,8 @@ def condense(logits: Array, labels: Array | Sequence[int], important: Sequence[i
     >>> condense(np.array([[1.0, 3.0, 0.0], [0.0, 0.0, 4.0]]), labels=[1, 0], important=(1,)).lead.tolist()
     [[2.0], [-4.0]]
     """
-    logits, labels = np.asarray(logits), np.asarray(labels)
-    if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
-        raise InputError(f"logits {logits.shape} and labels {labels.shape} do not fit; give (N, C) and (N,), N > 0")
+    logits, labels, chosen = _checked("logits", logits, labels, important)
     num_classes = logits.shape[1]
-    chosen = _indices(important, num_classes)
-    _check_range("labels", labels, num_classes)
     if not np.isfinite(logits).all():
         bad = int((~np.isfinite(logits)).any(axis=1).sum())
         raise InputError(f"{bad} of {len(logits)} images have logits that are not finite")
@@ -244,8 +240,12 @@ def condense(logits: Array, labels: Array | Sequence[int], important: Sequence[i
     )
 
 
-def _indices(important: Iterable[int], num_classes: int) -> list[int]:
-    """The important classes' indices, ascending; others than some of the classes are refused."""
+def _checked(name: str, scores: Any, labels: Any, important: Iterable[int]) -> tuple[Array, Array, list[int]]:
+    """Scores (N, C), labels (N,) and the important classes' indices, ascending; what does not fit is refused."""
+    table, truth = np.asarray(scores), np.asarray(labels)
+    if table.ndim != 2 or truth.shape != table.shape[:1] or not len(truth):
+        raise InputError(f"{name} {table.shape} and labels {truth.shape} do not fit; give (N, C) and (N,), N > 0")
+    num_classes = table.shape[1]
     wrong = f"important={important!r} is not allowed"
     try:
         chosen = sorted(operator.index(one) for one in important)
@@ -254,7 +254,8 @@ def _indices(important: Iterable[int], num_classes: int) -> list[int]:
     if not 0 < len(set(chosen)) == len(chosen) < num_classes or not 0 <= chosen[0] <= chosen[-1] < num_classes:
         some = f"give at least one and not all of 0 … {num_classes - 1}"
         raise InputError(f"{wrong}; {some}", argument="important")
-    return chosen
+    _check_range("labels", truth, num_classes)
+    return table, truth, chosen
 
 
 def exact(scores: ArrayLike, labels: ArrayLike, important: Iterable[int], kind: str = "logits") -> Scores:
@@ -267,11 +268,7 @@ def exact(scores: ArrayLike, labels: ArrayLike, important: Iterable[int], kind: 
     >>> found.lead.round(2).tolist(), found.probability.tolist(), found.rest.tolist()
     ([[-0.85], [-inf]], [[0.3], [0.0]], [0, 2])
     """
-    table, truth = np.asarray(scores), np.asarray(labels)
-    if table.ndim != 2 or truth.shape != table.shape[:1] or not len(truth):
-        raise InputError(f"scores {table.shape} and labels {truth.shape} do not fit; give (N, C) and (N,), N > 0")
-    own = _indices(important, table.shape[1])
-    _check_range("labels", truth, table.shape[1])
+    table, truth, own = _checked("scores", scores, labels, important)
     if kind not in KINDS:
         raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}", "kind")
     lead, probability = (np.empty((len(table), len(own))) for _ in range(2))

@@ -242,7 +242,6 @@ class Judgement:
     arms: Mapping[str, ArmScores]
     gains: Mapping[str, Gain]
     fresh_seeds: bool
-    optimistic: bool = field(default=False, init=False)
 
 
 def judge(
@@ -383,7 +382,6 @@ class PaperChoice:
     key: str
     recall: float
     accuracy: float
-    optimistic: bool = field(default=True, init=False)
     note: str = field(default=OPTIMISTIC, init=False)
 
 
@@ -416,9 +414,7 @@ def mark_best(cells: Mapping[str, PaperChoice | None]) -> set[str]:
 
 
 NUM_RECALLS = 9
-CurveFigure = Literal[
-    "accuracy", "alarms"
-]  # alarms: the share of all images that are taken for a class and of none of them
+CurveFigure = Literal["accuracy", "alarms"]  # alarms: the share of all images that are false alarms
 ENDLESS = 1e5  # beyond every lead: they are float16, 65,504 at most
 
 
@@ -494,16 +490,17 @@ def compare_curves(
     if len(arm) != len(baseline):
         raise InputError(f"{len(arm)} and {len(baseline)} trials cannot be paired; give the same seeds of both")
     if figure not in get_args(CurveFigure):
-        raise InputError(
-            f"figure={figure!r} is not compared; {closest(figure, get_args(CurveFigure))}", argument="figure"
-        )
+        raise InputError(f"figure={figure!r} is not compared; {closest(figure, get_args(CurveFigure))}", "figure")
     grid = common_range(baseline, arm) if recall is None else np.asarray(recall, dtype=np.float64)
     reached = min(_reached(one) for one in (*arm, *baseline))
     if grid.max() > reached + SLACK:
         raise InputError(
             f"recall={grid.max():g} is not reached by every model; give recalls up to {reached:.4g}", argument="recall"
         )
-    (mine, my_pull), (its, its_pull) = (_outcomes_of(side, grid, figure) for side in (arm, baseline))
+    (mine, my_pull), (its, its_pull) = (
+        map(np.array, zip(*(_outcomes_at(scores, grid, figure) for scores in side), strict=True))
+        for side in (arm, baseline)
+    )
     pull = my_pull - its_pull
 
     def at(place: int) -> Difference:
@@ -511,12 +508,6 @@ def compare_curves(
 
     mean = compare(mine.mean(axis=1), its.mean(axis=1), besides=pull.mean(axis=1), groups=groups, seed=seed)
     return Gap(grid, its.mean(axis=(0, 2)), mean, at)
-
-
-def _outcomes_of(side: Sequence[Scores], grid: Array, figure: CurveFigure) -> tuple[Array, Array]:
-    """What the figure counts when each model is shifted to each recall, and how each image pulls at it: (S, G, N)."""
-    counted, pulls = zip(*(_outcomes_at(one, grid, figure) for one in side), strict=True)
-    return np.array(counted), np.array(pulls)
 
 
 def _outcomes_at(scores: Scores, grid: Array, figure: CurveFigure) -> tuple[Array, Array]:

@@ -5,9 +5,10 @@ same for every seed and for both arms, so a comparison is a table, seeds × imag
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -118,6 +119,112 @@ class Estimate:
     def of_share(hits: float, num: float, effect: float = 1.0) -> "Estimate":
         """A share of rows with its Wilson interval; `effect` is the design effect of grouped rows."""
         return Estimate(hits / num, *wilson(hits / effect, num / effect))
+
+
+@dataclass(frozen=True)
+class RowEstimate(Estimate):
+    """A share of `num` rows, or the change of one, with its 95 % interval.
+
+    hits: rows that count; of a change, rows gained. lost: of a change, rows lost; None for a share.
+    num_groups: None where rows count as independent. num_independent: how many independent rows the rows are worth.
+    normal: distribution of the true change; None for a share.
+    """
+
+    num: int
+    hits: int
+    lost: int | None = None
+    num_groups: int | None = None
+    num_independent: float = 0.0
+    normal: NormalDist | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        if self.lost is not None:
+            counts = {"gained": self.hits, "lost": self.lost, "num": self.num}
+        else:
+            counts = {"hits": self.hits, "num": self.num}
+            counts |= {} if self.num_groups is None else {"groups": self.num_groups}
+        return {"value": self.value if self.num else None, "low": self.low, "high": self.high, **counts}
+
+
+def share_of(hit: Array, groups: Array | None = None) -> RowEstimate:
+    """The share of bool outcomes (N,) that are true, with its Wilson interval; groups (N,) widen it.
+
+    >>> found = share_of(np.arange(10) < 8)
+    >>> found.value, round(found.low, 3), round(found.high, 3), (found.hits, found.num)
+    (0.8, 0.49, 0.943, (8, 10))
+    """
+    hits, num = int(hit.sum()), len(hit)
+    num_groups = None if groups is None else len(np.unique(groups))
+    if not num:
+        return RowEstimate(math.nan, 0.0, 1.0, 0, 0, num_groups=num_groups)
+    effect = 1.0 if groups is None else design_effect(hit, groups)
+    low, high = wilson(hits / effect, num / effect)
+    return RowEstimate(hits / num, low, high, num, hits, num_groups=num_groups, num_independent=num / effect)
+
+
+def change_of(before: Array, after: Array, labels: Array | None = None, groups: Array | None = None) -> RowEstimate:
+    """after − before of bool outcomes (N,); with labels (N,) the mean over classes of their changes.
+
+    Agresti and Min (2005): half a row is added to each of the four kinds of rows, then the interval is Wald's. Where
+    no row changed it is still an interval, unlike a bootstrap's. Rows in groups (N,) count as many independent rows as
+    their changes are worth (`camri.stats.design_effect`).
+
+    >>> found = change_of(np.array([True] * 8 + [False] * 2), np.array([True] * 9 + [False]))
+    >>> found.value, round(found.low, 3), round(found.high, 3), (found.hits, found.lost, found.num)
+    (0.1, -0.143, 0.309, (1, 0, 10))
+    """
+    effect = 1.0 if groups is None else design_effect(after.astype(int) - before, groups, labels)
+    gained, lost = after & ~before, before & ~after
+    marks = np.zeros(len(before), dtype=int) if labels is None else labels
+    values, centres, variances = [], [], []
+    for part in (marks == mark for mark in np.unique(marks)):
+        values.append((int(gained[part].sum()) - int(lost[part].sum())) / part.sum())
+        num, up, down = ((one[part].sum() / effect) for one in (np.ones_like(part), gained, lost))
+        num, up, down = num + 2, up + 0.5, down + 0.5
+        centres.append((up - down) / num)
+        variances.append((up + down - (up - down) ** 2 / num) / num**2)
+    centre, sd = float(np.mean(centres)), math.sqrt(sum(variances)) / len(values)
+    return RowEstimate(
+        float(np.mean(values)),
+        max(-1.0, centre - Z * sd),
+        min(1.0, centre + Z * sd),
+        len(before),
+        int(gained.sum()),
+        lost=int(lost.sum()),
+        num_independent=len(before) / effect,
+        normal=NormalDist(centre, sd),
+    )
+
+
+def expect(change: RowEstimate, expected: float, num_rows: int) -> NormalDist:
+    """The distribution of the true change, shrunk toward an expected change worth `num_rows` rows.
+
+    Rows that show a gain are more often than not lucky, and their own distribution ignores that. On made tables of 300
+    rows that showed a gain, accuracy dropped by more than half a point in 40 %: the rows alone predict 20 %, shrunk
+    32 %. Over all such tables the squared error of the prediction falls from .25 to .14 (docs/log.md).
+    """
+    assert change.normal is not None
+    trust = change.num_independent / (change.num_independent + num_rows)
+    return NormalDist(trust * change.normal.mean + (1 - trust) * expected, change.normal.stdev)
+
+
+def settle(change: RowEstimate, final: RowEstimate, errors: Array, num_own: int) -> RowEstimate:
+    """The cross-fitted change with an interval for the advised rule, which counts that it was tuned.
+
+    final: the change with the advised rule on the rows it was tuned on. errors (B,): how far that is off where rows are
+    drawn and the rule is tuned anew: their mean is what tuning flatters, their spread what it makes uncertain. The
+    interval is around the middle between the cross-fitted change and the final one less what flatters it. num_own: rows
+    of the rarest important class; tuning rests on them, so the interval is Student's with as many degrees of freedom.
+    """
+    assert final.normal is not None
+    assert change.normal is not None
+    corrected = final.normal.mean - float(errors.mean())
+    centre, apart = (corrected + change.normal.mean) / 2, abs(corrected - change.normal.mean) / 2
+    normal = NormalDist(centre, math.hypot(max(final.normal.stdev, float(errors.std(ddof=1))), apart))
+    half = float(special.stdtrit(max(num_own - 1, 1), 0.975)) * normal.stdev
+    low, high = centre - half, centre + half
+    low, high = max(-1.0, min(low, change.value)), min(1.0, max(high, change.value))
+    return replace(change, low=low, high=high, normal=normal)
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,16 +121,10 @@ def visible(text: str) -> str:
     >>> print(visible("a\x1b[2J\nb\u202e"))
     a\x1b[2J\nb\u202e
     """
-    text = os.fsencode(text).decode("utf-8", "backslashreplace") if _has_surrogates(text) else text
-    return "".join(sign.encode("unicode_escape").decode() if _acts(sign) else sign for sign in text)
-
-
-def _has_surrogates(text: str) -> bool:
-    return any("\ud800" <= sign <= "\udfff" for sign in text)
-
-
-def _acts(sign: str) -> bool:
-    return unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") or sign in _BIDI
+    if any("\ud800" <= sign <= "\udfff" for sign in text):  # bytes of a file's name that are not UTF-8
+        text = os.fsencode(text).decode("utf-8", "backslashreplace")
+    acts = {sign for sign in text if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") or sign in _BIDI}
+    return "".join(sign.encode("unicode_escape").decode() if sign in acts else sign for sign in text)
 
 
 def csv_path(path: str) -> str:
@@ -152,11 +146,8 @@ def csv_cell(text: str) -> str:
     ("'@SUM(A1)", '-1', 'stop')
     """
     shown = visible(text)
-    return f"'{shown}" if _FORMULA.match(shown) and not _is_number(shown) else shown
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[+-]?\d+(\.\d+)?", text) is not None
+    is_number = re.fullmatch(r"[+-]?\d+(\.\d+)?", shown)
+    return f"'{shown}" if _FORMULA.match(shown) and not is_number else shown
 
 
 def csv_text(names: Sequence[str], records: Iterable[Mapping[str, Any]]) -> str:

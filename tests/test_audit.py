@@ -21,17 +21,22 @@ from typer.testing import CliRunner
 from camri.auditing import audit, read_scores
 from camri.auditing import verdict as auditing
 from camri.auditing.answer import answer, class_table, facts, note, price_table, render, slider_of, write_page
-from camri.auditing.result import change_of, expect, share_of
-from camri.auditing.scores import encode_labels
-from camri.auditing.verdict import MOST_ROWS, Calibration, draw_folds
+from camri.auditing.scores import draw_folds, encode_labels
+from camri.auditing.verdict import MOST_ROWS, Calibration
 from camri.cli import app
 from camri.decision import Shift, choose_shift, promise, trace
 from camri.errors import InputError
 from camri.metrics import exact
-from camri.stats import design_effect, wilson
+from camri.stats import change_of, design_effect, expect, share_of, wilson
 
 CLASSES = ("limit", "stop", "yield", "entry")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def lines_of(found):
+    """What to do, and the evidence."""
+    told = answer(found)
+    return (*told.actions, *told.evidence)
 
 
 def made(num_rows=800, seed=0, bias=-1.2, important=1):
@@ -73,7 +78,7 @@ def follow(text, scores, kind, classes=CLASSES):
 
 
 def instruction(found):
-    (line,) = [line for line in answer(found).details if line.startswith("Change the decision: ")]
+    (line,) = [line for line in lines_of(found) if line.startswith("Change the decision: ")]
     return line
 
 
@@ -90,7 +95,7 @@ def test_all_figures_are_of_the_instruction_that_guarantees_the_recall(important
         alarms = {name: rows.false_alarms(one.rule).mean() for name, one in made_by.items()}
         assert found.false_alarms.after.value <= min(alarms.values()) + 0.01
         assert found.kind == answer(found).kind == "gain"
-        assert "at least 70 %" in answer(found).details[1]
+        assert "at least 70 %" in lines_of(found)[1]
         predicted = follow(instruction(found), scores, found.scores_are)
         right, before = predicted == labels, logits.argmax(axis=1) == labels
         assert (found.accuracy.before.hits, found.accuracy.after.hits) == (before.sum(), right.sum())
@@ -139,7 +144,7 @@ def test_what_cannot_be_guaranteed_says_why_and_advises_what_is_free(found):
     assert refused.guarantee.rule is None
     assert answer(refused).kind == "none"
     assert refused.refusal in answer(refused).sentence
-    assert answer(refused).details == (answer(found).sentence, *answer(found).details)
+    assert lines_of(refused) == (answer(found).sentence, *lines_of(found))
     assert {**refused.to_json(), "guarantee": None} == found.to_json()
     assert refused.to_json()["guarantee"]["fewest"] == 299
     grouped = audit(logits, labels, 1, at_least=0.97, groups=np.arange(800) // 8)
@@ -153,7 +158,7 @@ def test_what_cannot_be_guaranteed_says_why_and_advises_what_is_free(found):
 def test_what_the_model_keeps_as_it_is_needs_no_shift():
     found = audit(*made(), "stop", classes=CLASSES, at_least=0.2)
     assert (found.guarantee.rule, found.shift, found.accuracy.change.hits) == (Shift({1: 0.0}), 0.0, 0)
-    assert not [line for line in answer(found).details if line.startswith("Change the decision")]
+    assert not [line for line in lines_of(found) if line.startswith("Change the decision")]
     assert class_table(found).header == ("class", "rows", "recall", "95 %")
 
 
@@ -489,7 +494,7 @@ def test_false_alarms_and_precision_are_counts_before_and_after():
     assert found.false_alarms.change == change_of(before, after)
     precision = [[((said == i) & (own == i)).sum() / (said == i).sum() for said in (now, then)] for i in (1, 3)]
     assert [[one.before.value, one.after.value] for one in found.precision] == precision
-    lines = " ".join(answer(found).details)
+    lines = " ".join(lines_of(found))
     for value in (before.mean(), after.mean(), *precision[0], *precision[1]):
         assert f"{100 * value:.1f} %" in lines
     told = found.to_json()
@@ -513,15 +518,15 @@ def test_a_class_that_is_never_predicted_has_no_precision_and_no_nan():
     logits[:, 3] -= 100.0
     found = audit(logits, labels, [1, 3], classes=CLASSES)
     assert [one.num for one in (found.precision[1].before, found.precision[1].after)] == [0, 0]
-    assert "never predicted" in next(line for line in answer(found).details if line.startswith("“entry”"))
+    assert "never predicted" in next(line for line in lines_of(found) if line.startswith("“entry”"))
     assert found.prices
     assert found.prices[0].precision is None
     assert price_table(found).rows[0][-1].text == "–"
     told = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert told["precision"][1]["before"]["value"] is None
-    few = answer(audit(logits[:60], labels[:60], [1, 3], classes=CLASSES))
+    few = audit(logits[:60], labels[:60], [1, 3], classes=CLASSES)
     assert few.kind == "unknown"
-    assert [line for line in few.details if line.startswith("“entry”") and "never predicted" in line]
+    assert [line for line in lines_of(few) if line.startswith("“entry”") and "never predicted" in line]
 
 
 def test_a_class_is_mistaken_for_the_five_it_is_taken_for_most():
@@ -703,7 +708,7 @@ def test_too_few_rows_say_so():
     assert few.kind == "unknown"
     told = answer(few)
     assert f"({few.by_class[1].recall.before.hits}/19)" in told.sentence
-    assert not [line for line in told.details if "→" in line or "Change" in line]
+    assert not [line for line in (*told.actions, *told.evidence) if "→" in line or "Change" in line]
     enough = np.flatnonzero((labels != 1) | (np.cumsum(labels == 1) <= 20))
     assert audit(logits[enough], labels[enough], 1).kind != "unknown"
     assert class_table(few).header == ("class", "rows", "recall", "95 %")
@@ -958,12 +963,12 @@ def test_few_groups_are_warned_of(found):
     few = audit(logits[kept], labels[kept], "stop", classes=CLASSES, groups=groups[kept])
     assert few.few_groups == ("stop",)
     assert few.to_json()["few_groups"] == ["stop"]
-    assert [line for line in answer(few).details if "Fewer than 10 groups have “stop”" in line]
-    assert "/72 in 9 groups)" in " ".join(answer(few).details)
+    assert [line for line in lines_of(few) if "Fewer than 10 groups have “stop”" in line]
+    assert "/72 in 9 groups)" in " ".join(lines_of(few))
     kept = np.isin(groups, [*np.unique(groups[labels == 1])[:10], *np.unique(groups[labels != 1])])
     enough = audit(logits[kept], labels[kept], "stop", classes=CLASSES, groups=groups[kept])
     assert not enough.few_groups
-    assert "Fewer than" not in " ".join(answer(enough).details)
+    assert "Fewer than" not in " ".join(lines_of(enough))
     assert not found.few_groups
     only = np.isin(groups, [np.unique(groups[labels == 1])[0], *np.unique(groups[labels != 1])])
     with pytest.raises(InputError, match=r"'stop' has 8 rows in all, in 1 groups, and none to tune on; .* in several"):

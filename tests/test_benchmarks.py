@@ -55,7 +55,7 @@ def test_promises_are_counted_on_fresh_rows_and_on_the_test_images_of_a_run(tmp_
 
 def test_audits_are_judged_by_what_their_shift_truly_gives(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["audit", "--tables", "6", "--rows", "1000"])
-    monkeypatch.setattr(auditing.verdict, "NUM_FOLDS", 10)
+    monkeypatch.setattr(auditing.scores, "NUM_FOLDS", 10)
     auditing.main()
     shown = [float(word.strip("()").replace(",", "")) for word in capsys.readouterr().out.splitlines()[3].split()]
 

@@ -1,7 +1,8 @@
 """Read and check a table of scores: CSV, TSV, parquet or npz, with the usual names of columns."""
 
+import heapq
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from camri.data import tables
-from camri.data.listing import to_splits
-from camri.data.tables import read_npz
+from camri.data.listing import is_missing, refuse_missing, to_splits
+from camri.data.tables import pa, read_npz
 from camri.errors import InputError, closest, one_by_one
-from camri.metrics import KINDS, Array, Scores, exact
-from camri.text import is_printable, listed, name_rows
+from camri.metrics import KINDS, Array
+from camri.text import is_printable, listed
 
+NUM_FOLDS = 10
+SPLIT_SEED = 0  # of folds and draws
 SUM_SLACK = 0.05  # the sum of probabilities may miss 1 by this, or by what their decimals explain
 MOST_BY_CHANCE = 0.2  # of rows of logits whose sum is near 1
 LARGEST_SCORE = 1e100  # squares and differences of scores must stay finite
@@ -44,18 +47,6 @@ class Checked:
     def groups_of(self, rows: Array) -> Array | None:
         """The groups of some rows; None where rows are independent."""
         return None if self.groups is None else self.groups[rows]
-
-    def condense(self) -> Scores:
-        """The scores as the audit sweeps them.
-
-        No factor lifts a probability of 0, or one that would need a factor beyond `largest_factor`: its lead is −inf.
-        """
-        scores = exact(self.logits, self.labels, self.important)
-        if self.kind == "logits":
-            return scores
-        own = self.values[:, list(self.important)]
-        is_stuck = (own == 0) | (scores.lead < -np.log(self.largest_factor))
-        return replace(scores, lead=np.where(is_stuck, -np.inf, scores.lead), probability=own)
 
 
 def check(
@@ -174,7 +165,7 @@ def encode_groups(groups: Array, num: int) -> tuple[tuple[str, ...], Array]:
     """
     if groups.shape != (num,):
         raise InputError(f"{num:,} rows and groups of shape {groups.shape} do not fit; give one group a row")
-    texts = _texts(groups, "group", "fill it in, with a name of its own where the row stands alone, or remove the row")
+    texts = _texts(groups, "group", "fill it in, with a name of its own where the row stands alone,")
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     return tuple(places), np.array([places[text] for text in texts], dtype=np.int64)
 
@@ -187,7 +178,7 @@ def encode_labels(labels: Array, classes: Sequence[str]) -> Array:
     """
     if labels.ndim != 1:
         raise InputError(f"labels of shape {labels.shape} are not allowed; give one class a row", argument="labels")
-    texts = _texts(labels, "label", "fill it in or remove the row")
+    texts = _texts(labels, "label")
     if (codes := _codes(texts, classes)) is None:
         unknown = next(text for text in texts if text not in classes)
         raise InputError(f"label {unknown!r} is not a class; {closest(unknown, classes)}, or numbers from 0")
@@ -204,16 +195,11 @@ def _codes(texts: Sequence[str], classes: Sequence[str]) -> Array | None:
     return None
 
 
-def _texts(values: Array, what: str, remedy: str) -> list[str]:
+def _texts(values: Array, what: str, remedy: str = "fill it in") -> list[str]:
     """Labels or groups as text; a whole number that came as a float ("3.0") is the whole number."""
-    texts = []
-    for value in values.tolist():
-        is_missing = value is None or value != value
-        whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        texts.append("" if is_missing else str(whole).strip())
-    if missing := [row for row, text in enumerate(texts) if not text]:
-        raise InputError(f"the {what} of {name_rows(missing, len(texts))} is missing; {remedy}")
-    return texts
+    plain = values.tolist()
+    refuse_missing([*map(is_missing, plain)], f"the {what}", remedy)
+    return [str(int(v) if isinstance(v, float) and v.is_integer() else v).strip() for v in plain]
 
 
 def _class_index(wanted: str | int, classes: tuple[str, ...]) -> int:
@@ -223,6 +209,75 @@ def _class_index(wanted: str | int, classes: tuple[str, ...]) -> int:
         return int(wanted)
     hint = one_by_one(wanted, classes) or closest(wanted, classes)
     raise InputError(f"important={wanted!r} is not a class; {hint}", argument="important")
+
+
+def tune_and_judge(checked: Checked, split: Sequence[str] | None) -> tuple[list[tuple[Array, Array]], str]:
+    """Pairs of rows to tune on and rows to judge, and a description of them."""
+    rows = np.arange(len(checked.labels))
+    if split is not None:
+        if len(split) != len(rows):
+            raise InputError(f"{len(rows):,} rows and {len(split):,} split names do not fit; give one a row", "split")
+        words = np.array(to_splits(split, "split"))
+        _refuse_torn(checked, words)
+        if {"val", "test"} <= set(words.tolist()):
+            return [(rows[words == "val"], rows[words == "test"])], "the val rows, judged on the test rows"
+        rows = rows[words != "train"]
+        if not len(rows):
+            raise InputError("every row is of the train split; give val or test rows", argument="split")
+    fold = draw_folds(checked.labels[rows], checked.groups_of(rows), checked.important)
+    pairs = [(rows[fold != number], rows[fold == number]) for number in np.unique(fold).tolist()]
+    units = "rows" if checked.groups is None else "groups"
+    return pairs, f"the {units} of all folds but one, judged on that one ({len(pairs)}-fold cross-validation)"
+
+
+def draw_folds(labels: Array, groups: Array | None, important: Sequence[int] = ()) -> Array:
+    """A fold for every row, the same on every machine; every class is in every fold, groups stay whole.
+
+    A group belongs to the important class it has most rows of, or else to the class it has most rows of. The largest
+    groups come first, each into the fold with the fewest rows of that class. Without groups every row is one.
+
+    >>> draw_folds(np.array([0, 0, 1, 1, 1]), np.array([7, 7, 8, 9, 9])).tolist()
+    [0, 0, 2, 1, 1]
+    """
+    drawn = np.random.default_rng(SPLIT_SEED)
+    units = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
+    main, own, size = _describe(units, labels, important)
+    fold_of_unit = np.full(len(size), -1)
+    for index in np.unique(labels).tolist():
+        members = drawn.permutation(np.flatnonzero(main == index))
+        members = members[np.argsort(-own[members], kind="stable")]
+        fold = fold_of_unit[units]
+        here = np.bincount(fold[(fold >= 0) & (labels == index)], minlength=NUM_FOLDS)
+        every = np.bincount(fold[fold >= 0], minlength=NUM_FOLDS)
+        fullness = list(zip(here.tolist(), every.tolist(), range(NUM_FOLDS), strict=True))
+        heapq.heapify(fullness)
+        for unit, rows, all_rows in zip(members.tolist(), own[members].tolist(), size[members].tolist(), strict=True):
+            least, in_all, number = fullness[0]
+            fold_of_unit[unit] = number
+            heapq.heapreplace(fullness, (least + rows, in_all + all_rows, number))
+    return fold_of_unit[units]
+
+
+def _describe(units: Array, labels: Array, important: Sequence[int]) -> tuple[Array, Array, Array]:
+    """For every unit: the class that it belongs to, how many rows of that class it has, and how many in all."""
+    pairs, counts = np.unique(units * (labels.max() + 1) + labels, return_counts=True)
+    unit, label = np.divmod(pairs, labels.max() + 1)
+    best_last = np.lexsort((-label, counts, np.isin(label, important), unit))
+    size = np.bincount(units)
+    main, own = np.zeros_like(size), np.zeros_like(size)
+    main[unit[best_last]], own[unit[best_last]] = label[best_last], counts[best_last]
+    return main, own, size
+
+
+def _refuse_torn(checked: Checked, words: Array) -> None:
+    """Refuse a group in two splits: it would be judged by what it tuned or what the model was trained on."""
+    if checked.groups is None:
+        return
+    first: dict[int, str] = {}
+    for group, word in zip(checked.groups.tolist(), words.tolist(), strict=True):
+        if first.setdefault(group, word) != word:
+            wrong = f"group {checked.group_names[group]!r} has rows in {first[group]} and in {word}"
+            raise InputError(f"{wrong}; split by group, or remove its rows from one of them", argument="split")
 
 
 SCORES = ("scores", "logits", "probabilities", "probs", "predictions")
@@ -275,7 +330,10 @@ def read_scores(
     labels = tables.to_numpy(table.column(label))
     part = tables.role(table, "split", split_column, str(file), tables.is_text_type)
     split = None if part is None else tuple(to_splits(table.column(part).to_pylist(), f"{file}, column {part!r}"))
-    grouped = tables.role(table, "group", group_column, str(file), _can_name)
+    # A column of other numbers called track is a class's.
+    grouped = tables.role(
+        table, "group", group_column, str(file), lambda kind: tables.is_text_type(kind) or pa.types.is_integer(kind)
+    )
     groups = None if grouped is None else tables.to_numpy(table.column(grouped))
     rest = [name for name in table.column_names if name not in (label, part, grouped)]
     matrix = [name for name in rest if tables.is_list_type(table.schema.field(name).type) and name.lower() in SCORES]
@@ -292,17 +350,8 @@ def read_scores(
     return Scored(scores, labels, classes, split, groups)
 
 
-def _can_name(kind: Any) -> bool:
-    """True for whole numbers and text; a column of other numbers called track is a class's."""
-    import pyarrow as pa
-
-    return tables.is_text_type(kind) or pa.types.is_integer(kind)
-
-
 def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -> tuple[list[str], tuple[str, ...]]:
     """The columns that hold scores, and the classes they are of."""
-    import pyarrow as pa
-
     kinds = {name: table.schema.field(name).type for name in rest}
     numbers = [name for name, kind in kinds.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
     if len(numbers) < 2:
@@ -313,7 +362,7 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
             f"{where} has {len(numbers)} columns of numbers beside its labels{''.join(others[:1])}; give one for each "
             "class, named after it; of two classes both, where one has the probability p, 1 − p for the other"
         )
-    texts = _texts(labels, "label", "fill it in or remove the row")
+    texts = _texts(labels, "label")
     known = {str(label).strip() for label in labels.tolist()}
     used = _called(numbers, known)
     classes = tuple(used.values())
@@ -345,13 +394,10 @@ def _strays(table: Any, used: Mapping[str, str], known: Set[str]) -> list[str]:
 
     Taken for a class, the largest of its numbers would be the answer to every row.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     whole = [name for name in used if pa.types.is_integer(table.schema.field(name).type)]
     if len(whole) == len(used):  # votes, counts of trees
         return []
-    ranges = {name: pc.min_max(table.column(name)).as_py() for name in whole if used[name] not in known}
+    ranges = {name: tables.pc.min_max(table.column(name)).as_py() for name in whole if used[name] not in known}
     return [name for name, found in ranges.items() if (found["min"] or 0) < 0 or (found["max"] or 0) > 1]
 
 

@@ -4,36 +4,25 @@ A rule is tuned on some rows and judged on others: whole groups on one side, eve
 to accuracy is predicted from calibrated scores as well as counted.
 """
 
-import heapq
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
-from camri.auditing.result import (
-    SPLIT_SEED,
-    Audit,
-    ClassResult,
-    Comparison,
-    Point,
-    RowEstimate,
-    change_of,
-    expect,
-    settle,
-    share_of,
-)
-from camri.auditing.scores import Checked, check, num_decimals
-from camri.data.listing import to_splits
+from camri.auditing.scores import SPLIT_SEED, Checked, check, num_decimals, tune_and_judge
 from camri.decision import (
     CONFIDENCE,
     PRIOR_ROWS,
     RULES,
     SLACK,
     AtLeast,
+    BestRecall,
     Costs,
     Curve,
     DecisionRule,
@@ -49,14 +38,192 @@ from camri.decision import (
     trace,
 )
 from camri.errors import InputError
-from camri.metrics import Array, Scores, divide
-from camri.stats import FALL, FEWEST_ROWS, Estimate, Z, design_effect
+from camri.metrics import Array, Scores, divide, exact
+from camri.stats import (
+    FALL,
+    FEWEST_GROUPS,
+    FEWEST_ROWS,
+    Estimate,
+    RowEstimate,
+    Z,
+    change_of,
+    design_effect,
+    expect,
+    settle,
+    share_of,
+)
 from camri.text import quoted
 
 SLOPE_SD = 10.0  # of the logits' own spread: it binds only where classes are separable
 CONSTANT_SD = 0.5  # without a ridge the constant overfits few rows (docs/log.md)
 FEWEST_CALIBRATION_ROWS = 10  # of an important class, and of the others: with fewer nothing is calibrated
 MOST_ROWS = 20_000  # enough to fit two numbers; beside more rows the prior hardly counts
+TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 1.0)  # recalls whose cost is shown
+MOST_DRAWS, FEWEST_DRAWS, ROWS_DRAWN = 100, 20, 2_000_000  # of rows, to see what tuning does to the figures
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A share before and after the change of the decision; `change` is None where there are no rows to pair."""
+
+    before: RowEstimate
+    after: RowEstimate
+    change: RowEstimate | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: None if one is None else one.to_json() for name, one in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """One class's recall before and after."""
+
+    name: str
+    important: bool
+    recall: Comparison
+    mistaken_for: tuple[tuple[str, int], ...]  # before the change, the most frequent first
+
+    def to_json(self) -> dict[str, Any]:
+        mistakes = {"mistaken_for": dict(self.mistaken_for)}
+        return {"name": self.name, "important": self.important, **self.recall.to_json(), **mistakes}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a rule's curve on the judged rows. Picked on the rows it is shown for: optimistic.
+
+    value: of the rule. false_alarms: a share of all rows. precision: the important classes' mean, None where one is
+    never predicted.
+    """
+
+    value: float
+    recall: float
+    accuracy: float
+    false_alarms: float
+    precision: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """The result of `audit`. All figures are of one decision rule, the one that is advised.
+
+    rule: a shift (added to the important classes' logits, or to the logarithms of their probabilities) or a threshold
+    of their probabilities.
+    is_cross_fitted: whether each row is judged with a rule that was tuned on other rows. Otherwise the figures are
+    those of the rule on the judged rows.
+    kind: "gain" where the goal is met: recall surely rises and accuracy does not surely drop, nor probably by more than
+    half a point; or the recall is guaranteed; or the cost surely falls. Else "none", or "unknown" with too few rows.
+    recall: the change, a mean over the important classes. drop: distribution of the true change of accuracy, shrunk
+    toward what calibrated scores predict. false_alarms: of all rows, those of no important class predicted as one.
+    precision: of each important class; a share of no rows where it is never predicted.
+    cost: mean cost of a row before, after, and its change, with a cost matrix.
+    both: each rule at the recall that the advised one has on these rows; empty where they are the same.
+    scores: of the judged rows. tuned_on: how tuning and judging were kept apart. num_models: that share the rule.
+    num_groups: None where rows count as independent.
+    guarantee: None unless a recall was asked for. Where it cannot be given, `refusal` says why, and everything else is
+    as if it had not been asked for.
+    """
+
+    classes: tuple[str, ...]
+    important: tuple[str, ...]
+    scores_are: str
+    num_rows: int
+    num_models: int
+    tuned_on: str
+    is_cross_fitted: bool
+    goal: Goal
+    kind: str
+    rule: DecisionRule
+    recall: RowEstimate
+    accuracy: Comparison
+    drop: NormalDist
+    false_alarms: Comparison
+    precision: tuple[Comparison, ...]
+    cost: tuple[float, float, Estimate] | None
+    by_class: tuple[ClassResult, ...]
+    prices: tuple[Point, ...]
+    both: dict[str, Point]
+    scores: Scores
+    num_groups: int | None
+    guarantee: Promise | None
+    refusal: str | None
+
+    @property
+    def value(self) -> float:
+        """The rule's value, the same for all important classes."""
+        return next(iter(self.rule.values.values()))
+
+    @property
+    def shift(self) -> float | None:
+        """What to add to the important logits; None where the rule is a threshold."""
+        return self.value if isinstance(self.rule, Shift) else None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the advised rule is another than taking the largest score."""
+        return self.shift != 0.0
+
+    @property
+    def is_advised(self) -> bool:
+        """Whether that rule is advised: it meets the goal, or at least surely raises recall."""
+        return self.is_changed and (self.kind == "gain" or self.recall.low > 0)
+
+    @property
+    def has_after(self) -> bool:
+        """Whether there are figures after a change of the decision to show."""
+        return self.is_changed and self.kind != "unknown"
+
+    @property
+    def own(self) -> tuple[ClassResult, ...]:
+        """The results of the important classes."""
+        return tuple(one for one in self.by_class if one.important)
+
+    @property
+    def max_accuracy_drop(self) -> float:
+        """Accuracy that may be lost."""
+        return self.goal.max_accuracy_drop if isinstance(self.goal, BestRecall) else 0.0
+
+    @property
+    def is_guaranteed(self) -> bool:
+        """Whether the rule guarantees the recall that was asked for."""
+        return self.guarantee is not None and self.refusal is None
+
+    @property
+    def few_groups(self) -> tuple[str, ...]:
+        """The important classes whose judged rows come from fewer groups than an interval needs."""
+        nums = {one.name: one.recall.before.num_groups for one in self.own}
+        return tuple(name for name, num in nums.items() if num is not None and num < FEWEST_GROUPS)
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures but the curve, as plain JSON."""
+        drops = {"chance_of_drop": self.drop.cdf(0.0), "chance_of_drop_by_half_a_point": self.drop.cdf(-FALL)}
+        pairs = zip(self.important, self.precision, strict=True)
+        made = self.guarantee
+        return {
+            "answer": self.kind,
+            "important": list(self.important),
+            "scores_are": self.scores_are,
+            "rows": self.num_rows,
+            "rows_judged": self.accuracy.before.num,
+            "models": self.num_models,
+            "groups": self.num_groups,
+            "few_groups": list(self.few_groups),
+            "tuned_on": self.tuned_on,
+            "max_accuracy_drop": self.max_accuracy_drop,
+            "rule": self.rule.to_json(),
+            "shift": self.shift,
+            "accuracy": {**self.accuracy.to_json(), **drops},
+            "recall_change": self.recall.to_json(),
+            "false_alarms": self.false_alarms.to_json(),
+            "precision": [{"name": name, **one.to_json()} for name, one in pairs],
+            "cost": None if self.cost is None else [*self.cost[:2], vars(self.cost[2])],
+            "classes": [one.to_json() for one in self.by_class],
+            "prices": [vars(one) for one in self.prices],
+            "both_rules": {name: vars(one) for name, one in self.both.items()},
+            "guarantee": None
+            if made is None
+            else {**vars(made), "rule": made.rule and made.rule.to_json(), "refusal": self.refusal},
+        }
 
 
 @dataclass(frozen=True)
@@ -121,82 +288,6 @@ def _transposed(logits: Array) -> Array:
     return np.ascontiguousarray(logits.T)
 
 
-NUM_FOLDS = 10
-
-
-def tune_and_judge(checked: Checked, split: Sequence[str] | None) -> tuple[list[tuple[Array, Array]], str]:
-    """Pairs of rows to tune on and rows to judge, and a description of them."""
-    rows = np.arange(len(checked.labels))
-    if split is not None:
-        if len(split) != len(rows):
-            raise InputError(f"{len(rows):,} rows and {len(split):,} split names do not fit; give one a row", "split")
-        words = np.array(to_splits(split, "split"))
-        _refuse_torn(checked, words)
-        if {"val", "test"} <= set(words.tolist()):
-            return [(rows[words == "val"], rows[words == "test"])], "the val rows, judged on the test rows"
-        rows = rows[words != "train"]
-        if not len(rows):
-            raise InputError("every row is of the train split; give val or test rows", argument="split")
-    fold = draw_folds(checked.labels[rows], checked.groups_of(rows), checked.important)
-    pairs = [(rows[fold != number], rows[fold == number]) for number in np.unique(fold).tolist()]
-    units = "rows" if checked.groups is None else "groups"
-    return pairs, f"the {units} of all folds but one, judged on that one ({len(pairs)}-fold cross-validation)"
-
-
-def draw_folds(labels: Array, groups: Array | None, important: Sequence[int] = ()) -> Array:
-    """A fold for every row, the same on every machine; every class is in every fold, groups stay whole.
-
-    A group belongs to the important class it has most rows of, or else to the class it has most rows of. The largest
-    groups come first, each into the fold with the fewest rows of that class. Without groups every row is one.
-
-    >>> draw_folds(np.array([0, 0, 1, 1, 1]), np.array([7, 7, 8, 9, 9])).tolist()
-    [0, 0, 2, 1, 1]
-    """
-    drawn = np.random.default_rng(SPLIT_SEED)
-    units = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
-    main, own, size = _describe(units, labels, important)
-    fold_of_unit = np.full(len(size), -1)
-    for index in np.unique(labels).tolist():
-        members = drawn.permutation(np.flatnonzero(main == index))
-        members = members[np.argsort(-own[members], kind="stable")]
-        fold = fold_of_unit[units]
-        here = np.bincount(fold[(fold >= 0) & (labels == index)], minlength=NUM_FOLDS)
-        every = np.bincount(fold[fold >= 0], minlength=NUM_FOLDS)
-        fullness = list(zip(here.tolist(), every.tolist(), range(NUM_FOLDS), strict=True))
-        heapq.heapify(fullness)
-        for unit, rows, all_rows in zip(members.tolist(), own[members].tolist(), size[members].tolist(), strict=True):
-            least, in_all, number = fullness[0]
-            fold_of_unit[unit] = number
-            heapq.heapreplace(fullness, (least + rows, in_all + all_rows, number))
-    return fold_of_unit[units]
-
-
-def _describe(units: Array, labels: Array, important: Sequence[int]) -> tuple[Array, Array, Array]:
-    """For every unit: the class that it belongs to, how many rows of that class it has, and how many in all."""
-    pairs, counts = np.unique(units * (labels.max() + 1) + labels, return_counts=True)
-    unit, label = np.divmod(pairs, labels.max() + 1)
-    best_last = np.lexsort((-label, counts, np.isin(label, important), unit))
-    size = np.bincount(units)
-    main, own = np.zeros_like(size), np.zeros_like(size)
-    main[unit[best_last]], own[unit[best_last]] = label[best_last], counts[best_last]
-    return main, own, size
-
-
-def _refuse_torn(checked: Checked, words: Array) -> None:
-    """Refuse a group in two splits: it would be judged by what it tuned or what the model was trained on."""
-    if checked.groups is None:
-        return
-    first: dict[int, str] = {}
-    for group, word in zip(checked.groups.tolist(), words.tolist(), strict=True):
-        if first.setdefault(group, word) != word:
-            wrong = f"group {checked.group_names[group]!r} has rows in {first[group]} and in {word}"
-            raise InputError(f"{wrong}; split by group, or remove its rows from one of them", argument="split")
-
-
-TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 1.0)  # recalls whose cost is shown
-MOST_DRAWS, FEWEST_DRAWS, ROWS_DRAWN = 100, 20, 2_000_000  # of rows, to see what tuning does to the figures
-
-
 def audit(
     scores: ArrayLike,
     labels: ArrayLike,
@@ -237,7 +328,7 @@ def audit(
     checked, split = check(scores, labels, important, classes, kind, groups, split)
     goal = parse_goal(checked.classes, max_accuracy_drop, at_least, cost_matrix, confidence)
     _doubt_empty(checked)
-    every = checked.condense()
+    every = _condense(checked)
     parts, tuned_on = tune_and_judge(checked, split)
     judged = np.sort(np.concatenate([rows for _, rows in parts]))
     whole = np.unique(np.concatenate([tuning for tuning, _ in parts]))
@@ -254,15 +345,15 @@ def audit(
     now, said, expected = every.predict(), every.predict(), np.zeros(len(every))
     for tuning, rows in parts:
         tuned = _tune(checked, every, tuning, goal) if is_cross_fitted else final
-        said[rows] = every.take(rows).predict(tuned.rule if is_cross_fitted else rule)
+        said[rows] = (tuned.rule if is_cross_fitted else rule).predict(every.take(rows))
         moved = rows[said[rows] != now[rows]]
         expected[moved] = tuned.calibration.gain(checked.logits[moved], every.important)
     here = every.take(judged)
     errors = _redraw(checked, final, here, goal) if is_cross_fitted else {}
-    figures = _Figures(checked, here, judged, said[judged], here.predict(rule), errors)
-    recall, accuracy = figures.recall(), figures.accuracy()
+    figures = _Figures(here, checked.groups_of(judged), now[judged], said[judged], rule.predict(here), errors)
+    recall, accuracy = figures.recall(), figures.compare("accuracy", here.is_right)
     assert accuracy.change is not None
-    seen = change_of(figures.before, figures.after, groups=figures.groups)
+    seen = change_of(here.is_right(figures.now), here.is_right(figures.said), groups=figures.groups)
     drop = expect(seen, float(expected[judged].mean()), PRIOR_ROWS)
     cost = figures.cost(np.asarray(goal.matrix)) if isinstance(goal, LeastCost) else None
     enough = min(int(here.num.min()), int(final.curve.num.min())) >= FEWEST_ROWS
@@ -284,17 +375,27 @@ def audit(
         recall=recall,
         accuracy=accuracy,
         drop=drop,
-        false_alarms=figures.false_alarms(),
+        false_alarms=figures.compare("false alarms", here.is_false_alarm),
         precision=tuple(figures.precision(index) for index in every.important),
         cost=cost,
-        by_class=tuple(figures.by_class()),
-        prices=tuple(_prices(curve, here)),
+        by_class=tuple(figures.by_class(checked.classes, checked.logits[judged].argmax(axis=1))),
+        prices=tuple(_prices(curve)),
         both=_both_rules(here, rule, curve),
         scores=here,
         num_groups=None if checked.groups is None else len(checked.group_names),
         guarantee=made,
         refusal=refusal,
     )
+
+
+def _condense(checked: Checked) -> Scores:
+    """The scores to sweep; a probability that no factor can lift, 0 or nearly so, has a lead of −inf."""
+    scores = exact(checked.logits, checked.labels, checked.important)
+    if checked.kind == "logits":
+        return scores
+    own = checked.values[:, list(checked.important)]
+    is_stuck = (own == 0) | (scores.lead < -np.log(checked.largest_factor))
+    return replace(scores, lead=np.where(is_stuck, -np.inf, scores.lead), probability=own)
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,7 +415,7 @@ def _tune(checked: Checked, every: Scores, rows: Array, goal: Goal) -> Tuned:
     curve = trace(scores)
     if isinstance(goal, LeastCost):
         costs = cost_of(scores, np.asarray(goal.matrix))
-        curve = min((curve, trace(scores, "threshold")), key=lambda one: float(one.count(costs).min()))
+        curve = min((curve, trace(scores, "threshold")), key=lambda either: float(either.count(costs).min()))
 
         def choose(curve: Curve) -> int:
             return int(curve.count(costs).argmin())
@@ -325,14 +426,13 @@ def _tune(checked: Checked, every: Scores, rows: Array, goal: Goal) -> Tuned:
         def choose(curve: Curve) -> int:
             return _free_state(curve, gain, getattr(goal, "max_accuracy_drop", 0.0))
 
-    return Tuned(written_rule(curve, choose(curve), checked.kind), curve, choose, calibration)
+    return Tuned(_short_rule(curve, choose(curve), checked.kind), curve, choose, calibration)
 
 
 def _free_state(curve: Curve, gain: Array, max_accuracy_drop: float) -> int:
     """The state, from no shift on, with the best recall at the expected accuracy that is allowed.
 
-    The expected accuracy is what the rows show, combined with what calibrated probabilities predict; these count as
-    much as 500 rows.
+    The expected accuracy combines what the rows show with what calibrated probabilities predict, worth 500 rows.
     """
     start = int(np.flatnonzero(curve.value == 0.0)[0])
     prior = Prior(float(curve.accuracy[start]), float(curve.predicted[start].sum() / curve.total), PRIOR_ROWS)
@@ -342,7 +442,7 @@ def _free_state(curve: Curve, gain: Array, max_accuracy_drop: float) -> int:
     return state
 
 
-def written_rule(curve: Curve, state: int, kind: str) -> DecisionRule:
+def _short_rule(curve: Curve, state: int, kind: str) -> DecisionRule:
     """The rule of a state, with the shortest number that people can put into their code."""
     is_factor = kind == "probabilities" and curve.sweep.rule == "shift"
     number = curve.number(state, is_factor)
@@ -350,8 +450,8 @@ def written_rule(curve: Curve, state: int, kind: str) -> DecisionRule:
     return RULES[curve.sweep.rule](dict.fromkeys(curve.sweep.scores.important, value))
 
 
-def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> dict[str, Array]:
-    """How far changes are off on the rows that tuned a rule: by class (B, C), of accuracy, false alarms, cost (B,).
+def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> dict[str | int, Array]:
+    """How far changes are off on the rows that tuned a rule: of recall by class index, and of each figure, (B,).
 
     Rows or groups are drawn, the rule is tuned on them, and its changes there are compared with those on all rows: the
     bootstrap of the optimism (Efron). Intervals that ignored the tuning held the change of false alarms of
@@ -363,77 +463,74 @@ def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> dict[
     drawn, labels, num_classes = np.random.default_rng(SPLIT_SEED), scores.labels, len(checked.classes)
     costs = cost_of(scores, np.asarray(goal.matrix)) if isinstance(goal, LeastCost) else None
     now, right, alarm = scores.predict(), scores.correct().astype(int), scores.false_alarms().astype(int)
-    rows = []
+    by_class, figures = [], []
     for _ in range(max(FEWEST_DRAWS, min(MOST_DRAWS, ROWS_DRAWN // len(scores)))):
         times = drawn.poisson(1.0, int(units.max()) + 1)[units].astype(np.float64)
         curve = tuned.curve.sweep.curve(times)
         if not curve.num.all():
             continue  # no row of an important class was drawn
-        said = scores.predict(tuned.curve.rule(tuned.choose(curve)))
+        said = tuned.curve.rule(tuned.choose(curve)).predict(scores)
         change, alarms = scores.is_right(said) - right, scores.is_false_alarm(said) - alarm
         cost = np.zeros(len(labels)) if costs is None else costs(said) - costs(now)
         there, here = (
-            divide(np.bincount(labels, change * one, num_classes), np.bincount(labels, one, num_classes))
-            for one in (times, np.ones(len(labels)))
+            divide(np.bincount(labels, change * counts, num_classes), np.bincount(labels, counts, num_classes))
+            for counts in (times, np.ones(len(labels)))
         )
+        by_class.append(np.nan_to_num(there - here))
         share = times / times.sum() - 1 / len(times)
-        rows.append((np.nan_to_num(there - here), change @ share, alarms @ share, cost @ share))
-    names = ("classes", "accuracy", "false alarms", "cost")
-    return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+        figures.append((change @ share, alarms @ share, cost @ share))
+    classes = np.array(by_class)
+    recall = classes[:, list(scores.important)].mean(axis=1)
+    named = dict(zip(("accuracy", "false alarms", "cost"), np.transpose(figures), strict=True))
+    return {**dict(enumerate(classes.T)), "recall": recall, **named}
 
 
+@dataclass(frozen=True, eq=False)
 class _Figures:
-    """Figures on the judged rows: with the largest score, as judged (`said`), and with the advised rule (`final`).
+    """Figures on the judged rows: with the largest score (`now`), as judged (`said`), with the advised rule (`final`).
 
     With errors of `_redraw`, intervals are those of the advised rule and count that it was tuned on these rows.
     """
 
-    def __init__(
-        self, checked: Checked, scores: Scores, rows: Array, said: Array, final: Array, errors: dict[str, Array]
-    ):
-        self.checked, self.scores, self.rows, self.errors = checked, scores, rows, errors
-        self.now, self.said, self.final = scores.predict(), said, final
-        self.before, self.after = scores.correct(), scores.is_right(said)
-        self.groups = checked.groups_of(rows)
+    scores: Scores
+    groups: Array | None
+    now: Array
+    said: Array
+    final: Array
+    errors: dict[str | int, Array]
 
-    def _change(
-        self, outcome: Callable[[Array], Array], errors: Array | None, own: Array, labels: Array | None = None
+    def change(
+        self, name: str | int, outcome: Callable[[Array], Array], rows: Any, labels: Array | None = None
     ) -> RowEstimate:
-        """The change of an outcome of predictions, over the rows `own`."""
-        before, after, final = (outcome(one)[own] for one in (self.now, self.said, self.final))
-        groups = None if self.groups is None else self.groups[own]
+        """The change over some rows of what an outcome says of predictions."""
+        before, after, final = (outcome(one)[rows] for one in (self.now, self.said, self.final))
+        groups = None if self.groups is None else self.groups[rows]
         change = change_of(before, after, labels, groups)
-        if errors is None:
+        if name not in self.errors:
             return change
-        return settle(change, change_of(before, final, labels, groups), errors, int(self.scores.num.min()))
+        final_change = change_of(before, final, labels, groups)
+        return settle(change, final_change, self.errors[name], int(self.scores.num.min()))
 
-    def _compare(self, outcome: Callable[[Array], Array], errors: Array | None, own: Array | None = None) -> Comparison:
-        own = np.ones(len(self.now), dtype=bool) if own is None else own
-        groups = None if self.groups is None else self.groups[own]
-        before, after = (share_of(outcome(one)[own], groups) for one in (self.now, self.said))
-        return Comparison(before, after, self._change(outcome, errors, own) if own.any() else None)
+    def compare(self, name: str | int, outcome: Callable[[Array], Array], rows: Any = slice(None)) -> Comparison:
+        """The outcome's share of some rows before and after."""
+        groups = None if self.groups is None else self.groups[rows]
+        before, after = (share_of(outcome(said)[rows], groups) for said in (self.now, self.said))
+        return Comparison(before, after, self.change(name, outcome, rows) if before.num else None)
 
     def recall(self) -> RowEstimate:
         """The change of recall, a mean over the important classes."""
-        own, errors = np.isin(self.scores.labels, self.scores.important), self.errors.get("classes")
-        mean = None if errors is None else errors[:, list(self.scores.important)].mean(axis=1)
-        return self._change(self.scores.is_right, mean, own, self.scores.labels[own])
-
-    def accuracy(self) -> Comparison:
-        return self._compare(self.scores.is_right, self.errors.get("accuracy"))
-
-    def false_alarms(self) -> Comparison:
-        return self._compare(self.scores.is_false_alarm, self.errors.get("false alarms"))
+        own = np.isin(self.scores.labels, self.scores.important)
+        return self.change("recall", self.scores.is_right, own, self.scores.labels[own])
 
     def precision(self, index: int) -> Comparison:
-        called = [np.flatnonzero(one == index) for one in (self.now, self.said)]
-        truth, groups = self.scores.labels == index, self.groups
+        truth, called = self.scores.labels == index, [said == index for said in (self.now, self.said)]
+        groups = self.groups
         return Comparison(*(share_of(truth[rows], None if groups is None else groups[rows]) for rows in called))
 
     def cost(self, matrix: Array) -> tuple[float, float, Estimate]:
         """The mean cost of a row before and after, and its change."""
         costs = cost_of(self.scores, matrix)
-        before, after, final = (costs(one) for one in (self.now, self.said, self.final))
+        before, after, final = (costs(said) for said in (self.now, self.said, self.final))
         effect = 1.0 if self.groups is None else design_effect(final - before, self.groups)
         centre, sd = float((final - before).mean()), float((final - before).std() * math.sqrt(effect / len(final)))
         if (errors := self.errors.get("cost")) is not None:
@@ -442,17 +539,16 @@ class _Figures:
         ends = min(value, centre - Z * sd), max(value, centre + Z * sd)
         return float(before.mean()), float(after.mean()), Estimate(value, *ends)
 
-    def by_class(self) -> Iterator[ClassResult]:
-        labels, names = self.scores.labels, self.checked.classes
-        largest = self.checked.logits[self.rows].argmax(axis=1)
+    def by_class(self, names: Sequence[str], largest: Array) -> Iterator[ClassResult]:
+        """Every class's recall, and what it was mistaken for where the `largest` score (N,) won."""
+        missed = ~self.scores.is_right(self.now)
         for index, name in enumerate(names):
-            own = labels == index
-            wrong = np.bincount(largest[own & ~self.before], minlength=len(names))
-            order = [place for place in np.argsort(-wrong, kind="stable").tolist() if wrong[place]]
-            mistakes = tuple((names[place], int(wrong[place])) for place in order[:5])
-            errors = self.errors.get("classes")
-            recall = self._compare(self.scores.is_right, None if errors is None else errors[:, index], own)
-            yield ClassResult(name, index in self.checked.important, recall, mistakes)
+            own = self.scores.labels == index
+            counts = np.bincount(largest[own & missed], minlength=len(names))
+            order = [other for other in np.argsort(-counts, kind="stable").tolist() if counts[other]]
+            mistakes = tuple((names[other], int(counts[other])) for other in order[:5])
+            recall = self.compare(index, self.scores.is_right, own)
+            yield ClassResult(name, index in self.scores.important, recall, mistakes)
 
 
 def _guarantee(checked: Checked, scores: Scores, rows: Array, goal: AtLeast) -> tuple[Promise, str | None]:
@@ -465,29 +561,24 @@ def _guarantee(checked: Checked, scores: Scores, rows: Array, goal: AtLeast) -> 
     curve = fewer_alarms(scores)
     made = promise(scores, goal.recall, goal.confidence, rule=curve.sweep.rule, groups=groups)
     if made.rule is not None:
-        return replace(made, rule=written_rule(curve, curve.find(made.rule), checked.kind)), None
+        return replace(made, rule=_short_rule(curve, curve.find(made.rule), checked.kind)), None
     names = [quoted(checked.classes[index]) for index in checked.important]
     few = [f"{name} has {num:,}" for name, num in zip(names, made.num_units, strict=True) if num < made.fewest]
     if few:
         units = "rows" if checked.groups is None else "groups"
         return made, f"it takes at least {made.fewest:,} {units} of a class, and {', '.join(few)}"
     own = scores.labels[:, None] == np.array(checked.important)
-    if not (own & np.isneginf(scores.lead)).any():
+    counts = zip(names, (own & np.isneginf(scores.lead)).sum(axis=0), own.sum(axis=0), strict=True)
+    stuck = ", ".join(f"{num:,} of {total:,} rows of {name}" for name, num, total in counts if num)
+    if not stuck:
         most = ", ".join(f"{hit}/{num}" for hit, num in zip(made.hits, made.num, strict=True))
-        return (
-            made,
-            f"even the largest shift finds only {most}, since the rest are predicted as another important class",
-        )
-    stuck = ", ".join(
-        f"{num:,} of {whole:,} rows of {name}"
-        for name, num, whole in zip(names, (own & np.isneginf(scores.lead)).sum(axis=0), own.sum(axis=0), strict=True)
-        if num
-    )
+        why = "the rest are predicted as another important class"
+        return made, f"even the largest shift finds only {most}, since {why}"
     decimals = num_decimals(checked.values)
     why = "are too extreme" if decimals is None else f"have {decimals} decimal{'s' * (decimals != 1)}"
     return made, (
-        f"{stuck} have a probability of 0, or so near to it that no factor helps. The probabilities {why}: ask the "
-        "model for logits or more digits"
+        f"{stuck} have a probability of 0, or so near to it that no factor helps. The probabilities {why}: give "
+        "logits, log-probabilities (scikit-learn: predict_log_proba) or more digits"
     )
 
 
@@ -540,17 +631,15 @@ def _point(curve: Curve, state: int) -> Point:
     )
 
 
-def _prices(curve: Curve, scores: Scores) -> Iterator[Point]:
+def _prices(curve: Curve) -> Iterator[Point]:
     """Points of the curve with more recall than now: the most accurate one, then one for each target."""
-    now = float(scores.recall().mean())
-    first = int(np.searchsorted(curve.mean_recall, now + SLACK))
+    first = int(np.searchsorted(curve.mean_recall, curve.before.mean_recall[0] + SLACK))
     if first == len(curve.value):
         return
-    best = first + int(curve.accuracy[first:].argmax())
-    last = -1
-    for state in (best, *(int(curve.reach(target)) for target in TARGETS)):
+    last = first - 1
+    for state in (first + int(curve.accuracy[first:].argmax()), *map(int, curve.reach(np.array(TARGETS)))):
         # Important classes that are confused with each other stay so: their mean recall ends below 1.
-        if max(last, first - 1) < state < len(curve.value):
+        if last < state < len(curve.value):
             last = state
             yield _point(curve, state)
 

@@ -1,8 +1,10 @@
 """The command line: parse, call, print. Nothing heavy is imported before a command needs it."""
 
+import atexit
 import contextlib
 import inspect
 import io
+import os
 import signal
 import sys
 import tempfile
@@ -14,8 +16,8 @@ from typing import Annotated, Any
 import typer
 
 import camri
-from camri.cli import audit, data, fit, models, report, study
-from camri.cli.options import Once, naming_options, unwrap
+from camri.cli import data, fit, models, report, study
+from camri.cli.options import Command, unwrap
 from camri.errors import InputError, last_line
 from camri.text import visible
 
@@ -34,7 +36,7 @@ app.add_typer(data.app)
 app.add_typer(study.app)
 app.command()(models.predict)
 app.command()(models.export)
-app.command(context_settings={"allow_extra_args": True})(audit.audit)  # "--important cat dog" gets a hint
+app.command(context_settings={"allow_extra_args": True})(models.audit)  # "--important cat dog" gets a hint
 app.command()(report.report)
 
 
@@ -71,8 +73,7 @@ def _finish(group: typer.Typer) -> None:
     for command in group.registered_commands:
         assert command.callback is not None
         command.help = unwrap(inspect.cleandoc(command.callback.__doc__ or ""))
-        command.callback = naming_options(command.callback)
-        command.cls = Once
+        command.cls = Command
     for one in group.registered_groups:
         if one.typer_instance is not None:
             _finish(one.typer_instance)
@@ -92,6 +93,21 @@ _show_with_place = warnings.showwarning
 
 
 def main() -> None:
+    """Run the command line as this process, and end it."""
+    try:
+        run()
+    except SystemExit as end:
+        if "ray" not in sys.modules:
+            raise
+        # With Ray's threads Python took 12 s to end on busy cores (load 18), after the last line of this program.
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # closed by its reader
+                stream.flush()
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+
+
+def run() -> None:
     """Run the command line: bad input is one sentence and exit code 2, an error of camri's own one and exit code 70."""
     warnings.showwarning = _show_warning
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # temporary files go, as after Ctrl-C

@@ -80,6 +80,7 @@ def get(
     )
 )
 def show(
+    context: typer.Context,
     source: Annotated[
         str,
         typer.Argument(metavar="DATA", help="A folder, table, .npz, archive, shards, or digits, mnist, cifar10 …"),
@@ -107,23 +108,12 @@ def show(
     from camri.data.describe import contact_sheet, describe
     from camri.data.listing import DataWarning
 
+    options = {name: value for name, value in context.params.items() if name not in ("sheet", "as_json")}  # of `load`
     if sheet and sheet.suffix.lower() != ".png":
         raise InputError(f"sheet={str(sheet)!r} must end in .png", argument="sheet")
     with warnings.catch_warnings(), reading_progress() as progress:
         warnings.simplefilter("ignore", DataWarning)  # the summary lists them
-        dataset = load(
-            source,
-            size=size,
-            roi=roi,
-            skip_bad=skip_bad,
-            verify=verify,
-            resident=resident,
-            path_column=path_column,
-            label_column=label_column,
-            group_column=group_column,
-            split_column=split_column,
-            progress=progress,
-        )
+        dataset = load(progress=progress, **options)
     summary = describe(dataset)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))

@@ -1,18 +1,15 @@
 """What several commands share: options, errors that name them, help texts, and progress while data are read."""
 
 import contextlib
-import functools
-import inspect
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn
 from typer.core import TyperCommand
-from typer.models import OptionInfo
 
 from camri.errors import InputError
 
@@ -62,38 +59,26 @@ def class_numbers(texts: Iterable[str] | None, argument: str, example: str) -> d
 LOG_EVERY_S = 30.0
 
 
-def log_to(console: Console) -> Callable[[str], None]:
-    """A function that prints a line at most every `LOG_EVERY_S` seconds, the first one after as long."""
-    printed = time.monotonic()
-
-    def log(line: str) -> None:
-        nonlocal printed
-        if time.monotonic() - printed > LOG_EVERY_S:
-            printed = time.monotonic()
-            console.print(line, soft_wrap=True, highlight=False)
-
-    return log
-
-
 @contextlib.contextmanager
 def progress_bar(*columns: str | ProgressColumn, quiet: bool = False, **first: Any) -> Iterator[Callable[..., None]]:
-    """A function that updates the fields of a bar on a terminal; in a log it prints its `line` now and then."""
-    console = Console(stderr=True)
-    log = log_to(console)
+    """Yield a function that updates a bar's fields on a terminal, and in a log prints `line` every half minute."""
+    console, printed = Console(stderr=True), time.monotonic()
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
         bar = bars.add_task(**{"description": "", "total": 1.0, **first})
 
         def update(line: str | None = None, **fields: Any) -> None:
+            nonlocal printed
             bars.update(bar, **fields)
-            if line is not None and not console.is_terminal:
-                log(line)
+            if line is not None and not console.is_terminal and time.monotonic() - printed > LOG_EVERY_S:
+                printed = time.monotonic()
+                console.print(line, soft_wrap=True, highlight=False)
 
         yield update
 
 
 @contextlib.contextmanager
 def reading_progress() -> Iterator[Callable[[int, int], None]]:
-    """A function to call with (rows read, rows in all); nothing is shown until it is called."""
+    """Yield a function to call with (rows read, rows in all); nothing is shown until it is called."""
     columns = Progress.get_default_columns()
     with progress_bar(*columns, description="reading the data", total=None, visible=False) as update:
         yield lambda done, num: update(
@@ -113,12 +98,14 @@ Resident = Annotated[
 ]
 PathColumn = Annotated[str | None, typer.Option(help="Column with the image paths of a table.")]
 LabelColumn = Annotated[str | None, typer.Option(help="Column with the labels of a table.")]
-GroupColumn = Annotated[str | None, typer.Option(help="Column whose equal rows belong together.")]
+GroupColumn = Annotated[
+    str | None, typer.Option(help="Column that says which rows belong together, such as the patient.")
+]
 SplitColumn = Annotated[str | None, typer.Option(help="Column with train, val or test.")]
 
 
-class Once(TyperCommand):
-    """A command that refuses an option given twice; of two values the first would be dropped without a word."""
+class Command(TyperCommand):
+    """A command that refuses an option given twice, and whose InputErrors name the option, not the Python argument."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         order = self.make_parser(ctx).parse_args(list(args))[2]
@@ -127,22 +114,15 @@ class Once(TyperCommand):
                 raise InputError(f"{option.opts[0]} is given {order.count(option)} times; give it once")
         return super().parse_args(ctx, args)
 
-
-def naming_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a command so that its InputErrors name the option instead of the Python argument."""
-    options = _options(command)
-
-    @functools.wraps(command)
-    def run(**given: Any) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
-            return command(**given)
+            return super().invoke(ctx)
         except InputError as error:
-            option = options.get(error.argument or "")
-            if option is None:
-                raise
-            raise InputError(name_option(str(error), error.argument or "", option), error.argument) from error
-
-    return run
+            for parameter in self.params:
+                if parameter.name == error.argument and parameter.param_type_name == "option":
+                    option = (*parameter.opts, *parameter.secondary_opts)[-1 if parameter.secondary_opts else 0]
+                    raise InputError(name_option(str(error), error.argument, option), error.argument) from error
+            raise
 
 
 def name_option(message: str, argument: str, option: str) -> str:
@@ -155,17 +135,3 @@ def name_option(message: str, argument: str, option: str) -> str:
     """
     named = re.sub(rf"(?<![\w./-]){argument}=(?:True|False)?", f"{option} ", message).replace("  ", " ")
     return named if named != message or option in message else f"{option}: {message}"
-
-
-def _options(command: Callable[..., Any]) -> dict[str, str]:
-    """The option of each parameter; positional arguments have none."""
-    found = {}
-    # not get_type_hints: before Python 3.11 it hides what is Annotated in an Optional, where the default is None
-    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        hint = parameter.annotation
-        for one in getattr(hint, "__metadata__", ()) if get_origin(hint) is Annotated else ():
-            if isinstance(one, OptionInfo):
-                names = map(str, (one.default, *(one.param_decls or ())))  # typer takes the first name for a default
-                named = [word for word in names if word.startswith("--")]
-                found[name] = named[0].split("/")[-1] if named else f"--{name.replace('_', '-')}"
-    return found

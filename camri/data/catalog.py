@@ -19,13 +19,22 @@ import torch
 from camri.backbones import decoding, find, resampling
 from camri.data import download, folder, listing, published, shards, tables
 from camri.data.cache import Draft, content_hash, read_cache, read_pixels, write_cache
-from camri.data.dataset import DataSet, Split, assemble, hash_json
+from camri.data.dataset import (
+    DataSet,
+    Split,
+    across_splits,
+    assemble,
+    copy_notes,
+    count_copies,
+    group_notes,
+    hash_json,
+    make_test,
+)
 from camri.data.decode import LANCZOS, Decoder, decode_parts, resize_array
 from camri.data.features import embed
 from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Source
 from camri.data.parallel import Progress
 from camri.data.rows import Inputs, Rows, Stored, memory_for_images, num_bytes, parse_size
-from camri.data.splits import across_splits, copy_notes, count_copies, group_notes, make_test
 from camri.errors import InputError, closest
 from camri.files import NO_ROOM, cache_folder, data_folder, scratch_folder
 
@@ -69,26 +78,14 @@ def load(
     >>> load("digits").splits["test"].labels[:5].tolist()
     [3, 5, 6, 9, 1]
     """
+    given_options = {name: value for name, value in locals().items() if name not in ("source", "backbone", "weights")}
     for flag, value in (("roi", roi), ("skip_bad", skip_bad), ("verify", verify)):
         if type(value) is not bool:  # "no" in a study's file would count as true
             raise InputError(f"{flag}={value!r} is not allowed; choices: true, false", argument=flag)
     if backbone is not None:
         asked: dict[str, Any] = {k: v for k, v in (("size", _as_size(size)), ("resize", resize)) if v is not None}
         found, asked = decoding(find(backbone, weights=weights, size=asked.get("size")), asked)
-        images = load(
-            source,
-            **asked,
-            roi=roi,
-            skip_bad=skip_bad,
-            verify=verify,
-            cache=cache,
-            path_column=path_column,
-            label_column=label_column,
-            group_column=group_column,
-            split_column=split_column,
-            resident=resident,
-            progress=progress,
-        )
+        images = load(source, **{**given_options, "size": None, "resize": None, **asked})
         kept = Path(cache) if isinstance(cache, (str, PathLike)) else None
         return embed(images, backbone, found, cache=kept, progress=progress)
     if weights is not None:
@@ -160,7 +157,7 @@ def locate(source: str | PathLike[str]) -> Path:
     if not exists:
         raise InputError(f"{text!r} is neither a path nor a known data set; {closest(text, NAMES)}")
     if not path.is_dir():
-        folder.refuse_special(path)
+        tables.refuse_special(path)
     if not os.access(path, os.R_OK):
         raise InputError(f"{text}: permission denied; change its permissions")
     return path

@@ -104,12 +104,6 @@ def subfolders(path: Path) -> list[str]:
     return sorted(entry.name for entry in ours if _is_folder(entry))
 
 
-def refuse_special(file: Path) -> None:
-    """Refuse a pipe or device: reading it may never end."""
-    if file.exists() and not file.is_file():
-        raise InputError(f"{file} is not a file but a folder, pipe or device; give a file")
-
-
 def visible(path: Path) -> list[str]:
     """Names in a folder without hidden files and clutter, sorted."""
     return sorted(name for name in os.listdir(path) if not is_clutter(name))

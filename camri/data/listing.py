@@ -215,7 +215,7 @@ def _check_labels(column: np.ndarray, where: str) -> np.ndarray:
     if column.ndim != 1:
         raise InputError(f"{where}: labels have shape {column.shape}; give one class per row (not one-hot rows)")
     if column.dtype.kind == "f":
-        _refuse_missing(~np.isfinite(column), where)
+        refuse_missing(~np.isfinite(column), f"{where}: the label")
         broken = np.flatnonzero((column != np.rint(column)) | (np.abs(column) > LARGEST_WHOLE))
         if len(broken):
             example = f"row {broken[0]} is {column[broken[0]]!s}"
@@ -227,7 +227,7 @@ def _check_labels(column: np.ndarray, where: str) -> np.ndarray:
         return column.astype(str)
     if column.dtype.kind in "OUST":
         texts = [_as_text(value, row, where) for row, value in enumerate(column.tolist())]
-        _refuse_missing(np.array([text in MISSING for text in texts], dtype=bool), where)
+        refuse_missing([text in MISSING for text in texts], f"{where}: the label")
         return np.array(texts, dtype=object)
     raise InputError(f"{where}: labels are {column.dtype}; give class names or whole numbers")
 
@@ -245,11 +245,17 @@ def _as_text(value: object, row: int, where: str) -> str:
     return clean_name(str(value))
 
 
-def _refuse_missing(is_missing: np.ndarray, where: str) -> None:
-    rows = np.flatnonzero(is_missing)
-    if len(rows):
-        which = name_rows(rows.tolist(), len(is_missing))
-        raise InputError(f"{where}: the label of {which} is missing; fill it in or remove the row")
+def refuse_missing(is_missing: Sequence[bool] | np.ndarray, what: str, remedy: str = "fill it in") -> None:
+    """Refuse a column with missing values; `what` is a value of it."""
+    if len(rows := np.flatnonzero(is_missing)):
+        raise InputError(
+            f"{what} of {name_rows(rows.tolist(), len(is_missing))} is missing; {remedy} or remove the row"
+        )
+
+
+def is_missing(value: object) -> bool:
+    """Whether it is None, NaN or blank text."""
+    return value is None or value != value or not str(value).strip()
 
 
 def _without_points(names: list[str], where: str) -> list[str]:

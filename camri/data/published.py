@@ -20,9 +20,6 @@ from camri.data.cache import md5
 from camri.data.folder import files_below, shown, subfolders
 from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Part, Source, encode
 from camri.errors import InputError, closest
-from camri.imports import LazyModule
-
-pq: Any = LazyModule("pyarrow.parquet")
 
 
 def find_digits() -> Source:
@@ -272,7 +269,7 @@ def find_gtsrb(path: Path, roi: bool) -> Source | None:
         return _gtsrb_source("gtsrb kaggle", path, rows, roi)
     files = [file for file in tables.parquet_files(path) if tables.part_of_file(file)]
     try:
-        if not files or not set(pq.read_schema(files[0]).names) >= {"image", "label", *BOX_COLUMNS}:
+        if not files or not set(tables.pq.read_schema(files[0]).names) >= {"image", "label", *BOX_COLUMNS}:
             return None
     except (OSError, ValueError):
         return None  # the reader for tables will say what is wrong with the file

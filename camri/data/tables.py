@@ -8,16 +8,39 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from camri.data.folder import is_clutter, refuse_special, shown, subfolders, visible
-from camri.data.listing import SPLIT_ALIASES, EncodedImages, Listing, Options, Part, Source, encode, is_float, to_splits
+from camri.data.folder import is_clutter, shown, subfolders, visible
+from camri.data.listing import (
+    SPLIT_ALIASES,
+    EncodedImages,
+    Listing,
+    Options,
+    Part,
+    Source,
+    encode,
+    is_float,
+    is_missing,
+    refuse_missing,
+    to_splits,
+)
 from camri.errors import InputError, closest
-from camri.imports import LazyModule
-from camri.text import ROWS_SHOWN, listed, name_rows
+from camri.text import ROWS_SHOWN, listed
+
+
+class LazyModule:
+    """A module that is imported when one of its names is first used: what reads no table starts without it."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
+
 
 pa: Any = LazyModule("pyarrow")
 pc: Any = LazyModule("pyarrow.compute")
@@ -105,6 +128,12 @@ def by_split(path: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
         remedy = "begin its name with train, val or test, or move it away"
         raise InputError(f"{path}: {by_part[''][0].name} belongs to no split, {files[-1].name} does; {remedy}")
     return by_part
+
+
+def refuse_special(file: Path) -> None:
+    """Refuse a pipe or device: reading it may never end."""
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file} is not a file but a folder, pipe or device; give a file")
 
 
 def read_table(file: Path, named: Container[str | None] = ()) -> Any:
@@ -427,9 +456,7 @@ def _inputs(
 def _paths(column: Any, folder: Path, where: str) -> tuple[list[str], list[str], str]:
     """The files of a column of paths, their names for messages, and the note of :func:`pointed_files`."""
     names = to_numpy(column)
-    if missing := [row for row, name in enumerate(names) if name is None or not str(name).strip()]:
-        which = name_rows(missing, len(names))
-        raise InputError(f"{where}: the path of {which} is missing; fill it in or remove the row")
+    refuse_missing([*map(is_missing, names)], f"{where}: the path")
     if distant := [row for row, name in enumerate(names) if "://" in str(name)]:
         where = f"{where}: {names[distant[0]]} in row {distant[0]}"
         raise InputError(f"{where} is a URL; download the images and give their paths")
@@ -587,11 +614,7 @@ def _groups(tables: dict[str, Any], column: str, where: str) -> dict[str, np.nda
     """int64 groups per split, numbered over all splits together; none for a split without that column."""
     texts = {part: to_numpy(t.column(column)) for part, t in tables.items() if column in t.column_names}
     for part, values in texts.items():
-        missing = [row for row, value in enumerate(values) if value is None or value != value or not str(value).strip()]
-        if missing:
-            which = name_rows(missing, len(values))
-            place = f"{where}, {part} part, column {column!r}"
-            raise InputError(f"{place}: the group of {which} is missing; fill it in or remove the row")
+        refuse_missing([*map(is_missing, values)], f"{where}, {part} part, column {column!r}: the group")
     _, codes = np.unique(np.concatenate([v.astype(str) for v in texts.values()]), return_inverse=True)
     ends = np.cumsum([len(values) for values in texts.values()])[:-1]
     return dict(zip(texts, np.split(codes.ravel().astype(np.int64), ends), strict=True))

@@ -24,7 +24,7 @@ import camri
 from camri.decision import rule_from_json
 from camri.engine import Training
 from camri.errors import InputError
-from camri.export.model import COUNTER, Model, Trained, check_weights, make_classifier
+from camri.export.model import Model, Trained, check_weights, make_classifier, without_counters
 from camri.files import alone_in, cannot_write, checksum
 from camri.methods import Setting
 from camri.models import MODELS
@@ -87,13 +87,15 @@ class Config(_Strict):
     seed: int
     class_counts: list[int]
     weights_sha256: str
-    checksum: int | None = None  # of all other values; folders written before it was there have none
+    checksum: int | None = None  # of all other values; who edits the file removes it
 
 
 def write_config(trained: Trained, weights_sha256: str) -> str:
     """The text of config.json."""
     standardise = trained.standardise
     kind: Any = ("image", "uint8") if trained.is_image else ("features", "float32")
+    training = trained.training.to_json()
+    training["model_options"].pop("initial", None)  # the path of the file that it started from; its sha256 stays
     config = Config(
         camri=camri.__version__,
         classes=list(trained.classes),
@@ -103,7 +105,7 @@ def write_config(trained: Trained, weights_sha256: str) -> str:
         preprocessing=dict(trained.preprocessing),
         standardise=None if standardise is None else Scaling(mean=list(standardise[0]), sd=list(standardise[1])),
         setting=trained.setting.to_json(),
-        training=_portable(trained.training.to_json()),
+        training=training,
         seed=trained.seed,
         class_counts=list(trained.class_counts),
         weights_sha256=weights_sha256,
@@ -122,12 +124,6 @@ def write_config(trained: Trained, weights_sha256: str) -> str:
 def _checksum(values: Mapping[str, Any]) -> int:
     """Checksum of a config's values, however they are laid out as text."""
     return checksum(json.dumps(values, sort_keys=True).encode())
-
-
-def _portable(training: dict[str, Any]) -> dict[str, Any]:
-    """The training without the path of the file that it started from; its sha256 stays."""
-    options = {name: value for name, value in training["model_options"].items() if name != "initial"}
-    return {**training, "model_options": options}
 
 
 def read_config(text: bytes, where: str) -> Config:
@@ -190,11 +186,12 @@ def save(trained: Trained, folder: str | Path, *, card: str, onnx: bool = True) 
     """
     path = Path(folder)
     _refuse_foreign(path)
-    model = Model.of(trained)  # it must load before it is written
+    model = Model(trained)  # it must load before it is written
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _building(path) as part:
-            weights = tensors_file.save(_plain(trained))
+            tensors = without_counters(trained.weights)
+            weights = tensors_file.save({k: np.ascontiguousarray(v, dtype=np.float32) for k, v in tensors.items()})
             (part / WEIGHTS).write_bytes(weights)
             text = write_config(trained, hashlib.sha256(weights).hexdigest())
             (part / CONFIG).write_text(text, encoding="utf-8")
@@ -231,7 +228,7 @@ def load(folder: str | Path) -> Model:
     weights = tensors_file.load(data)
     if broken := [name for name, value in weights.items() if not np.isfinite(value).all()]:
         raise InputError(f"{file}: tensor {broken[0]!r} holds values that are not finite; train the model again")
-    return Model.of(replace(trained, weights=weights))
+    return Model(replace(trained, weights=weights))
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
@@ -275,15 +272,6 @@ def _escape(card: str) -> str:
     """
     parts = re.split(r"(^```.*?^```)", card, flags=re.MULTILINE | re.DOTALL)
     return "".join(part if place % 2 else part.replace("<", "&lt;") for place, part in enumerate(parts))
-
-
-def _plain(trained: Trained) -> dict[str, np.ndarray]:
-    """The weights as safetensors takes them: row-major float32, without batch norm's counters."""
-    return {
-        name: np.ascontiguousarray(value, dtype=np.float32)
-        for name, value in trained.weights.items()
-        if not name.endswith(COUNTER)
-    }
 
 
 def _add_onnx(model: Model, file: Path) -> None:

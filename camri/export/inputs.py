@@ -4,6 +4,7 @@ An input that cannot be read becomes a problem with a name and a reason; it does
 """
 
 import glob
+import itertools
 import math
 import os
 import warnings
@@ -31,9 +32,10 @@ CHUNK_ROWS, CHUNK_VALUES = 1024, 2**28
 OnProgress = Callable[[int], None]  # called with how many inputs have been read
 
 
-def starts(num: int, trained: Trained) -> range:
-    """Where the chunks of so many rows begin; few large inputs fill one."""
-    return range(0, num, max(1, min(CHUNK_ROWS, CHUNK_VALUES // math.prod(trained.input_shape))))
+def chunks_of(num: int, trained: Trained) -> Iterator[slice]:
+    """Chunks of so many rows; few large inputs fill one."""
+    step = max(1, min(CHUNK_ROWS, CHUNK_VALUES // math.prod(trained.input_shape)))
+    return (slice(start, min(start + step, num)) for start in range(0, num, step))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,20 +66,19 @@ class Images:
     def chunks(self, trained: Trained, on_progress: OnProgress) -> Iterator[Chunk]:
         height, width, channels = trained.input_shape
         how = str(trained.preprocessing.get("resize", LANCZOS))
-        for start in (places := starts(len(self), trained)):
-            part = slice(start, start + places.step)
-            out = shared_array((len(self.sources[part]), height, width, channels), np.uint8)
+        for part in chunks_of(len(self), trained):
+            out = shared_array((part.stop - part.start, height, width, channels), np.uint8)
 
-            def read(row: int, start: int = start, out: np.ndarray = out) -> None:
+            def read(row: int, start: int = part.start, out: np.ndarray = out) -> None:
                 box = None if self.boxes is None else self.boxes[start + row]
                 if box is not None and not (box[:2] < box[2:]).all():
                     raise ValueError("its box to crop to is missing or empty")
                 out[row] = decode_image(self.sources[start + row], (height, width, channels), box, how)
 
-            def tell(done: int, total: int, start: int = start) -> None:
+            def report(done: int, total: int, start: int = part.start) -> None:
                 on_progress(start + done)
 
-            yield Chunk(self.files[part], self.rows[part], out, for_each(len(out), read, tell))
+            yield Chunk(self.files[part], self.rows[part], out, for_each(len(out), read, report))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,21 +99,19 @@ class Ready:
         return len(self.array)
 
     def chunks(self, trained: Trained, on_progress: OnProgress) -> Iterator[Chunk]:
-        for start in (places := starts(len(self), trained)):
-            inputs = np.array(self.array[start : start + places.step])
-            rows = range(start, start + len(inputs))
-            problems = {}
+        for part in chunks_of(len(self), trained):
+            inputs, rows, problems = np.array(self.array[part]), range(part.start, part.stop), {}
             if not trained.is_image:
                 with np.errstate(over="ignore"):
                     inputs = inputs.astype(np.float32)
                 for row in np.flatnonzero(~np.isfinite(inputs).all(axis=1)).tolist():
                     column = int(np.flatnonzero(~np.isfinite(inputs[row]))[0])
                     name = repr(self.names[column]) if self.names else column
-                    value = self.array[start + row, column]
+                    value = self.array[rows[row], column]
                     infinite = f"feature {name} is {value}; it must be a number within ±{LARGEST:.2g}"
                     problems[row] = self.problems.get(rows[row], infinite)
                     inputs[row] = 0
-            on_progress(start + len(inputs))
+            on_progress(part.stop)
             name = f"{self.file}:{self.part}" if self.part else self.file
             yield Chunk([name] * len(inputs), rows, inputs, problems)
 
@@ -147,28 +146,26 @@ def find_inputs(words: Sequence[str], trained: Trained) -> tuple[list[Group], li
     Left out are files of a folder that are neither named nor begin like images (for a model of features: that are not
     named like tables).
     """
-    groups: list[Group] = []
-    images: list[str] = []
-    seen: set[str] = set()
+    first: dict[Any, str | Problem] = {}
     left_out: list[str] = []
     for word in words:
         found, passed_over = _files(word, trained)
         left_out += passed_over
         for one in found:
-            if isinstance(one, str):
-                if (key := os.path.abspath(one)) in seen:
-                    continue
-                seen.add(key)
-                if trained.is_image and Path(one).suffix.lower() == shards.SUFFIX:
-                    groups += [*_gathered(images), _shard(Path(one))]
-                    images = []
-                    continue
-                if trained.is_image and Path(one).suffix.lower() not in TABLES:
-                    images.append(one)
-                    continue
-            groups += [*_gathered(images), *([one] if isinstance(one, Problem) else _tables(Path(one), trained))]
-            images = []
-    return [*groups, *_gathered(images)], left_out
+            first.setdefault(one if isinstance(one, Problem) else os.path.abspath(one), one)
+
+    def is_image_file(one: str | Problem) -> bool:
+        return trained.is_image and isinstance(one, str) and Path(one).suffix.lower() not in (*TABLES, shards.SUFFIX)
+
+    groups: list[Group] = []
+    for are_images, several in itertools.groupby(first.values(), is_image_file):
+        run = list(several)
+        if are_images:
+            files = [str(file) for file in run]
+            groups.append(Images(files, [None] * len(files), files))
+        else:
+            groups += [one for each in run for one in ([each] if isinstance(each, Problem) else _tables(each, trained))]
+    return groups, left_out
 
 
 def _shard(path: Path) -> Group:
@@ -180,10 +177,6 @@ def _shard(path: Path) -> Group:
     if not found:
         return Problem(str(path), "the tar file holds no images")
     return Images([name for name, _ in found], [None] * len(found), [place for _, place in found])
-
-
-def _gathered(images: list[str]) -> list[Group]:
-    return [Images(images, [None] * len(images), images)] if images else []
 
 
 def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]:
@@ -217,8 +210,11 @@ def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]
     return kept, passed_over
 
 
-def _tables(path: Path, trained: Trained) -> list[Group]:
-    """The rows of a table or array file; a problem where it cannot be read or does not fit."""
+def _tables(file: str, trained: Trained) -> list[Group]:
+    """The rows of a table, an array file or a shard; a problem where it cannot be read or does not fit."""
+    path = Path(file)
+    if trained.is_image and path.suffix.lower() == shards.SUFFIX:
+        return [_shard(path)]
     if not path.exists():
         return [Problem(str(path), "there is no such file")]
     try:
@@ -290,7 +286,8 @@ def _image_rows(path: Path, table: Any, trained: Trained) -> Group:
     image = tables.role(table, "image", None, where, tables.is_image_type)
     if image:
         sources, _, note = tables.image_sources(table.column(image), path.parent)
-        _remark(path, note)
+        if note:
+            warnings.warn(f"{path}: {note}", stacklevel=2)
         return Images([file] * len(sources), range(len(sources)), sources, boxes)
     known = trained.preprocessing.get("path_column")
     as_trained = known in table.column_names and tables.is_text_type(table.schema.field(known).type)
@@ -299,13 +296,9 @@ def _image_rows(path: Path, table: Any, trained: Trained) -> Group:
         return Problem(file, f"it has no column with images or their paths among {listed(table.column_names)}")
     names = tables.to_numpy(table.column(pointed)).tolist()
     paths, note = tables.pointed_files(path.parent, [name or "" for name in names])
-    _remark(path, note)
-    return Images([file] * len(paths), range(len(paths)), paths, boxes)
-
-
-def _remark(path: Path, note: str) -> None:
     if note:
         warnings.warn(f"{path}: {note}", stacklevel=2)
+    return Images([file] * len(paths), range(len(paths)), paths, boxes)
 
 
 def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
@@ -354,17 +347,9 @@ def _to_floats(values: np.ndarray, name: str) -> np.ndarray:
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError):
-        wrong = [value for value in values.ravel().tolist() if not _is_number(value)]
+        wrong = [value for value in values.ravel().tolist() if value is not None and not tables.is_float(str(value))]
         shown = next(filter(str, wrong), wrong[0])  # rather a word than an empty cell
         raise InputError(f"column {name!r} holds {shown!r}, and features are numbers") from None
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return value is None  # missing: NaN
-    return True
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -179,7 +179,6 @@ def preprocessing_of(data: DataSet) -> dict[str, Any]:
 
 
 INITIAL = ("initial", "initial_sha256")  # the file that training started from, which a trained model does not need
-COUNTER = "num_batches_tracked"  # batch norm's; nothing reads it after training
 
 
 class Network(nn.Module):
@@ -207,7 +206,9 @@ class Network(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("sd", sd)
         check_weights(trained.weights, self.classifier, "the trained model")
-        state = {name: torch.tensor(value, dtype=torch.float32) for name, value in _floats(trained.weights).items()}
+        state = {
+            name: torch.tensor(value, dtype=torch.float32) for name, value in without_counters(trained.weights).items()
+        }
         self.classifier.load_state_dict(state, strict=False)  # what may be missing was checked
         self.eval().requires_grad_(False)
 
@@ -243,8 +244,8 @@ def make_classifier(trained: Trained, generator: torch.Generator | None = None) 
 
 def check_weights(weights: Mapping[str, Any], classifier: nn.Module, where: str) -> None:
     """Refuse weights that are not this classifier's: missing, unknown, of another shape."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in _floats(classifier.state_dict()).items()}
-    given = {name: tuple(value.shape) for name, value in _floats(weights).items()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in without_counters(classifier.state_dict()).items()}
+    given = {name: tuple(value.shape) for name, value in without_counters(weights).items()}
     if missing := [name for name in wanted if name not in given]:
         raise InputError(f"{where} has no tensor {missing[0]!r}{_more(missing)}; it is not the model its config says")
     if unknown := [name for name in given if name not in wanted]:
@@ -254,8 +255,9 @@ def check_weights(weights: Mapping[str, Any], classifier: nn.Module, where: str)
             raise InputError(f"{where}: tensor {name!r} has shape {given[name]}, and its model needs {shape}")
 
 
-def _floats(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in tensors.items() if not name.endswith(COUNTER)}
+def without_counters(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors without batch norm's counters, which nothing reads after training."""
+    return {name: value for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
 
 
 def _more(names: Sequence[str]) -> str:
@@ -274,11 +276,6 @@ class Model:
         self.trained = trained
         self.module: nn.Module = Network(trained)
 
-    @staticmethod
-    def of(trained: Trained) -> "Model":
-        """The model of a trained value that is not on disk."""
-        return Model(trained)
-
     @property
     def classes(self) -> tuple[str, ...]:
         return self.trained.classes
@@ -292,13 +289,27 @@ class Model:
         shape = " x ".join(map(str, self.trained.input_shape))
         return f"Model({self.trained.setting}, {len(self.classes)} classes, inputs {shape}, important {self.important})"
 
+    @torch.inference_mode()
     def logits(self, inputs: np.ndarray | Inputs, batch_size: int = 256) -> np.ndarray:
         """Logits, float32 (N, C), with the shift added where the rule is one."""
-        return self._over_batches(inputs, batch_size, lambda logits: logits)
+        if batch_size < 1:
+            raise InputError(
+                f"batch_size={batch_size!r} is not allowed; give a whole number of at least 1", "batch_size"
+            )
+        rows: Inputs
+        if isinstance(inputs, Rows):  # of a data set, and all alike
+            check_inputs(inputs[:1], self.trained)
+            rows = inputs
+        else:
+            rows = check_inputs(inputs, self.trained)
+        device = self.module.get_buffer("shift").device
+        batches = (rows[start : start + batch_size] for start in range(0, len(rows), batch_size))
+        outputs = [self.module(batch.to(device)).cpu().numpy() for batch in batches]
+        return np.concatenate(outputs) if outputs else np.zeros((0, len(self.classes)), np.float32)
 
-    def predict_proba(self, inputs: np.ndarray | Tensor, batch_size: int = 256) -> np.ndarray:
+    def predict_proba(self, inputs: np.ndarray | Inputs, batch_size: int = 256) -> np.ndarray:
         """Probabilities, float32 (N, C), columns as in `classes`; after the shift where the rule is one."""
-        return self._over_batches(inputs, batch_size, lambda logits: logits.softmax(dim=1))
+        return torch.from_numpy(self.logits(inputs, batch_size)).softmax(dim=1).numpy()
 
     def predict(self, inputs: np.ndarray | Tensor, batch_size: int = 256) -> list[str]:
         """The predicted class's name for every input, by the rule."""
@@ -310,24 +321,6 @@ class Model:
         if isinstance(rule, Threshold):
             return rule.predict(probabilities, kind="probabilities")
         return probabilities.argmax(axis=1)
-
-    @torch.inference_mode()
-    def _over_batches(
-        self, inputs: np.ndarray | Inputs, batch_size: int, then: Callable[[Tensor], Tensor]
-    ) -> np.ndarray:
-        if batch_size < 1:
-            raise InputError(
-                f"batch_size={batch_size!r} is not allowed; give a whole number of at least 1", argument="batch_size"
-            )
-        if isinstance(inputs, Rows):  # of a data set, and all alike
-            check_inputs(inputs[:1], self.trained)
-            rows: Inputs = inputs
-        else:
-            rows = check_inputs(inputs, self.trained)
-        device = self.module.get_buffer("shift").device
-        batches = (rows[start : start + batch_size] for start in range(0, len(rows), batch_size))
-        outputs = [then(self.module(batch.to(device))).cpu().numpy() for batch in batches]
-        return np.concatenate(outputs) if outputs else np.zeros((0, len(self.classes)), np.float32)
 
 
 def with_rule(

@@ -62,34 +62,42 @@ def write_onnx(model: Model, file: str | Path) -> Path:
     is written.
     """
     require("an ONNX file", *NEEDED, install="'camri[onnx]'")
-    path = Path(file)
-    device = model.module.get_buffer("shift").device
-    try:
-        data = _export(model)
-    finally:
-        model.module.to(device)
+    data = _export(model)
     _check(data, model)
+    return _write(data, Path(file))
+
+
+def _write(data: bytes, path: Path) -> Path:
     with replacing(path, "; choose another file") as part:
         part.write_bytes(data)
     return path
 
 
+@contextlib.contextmanager
+def _on_cpu(model: Model) -> Iterator[nn.Module]:
+    """The model with probabilities, on the CPU until the end."""
+    device = model.module.get_buffer("shift").device
+    try:
+        yield WithProbabilities(model.module.cpu()).eval()
+    finally:
+        model.module.to(device)
+
+
 def _export(model: Model) -> bytes:
+    import onnx
+
     trained = model.trained
-    wrapped = WithProbabilities(model.module.cpu()).eval()
     rows = torch.from_numpy(example(trained, 2))
-    with _quiet():
-        program: Any = torch.onnx.export(
-            wrapped,
-            (rows,),
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=["inputs"],
-            output_names=OUTPUTS,
-            dynamic_shapes={"inputs": {0: torch.export.Dim("batch")}},
-            verbose=False,
-        )
-    proto = program.model_proto
+    names: dict[str, Any] = {"input_names": ["inputs"], "output_names": OUTPUTS, "opset_version": OPSET}
+    with _quiet(), _on_cpu(model) as wrapped:
+        try:  # by tracing: 0.2 s of a core, where torch.export takes 5
+            file, axes = io.BytesIO(), {name: {0: "batch"} for name in ("inputs", *OUTPUTS)}
+            torch.onnx.export(wrapped, (rows,), file, dynamo=False, dynamic_axes=axes, **names)  # type: ignore[arg-type]
+            proto = onnx.load_from_string(file.getvalue())
+        except Exception:  # of many kinds: an operation that tracing does not know, or a file of over 2 GB
+            shapes = {"inputs": {0: torch.export.Dim("batch")}}
+            program: Any = torch.onnx.export(wrapped, (rows,), dynamo=True, dynamic_shapes=shapes, **names)
+            proto = program.model_proto
     for node in [*proto.graph.node, *(node for function in proto.functions for node in function.node)]:
         del node.metadata_props[:]  # where the code lay on this machine
         node.doc_string = ""
@@ -237,21 +245,14 @@ def _append_rule(graph: Any, rule: DecisionRule, classes: np.ndarray) -> None:
 
 def write_program(model: Model, file: str | Path) -> Path:
     """Write a .pt2 file: raw inputs of any batch size -> (logits, probabilities, prediction)."""
-    path = Path(file)
-    device = model.module.get_buffer("shift").device
     rows = torch.from_numpy(example(model.trained, 2))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            shapes = {"inputs": {0: torch.export.Dim("batch")}}
-            program = torch.export.export(WithProbabilities(model.module.cpu()).eval(), (rows,), dynamic_shapes=shapes)
-    finally:
-        model.module.to(device)
+    with warnings.catch_warnings(), _on_cpu(model) as wrapped:
+        warnings.simplefilter("ignore")
+        shapes = {"inputs": {0: torch.export.Dim("batch")}}
+        program = torch.export.export(wrapped, (rows,), dynamic_shapes=shapes)
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # where the code lay on this machine
     data = io.BytesIO()
     torch.export.save(program, data)
-    with replacing(path, "; choose another file") as part:
-        part.write_bytes(data.getvalue())
-    return path
+    return _write(data.getvalue(), Path(file))

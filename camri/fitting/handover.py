@@ -280,7 +280,7 @@ def _trained(
 def _scores(request: Request, trained: Trained, seed: int = 0) -> tuple[Held, dict[str, Array]]:
     """A model's scores before its rule, in full precision as it is saved: a GPU trains and counts in half."""
     # As it takes the features in `data`, which are scaled already.
-    model = Model.of(replace(trained, rule=None, standardise=None))
+    model = Model(replace(trained, rule=None, standardise=None))
     model.module.to(request.device)
     splits = request.data.splits
     logits = {name: model.logits(splits[name].inputs) for name in ("val", "test")}

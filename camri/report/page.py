@@ -181,7 +181,7 @@ def fill(template: str, found: Sequence[Section], folded: Sequence[Section] = ()
         version=camri.__version__,
         # "<" never stands in the JSON, so nothing in it can end the script element.
         charts=Markup(json.dumps(charts_by_id).replace("<", "\\u003c")),
-        style=style_of_methods() + _asset("page.css"),
+        style=(style_of_methods() if charts_by_id else "") + _asset("page.css"),
         script=_asset("page.js") + _asset("slider.js"),
         bundle=_bundle() if charts_by_id else "",
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from camri.decision import DecisionRule, trace
+from camri.decision import Curve, DecisionRule, trace
 from camri.metrics import Array, Scores
 from camri.report.tables import BLANK
 
@@ -51,8 +51,9 @@ class Chart:
 class Slider:
     """The states of a rule by rising recall; `start` is the advised one, `before` the model without the rule.
 
-    names, num: the important classes and how many rows each has. codes: {language: code with VALUE for the number}.
-    note: which rows are counted. many: what they are called. label: what `before` is called.
+    names, num: the important classes and how many rows each has. codes: {language: code with VALUE for the number};
+    code: the same with the advised number. data: JSON that the page's script looks up. note: which rows are counted.
+    many: what they are called. label: what `before` is called.
     """
 
     names: tuple[str, ...]
@@ -60,34 +61,15 @@ class Slider:
     num_rows: int
     states: tuple[State, ...]
     start: int
+    now: State
     before: State
     codes: Mapping[str, str]
+    code: Mapping[str, str]
+    data: Markup
     charts: tuple[Chart, ...]
     note: str
     many: str
     label: str
-
-    @property
-    def now(self) -> State:
-        """The advised state."""
-        return self.states[self.start]
-
-    @property
-    def code(self) -> dict[str, str]:
-        """The code of the advised state, by language."""
-        return {language: text.replace(VALUE, self.now.number) for language, text in self.codes.items()}
-
-    @property
-    def data(self) -> Markup:
-        """What the page's script looks up. "<" never stands in it, so nothing in it can end the script element."""
-        values = {
-            "names": self.names,
-            "num": self.num,
-            "rows": self.num_rows,
-            "codes": dict(self.codes),
-            "states": [list(vars(state).values()) for state in self.states],
-        }
-        return Markup(json.dumps(values, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def make_slider(
@@ -109,39 +91,43 @@ def make_slider(
     often.
     """
     curve = trace(scores, rule.name)
+    before = curve.before
     value, chosen = next(iter(rule.values.values())), curve.find(rule)
     is_kept = np.append(True, np.diff(curve.hits.sum(axis=1)) > 0)
     is_kept[chosen] = True
-    now = float(scores.recall().mean())
-    kept = _thin(np.flatnonzero(is_kept), curve.mean_recall, now - BACK, chosen)
-    figures = np.stack([curve.mean_recall, curve.accuracy, curve.alarms / curve.total], axis=1)
-    before = np.array([now, scores.accuracy(), scores.false_alarms().mean()])
-    places, charts = _draw(figures[kept], before, figures[chosen], many)
-    precision = curve.precision.mean(axis=1)
+    kept = _thin(np.flatnonzero(is_kept), curve.mean_recall, float(before.mean_recall[0]) - BACK, chosen)
+    figures, (figures_before,) = (
+        np.stack([own.mean_recall, own.accuracy, own.alarms / own.total], axis=1) for own in (curve, before)
+    )
+    places, charts = _draw(figures[kept], figures_before, figures[chosen], many)
 
-    def make(text: str, three: Array, precise: float, hits: Array, right: int, at: Array) -> State:
-        recall, accuracy, rate = (_percent(float(one)) for one in three)
-        alarms = round(float(three[2]) * len(scores))
-        where = tuple((float(x), float(y)) for x, y in at)
-        return State(text, recall, _percent(precise), rate, accuracy, tuple(hits.tolist()), alarms, right, where)
+    def make(own: Curve, state: int, number: str, at: Array) -> State:
+        shares = own.mean_recall[state], own.precision[state].mean(), own.alarms[state] / own.total, own.accuracy[state]
+        counts = tuple(own.hits[state].tolist()), int(own.alarms[state]), int(own.correct[state])
+        return State(number, *map(_percent, shares), *counts, tuple(map(tuple, at.tolist())))
 
-    def counted(state: int, at: Array) -> State:
-        number = curve.number(state, as_factor)
+    def number_of(state: int) -> str:
         if state == chosen:
-            number = math.exp(value) if as_factor else value
-        counts = curve.hits[state], int(curve.correct[state])
-        return make(written(number), figures[state], precision[state], *counts, at)
+            return written(math.exp(value) if as_factor else value)
+        return written(curve.number(state, as_factor))
 
+    states = tuple(make(curve, state, number_of(state), at) for state, at in zip(kept.tolist(), places, strict=False))
+    start = int(np.flatnonzero(kept == chosen)[0])
+    num, num_rows = tuple(curve.num.tolist()), int(curve.total)
+    looked_up = {"names": tuple(names), "num": num, "rows": num_rows, "codes": dict(codes)}
+    looked_up["states"] = [list(vars(state).values()) for state in states]
     return Slider(
         names=tuple(names),
-        num=tuple(scores.num.tolist()),
-        num_rows=len(scores),
-        states=tuple(counted(state, places[place]) for place, state in enumerate(kept.tolist())),
-        start=int(np.flatnonzero(kept == chosen)[0]),
-        before=make(
-            "", before, float(scores.precision().mean()), scores.hits(), int(scores.correct().sum()), places[-1]
-        ),
+        num=num,
+        num_rows=num_rows,
+        states=states,
+        start=start,
+        now=states[start],
+        before=make(before, 0, "", places[-1]),
         codes=codes,
+        code={language: text.replace(VALUE, states[start].number) for language, text in codes.items()},
+        # "<" never stands in it, so nothing in it can end the script element.
+        data=Markup(json.dumps(looked_up, separators=(",", ":")).replace("<", "\\u003c")),
         charts=charts,
         note=note,
         many=many,

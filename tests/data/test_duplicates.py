@@ -3,8 +3,7 @@
 import torch
 
 from camri.data import Split
-from camri.data.dataset import DataSet, assemble
-from camri.data.splits import across_splits
+from camri.data.dataset import DataSet, across_splits, assemble
 
 
 def data_set(**splits: list[int]) -> DataSet:

@@ -1,5 +1,8 @@
 """Features of a frozen backbone: what is computed, cached, trained on and handed over."""
 
+import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +79,50 @@ def test_other_images_weights_and_preprocessing_are_computed_anew(model):
         assert not torch.equal(other.splits["train"].inputs, first.splits["train"].inputs)
 
 
+def test_time_that_runs_out_leaves_some_images_of_every_class(model, monkeypatch):
+    data, options = made(100), find(model)
+    data = replace(data, splits={"train": data.splits["train"], "test": made(50, seed=1).splits["test"]})
+    monkeypatch.setattr(features, "BATCH_ROWS", 8)
+    whole = embed(data, model, options, cache=Path(os.environ["CAMRI_CACHE"]) / "other")
+    images, cut = features.embed_within(data, model, options, limit_s=1e-9)
+    for part, split in images.splits.items():
+        assert split.labels.bincount().tolist() == [4, 4]
+        assert cut.splits[part].labels.equal(split.labels)
+        rows = [
+            row for row, image in enumerate(data.splits[part].inputs) if (split.inputs == image).all((1, 2, 3)).any()
+        ]
+        torch.testing.assert_close(cut.splits[part].inputs, whole.splits[part].inputs[rows], atol=1e-3, rtol=1e-3)
+    assert len({cut.fingerprint, whole.fingerprint, images.fingerprint, data.fingerprint}) == 4
+    again = features.embed_within(data, model, options, limit_s=0)
+    assert [one.fingerprint for one in again] == [images.fingerprint, cut.fingerprint]
+    calls = []
+    images, rest = features.embed_within(data, model, options, limit_s=60, progress=lambda *how: calls.append(how))
+    assert images is data
+    assert calls[0][0] >= 24
+    assert calls[-1] == (150, 150)
+    assert rest.fingerprint == whole.fingerprint
+    torch.testing.assert_close(rest.splits["train"].inputs, whole.splits["train"].inputs, atol=1e-3, rtol=1e-3)
+
+
+def test_a_progress_that_raises_ends_the_computation(model, cache, monkeypatch):
+    batches = []
+
+    def slow(found):
+        batches.append(found)
+        time.sleep(0.02)
+        return found
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(features, "BATCH_ROWS", 1)
+    monkeypatch.setattr(features, "to_half", slow)
+    with pytest.raises(KeyboardInterrupt):
+        embed(made(60), model, find(model), progress=stop)
+    assert len(batches) < 50
+    assert not list(cache.glob("*.features"))
+
+
 class Counting(torch.nn.Module):
     """A network that a trace cannot follow: what it gives depends on the number of images."""
 
@@ -113,7 +160,7 @@ def test_the_model_handed_over_takes_images(model, folder, tmp_path):
     (outcome,) = train([Trial(setting("ce"), 0)], data, "cpu", training=PROBE, keep_weights=True, keep_logits=True)
     trained = Trained.of(outcome, data, [1], 0.5)
     assert (trained.is_image, trained.input_shape, trained.training.model) == (True, (32, 32, 3), model)
-    logits = Model.of(trained).logits(images.splits["test"].inputs)
+    logits = Model(trained).logits(images.splits["test"].inputs)
     np.testing.assert_allclose(logits - [0, 0.5], outcome.logits["test"], atol=2e-2)
     assert (logits[:, 1] - 0.5 > logits[:, 0]).mean() == pytest.approx(0.5, abs=0.2)
 
@@ -134,11 +181,11 @@ def test_standardised_features_are_standardised_in_the_model_too(model, folder):
     scaled = Trained.of(outcome, data, [1], standardise=(tuple(mean.tolist()), tuple(sd.tolist())))
     assert scaled.standardise is None
     images = load(folder, size=32, resize="bicubic 42 floor").splits["test"].inputs
-    trunk = Model.of(plain).module.classifier
+    trunk = Model(plain).module.classifier
     with torch.no_grad():
         half = trunk.trunk.net(trunk.trunk.prepare(images.permute(0, 3, 1, 2) / 255)).logits.half().float()
         wanted = trunk.head(trunk.trunk.probe((half - mean) / sd))
-    np.testing.assert_allclose(Model.of(scaled).logits(images), wanted.numpy(), atol=1e-4)
+    np.testing.assert_allclose(Model(scaled).logits(images), wanted.numpy(), atol=1e-4)
 
 
 def test_the_estimator_freezes_a_pretrained_network_without_a_gpu(model, folder, tmp_path):

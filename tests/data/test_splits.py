@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from camri.data import Split, hold_out, load, make_test, thin_out
-from camri.data.dataset import DataSet, assemble, hash_json
-from camri.data.splits import _apportion, choose_rows
+from camri.data.dataset import DataSet, _apportion, assemble, choose_rows, hash_json
 from camri.errors import InputError
 
 

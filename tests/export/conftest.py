@@ -90,4 +90,4 @@ def made_trained(model, chosen, shape, *, options=(), rule=None, standardise=Non
 
 @pytest.fixture(scope="session")
 def model(trained):
-    return Model.of(trained)
+    return Model(trained)

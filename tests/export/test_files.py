@@ -264,7 +264,7 @@ def test_timm_s_models_come_back(tmp_path, monkeypatch, known):
     made = made_trained("timm:tiny", setting("ce"), (4, 4, 3))
     found = load(save(made, tmp_path / "m", card="", onnx=False))
     rows = example(made, 3)
-    np.testing.assert_array_equal(found.logits(rows), Model.of(made).logits(rows))
+    np.testing.assert_array_equal(found.logits(rows), Model(made).logits(rows))
 
 
 def test_weights_that_are_not_safetensors_are_refused_and_nothing_is_unpickled(copied):

@@ -25,7 +25,7 @@ def test_logits_are_the_engine_s_to_the_bit_with_the_shift_on_the_important_clas
     found = load(saved)
     rows = data.splits["test"].inputs.numpy()
     with one_thread():
-        unshifted = Model.of(dataclasses.replace(found.trained, rule=None)).logits(rows, ENGINE_BATCH)
+        unshifted = Model(dataclasses.replace(found.trained, rule=None)).logits(rows, ENGINE_BATCH)
         shifted = found.logits(rows, ENGINE_BATCH)
     assert unshifted.dtype == shifted.dtype == np.float32
     np.testing.assert_array_equal(unshifted.astype(np.float16), outcome.logits["test"])
@@ -45,7 +45,7 @@ def test_features_are_standardised_inside_as_they_were_for_training(method):
     training = Training(model="mlp", model_options=(("hidden", (8,)),), epochs=1, batch_size=32)
     standardised = dataclasses.replace(raw, splits=splits)
     (outcome,) = train([Trial(method, 0)], standardised, "cpu", training=training, keep_weights=True, keep_logits=True)
-    model = Model.of(Trained.of(outcome, raw, [2], 0.0, (tuple(mean.tolist()), tuple(sd.tolist()))))
+    model = Model(Trained.of(outcome, raw, [2], 0.0, (tuple(mean.tolist()), tuple(sd.tolist()))))
     with one_thread():
         found = model.logits(raw.splits["test"].inputs.numpy(), ENGINE_BATCH)
     np.testing.assert_array_equal(found.astype(np.float16), outcome.logits["test"])
@@ -73,7 +73,7 @@ def test_predicting_leaves_the_model_the_inputs_and_the_random_numbers_alone(tra
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    model = Model.of(trained)
+    model = Model(trained)
     first = model.logits(rows)
     assert torch.equal(torch.rand(3), expected), "a model was initialised from the global generator"
     np.testing.assert_array_equal(model.logits(rows), first)
@@ -86,7 +86,7 @@ def test_predicting_leaves_the_model_the_inputs_and_the_random_numbers_alone(tra
 
 @pytest.mark.parametrize("shape", [(9, 8, 1), (8, 9, 3)])
 def test_images_are_taken_in_the_layouts_that_fit_takes(shape):
-    model = Model.of(made_trained("small", setting("ce"), shape, options={"width": 2}))
+    model = Model(made_trained("small", setting("ce"), shape, options={"width": 2}))
     images = np.random.default_rng(0).integers(0, 256, (5, *shape), dtype=np.uint8)
     expected = model.logits(images)
     layouts = [images.transpose(0, 3, 1, 2), torch.from_numpy(images).permute(0, 3, 1, 2)]
@@ -127,13 +127,13 @@ def test_other_inputs_are_refused(model, inputs, said):
 )
 @pytest.mark.filterwarnings("error")  # what float32 cannot hold is told by the refusal alone
 def test_other_features_are_refused(inputs, said):
-    features = Model.of(made_trained("mlp", setting("ce"), (6,)))
+    features = Model(made_trained("mlp", setting("ce"), (6,)))
     with pytest.raises(InputError, match=said):
         features.predict(np.array(inputs))
 
 
 def test_whole_numbers_and_halves_serve_as_features_and_complex_ones_do_not():
-    model = Model.of(made_trained("mlp", setting("ce"), (6,)))
+    model = Model(made_trained("mlp", setting("ce"), (6,)))
     rows = np.arange(12).reshape(2, 6)
     expected = model.logits(rows.astype(np.float32))
     for same in (rows, rows.astype(np.uint8), rows.astype(">i4"), torch.tensor(rows, dtype=torch.bfloat16)):
@@ -156,7 +156,7 @@ def test_weights_of_another_model_are_refused_by_name(trained):
     def refused(said, **change):
         weights = {name: value for name, value in {**trained.weights, **change}.items() if value is not None}
         with pytest.raises(InputError, match=said):
-            Model.of(dataclasses.replace(trained, weights=weights))
+            Model(dataclasses.replace(trained, weights=weights))
 
     refused(f"the trained model has no tensor '{names[0]}'; it is not", **{names[0]: None})
     refused(rf"has no tensor '{names[0]}' \(and 1 more\); it", **dict.fromkeys(names[:2]))
@@ -284,7 +284,7 @@ def test_a_gpu_s_outcome_has_no_counters_and_loads_all_the_same(trained, tmp_pat
     assert len(kept) < len(trained.weights)
     path = save(dataclasses.replace(trained, weights=kept), tmp_path / "m", card="", onnx=False)
     rows = made_data().splits["test"].inputs.numpy()
-    np.testing.assert_array_equal(camri.load(path).logits(rows), Model.of(trained).logits(rows))
+    np.testing.assert_array_equal(camri.load(path).logits(rows), Model(trained).logits(rows))
 
 
 def test_preprocessing_of_images_and_tables(tmp_path):

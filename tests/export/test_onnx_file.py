@@ -54,7 +54,7 @@ def agree(found, model, rows):
 @pytest.mark.parametrize("name", CASES)
 def test_onnx_agrees(name, tmp_path):
     trained = CASES[name]
-    model = Model.of(trained)
+    model = Model(trained)
     model.module.train()  # as somebody may have left it
     path = write_onnx(model, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -73,7 +73,7 @@ def test_onnx_agrees(name, tmp_path):
 
 @pytest.mark.parametrize("name", CASES)
 def test_torch_export_agrees(name, tmp_path):
-    model = Model.of(CASES[name])
+    model = Model(CASES[name])
     model.module.train()  # as somebody may have left it
     path = write_program(model, tmp_path / "model.pt2")
     program = torch.export.load(path).module()
@@ -118,9 +118,9 @@ def test_the_shift_is_inside(trained, model, tmp_path):
 
 def test_a_logit_is_as_large_as_the_scale_allows_even_where_all_are_small():
     small = np.float32([[0.1, -0.2, 0.0]])
-    assert logit_size(Model.of(CASES["paper-cosine"]), small) == 16
-    assert logit_size(Model.of(CASES["features-linear"]), small) == 1
-    assert logit_size(Model.of(CASES["features-linear"]), small * 100) == pytest.approx(20)
+    assert logit_size(Model(CASES["paper-cosine"]), small) == 16
+    assert logit_size(Model(CASES["features-linear"]), small) == 1
+    assert logit_size(Model(CASES["features-linear"]), small * 100) == pytest.approx(20)
 
 
 class Other:
@@ -167,11 +167,11 @@ def test_a_file_whose_predictions_are_others_is_refused(model, tmp_path, monkeyp
 @pytest.mark.parametrize("shares", [{1: 0.5}, {0: 0.4, 2: 0.7}, {1: 0.0}, {0: 1.0, 1: 0.3}], ids=str)
 def test_a_threshold_is_inside(shares, tmp_path):
     """Thresholds at quantiles of the probabilities; at 0 and 1 all rows pass, and none."""
-    plain = Model.of(dataclasses.replace(CASES["features-linear"], rule=None))
+    plain = Model(dataclasses.replace(CASES["features-linear"], rule=None))
     rows = example(plain.trained, 300, seed=5)
     own = {index: float(np.quantile(plain.predict_proba(rows)[:, index], q)) for index, q in shares.items()}
     rule = Threshold({index: shares[index] if shares[index] in (0.0, 1.0) else own[index] for index in own})
-    model = Model.of(dataclasses.replace(plain.trained, important=tuple(own), rule=rule))
+    model = Model(dataclasses.replace(plain.trained, important=tuple(own), rule=rule))
     np.testing.assert_array_equal(model.logits(rows), plain.logits(rows))
     expected = rule.predict(model.predict_proba(rows), kind="probabilities")
     assert (expected != model.logits(rows).argmax(axis=1)).any(), "the rule changes nothing here"
@@ -221,7 +221,7 @@ def test_the_exporter_is_quiet_and_what_it_changed_is_put_back(capsys, recwarn):
 
 @pytest.mark.parametrize("write", [write_onnx, write_program])
 def test_the_model_stays_where_it_was_even_where_writing_fails(trained, tmp_path, monkeypatch, write):
-    model = Model.of(trained)
+    model = Model(trained)
     model.module.to("meta")  # as a GPU's would be: the exporters want the processor
 
     def fail(wrapped, *arguments, **options):
@@ -261,5 +261,5 @@ def test_a_place_that_cannot_be_written_is_refused(model, tmp_path):
 def test_a_folder_in_the_files_place_is_refused_and_no_part_stays(write, tmp_path):
     (tmp_path / "taken").mkdir()
     with pytest.raises(InputError, match=r"taken cannot be written \(.*\); choose another file$"):
-        write(Model.of(CASES["features-linear"]), tmp_path / "taken")
+        write(Model(CASES["features-linear"]), tmp_path / "taken")
     assert [one.name for one in tmp_path.iterdir()] == ["taken"]

@@ -196,7 +196,7 @@ def test_the_column_of_paths_is_that_of_training(saved, photos, rows):
     (photos / "u.csv").write_text("path\na0.png\n")
     pq.write_table(pa.table({"scan": [1.5], "path": ["a0.png"]}), photos / "v.parquet")
     groups, _ = find_inputs([str(photos / name) for name in ("t.csv", "u.csv", "v.parquet")], trained)
-    found = [one.probabilities for one in predict(Model.of(trained), groups)]
+    found = [one.probabilities for one in predict(Model(trained), groups)]
     np.testing.assert_allclose(found, load(saved).predict_proba(rows[[0, 0, 0]]), atol=1e-6)
 
 
@@ -285,7 +285,7 @@ def test_a_column_that_has_become_a_date_is_no_number(features):
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npy", "npz", "list.parquet"])
 def test_features_from_every_kind_of_file(ending, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    model = Model.of(made_trained_with({}))
+    model = Model(made_trained_with({}))
     rows = np.random.default_rng(0).normal(size=(CHUNK_ROWS + 5, 3)).astype(np.float32)
     file = f"t.{ending}"
     table = pa.table({"f0": rows[:, 0], "label": ["a"] * len(rows), "f1": rows[:, 1], "f2": rows[:, 2]})
@@ -308,7 +308,7 @@ def test_bad_rows_of_a_later_chunk_are_named_and_the_others_keep_their_places(tm
     bad = {CHUNK_ROWS: "feature 1 is nan", 2 * CHUNK_ROWS + 1: "feature 2 is -1e+300"}
     rows[CHUNK_ROWS, 1:], rows[2 * CHUNK_ROWS + 1, 2] = np.nan, -1e300
     np.save(tmp_path / "t.npy", rows)
-    model, heard = Model.of(FEATURES), []
+    model, heard = Model(FEATURES), []
     found = list(predict(model, find_inputs([str(tmp_path / "t.npy")], FEATURES)[0], on_progress=heard.append))
     assert heard == [CHUNK_ROWS, 2 * CHUNK_ROWS, 2 * CHUNK_ROWS + 3]
     assert [one.row for one in found] == list(range(len(rows)))
@@ -324,7 +324,7 @@ def test_a_table_with_other_columns_is_a_problem(tmp_path):
     (tmp_path / "t.csv").write_text("a,b,label\n1,2,x\n")
     (tmp_path / "t.txt").write_text("a")
     groups, _ = find_inputs([str(tmp_path / "t.csv"), str(tmp_path / "t.txt")], FEATURES)
-    one, other = predict(Model.of(FEATURES), groups)
+    one, other = predict(Model(FEATURES), groups)
     assert one.problem == "it has 2 columns of numbers, and the model takes 3 features"
     assert other.problem.startswith("this model takes features, from a table")
 
@@ -341,7 +341,7 @@ def test_a_column_of_lists_that_are_no_features_is_a_problem_and_the_rest_contin
     pq.write_table(pa.table({"e": values}), tmp_path / "t.parquet")
     np.save(tmp_path / "u.npy", np.ones((1, 3)))
     bad, good = predict(
-        Model.of(FEATURES), find_inputs([str(tmp_path / name) for name in ("t.parquet", "u.npy")], FEATURES)[0]
+        Model(FEATURES), find_inputs([str(tmp_path / name) for name in ("t.parquet", "u.npy")], FEATURES)[0]
     )
     assert bad.problem.startswith(said)
     assert good.problem is None
