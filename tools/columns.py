@@ -16,17 +16,17 @@ from camri.methods import title_of
 from camri.report.charts import PRINT, Figure, Panel, draw_intervals, drawing, tips
 from camri.report.results import Results
 from camri.report.tables import BLANK, Cell, Table, cells, interval_of, two_decimals
+from camri.study import recipes
 from camri.study.reader import LEAST_SEEDS, correct_several, is_significant
 from camri.text import points
 
 MODELS = {"small": "small CNN", "paper": "authors’ CNN"}
-TITLES = {"cifar10": "CIFAR-10", "gtsrb": "GTSRB", "tiny-imagenet-animals64": "Tiny ImageNet animals"}
+TITLES = {**recipes.TITLES, "tiny-imagenet-animals64": "Tiny ImageNet animals"}  # in the order of tables
 ARMS = {  # of benchmarks/variants, which need not be installed here
     "margin_beside_one_vs_rest": "two-sided margin + one-vs-rest",
     "margin_hard_one_vs_rest": "hard-negative margin + one-vs-rest",
 }
 ENDS = ("", "_low", "_high")
-ORDER = ("CIFAR-10", "GTSRB", "Tiny ImageNet animals")
 
 
 def arm_title(method: str) -> str:
@@ -51,7 +51,8 @@ def column_records(results: Sequence[Results], method: str, joint: bool | None =
                 found.append(
                     {**_of_before(record), **record, **named, "alarms_of_ce_with_threshold": of_ce, **relative}
                 )
-    found.sort(key=lambda record: ORDER.index(record["data"]) if record["data"] in ORDER else len(ORDER))
+    order = [*TITLES.values()]
+    found.sort(key=lambda record: order.index(record["data"]) if record["data"] in order else len(order))
     for record, p in zip(found, correct_several([record["p_alarms_threshold"] for record in found]), strict=True):
         record["p_holm"] = p
     return found

@@ -30,6 +30,7 @@ from camri.report.tables import (
     table_of_trained,
     to_markdown,
 )
+from camri.study import recipes
 from tools import paper_print
 from tools.columns import columns_figure, columns_table, ranked_table
 from tools.contours import contours
@@ -134,7 +135,7 @@ def united(make: Callable[[Sequence[Mapping[str, Any]]], Table | None]) -> Maker
 
     def block(site: Site, patterns: Sequence[str]) -> list[Table]:
         found = site.find(patterns)
-        names = {run.name: paper_print.DATA_TITLES.get(run.verdict["data"], run.verdict["data"]) for run in found}
+        names = {run.name: recipes.TITLES.get(run.verdict["data"], run.verdict["data"]) for run in found}
         several = len(set(names.values())) > 1
         records = [
             {

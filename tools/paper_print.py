@@ -13,16 +13,12 @@ from typing import Any
 from camri.methods import title_of
 from camri.report.results import Results
 from camri.report.tables import ANGLES_OF, BLANK, Columns, Table, cells, gap_of, interval_of, spread, tabulate
+from camri.study import recipes
 from camri.study.reader import list_environment
 from camri.text import points
 
-# Table I's columns: data set, class, and its index there. The recipes are `paper.<data set>.<class>`.
-COLUMNS = (
-    ("cifar10", "cat", 3), ("cifar10", "dog", 5), ("cifar10", "airplane", 0),
-    ("gtsrb", "limit-80-end", 6), ("gtsrb", "no-passing-end", 41), ("gtsrb", "limit-80", 5),
-    ("awa2", "mouse", None), ("awa2", "beaver", None), ("awa2", "moose", None),
-)  # fmt: skip
-DATA_TITLES = {"cifar10": "CIFAR-10", "gtsrb": "GTSRB", "awa2": "AwA2"}
+# Table I's columns: data set, name, and class by name or index. The recipes are `paper.<data set>.<name>`.
+COLUMNS = [(data, name, own) for data, columns in recipes.COLUMNS.items() for name, own in columns.items()]
 # Recall and its sd in thousandths, then accuracy and its sd, column by column; "-": a blank cell. Printed, ArcFace's
 # accuracy on dog (.878, by the poster .8797) is below cross-entropy's, and its cell would be blank.
 TABLE_ONE = {
@@ -106,13 +102,13 @@ def matching(results: Sequence[Results], place: int) -> Iterator[tuple[Results, 
 
     The paper's: the authors' CNN, no ensembles of it, no class thinned, whole images, with CAMRI among its methods.
     """
-    data, name, index = COLUMNS[place]
+    data, _, own = COLUMNS[place]
     for run in results:
         training = run.verdict["training"]
         is_plain = training["model"] == "paper" and not training.get("model_options") and not run.verdict["altered"]
         has_camri = any(record["method"] == "camri" for record in run.verdict["gaps"])
         for number, column in enumerate(run.verdict["columns"]):
-            is_same = column["indices"] == [index] or column["important"] == name
+            is_same = column["indices"] == [own] or column["important"] == own
             if run.verdict["data"] == data and is_plain and has_camri and is_same:
                 yield run, number
 
@@ -136,10 +132,10 @@ def compare_table_one(results: Sequence[Results]) -> Table:
                 f"{describe(verdict['training'])}; {hardware(run)}; {verdict['commit'] or 'not noted'}",
                 f"results/{run.name}",
             )
-            rows.append(cells(f"{DATA_TITLES[data]}: {name}", paper, *ours))
+            rows.append(cells(f"{recipes.TITLES[data]}: {name}", paper, *ours))
         if not found:
             command = f"camri study run paper.{data}.{name} --out runs/{name}"
-            rows.append(cells(f"{DATA_TITLES[data]}: {name}", paper, NOT_YET, *[BLANK] * 4, command))
+            rows.append(cells(f"{recipes.TITLES[data]}: {name}", paper, NOT_YET, *[BLANK] * 4, command))
     return Table(
         "Table I: recall of the important class, cross-entropy (CE) → CAMRI (Δ in percentage points).",
         (
@@ -190,9 +186,9 @@ def compare_table_two(results: Sequence[Results]) -> Table:
             titles = map(title_of, ("camri", "l2softmax", "ce"))
             ours = [_ratio([r["sd_rad"] for r in own if r["method"] == title]) for title in titles]
             where = (ANGLES_OF[own[0]["images"]] if own else BLANK, f"results/{run.name}")
-            rows.append(cells(f"{DATA_TITLES[data]}: {name}", *paper, *ours, *where))
+            rows.append(cells(f"{recipes.TITLES[data]}: {name}", *paper, *ours, *where))
         if not found:
-            rows.append(cells(f"{DATA_TITLES[data]}: {name}", *paper, *[NOT_YET] * 3, BLANK, BLANK))
+            rows.append(cells(f"{recipes.TITLES[data]}: {name}", *paper, *[NOT_YET] * 3, BLANK, BLANK))
     return Table(
         "Table II: the important class’s spread of angles over the least of the others (below 1: the narrowest).",
         (
@@ -225,7 +221,7 @@ def headline(results: Sequence[Results]) -> Table:
                 for row in (title_of("camri"), "control: cross-entropy", "control: cross-entropy, shifted")
             )
             if camri is not None and ce is not None and shifted is not None:
-                data = DATA_TITLES.get(run.verdict["data"], run.verdict["data"])
+                data = recipes.TITLES.get(run.verdict["data"], run.verdict["data"])
                 arms = {"ce": ce, "shifted": shifted, "camri": camri, "gap": _of(run, "gaps", number, "camri")}
                 records.append({"class": f"{data}: {column['important']}", **arms})
 
