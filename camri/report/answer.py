@@ -177,6 +177,7 @@ def _table(found: Sequence[Finding]) -> Table:
         found,
         "Differences on test data in percentage points, with 95 % confidence intervals.",
         columns,
-        "CE: cross-entropy. Bold: p < 0.05. A drop: accuracy over 0.5 points below CE + shift. False alarms: change "
-        "relative to CE at equal recall, of the method with the fewest, where significant.",
+        "CE: cross-entropy. p: Holm’s correction over these rows; the table of every method corrects over all of its "
+        "rows, so its p is larger. Bold: p < 0.05. A drop: accuracy over 0.5 points below CE + shift. False alarms: "
+        "change relative to CE at equal recall, of the method with the fewest, where significant.",
     )
