@@ -108,7 +108,7 @@ def test_a_worker_reports_the_progress_of_this_pack_alone(make_worker, small, mo
 TRAINS = ("losses.py", "engine/loop.py", "study/ray_worker.py")
 DOES_NOT_TRAIN = (
     "study/store.py",
-    "study/executor.py",
+    "study/runner.py",
     "report/page.py",
     "cli/study.py",
     "fitting/plan.py",
