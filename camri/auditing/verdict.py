@@ -503,7 +503,7 @@ class _Figures:
         self, name: str | int, outcome: Callable[[Array], Array], rows: Any, labels: Array | None = None
     ) -> RowEstimate:
         """The change over some rows of what an outcome says of predictions."""
-        before, after, final = (outcome(one)[rows] for one in (self.now, self.said, self.final))
+        before, after, final = (outcome(said)[rows] for said in (self.now, self.said, self.final))
         groups = None if self.groups is None else self.groups[rows]
         change = change_of(before, after, labels, groups)
         if name not in self.errors:
