@@ -1377,6 +1377,20 @@ def test_nothing_to_gain_is_stated():
     assert "Nothing to gain for “1”" in answer(found).sentence
 
 
+def test_a_gain_that_may_be_chance_is_not_called_one():
+    found = audit(*made(300, bias=-0.6), 1)
+    assert found.recall.low <= 0 < found.recall.value
+    assert answer(found).sentence.startswith("No sure gain for “1”")
+
+
+def test_prices_of_probabilities_are_factors_as_in_the_code():
+    logits, labels = made()
+    found = audit(softmax(logits), labels, 1)
+    table = price_table(found)
+    assert (table.header[1], table.rows[0][1].text) == ("factor", f"×{math.exp(found.prices[0].value):.3g}")
+    assert price_table(audit(logits, labels, 1)).header[1] == "shift"
+
+
 def test_the_page_explains_its_words(found):
     logits, labels = made(300)
     grouped = audit(logits, labels, [1, 2], groups=np.arange(300) // 2)

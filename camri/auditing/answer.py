@@ -73,8 +73,10 @@ def _figures(audit: Audit) -> str:
     assert audit.accuracy.change is not None
     recall, accuracy = points(audit.recall.value), points(audit.accuracy.change.value)
     costs = f"recall {recall}, accuracy {accuracy} percentage points"
-    if not audit.is_changed:
-        return f"Nothing to gain for {names}: no change of the decision raises recall without losing accuracy."
+    if audit.recall.value <= 0:
+        return (
+            f"Nothing to gain for {names}: no change of the decision raised recall without losing accuracy ({costs})."
+        )
     if audit.recall.low > 0:
         return f"No free gain for {names}: the best change of the decision costs accuracy ({costs})."
     return f"No sure gain for {names}: what the best change of the decision gives may be chance ({costs})."
