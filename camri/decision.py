@@ -377,10 +377,10 @@ def short_between(low: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class Prior:
-    """What is expected of a model before held-out rows speak: the baseline's accuracy, and no more from luck.
+    """What to expect of a model before held-out rows are counted: the baseline's accuracy, and no gain by chance.
 
-    accuracy and share are the baseline's without a shift: its accuracy, and the share of rows that it gives to
-    important classes. num_rows: how many rows this expectation counts for, against those that are held out.
+    accuracy, share: of the baseline without a shift, its accuracy and the share of rows that it predicts as important.
+    num_rows: how many rows this expectation is worth.
     """
 
     accuracy: float
@@ -397,12 +397,11 @@ class Prior:
         return int(np.abs(curve.predicted.sum(axis=1) - self.share * curve.total).argmin())
 
     def weigh(self, curve: Curve, num_rows: int, gain: Array | None = None) -> Array:
-        """The accuracy to expect in each state of a curve of so many rows: (K,).
+        """Expected accuracy in each state of a curve of `num_rows` rows: (K,).
 
-        At the start it is the baseline's, or less where rows show it, or more in so far as rows are many. From there on
-        each row that changes counts with what its label says and with what probabilities say, which the luck of rows
-        cannot flatter: its gain (N,) is the chance that its best important class is right, less that of its best other
-        class. By default it is that of the model's own probabilities.
+        At the start it is the baseline's: less if the rows show less, more in proportion to how many rows there are.
+        From there, each row that changes counts by its label and by its gain (N,), which chance cannot flatter: the
+        probability that its best important class is right, less that of its best other class; by default the model's.
         """
         start = self.start(curve)
         if gain is None:
@@ -760,7 +759,7 @@ def cost_of(scores: Scores, matrix: Array) -> Callable[[Array], Array]:
 
 
 class _Chooser:
-    """Chooses the state of a sweep that meets a goal, on the rows as they are or drawn anew."""
+    """Chooses the state of a sweep that meets a goal, on the rows as they are or resampled."""
 
     def __init__(self, sweep: _Sweep, goal: Goal, units: Array, num_models: int, negative: bool):
         self.sweep, self.goal, self.units, self.num_models = sweep, goal, units, num_models

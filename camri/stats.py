@@ -199,7 +199,7 @@ def change_of(before: Array, after: Array, labels: Array | None = None, groups: 
 def expect(change: RowEstimate, expected: float, num_rows: int) -> NormalDist:
     """The distribution of the true change, shrunk toward an expected change worth `num_rows` rows.
 
-    Rows that show a gain are more often than not lucky, and their own distribution ignores that. On made tables of 300
+    A gain on few rows is often chance, and their own distribution ignores that. On made tables of 300
     rows that showed a gain, accuracy dropped by more than half a point in 40 %: the rows alone predict 20 %, shrunk
     32 %. Over all such tables the squared error of the prediction falls from .25 to .14 (docs/log.md).
     """
@@ -212,8 +212,8 @@ def settle(change: RowEstimate, final: RowEstimate, errors: Array, num_own: int)
     """The cross-fitted change with an interval for the advised rule, which counts that it was tuned.
 
     final: the change with the advised rule on the rows it was tuned on. errors (B,): how far that is off where rows are
-    drawn and the rule is tuned anew: their mean is what tuning flatters, their spread what it makes uncertain. The
-    interval is around the middle between the cross-fitted change and the final one less what flatters it. num_own: rows
+    resampled and the rule is tuned again; their mean is the optimism of tuning. The interval is centred between the
+    cross-fitted change and the final one less that optimism. num_own: rows
     of the rarest important class; tuning rests on them, so the interval is Student's with as many degrees of freedom.
     """
     assert final.normal is not None

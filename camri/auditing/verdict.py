@@ -611,7 +611,7 @@ def _refuse_empty(checked: Checked, judged: Array, parts: Sequence[tuple[Array, 
 def fewer_alarms(scores: Scores) -> Curve:
     """The curve of the rule with fewer false alarms, on average over recalls from a half up.
 
-    Not at the one recall that is wanted: that would pick the luckier cut-off, and break a guarantee more often.
+    Not at the one recall that is wanted: that would pick the rule that is better by chance, and break guarantees.
     """
     curves = [trace(scores, name) for name in ("threshold", "shift")]
     recalls = np.linspace(0.5, max(0.5, min(float(curve.mean_recall[-1]) for curve in curves)), 50)
