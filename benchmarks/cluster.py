@@ -19,10 +19,9 @@ from camri.engine import Outcome, Training
 from camri.engine.replica import PACK_SIZE
 from camri.engine.spec import batch_size, steps_per_epoch
 from camri.study import recipes
-from camri.study.executor import KNOWN_DATA, find_executor
 from camri.study.ray_driver import cut
 from camri.study.run_folder import load_data
-from camri.study.runner import run
+from camri.study.runner import KNOWN_DATA, find_executor, run
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
     python benchmarks/engine.py --device cuda          # the authors' CNN on CIFAR-sized images
     python benchmarks/engine.py --device cpu           # the small CNN on digits
+    python benchmarks/engine.py --kinds paper small    # where a step's time goes on a GPU: kernels by kind
 
 Prints a table and a JSON object. The alternatives train the same model on the same rows in the same precision: a
 tutorial's loop with the data on the device, the same compiled, and Lightning's Trainer if it is installed. The
@@ -13,6 +14,7 @@ import argparse
 import functools
 import json
 import platform
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,10 +42,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="timed steps of each rival")
     parser.add_argument("--json", help="write the JSON object to this file")
     parser.add_argument("--others", action="store_true", help="time further models too (GPU)")
+    parser.add_argument("--kinds", nargs="+", metavar="MODEL", help="only time the kernels of these models (GPU)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run at all")
     asked = parser.parse_args()
     device = torch.device(asked.device)
-    found = on_cuda(asked, device) if device.type == "cuda" else on_cpu(asked)
+    if asked.kinds:
+        found: dict[str, Any] = {model: {n: kinds_of(model, n, device) for n in (1, 8)} for model in asked.kinds}
+    else:
+        found = on_cuda(asked, device) if device.type == "cuda" else on_cpu(asked)
     found = {"environment": describe_environment(device), "date": time.strftime("%Y-%m-%d"), **found}
     text = json.dumps(found, indent=1)
     print(text)
@@ -246,6 +252,58 @@ def beside_their_loops(asked: argparse.Namespace, device: torch.device, rows: Ro
         rows[name] = images / epochs_s
         ratios[model] = rows[name] / rows[f"ordinary loop, {model}, {side} px"]
     return ratios
+
+
+KINDS = {  # of kernels, by a part of their name; the first that fits
+    "compiled": "^triton_",
+    "update": "_update",
+    "weights' gradients": "weight_gradient|add_parts|wgrad",
+    "convolutions and inputs' gradients": "convolve|dgrad|fprop|cudnn|xmma|conv",
+    "pooling, norms, sums": "pool|normalise|finish|average|batch_norm",
+    "matrix products": "gemm|nvjet|cutlass",
+}
+
+
+def kinds_of(model: str, num_models: int, device: torch.device) -> dict[str, Any]:
+    """Kernels of a training step by kind: how many, and their microseconds, a model; the step's own time beside them.
+
+    Kernels of several models overlap, so that their times add up to more than the step's. Profiled are steps of the
+    second epoch of `num_models` side by side, on made-up pixels of CIFAR-10's size.
+    """
+    from camri.engine import cuda
+
+    run = cuda.Pack.run
+    found: dict[str, Any] = {}
+
+    def run_profiled(pack: Any, num_steps: int, should_stop: Callable[[], bool]) -> int:
+        if pack.replicas[0].record.epoch == 0:
+            return run(pack, num_steps, should_stop)
+        wait()
+        began = time.perf_counter()
+        run(pack, num_steps - 20, should_stop)
+        wait()
+        found["step"] = (time.perf_counter() - began) / (num_steps - 20) / num_models * 1e6
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            run(pack, 20, should_stop)
+            wait()
+        for kernel in profile.key_averages():
+            kind = next((kind for kind, names in KINDS.items() if re.search(names, kernel.key)), "other")
+            count, spent = found.get(kind, (0, 0))
+            found[kind] = (count + kernel.count, spent + kernel.self_device_time_total)
+        return num_steps
+
+    cuda.Pack.run = run_profiled  # type: ignore[method-assign]
+    try:
+        trials = [Trial(setting("camri", 3, m=0.2, s=8), seed) for seed in range(num_models)]
+        train(trials, made_up(12_800, 100), device, training=FAST.with_(model=model, epochs=2), pack_size=num_models)
+    finally:
+        cuda.Pack.run = run  # type: ignore[method-assign]
+    step = found.pop("step")
+    rows = {
+        kind: {"kernels": count / 20 / num_models, "us": spent / 20 / num_models}
+        for kind, (count, spent) in found.items()
+    }
+    return {"step_us": step, "images_per_s": 64e6 / step, "kinds": rows}
 
 
 def clocked(

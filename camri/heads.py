@@ -15,10 +15,10 @@ from camri.checks import is_size
 from camri.errors import InputError, closest
 from camri.models import draw
 
-# Below this length a vector counts as zero: the squares of its entries would soon be no normal float32.
+# Below this length a vector counts as zero: the squares of its entries would be subnormal in float32.
 TINY_LENGTH = 1e-15
 INFINITY = float("inf")
-# Not asked of torch.amp.is_autocast_available: torch 2.11 cannot compile that call.
+# torch.amp.is_autocast_available would tell, but torch 2.11 cannot compile that call.
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu")
 
 
@@ -58,7 +58,7 @@ class _Head(nn.Module):
         self.reset_parameters(generator)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weight anew, Glorot-uniform, from `generator` or else from torch's global one."""
+        """Draw a new weight, Glorot-uniform, from `generator` or torch's global one."""
         draw(self.weight, nn.init.xavier_uniform_, generator)
 
     def extra_repr(self) -> str:
@@ -70,8 +70,8 @@ class CosineHead(_Head):
 
     No bias; weight (C, D), Glorot-uniform, from `generator` if one is given. Computed in float32 under
     any autocast dtype (in bfloat16 every angle below 0.063 rad would round to 0); float64 stays float64.
-    A zero feature vector or weight row gives cosine 0 and gradient 0. Lengths may lie anywhere from 1e-15
-    to 1e18; what is shorter counts as zero. Rounding may leave [-1, 1] by some 1e-7.
+    A zero feature vector or weight row gives cosine 0 and gradient 0. Lengths may be 1e-15 to 1e18; shorter
+    vectors count as zero. Rounding may exceed [-1, 1] by about 1e-7.
     With `torch.set_float32_matmul_precision("high")` a GPU multiplies in TF32: keep "highest" for angles.
 
     >>> head = CosineHead(2, 3)
@@ -101,14 +101,14 @@ class LinearHead(_Head):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         super().reset_parameters(generator)
-        if hasattr(self, "bias"):  # not yet there while the base class is being built
+        if hasattr(self, "bias"):  # the base class calls this before the bias exists
             nn.init.zeros_(self.bias)
 
     def forward(self, features: Tensor) -> Tensor:
         return _logits(features, self.weight, self.bias)
 
 
-# torch.fx takes these two whole: a graph of their steps would lose the checks and the autocast that is switched off.
+# torch.fx must not trace into these two: their steps alone would lose the checks and run under autocast.
 @torch.fx.wrap
 def _cosines(features: Tensor, weight: Tensor) -> Tensor:
     return _in_float32(_cosines_of_floats, features, weight)
@@ -120,7 +120,7 @@ def _logits(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _in_float32(product: Callable[..., Tensor], features: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
-    """The product without autocast, of tensors in float32, or in float64 where features or weight are."""
+    """Compute the product with autocast off, in float32, or in float64 if features or weight are."""
     in_features = weight.shape[-1]
     if not isinstance(features, Tensor):
         raise InputError(f"features of type {type(features).__name__} are no tensor; give (..., {in_features})")
@@ -140,14 +140,14 @@ def _in_float32(product: Callable[..., Tensor], features: Tensor, weight: Tensor
 
 def _cosines_of_floats(features: Tensor, weight: Tensor) -> Tensor:
     num_classes, in_features = weight.shape
-    # The lengths are taken out of the smallest of features (B, D), weight (C, D) and product (B, C). At D 512,
-    # loss included, on one CPU core, out of the product alone / out of features and weight alone: 0.88 of the
-    # time at B 1,024, C 10; 0.92 at 64, 1,000; 1.04 at 1,024, 1,000 (fastest of 200, 184 and 19 steps).
+    # Divide the smallest of features (B, D), weight (C, D) and product (B, C) by the lengths. Time with the product
+    # alone / with features and weight alone, at D 512, loss included, one CPU core: 0.88 at B 1,024, C 10; 0.92 at
+    # 64, 1,000; 1.04 at 1,024, 1,000 (fastest of 200, 184 and 19 steps).
     over_feature, over_weight = _over_length(features, keepdim=True), _over_length(weight)
     if num_classes < in_features:
         return F.linear(features, weight) * over_feature * over_weight
     features = features * over_feature
-    # A trace has to serve any batch, so it does not ask for the size of this one.
+    # A trace must work for any batch, so it must not depend on the size of this one.
     if not torch.compiler.is_compiling() and features.shape[:-1].numel() < in_features:
         return F.linear(features, weight) * over_weight
     return F.linear(features, weight * over_weight.unsqueeze(-1))
@@ -158,7 +158,7 @@ HEADS: dict[str, type[CosineHead] | type[LinearHead]] = {"cosine": CosineHead, "
 # Where torchvision, timm, transformers and pretrainedmodels keep the classifier.
 USUAL_NAMES = ("fc", "classifier", "head", "heads", "last_linear", "score")
 _INSTEAD = "put CosineHead(num_features, num_classes) on the model's features instead"
-# Modules behind the classifier that leave its numbers as they are when the model is used.
+# Modules after the classifier that do not change its outputs in eval mode.
 HARMLESS = (nn.Identity, nn.Dropout, nn.Flatten)
 
 
@@ -171,14 +171,14 @@ def replace_head(
     layer: str | None = None,
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """`model` itself, changed in place: its classifier is now a `CosineHead` or a `LinearHead`.
+    """Replace the classifier of `model` in place by a `CosineHead` or a `LinearHead`, and return `model`.
 
-    The classifier is what `get_classifier()` names, else the last linear layer under a usual name (fc,
-    classifier, head, heads, last_linear, score), else the last one of all; `layer="path.to.it"` decides.
-    `neck=512` puts Linear + BatchNorm1d before the head, for features (B, D): pooled features after a ReLU
-    live in one orthant, where angles reach only 90 degrees and a margin must be smaller. The neck takes
-    the old layer's dtype and device, the head its device; the head stays float32. `num_classes`,
-    `num_labels` and `config.num_labels` follow where the model has them. Make the optimiser afterwards.
+    The classifier is what `get_classifier()` returns, else the last linear layer under a usual name (fc, classifier,
+    head, heads, last_linear, score), else the last linear layer; `layer="path.to.it"` overrides this. `neck=512` puts
+    Linear + BatchNorm1d before the head, for features (B, D): pooled features after a ReLU are all positive, so their
+    angles are at most 90 degrees and margins must be smaller. The neck gets the old layer's dtype and device, the head
+    its device; the head stays float32. `num_classes`, `num_labels` and `config.num_labels` are updated if the model has
+    them. Create the optimiser afterwards.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 1000))
     >>> replace_head(model, num_classes=3)[-1]
@@ -199,7 +199,7 @@ def replace_head(
     width = old.in_features if neck is None else neck
     new: nn.Module = HEADS[head](width, num_classes, generator).to(device)
     if neck is not None:
-        # No bias: the batch norm behind it would subtract it.
+        # No bias: the batch norm after it would cancel it.
         linear = nn.utils.skip_init(nn.Linear, old.in_features, neck, bias=False, device=device, dtype=dtype)
         draw(linear.weight, nn.init.kaiming_normal_, generator)
         new = nn.Sequential(linear, nn.BatchNorm1d(neck, device=device, dtype=dtype), new)
@@ -212,7 +212,7 @@ def replace_head(
 
 
 def _find_classifier(model: nn.Module) -> str:
-    """The path of the one layer that makes the class scores; InputError where there is no single one."""
+    """Find the path of the classifier; raise InputError if there is none or more than one."""
     kind = type(model).__name__
     everywhere = _linear_paths(model)
     places = _usual_places(model)
@@ -242,7 +242,7 @@ def _find_classifier(model: nn.Module) -> str:
 
 
 def _usual_places(model: nn.Module) -> list[str]:
-    """Paths under which this model keeps its classifier by convention; none is no error."""
+    """Paths where this model keeps its classifier by convention; may be empty."""
     get_classifier = getattr(model, "get_classifier", None)
     if callable(get_classifier):
         named = get_classifier()
@@ -259,7 +259,7 @@ def _usual_places(model: nn.Module) -> list[str]:
 
 
 def _classifier_at(model: nn.Module, path: str) -> "nn.Linear | _Head":
-    """The layer at `path`, after checking that replacing it changes the model's output and nothing else."""
+    """Return the layer at `path` after checking that replacing it changes nothing but the model's output."""
     kind = type(model).__name__
     modules = dict(model.named_modules(remove_duplicate=False))
     if path not in modules:
@@ -288,7 +288,7 @@ def _classifier_at(model: nn.Module, path: str) -> "nn.Linear | _Head":
 
 
 def _linear_paths(model: nn.Module) -> list[str]:
-    """Every linear layer or head, in order of registration, those inside attention modules aside."""
+    """Paths of all linear layers and heads outside attention modules, in order of registration."""
     attention = tuple(f"{n}." for n, m in model.named_modules() if isinstance(m, nn.MultiheadAttention))
     linear = [name for name, module in model.named_modules() if isinstance(module, (nn.Linear, _Head))]
     return [name for name in linear if not name.startswith(attention)]
@@ -306,9 +306,9 @@ def _sizes(model: nn.Module, path: str) -> tuple[int, int]:
 
 
 def _is_rival(model: nn.Module, path: str, other: str, everywhere: list[str]) -> bool:
-    """Whether `other` looks like a second output: nothing takes what it gives, and it resembles `path`.
+    """Whether `other` looks like a second output: no layer takes its output, and it resembles `path`.
 
-    DeiT's head and head_dist, Inception's fc and AuxLogits.fc, a module with one head per task.
+    Examples: DeiT's head and head_dist, Inception's fc and AuxLogits.fc, a module with one head per task.
     """
     if other == path:
         return False
@@ -321,21 +321,21 @@ def _is_rival(model: nn.Module, path: str, other: str, everywhere: list[str]) ->
 
 
 def _tell_num_classes(model: nn.Module, parents: list[str], num_classes: int) -> None:
-    """Set the class counts that the model and the modules around its classifier keep."""
+    """Update the class counts stored in the model and the modules around its classifier."""
     around = [model.get_submodule(".".join(parents[:depth])) for depth in range(len(parents) + 1)]
     for holder in [*around, getattr(model, "config", None)]:
         for name in ("num_classes", "num_labels"):
             prop = getattr(type(holder), name, None)
             if isinstance(prop, property) and prop.fset is None:
-                continue  # worked out from something else
+                continue  # computed from something else
             if isinstance(getattr(holder, name, None), int):
                 setattr(holder, name, num_classes)
 
 
 def _may_be_autocast(x: Tensor) -> bool:
-    """Whether autocast has to be switched off: entering a context that does nothing takes 5 % of a small head's time.
+    """Whether autocast has to be switched off; doing so needlessly takes 5 % of a small head's time.
 
-    A trace always switches it off, since it may be run under autocast later; meta tensors know no autocast.
+    A trace always switches it off, since it may run under autocast later. Meta tensors have no autocast.
     """
     device = x.device.type
     return device in AUTOCAST_DEVICES and (torch.compiler.is_compiling() or torch.is_autocast_enabled(device))

@@ -4,9 +4,9 @@ Shape letters: B batch, C classes. Two kinds of outputs come in: `cos`, the cosi
 :class:`camri.CosineHead`, and `logits`, the scores of a :class:`camri.LinearHead`. Equation numbers are the
 paper's (Nishiyama et al., CAMRI Loss, IJCNN 2022).
 
-Every function computes in float32 (float64 for float64 inputs) whatever comes in and whatever autocast says,
-changes no input, and never reads a value from the device: it can be compiled, exported, vmapped and captured in
-a CUDA graph. Inputs are checked where that needs no device synchronisation; `validate=True` checks all of them.
+Every function computes in float32 (float64 for float64 inputs) under any autocast dtype, changes no input, and never
+reads a value from the device: it can be compiled, exported, vmapped and captured in a CUDA graph. Inputs are checked
+where that needs no device synchronisation; `validate=True` checks all of them.
 """
 
 import math
@@ -39,8 +39,8 @@ def weighted_cross_entropy(
     """Cross-entropy times the weight of the label's class: (B, C), (B,), (C,) -> (B,). Equation 2 (WCE).
 
     Its mean over the batch divides by the batch size, as the paper's equation does.
-    `torch.nn.CrossEntropyLoss(weight=…)` divides by the sum of the weights instead, which takes back most of the
-    penalty: at weight 40 and six important images among 64 by a factor of 4.7.
+    `torch.nn.CrossEntropyLoss(weight=…)` divides by the sum of the weights instead, which undoes most of the penalty:
+    at weight 40 and six important images among 64 it is 4.7 times smaller.
 
     >>> weighted_cross_entropy(torch.zeros(2, 4), torch.tensor([0, 2]), torch.tensor([3.0, 1, 1, 1])) / math.log(4)
     tensor([3., 1.])
@@ -55,9 +55,9 @@ def weighted_cross_entropy(
 
 def real_world_weight_cross_entropy(logits: Tensor, labels: Tensor, false_negative: Tensor, false_positive: Tensor, *,
                                     label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
-    """Prices for a missed class and for each wrong guess: (B, C), (B,), (C,), (C, C) -> (B,). Equation 3 (CRWWCE).
+    """Costs of a missed class and of each wrong prediction: (B, C), (B,), (C,), (C, C) -> (B,). Equation 3 (CRWWCE).
 
-    `false_positive[k, l]` prices probability given to class k when the truth is l; its diagonal must be zero.
+    `false_positive[k, l]` is the cost of probability given to class k when the label is l; its diagonal must be zero.
 
     >>> fn, fp = torch.ones(3), torch.ones(3, 3) - torch.eye(3)
     >>> loss = real_world_weight_cross_entropy(torch.zeros(1, 3), torch.tensor([0]), fn, fp)
@@ -89,14 +89,14 @@ def wasserstein(
     num_iterations: int = 100,
     validate: bool = False,
 ) -> Tensor:
-    """Price of moving the predicted probabilities onto the target: (B, C), targets, (C, C) -> (B,). Equation 4.
+    """Cost of moving the predicted probabilities onto the target: (B, C), targets, (C, C) -> (B,). Equation 4.
 
-    `cost[k, l]` is the price of moving probability from class k to class l and `entropy` the paper's λ, the weight
-    of the entropy term. Targets are labels (B,) or distributions (B, C). With labels the transport plan has a
-    single member, so the loss is the closed form Σₖ hₖ cost[k, t] + λ Σₖ hₖ (log hₖ − 1). With distributions it
+    `cost[k, l]` is the cost of moving probability from class k to class l and `entropy` the paper's λ, the weight
+    of the entropy term. Targets are labels (B,) or distributions (B, C). With labels there is only one
+    transport plan, so the loss is the closed form Σₖ hₖ cost[k, t] + λ Σₖ hₖ (log hₖ − 1). With distributions it
     is `num_iterations` of Sinkhorn's algorithm in the log domain, differentiated by the envelope theorem (the dual
-    potentials are the gradient); λ must then be positive, and the smaller it is beside the costs the more
-    iterations are needed (`validate=True` refuses a plan that misses its marginals by more than 1 %).
+    potentials are the gradient); λ must then be positive, and the smaller it is relative to the costs the
+    more iterations are needed (`validate=True` refuses a plan that misses its marginals by more than 1 %).
 
     >>> cost = torch.ones(3, 3) - torch.eye(3)
     >>> wasserstein(torch.zeros(1, 3), torch.tensor([0]), cost)  # 1 − h_t
@@ -155,11 +155,11 @@ def add_angular_margin(
 ) -> Tensor:
     """cos(θ + margin) at each label's class, cos θ elsewhere: (B, C), (B,), (C,) radians -> (B, C).
 
-    Where θ + margin passes π the bare cosine rises again, so that a worse feature would be punished less:
+    Where θ + margin exceeds π the bare cosine rises again, so that a worse feature would have a smaller loss:
 
     - `"monotone"`: −2 − cos(θ + m) past π; continuous with its slope and strictly falling in θ;
     - `"paper"`: cos(θ + m) everywhere, as the equation stands;
-    - `"clip"`: cos θ − m sin m past π, the fallback of most ArcFace codes; it falls, but jumps at π.
+    - `"clip"`: cos θ − m sin m past π, as in most ArcFace implementations; it falls, but jumps at π.
 
     >>> cos = torch.tensor([[0.5, 0.1]])
     >>> add_angular_margin(cos, torch.tensor([0]), torch.tensor([0.0, 0.3]))  # class 0 has no margin
@@ -178,7 +178,7 @@ def _add_widening(cos: Tensor, labels: Tensor, margins: Tensor, beyond_pi: str, 
     if beyond_pi not in BEYOND_PI:
         raise InputError(f"beyond_pi={beyond_pi!r} is unknown; {closest(beyond_pi, BEYOND_PI)}", argument="beyond_pi")
     index = labels.long().unsqueeze(-1)
-    # Adding a difference and not writing the value: the gradient then passes the other classes without a copy.
+    # Add a difference instead of writing the value: the other classes' gradient then needs no copy.
     return cos.scatter_add(-1, index, _widening(cos.gather(-1, index), margins[index], beyond_pi, smallest))
 
 
@@ -207,10 +207,10 @@ def cosine_margin_softmax(cos: Tensor, labels: Tensor, margins: Tensor, scale: f
                           label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
     """Cross-entropy of scaled cosines, each label's cosine lowered by its class's margin: (B, C), (B,), (C,) -> (B,).
 
-    CosFace (Wang et al., 2018) with one margin a class; zero except at the important classes it is CAMRI's rival.
+    CosFace (Wang et al., 2018) with one margin per class; to compare with CAMRI, zero except at the important classes.
 
     >>> loss = cosine_margin_softmax(torch.tensor([[0.5, 0.2]]), torch.tensor([0]), torch.tensor([0.3, 0.0]), 1.0)
-    >>> torch.isclose(loss.exp(), torch.tensor([2.0]))  # 0.5 − 0.3 = 0.2: a coin's toss
+    >>> torch.isclose(loss.exp(), torch.tensor([2.0]))  # 0.5 − 0.3 = 0.2: a probability of ½
     tensor([True])
     """
     return _with_cosine_margins(cos, labels, margins, scale, label_smoothing, validate, both_sides=False)
@@ -218,13 +218,13 @@ def cosine_margin_softmax(cos: Tensor, labels: Tensor, margins: Tensor, scale: f
 
 def two_sided_margin_softmax(cos: Tensor, labels: Tensor, margins: Tensor, scale: float | Tensor, *,
                              label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
-    """Cross-entropy of scaled cosines, a class's lowered by its margin on its own images and raised on all others.
+    """Cross-entropy of scaled cosines, each lowered by its class's margin on own samples and raised on all others.
 
-    (B, C), (B,), (C,) -> (B,). Of this project: a cosine margin on both sides of an important class's boundary, which
+    (B, C), (B,), (C,) -> (B,). Introduced here: a cosine margin on both sides of an important class's boundary, which
     separates the class without biasing predictions for or against it.
 
     >>> cos, margins = torch.tensor([[0.5, 0.3], [0.1, 0.3]]), torch.tensor([0.2, 0.0])
-    >>> two_sided_margin_softmax(cos, torch.tensor([0, 1]), margins, 1.0) / math.log(2)  # coin tosses
+    >>> two_sided_margin_softmax(cos, torch.tensor([0, 1]), margins, 1.0) / math.log(2)  # two probabilities of ½
     tensor([1., 1.])
     """
     return _with_cosine_margins(cos, labels, margins, scale, label_smoothing, validate, both_sides=True)
@@ -233,13 +233,13 @@ def two_sided_margin_softmax(cos: Tensor, labels: Tensor, margins: Tensor, scale
 def two_sided_margin(
     logits: Tensor, labels: Tensor, margins: Tensor, *, label_smoothing: float = 0.0, validate: bool = False
 ) -> Tensor:
-    """Cross-entropy of logits, a class's lowered by its margin on its own samples and raised on all others.
+    """Cross-entropy of logits, each lowered by its class's margin on own samples and raised on all others.
 
-    (B, C), (B,), (C,) -> (B,). Of this project: a margin on both sides of an important class's boundary, for any model
+    (B, C), (B,), (C,) -> (B,). Introduced here: a margin on both sides of an important class's boundary, for any model
     with a linear head.
 
     >>> logits, margins = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([1.0, 0.0])
-    >>> two_sided_margin(logits, torch.tensor([0, 1]), margins)  # both margins take 1 of the lead of 2
+    >>> two_sided_margin(logits, torch.tensor([0, 1]), margins)  # each margin lowers the lead from 2 to 1
     tensor([0.3133, 0.3133])
     """
     logits = as_float(logits)
@@ -280,7 +280,7 @@ def ldam(cos: Tensor, labels: Tensor, margins: Tensor, scale: float | Tensor = 3
          label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
     """Cosine margins with optional class weights: (B, C), (B,), (C,), (C,) -> (B,). LDAM (Cao et al., 2019).
 
-    `camri.penalties.ldam_margins` gives the margins of the article, max · (n_min / n)^¼; any others may be given.
+    `camri.penalties.ldam_margins` computes the article's margins, max · (n_min / n)^¼.
 
     >>> margins, weights = torch.tensor([0.3, 0.0]), torch.tensor([2.0, 1.0])
     >>> ldam(torch.tensor([[0.5, 0.2]]), torch.tensor([0]), margins, scale=1.0, weights=weights) / math.log(2)
@@ -292,9 +292,9 @@ def ldam(cos: Tensor, labels: Tensor, margins: Tensor, scale: float | Tensor = 3
 
 def focal(logits: Tensor, labels: Tensor, gamma: float | Tensor = 2.0, weights: Tensor | None = None, *,
           label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
-    """Cross-entropy damped by (1 − h)^gamma where the model is sure: (B, C), (B,) -> (B,). Lin et al., 2017.
+    """Cross-entropy times (1 − h)^gamma, so that easy samples count less: (B, C), (B,) -> (B,). Lin et al., 2017.
 
-    `gamma` is one number or one a class (C,); `weights` (C,) is the article's α.
+    `gamma` is one number or one per class (C,); `weights` (C,) is the article's α.
 
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0) / math.log(2)  # (1 − ½)²
     tensor([0.2500])
@@ -313,7 +313,7 @@ def logit_adjusted(logits: Tensor, labels: Tensor, adjustments: Tensor, *,
                    label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
     """Cross-entropy of logits + adjustments: (B, C), (B,), (C,) -> (B,). Menon et al., 2021.
 
-    The adjustments are there in training only, so a class trained under a negative one scores higher afterwards.
+    Adjustments are added in training only, so a class trained with a negative one scores higher afterwards.
     `camri.penalties.log_priors` gives the article's τ log π.
 
     >>> logit_adjusted(torch.zeros(1, 2), torch.tensor([0]), torch.tensor([-1.0, 0.0]))
@@ -350,14 +350,14 @@ def _at_label(values: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
 
 
 def _scale(cos: Tensor, scale: float | Tensor) -> Tensor:
-    """scale · cos; in place where it can be, so `cos` must be the caller's own."""
+    """Return scale · cos; in place if possible, so the caller must own `cos`."""
     return cos.mul_(scale) if eager() else cos * scale  # vmap cannot write a batch of results into one tensor
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
     """-_at_label(log_softmax(logits)) in one call: two steps fewer over (B, C), forward and backward."""
     rows, wanted = (logits, labels) if logits.dim() == 2 else (logits.flatten(0, -2), labels.flatten())
-    # Torch passes over rows labelled -100 in silence; here no label is passed over.
+    # Torch silently skips rows labelled -100; here no label is skipped.
     loss = F.cross_entropy(
         rows, wanted.long(), reduction="none", label_smoothing=label_smoothing, ignore_index=NO_LABEL
     )
@@ -367,7 +367,7 @@ def _cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Te
 def _log_one_minus_softmax(logits: Tensor) -> Tensor:
     """log(1 − softmax), finite for any finite logits: (…, C) -> (…, C).
 
-    1 − h rounds to 0 from a logit gap of 17 on. All but the largest h are at most one half, where log1p is exact;
+    1 − h rounds to 0 once a logit leads by 17. All but the largest h are at most one half, where log1p is exact;
     the largest is logsumexp of the others minus logsumexp of all.
     """
     top = logits.argmax(dim=-1, keepdim=True)
@@ -404,4 +404,4 @@ def _label_weights(weights: Tensor, outputs: Tensor, labels: Tensor, validate: b
     outputs = as_float(outputs)
     weights = per_class(weights, outputs, "weights")
     check_loss_inputs(outputs, None, validate=validate, at_least_zero={"weights": weights})
-    return weights[labels.long()]  # uint8 would be taken for a mask
+    return weights[labels.long()]  # uint8 would act as a mask

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 MARGIN_UNIT = math.pi / 64  # the paper's step for margins
 BASELINE = "ce"
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
-UNKNOWN_COLORS = ("#767676", "#6b6b6b", "#a3a7ad")  # of a method that brings none: print, light page, dark page
+UNKNOWN_COLORS = ("#767676", "#6b6b6b", "#a3a7ad")  # default: print, light page, dark page
 UNKNOWN_DASH = (4, 4)
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One number of a method: its grid, whether each important class has its own value, and what it does.
+    """One parameter of a method: its grid, whether each important class has its own value, and what it does.
 
-    `neutral` is the value at which the knob does nothing, if there is one. `is_angle`: the value is in radians.
+    `neutral` is the value at which the knob has no effect, if there is one. `is_angle`: the value is in radians.
     `search`: values that `camri fit` may propose, ascending; a knob without any stays neutral there.
     """
 
@@ -47,10 +47,10 @@ class Method:
     """An entry of the table.
 
     `make(num_classes, class_counts, knobs, **common)` returns the loss; a per-class knob arrives as {class: value}.
-    `base` is the method this one becomes when every knob that has a neutral value is at it (None: it stays itself, but
-    no longer depends on the important classes). `control` is the method it is compared with at the same scale: what
-    its head does without a margin. `first`: settings of its searched knobs that `camri fit` tries first; a fit tries
-    methods that have some. `colors` are those of print, the light and the dark page.
+    `base` is the method this one equals when all its knobs are neutral (None: no other method, but the important
+    classes no longer matter). `control` is the method it is compared with at the same scale: the same head without a
+    margin. `first`: settings that `camri fit` tries first; a fit only tries methods that have some. `colors` are for
+    print, the light and the dark page.
     """
 
     title: str
@@ -70,7 +70,7 @@ def _steps(first: float, last: float, step: float) -> tuple[float, ...]:
 
 
 def _loss(name: str, *knobs: str, takes_counts: bool = False, **named: str) -> "Callable[..., Criterion]":
-    """A `make` that gives a loss of camri.modules its knobs, in this order or by keyword; imports torch when called."""
+    """Return a `make` that builds a loss of camri.modules from knobs, by position or keyword. It imports torch."""
 
     def make(num_classes: int, class_counts: Sequence[int], values: dict[str, Any], **common: Any) -> "Criterion":
         from camri import modules
@@ -106,8 +106,8 @@ def _per_class(grid: tuple[float, ...], neutral: float, about: str, **more: Any)
     return Knob(grid, neutral, per_class=True, about=about, **more)
 
 
-# In the order of the paper's Table I, the rivals it does not have, then the baseline. Methods that share a dash differ
-# in colour for every kind of colour vision: tests/report/test_theme.py measures it.
+# Ordered as in the paper's Table I, then methods it does not have, then the baseline. Methods with the same dash differ
+# in colour for every kind of colour vision (tests/report/test_look.py).
 METHODS: dict[str, Method] = {
     "camri": Method(
         title="CAMRI",
@@ -140,8 +140,8 @@ METHODS: dict[str, Method] = {
     "wasserstein": Method(
         title="Wasserstein",
         make=_loss("WassersteinLoss", "c", entropy="entropy"),
-        # paper: does not state its entropy weight / here: 0.01 / why: small beside the costs, so that the transport
-        # decides; with one-hot labels the loss is exact for any value.
+        # paper: does not state its entropy weight / here: 0.01 / why: small relative to the costs, so that the
+        # transport decides; with one-hot labels the loss is exact for any value.
         knobs={
             "c": _per_class(_COSTS, 1.0, "cost of confusing the important class"),
             "entropy": Knob((0.01,), about="weight of the entropy term"),
@@ -301,12 +301,12 @@ def is_known(name: str) -> bool:
 
 
 def title_of(name: str) -> str:
-    """The method's title; its name if it belongs to a package that is not installed here."""
+    """The method's title, or its name if its package is not installed."""
     return METHODS[name].title if is_known(name) else name
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """The methods in the order of the table, those of other packages before cross-entropy, which is last.
+    """Sort methods as in the table; those of other packages come before cross-entropy, which is last.
 
     >>> in_order(["ce", "poly", "camri"])
     ['camri', 'poly', 'ce']
@@ -317,7 +317,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def method(name: str) -> Method:
-    """The method of that name.
+    """Return the method with this name.
 
     >>> method("camri").head
     'cosine'
@@ -333,8 +333,8 @@ def method(name: str) -> Method:
 class Setting:
     """A method with a value for each of its knobs; a per-class knob has one value for each important class.
 
-    Made by :func:`setting`, which checks names and values. Equal settings have equal :meth:`canonical` forms, whose
-    `key` is the same on every machine and Python version.
+    Create it with :func:`setting`, which checks names and values. Settings that train the same have equal
+    :meth:`canonical` forms, whose `key` is the same on every machine and Python version.
     """
 
     method: str
@@ -342,7 +342,7 @@ class Setting:
     knobs: tuple[tuple[str, float | tuple[float, ...]], ...] = ()
 
     def criterion(self, num_classes: int, class_counts: Sequence[int] | None = None, **common: Any) -> "Criterion":
-        """The setting's loss; `common` goes to it: ramp, label_smoothing, reduction, beyond_pi for margins."""
+        """Create the setting's loss. `common`: ramp, label_smoothing, reduction, and beyond_pi for margins."""
         wrong = [index for index in self.important if not 0 <= index < num_classes]
         if wrong:
             raise InputError(
@@ -362,7 +362,7 @@ class Setting:
         return method(self.method).head
 
     def canonical(self) -> "Setting":
-        """The simplest setting that trains the same: classes whose knobs are all neutral dropped, then the base method.
+        """The simplest setting that trains the same: no neutral classes, and the base method if all knobs are neutral.
 
         >>> setting("camri", 3, m=0.0, s=8.0).canonical() == setting("arcface", m=0.0, s=8.0).canonical()
         True
@@ -420,9 +420,9 @@ def setting(
     important: int | Iterable[int] = (),
     **knobs: float | Sequence[float] | Mapping[int, float],
 ) -> Setting:
-    """A checked setting: method name, important class indices, a value for each knob.
+    """Create a checked setting from a method name, important class indices and a value for each knob.
 
-    A per-class knob takes one number for all important classes, one a class in their order, or {class: number}.
+    A per-class knob takes one number for all important classes, a sequence with one per class, or {class: number}.
 
     >>> setting("camri", [3, 5], m={3: 0.2, 5: 0.1}, s=8.0).knobs
     (('m', (0.2, 0.1)), ('s', 8.0))
@@ -466,7 +466,7 @@ def setting(
 
 
 def to_number(name: str, knob: str, value: Any) -> float:
-    """A knob's value, if it is a number that is finite in float32."""
+    """Return a knob's value as a float; raise InputError unless it is finite in float32."""
     is_number = isinstance(value, (int, float, Real)) and not isinstance(value, bool)
     if not is_number or not abs(value) <= FLOAT32_MAX:
         raise InputError(f"{name} {knob}={value!r} is not a finite number")
@@ -474,7 +474,7 @@ def to_number(name: str, knob: str, value: Any) -> float:
 
 
 def control_of(setting: Setting) -> Setting | None:
-    """The setting that shares the head and scale but has no margin; None where cross-entropy is the control.
+    """The setting with the same head and scale but no margin; None if cross-entropy is the control.
 
     >>> print(control_of(setting("camri", 3, m=0.2, s=8.0)))
     l2softmax s=8

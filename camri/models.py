@@ -1,11 +1,8 @@
-"""First values of models: drawn from a generator, or read from a file.
+"""Models: trunks, their initial values and their dropout.
 
-Dropout whose masks follow from a seed and the number of the call, so that a trial depends on its own seed alone.
-
-Trunks: inputs -> features (B, D), with D in `num_features`; each is written for one replica.
-
-A classifier is a trunk and a head: `Classifier(trunk, head)`. Initial values come from the `generator`
-that the caller gives and from nothing else, so that a trial depends on its own seed alone.
+A trunk maps inputs to features (B, D), with D in `num_features`; `Classifier(trunk, head)` adds a head. Initial values
+come only from the `generator` that is passed in (or a file), and dropout masks from a seed and the number of the call,
+so that a trial depends on its own seed alone.
 """
 
 import contextlib
@@ -30,11 +27,11 @@ from camri.checks import freeze_for_backward, is_size
 from camri.errors import InputError, closest
 from camri.imports import find_installed
 
-CLASSIFIERS = ("head.", "fc.", "classifier.")  # what files of whole models hold beside a trunk
+CLASSIFIERS = ("head.", "fc.", "classifier.")  # names of classifier layers in files of whole models
 
 
 def draw(weight: Tensor, init: Callable[..., Tensor], generator: torch.Generator | None) -> None:
-    """Fill `weight` with draws made on the generator's own device, so that every device gets the same."""
+    """Initialise `weight` with draws made on the generator's device, so that every device gets the same values."""
     with torch.no_grad():
         if generator is None:
             init(weight)
@@ -44,9 +41,9 @@ def draw(weight: Tensor, init: Callable[..., Tensor], generator: torch.Generator
 
 
 def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
-    """Load the trunk's values from a safetensors file, whose names and shapes must be the trunk's.
+    """Load the trunk's values from a safetensors file, whose names and shapes must match the trunk's.
 
-    A file of a whole classifier serves too: "trunk." before its names is taken off, and its last layer is left out.
+    A file of a whole classifier works too: the prefix "trunk." is removed, and its last layer is ignored.
     """
     try:
         with open(path, "rb") as file:
@@ -65,7 +62,7 @@ def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
     for prefix in ("trunk.", "net."):
         if any(name.startswith(prefix) for name in found):
             found = {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
-    counters = "num_batches_tracked"  # batch norm's; not every file has them
+    counters = "num_batches_tracked"  # of batch norms; some files lack them
     wanted = {name: tensor for name, tensor in trunk.state_dict().items() if not name.endswith(counters)}
     for name, tensor in wanted.items():
         if name not in found:
@@ -82,11 +79,10 @@ def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
 
 
 class Dropout(nn.Module):
-    """`x` with each entry zeroed with probability `p` and the rest scaled by 1 / (1 - p), in training only.
+    """Zero each entry with probability `p` and scale the rest by 1 / (1 - p), in training only.
 
-    Until it is seeded this is `F.dropout`. With a seed the mask is a hash of (seed, number of the call, position):
-    it depends on nothing else, is the same on every device, needs no generator, and can be compiled, captured in a
-    CUDA graph and resumed at any call.
+    Unseeded, this is `F.dropout`. With a seed the mask is a hash of (seed, number of the call, position): it is the
+    same on every device, needs no generator, and can be compiled, captured in a CUDA graph and resumed at any call.
 
     >>> drop = Dropout(0.5)
     >>> seed_dropout(drop, 0)
@@ -103,7 +99,7 @@ class Dropout(nn.Module):
             raise InputError(f"dropout p={p!r} must be a number of at least 0 and below 1")
         self.p = p
         self.seeded = False
-        # Tensors and not numbers: a compiler would make one version of the model for each seed.
+        # Tensors, not numbers: torch.compile would make one version of the model for each seed.
         self.register_buffer("seeds", torch.zeros(2, dtype=torch.int32), persistent=False)
         self.register_buffer("calls", torch.zeros((), dtype=torch.int32), persistent=False)
 
@@ -122,7 +118,7 @@ class Dropout(nn.Module):
 
 
 def seed_dropout(model: nn.Module, seed: int) -> None:
-    """Seed every `Dropout` in `model`: its masks follow from the seed and the number of the call, from 0."""
+    """Seed every `Dropout` in `model` and set its number of calls to 0."""
     for place, layer in enumerate(_layers(model)):
         digest = hashlib.blake2b(f"dropout/{seed}/{place}".encode(), digest_size=8).digest()
         layer.seeded = True
@@ -141,13 +137,13 @@ def _layers(model: nn.Module) -> list[Dropout]:
 
 
 def _position(x: Tensor) -> Tensor:
-    """The number of each entry, int32, counted with the channels last, as images lie in memory."""
+    """Index of each entry, int32, counted with the channels last, the layout of images in memory."""
     number = torch.arange(x.numel(), dtype=torch.int32, device=x.device)
     return number.view(x.shape) if x.dim() != 4 else number.view(x.movedim(1, -1).shape).movedim(-1, 1)
 
 
 def _hash(x: Tensor, key: Tensor | int) -> Tensor:
-    """int32 -> int32 that looks random (Ellis' lowbias32 between two additions of the key); products wrap around."""
+    """Hash int32 to int32 (Ellis' lowbias32 between two additions of the key); products wrap around."""
     for multiplier, shift in ((0x7FEB352D, 15), (-0x7B935975, 16)):
         x = x + key
         x = x ^ ((x >> 16) & 0xFFFF)
@@ -163,7 +159,7 @@ class Trunk(nn.Module):
     """Inputs -> features (B, num_features)."""
 
     num_features: int
-    min_size = 1  # the smallest image side it takes
+    min_size = 1  # smallest image side it accepts
 
 
 class Classifier(nn.Module):
@@ -188,7 +184,7 @@ class Classifier(nn.Module):
 class PaperCNN(Trunk):
     """The authors' CNN: images (B, in_channels, H, W) in [0, 1], H and W at least 4 -> (B, num_features).
 
-    568 M multiply-adds for a 32 x 32 image. `num_features=2` serves Fig. 6.
+    568 M multiply-adds for a 32 x 32 image. `num_features=2` is for Fig. 6.
 
     >>> PaperCNN(generator=torch.Generator().manual_seed(0)).eval()(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 512])
@@ -211,8 +207,8 @@ class PaperCNN(Trunk):
     ) -> None:
         super().__init__()
         self.num_features = num_features
-        # Keras' defaults, which the authors' TensorFlow code kept: Glorot-uniform kernels, zero biases, batch
-        # norm with epsilon 1e-3 and momentum .99, which PyTorch counts as .01.
+        # Keras' defaults, as in the authors' TensorFlow code: Glorot-uniform kernels, zero biases, batch norm with
+        # epsilon 1e-3 and momentum .99, which is .01 in PyTorch's convention.
         keras: dict[str, Any] = {"eps": 1e-3, "momentum": 0.01}
         layers: list[nn.Module] = []
         channels = in_channels
@@ -229,14 +225,14 @@ class PaperCNN(Trunk):
         self.convolutions = nn.Sequential(*layers)
         self.dense = _linear(channels, num_features, _he_normal_truncated, generator)
         # paper: fully connected layer with ReLU / here: batch norm and no ReLU / why: the authors' code does so,
-        # and ReLU would keep the features in one orthant, where no two of them are over 90 degrees apart.
+        # and behind a ReLU no two features are over 90 degrees apart.
         self.norm = nn.BatchNorm1d(num_features, **keras)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.top(_average(self.convolutions(x)))
 
     def top(self, averaged: Tensor) -> Tensor:
-        """Features from the last convolution's averages."""
+        """Compute features from the averaged outputs of the last convolution."""
         return self.norm(self.dense(averaged))
 
 
@@ -278,7 +274,7 @@ class SmallCNN(Trunk):
 class MLP(Trunk):
     """Dense layers for ready-made features: (B, ...) with in_features numbers each -> (B, num_features).
 
-    Hidden layers have batch norm and ReLU; the last has batch norm alone, so that features fill the sphere.
+    Hidden layers have batch norm and ReLU; the last has batch norm only, so that features can point anywhere.
 
     >>> MLP(20, num_features=8, hidden=(32, 16)).eval()(torch.zeros(3, 20)).shape
     torch.Size([3, 8])
@@ -308,10 +304,10 @@ class MLP(Trunk):
 
 
 class Linear(Trunk):
-    """The inputs themselves, of mean 0 and variance 1 in a batch: (B, ...) -> (B, in_features).
+    """The inputs, normalised to mean 0 and variance 1 over a batch: (B, ...) -> (B, in_features).
 
-    The head on it is a linear classifier of ready-made features, such as those of a frozen backbone. Centred, features
-    behind a ReLU no longer lie in one orthant, where a cosine head could tell them apart by 90 degrees at most.
+    With a head it is a linear classifier of ready-made features, such as those of a frozen backbone. Centring lets
+    features from behind a ReLU be more than 90 degrees apart, which a cosine head needs.
 
     >>> Linear(20).eval()(torch.zeros(3, 20)).shape
     torch.Size([3, 20])
@@ -328,10 +324,10 @@ class Linear(Trunk):
 
 
 class Trees(Trunk):
-    """Boosted trees, which give a score for each class: (B, ...) with in_features numbers each -> (B, num_features).
+    """Boosted trees with a score for each class: (B, ...) with in_features numbers each -> (B, num_features).
 
-    Nodes of all trees lie one after another: the feature and threshold of a node, its two children and, of a leaf, its
-    value; a leaf is its own child. Tree number t belongs to class t % num_features. All are float32, like any weights.
+    The nodes of all trees are stored one after another: feature, threshold, left and right child, and a leaf's value.
+    A leaf is its own child. Tree t belongs to class t % num_features. All are float32, like any weights.
 
     >>> Trees(20, num_features=3, num_trees=6, num_nodes=42, depth=3)(torch.zeros(5, 20)).shape
     torch.Size([5, 3])
@@ -371,8 +367,8 @@ class ResNet18(Trunk):
     """ResNet-18: images (B, in_channels, H, W) -> (B, num_features).
 
     `stem="small"` is the usual one for CIFAR (3x3, stride 1, no pooling), `"standard"` the one for ImageNet
-    (7x7, stride 2, max-pool). `num_features=None` gives the 512 pooled features, all at or above 0; a
-    number adds a dense layer with batch norm, which frees their sign: better under an angular margin.
+    (7x7, stride 2, max-pool). `num_features=None` gives the 512 pooled features, none below 0; a number adds a
+    dense layer with batch norm, whose outputs have both signs: better for an angular margin.
 
     >>> ResNet18(num_features=2).eval()(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 2])
@@ -437,7 +433,7 @@ class _Block(nn.Module):
 
 
 class Backbone(Trunk):
-    """A network of another package behind its own preprocessing: images (B, C, H, W) in [0, 1] -> (B, num_features).
+    """A network of another package with its own preprocessing: images (B, C, H, W) in [0, 1] -> (B, num_features).
 
     Grey images are repeated for the three colours. Images that were decoded at the network's size are only normalised;
     others are resized and cropped as the record says, in 8-bit steps like Pillow's. A `probe` is a trunk that was
@@ -484,9 +480,9 @@ class Backbone(Trunk):
         return self.probe((to_half(features).float() - self.feature_mean) / self.feature_sd)
 
     def save_memory(self) -> None:
-        """Compute activations again in the backward pass instead of keeping them, where the network can do that."""
+        """Turn on gradient checkpointing if the network supports it."""
         net: Any = self.net
-        with contextlib.suppress(AttributeError, ValueError):  # of a network that cannot
+        with contextlib.suppress(AttributeError, ValueError):  # for networks without it
             if hasattr(net, "set_grad_checkpointing"):  # timm
                 net.set_grad_checkpointing(True)
             else:
@@ -497,25 +493,25 @@ class Backbone(Trunk):
         with torch.autocast(x.device.type, enabled=False):
             x = x.float().expand(-1, len(self.mean), -1, -1)
             if self.rows is not None and self.columns is not None:
-                # Columns first and 8 bits in between, as Pillow does it.
+                # Horizontally first, with 8-bit values in between, like Pillow.
                 across = _to_levels(torch.matmul(_to_levels(x * 255), self.columns.T))
                 x = _to_levels(torch.matmul(self.rows, across)) / 255
             return (x - self.mean) / self.sd
 
 
 def to_half(features: Tensor) -> Tensor:
-    """Features as they are stored: float16, cut off at its largest number."""
+    """Convert features to the stored form: float16, clipped to its largest number."""
     return features.clamp(-65504, 65504).half()
 
 
 def _to_levels(x: Tensor) -> Tensor:
-    """The nearest of the 256 levels that a pixel has."""
+    """Round to the nearest of 256 pixel levels."""
     return (x + 0.5).floor().clamp(0, 255)
 
 
 @torch.no_grad()
 def _num_features(net: nn.Module, shape: tuple[int, ...]) -> int:
-    """The length of the features that a network gives for images of this shape, by running it once."""
+    """Number of features of a network for images of this shape, found by running it once."""
     was_training = net.training
     try:
         features = net.eval()(torch.zeros(1, *shape))
@@ -539,11 +535,11 @@ MODELS: dict[str, type[Trunk]] = {
 }
 
 
-NAMES = (*(name for name in MODELS if name != "trees"), "timm:NAME", "hf:NAME")  # trees are grown, not trained
+NAMES = (*(name for name in MODELS if name != "trees"), "timm:NAME", "hf:NAME")  # trees are fitted by scikit-learn
 
 
 def is_known(name: str) -> bool:
-    """Whether it is one of `MODELS`, or names one of timm's or transformers', which are looked for when they are built.
+    """Whether `name` is in `MODELS` or names a model of timm or transformers (looked up when built).
 
     Trunks of other packages are entry points of the group "camri.models" (docs/study.md).
     """
@@ -555,8 +551,8 @@ def build(name: str, input_shape: Sequence[int], generator: Generator = None, **
 
     `options` are the constructor's: num_features, dropout, width, hidden, stem; "timm:NAME" takes those of timm's, and
     those that `camri.backbones.find` returns for pretrained weights.
-    `initial`, a safetensors file with the trunk's first values, is for every model, and `initial_sha256`, which tells
-    trainings that start from other values apart.
+    Every model takes `initial`, a safetensors file with the trunk's initial values, and `initial_sha256`, which makes
+    trainings with other initial values distinct.
 
     >>> build("small", (1, 8, 8), num_features=2).num_features
     2
@@ -603,14 +599,14 @@ def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dic
 
 
 def _build_backbone(name: str, shape: tuple[int, ...], generator: Generator, options: dict[str, Any]) -> "Backbone":
-    """A network of timm or transformers; its first values follow from the generator, like those of the others."""
+    """Build a network of timm or transformers, initialised from the generator."""
     if len(shape) != 3:
         raise InputError(
             f"model={name!r} takes images (channels, height, width); the inputs have shape {shape}", argument="model"
         )
     options = dict(options)
     probe = options.pop("probe", None)
-    with torch.random.fork_rng(devices=[]):  # these packages draw from the global generator
+    with torch.random.fork_rng(devices=[]):  # these packages use the global generator
         seed = torch.randint(0, 2**62, (), generator=generator).item()
         torch.manual_seed(int(seed))
         net = make_net(name, options)
@@ -633,8 +629,10 @@ def _he_normal(weight: Tensor, generator: Generator = None) -> Tensor:
 
 
 def _small_uniform(weight: Tensor, generator: Generator = None) -> Tensor:
-    """PyTorch's own default, ±1/√fan_in. Behind a batch norm only Adam's steps relative to the weights count: with He's
-    normal draws, 2.4 times larger, a table's validation accuracy was 1.9 points lower after 16 epochs (docs/log.md).
+    """PyTorch's default initial values, ±1/√fan_in.
+
+    Before a batch norm only the size of Adam's steps relative to the weights matters: with He's normal draws, 2.4 times
+    larger, a table's validation accuracy was 1.9 points lower after 16 epochs (docs/log.md).
     """
     return nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
 
@@ -644,8 +642,8 @@ def _he_normal_fan_out(weight: Tensor, generator: Generator = None) -> Tensor:
 
 
 def _he_normal_truncated(weight: Tensor, generator: Generator = None) -> Tensor:
-    """Keras' he_normal: cut at two standard deviations and widened so that the variance is 2 / fan_in still."""
-    std = math.sqrt(2 / weight.shape[1]) / 0.87962566103423978  # the sd of a unit normal cut at ±2
+    """Keras' he_normal: truncated at two standard deviations and rescaled to a variance of 2 / fan_in."""
+    std = math.sqrt(2 / weight.shape[1]) / 0.87962566103423978  # sd of a standard normal truncated at ±2
     return nn.init.trunc_normal_(weight, 0.0, std, -2 * std, 2 * std, generator=generator)
 
 
@@ -670,13 +668,13 @@ def _linear(before: int, after: int, init: Callable[..., Tensor], generator: Gen
 def _initialised(
     kind: Callable[..., Any], sizes: tuple[int, ...], make: dict[str, Any], init: Any, generator: Generator
 ) -> Any:
-    """A layer that never drew from the global generator, as its own constructor would."""
+    """Create a layer without drawing from the global generator, as its constructor would."""
     device = torch.get_default_device()
     layer = kind(*sizes, **make, device="meta")
-    if device.type == "meta":  # shapes alone; a normal draw there would import torch's compiler, 1 s or more
+    if device.type == "meta":  # shapes only; a normal draw there would import torch's compiler (1 s or more)
         return layer
     for name, shape in [(name, one.shape) for name, one in layer.named_parameters()]:
-        setattr(layer, name, nn.Parameter(torch.empty(shape, device=device)))  # skip_init, the same, imports sympy
+        setattr(layer, name, nn.Parameter(torch.empty(shape, device=device)))  # skip_init would import sympy
     draw(layer.weight, init, generator)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

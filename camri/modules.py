@@ -1,8 +1,8 @@
 """The losses as `nn.Module`s that hold their per-class parameters.
 
 Each takes the outputs of its head and the labels, and returns the batch mean (`reduction="mean"`), the sum, or one
-loss a sample (`"none"`). What the paper adds in training only (margins, adjustments, scalings) can be ramped in over
-the first steps, and is off in `eval()`, so that a validation loss means the same for every method.
+loss per sample (`"none"`). What applies in training only (margins, adjustments, scalings) can be ramped up over the
+first steps, and is off in `eval()`, so that validation losses are comparable.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +26,9 @@ REDUCTIONS = ("mean", "sum", "none")
 class Criterion(nn.Module):
     """One loss function with its per-class parameters as buffers; the base of every loss here.
 
-    `training_only` names the parameters that exist in training alone, with the value that switches each of them off.
-    They grow from that value to their own between the steps `ramp = (start, end)`; `ramp = n` means (0, n). A step is
-    a forward call in training mode. The count is in the `state_dict`, so a resumed run continues its ramp, and it
+    `training_only` names the parameters that apply in training only, with the value that switches each of them off.
+    They grow from that value to their full one between the steps `ramp = (start, end)`; `ramp = n` means (0, n). A step
+    is a forward call in training mode. The count is in the `state_dict`, so a resumed run continues its ramp, and it
     stays on the device without synchronisation.
     """
 
@@ -71,7 +71,7 @@ class Criterion(nn.Module):
         self._refuse_bad_parameters()
 
     def _refuse_bad_parameters(self) -> None:
-        """Call the loss once on dummy outputs on the CPU: later calls on a GPU do not read the values."""
+        """Check the parameters by calling the loss once on the CPU: calls on a GPU do not read their values."""
         tensors = [tensor for name in self._names if (tensor := getattr(self, name)) is not None and tensor.dim()]
         num_classes = tensors[0].shape[0] if tensors else 2
         if self.step.device.type == "meta":
@@ -97,7 +97,7 @@ class Criterion(nn.Module):
         return {**parameters, **self.options}
 
     def strength(self) -> Tensor | float:
-        """How much of the training-only parameters is in force: 0 in eval(), else 0 to 1 along the ramp.
+        """Fraction of the training-only parameters that applies now: 0 in eval(), else 0 to 1 along the ramp.
 
         The full strength is first reached at step `end`: with `ramp=10` the first call has 0 and the eleventh 1.
         """
@@ -110,19 +110,19 @@ class Criterion(nn.Module):
         return ((freeze_for_backward(self.step) - (end - width)) / width).clamp(0, 1)
 
     def forward(self, outputs: Tensor, labels: Tensor, shares: Tensor | None = None) -> Tensor:
-        """The loss of a batch. shares: (B,) of the own label of a row that :func:`camri.augment.mixup` mixed."""
+        """Return the loss of a batch. `shares` (B,): weight of each row's own label after `camri.augment.mixup`."""
         parameters = self._parameters_at(self.strength())
         per_sample = self.loss(outputs, labels, **parameters)
         if shares is not None:
             per_sample = shares * per_sample + (1 - shares) * self.loss(outputs, labels.roll(1, 0), **parameters)
-        if self.training and self.ramp[1]:  # without a ramp nothing is counted, so torch.func may transform the loss
+        if self.training and self.ramp[1]:  # without a ramp there is no counter, so torch.func can transform the loss
             self.step += 1
         if self.reduction == "none":
             return per_sample
         return per_sample.mean() if self.reduction == "mean" else per_sample.sum()
 
     def logits(self, outputs: Tensor) -> Tensor:
-        """The head's outputs as logits, whose softmax is the model's probabilities: cosines times the scale."""
+        """Convert the head's outputs to logits (cosines times the scale), whose softmax gives probabilities."""
         return as_float(outputs) * self.options["scale"] if "scale" in self.options else outputs
 
     def extra_repr(self) -> str:
@@ -165,7 +165,7 @@ class OneVsRestLoss(Criterion):
     """Cross-entropy, plus a weight times the two-class cross-entropy of each important class against the rest.
 
     `important` maps classes to weights. Both parts are proper scoring rules, so the minimum is at the true
-    probabilities whatever the weights: the loss spends capacity on the class without biasing the prediction.
+    probabilities for any weights: the model spends capacity on the class without a bias towards it.
 
     >>> loss = OneVsRestLoss(2, {0: 1.0})  # with two classes both parts are the same
     >>> loss(torch.zeros(1, 2), torch.tensor([1])).exp()
@@ -196,8 +196,8 @@ class TwoSidedMarginLoss(Criterion):
     """A margin on both sides of each important class's boundary, on the logits of any model.
 
     In training, the important logit is lowered by the margin on the class's own samples and raised by it on all
-    others, so the model has to separate the class by twice the margin. No head is replaced. `important` maps classes
-    to margins in logits; 1 is a good first value.
+    others, so the model has to separate the class by twice the margin. The model keeps its linear head. `important`
+    maps classes to margins in logits; 1 is a good first value.
 
     >>> loss = TwoSidedMarginLoss(3, important={"stop": 1.0}, classes=["go", "stop", "yield"])
     >>> logits, labels = torch.tensor([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0]]), torch.tensor([1, 0])
@@ -245,8 +245,8 @@ class CamriLoss(_CosineLoss):
     """CAMRI, equation 13: an angular margin (radians) at the important classes only.
 
     `important` maps class indices, or names with `classes=[…]`, to margins; the paper's winners lie between π/16 and
-    5π/64 at scale 8 to 16. `ramp` brings the margin in over that many steps: at full strength from the first step, a
-    large scale × margin can make the model give the class up for good.
+    5π/64 at scale 8 to 16. `ramp` raises the margin over that many steps: at full strength from the first step, a
+    large scale × margin can end with a recall of 0.
 
     >>> loss = CamriLoss(3, important={"cat": 0.2}, scale=8.0, classes=["cat", "dog", "owl"])
     >>> cos, labels = torch.tensor([[0.7, 0.2, -0.3], [0.1, 0.6, 0.2]]), torch.tensor([0, 1])
@@ -263,7 +263,7 @@ class CamriLoss(_CosineLoss):
 
 
 class CosFaceLoss(_CosineLoss):
-    """Cosine margins at the important classes only; for CosFace itself give every class the same."""
+    """Cosine margins at the important classes only; the same margin for every class is CosFace."""
 
     function = staticmethod(losses.cosine_margin_softmax)
 
@@ -362,7 +362,7 @@ def _start_and_end(ramp: Ramp) -> tuple[int, int]:
 
 
 def _shown(values: Tensor) -> str:
-    """The numbers, if they are few: a matrix of 1,000 classes would take 5 MB."""
+    """Format the numbers if they are few: a matrix of 1,000 classes would take 5 MB."""
     few = values.numel() <= 100 and values.device.type != "meta"
     return str(values.tolist()) if few else f"tensor of shape {tuple(values.shape)}"
 
@@ -376,7 +376,7 @@ def _names_of(num_classes: int, classes: Sequence[str] | None) -> int | Sequence
 
 
 def _strengths(important: Important) -> Important:
-    if not isinstance(important, Mapping):  # of strength 1 each, a list would be a margin of 57° or a weight of nothing
+    if not isinstance(important, Mapping):  # a list would mean strength 1 each: a margin of 57°, or no weight
         raise InputError(f"important={important!r} has no strengths; give {{class: strength}}", argument="important")
     return important
 

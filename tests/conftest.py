@@ -19,6 +19,7 @@ for _name in ("COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "NO_COLOR", "PY_COLORS
 EXPENSIVE = ("fitted", "example_run", "undisturbed")  # fixtures that take seconds
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
     """Tests that share an expensive fixture run in one process, which makes it once (--dist loadgroup)."""
     for item in items:

@@ -18,7 +18,7 @@ from camri.data import hold_out, load
 from camri.decision import promise
 from camri.engine import Training
 from camri.study import runner
-from camri.study.executor import LocalExecutor
+from camri.study.runner import LocalExecutor
 from camri.study.spec import study
 from camri.study.store import open_run
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from typer.testing import CliRunner
 
 import camri
 from camri import losses, methods
@@ -92,6 +93,19 @@ def test_command_line_is_one_that_exists(line):
     for word in words:
         if re.match(r"--?[a-z]", word):
             assert word.split("=")[0] in known | {"-h", "--help"}, f"{word} is no option"
+
+
+def test_the_readme_shows_what_its_audit_prints(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (make_scores,) = (code for code, _ in BLOCK.findall(read(ROOT / "docs/start-own-data.md")) if "scores.csv" in code)
+    exec(make_scores, {"__name__": "__readme__"})
+    fences = [code for _, code in FENCE.findall(read(ROOT / "README.md"))]
+    place = next(i for i, code in enumerate(fences) if "camri audit" in code)
+    command = next(line for line in fences[place].splitlines() if line.startswith("camri audit"))
+    result = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])
+    printed = " ".join(result.output.split())
+    for line in fences[place + 1].splitlines():
+        assert line in printed
 
 
 def cards():

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from camri.report.records import gap_records, honest_records, paper_records
-from camri.study.reader import RunReader
-from camri.study.verdict import judge_columns
+from camri.study.reader import RunReader, judge_columns
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

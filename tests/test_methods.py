@@ -198,7 +198,7 @@ def test_wrong_input_is_refused(call, words):
 
 def test_a_method_is_one_entry_that_study_fit_and_report_find(monkeypatch):
     from camri.fitting.rivals import list_rivals
-    from camri.report import theme
+    from camri.report.charts import style_of_methods
 
     knob = methods.Knob((1.0, 2.0), neutral=0.0, per_class=True, about="a knob of its own", search=(1.0, 2.0))
     entry = methods.Method(
@@ -210,5 +210,5 @@ def test_a_method_is_one_entry_that_study_fit_and_report_find(monkeypatch):
     assert ("new", (2.0,)) in list_rivals(10_000)
     assert methods.title_of("new") == "a new one"
     assert methods.in_order(["ce", "new", "camri"]) == ["camri", "new", "ce"]
-    assert "--m-new: #123456" in theme.style_of_methods()
+    assert "--m-new: #123456" in style_of_methods()
     assert setting("new", 1, w=1.0).criterion(3)(torch.zeros(1, 3), torch.tensor([1])).isfinite()

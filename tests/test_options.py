@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 import camri
-from camri.cli import main
+from camri.cli import run as run_command
 from camri.errors import InputError
 from camri.export import save
 from camri.methods import setting
-from camri.study.executor import LocalExecutor
-from camri.study.runner import run
+from camri.study.runner import LocalExecutor, run
 from camri.study.study_file import find_study
 from tests.export.conftest import made_trained
 
@@ -61,7 +60,7 @@ def camri_says(folder, monkeypatch, capsys):
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main sets it
         monkeypatch.setattr(sys, "argv", ["camri", *line.split()])
         with pytest.raises(SystemExit) as end:
-            main()
+            run_command()
         said = capsys.readouterr()
         assert end.value.code == 2, said
         return said.err

@@ -138,8 +138,13 @@ def test_a_packed_store_keeps_the_scores_of_its_columns_only(tmp_path):
 
 def test_cross_entropy_of_several_runs_is_ranked_by_column(runs, tmp_path):
     longer = make_run(tmp_path / "longer", methods={"ce": {}}, sharpness={"ce": 0.5}, seeds=[0, 1, 2])
+    results = tmp_path / "results"
+    results.mkdir()
+    releases.add("longer", longer, results)
+    releases.add("short", runs[0], results, against={"longer": "longer"})
+    assert releases.rebuild(results, names=["short"]) == []
+    records = json.loads((results / "short" / "ranked.json").read_text())
     with RunReader(runs[0]) as reading, RunReader(longer) as other:
-        records = rank.rank_runs(reading, {"longer": other}, 0, "test")
         column = reading.columns[0]
         arm = [other.scores(row, "test", column).odds() for row in other.rows]
         rows = [row for row in reading.rows if row.method == "ce"][:3]
@@ -149,6 +154,8 @@ def test_cross_entropy_of_several_runs_is_ranked_by_column(runs, tmp_path):
     assert records[0]["threshold"]["alarms"] == 0
     assert records[1]["threshold"]["alarms"] == pytest.approx(gap.mean.value)
     assert records[1]["threshold"]["alarms"] < 0
+    (results / "scores" / "longer.sqlite.xz").unlink()
+    assert releases.rebuild(results, names=["short"]) == ["short"]
     rank.write_json(tmp_path / "cost.json", [*records, *({**one, "column": "other"} for one in records)])
     table = ranked_table(tmp_path / "cost.json")
     assert [row[0].text for row in table.rows] == [f"{records[0]['column']}: longer", "other: longer"]

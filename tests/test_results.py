@@ -130,10 +130,7 @@ def test_pictures_can_be_opened(cifar):
         assert picture.text["camri"].startswith("figure ")
 
 
-def test_what_is_not_run_says_so_with_its_command(tmp_path):
-    site = open_site(tmp_path / "results")
-    assert make_block("honest gtsrb*", site, "img") == "*Not run yet*: `camri study run paper.gtsrb --out runs/gtsrb`\n"
-    assert make_block("curve my-own", site, "img") == "*Not run yet*\n"
+def test_what_is_not_run_says_so_with_its_command():
     table = compare_table_one([])
     assert [row[2].text for row in table.rows] == ["not run yet"] * 9
     assert table.rows[3][-1].text == "camri study run paper.gtsrb.limit-80-end --out runs/limit-80-end"
@@ -285,6 +282,7 @@ def test_altered_data_are_not_shown_beside_the_papers(tmp_path, monkeypatch, pro
     ("text", "said"),
     [
         ("a\n<!-- made: honest x -->\nb\n", "has a block that does not end"),
+        ("<!-- made: honest x -->\n<!-- end -->\n", "line 1: block 'honest x' has nothing to show: no results"),
         (
             "a\n<!-- made: honst x -->\n<!-- end -->\n",
             r"line 2: block 'honst x' is of no known kind; did you mean 'honest'",

@@ -13,10 +13,10 @@ import altair as alt
 
 from camri.errors import InputError
 from camri.methods import title_of
+from camri.report.charts import PRINT, Figure, Panel, draw_intervals, drawing, tips
 from camri.report.results import Results
 from camri.report.tables import BLANK, Cell, Table, cells, interval_of, two_decimals
-from camri.report.theme import PRINT, Figure, Panel, drawing, tips
-from camri.study.verdict import LEAST_SEEDS, correct_several, is_significant
+from camri.study.reader import LEAST_SEEDS, correct_several, is_significant
 from camri.text import points
 
 MODELS = {"small": "small CNN", "paper": "authors’ CNN"}
@@ -161,12 +161,9 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
             wide = 0.02 * (ends[1] - ends[0])
             scale = alt.Scale(domain=[max(low, ends[0]), min(high, ends[1]) + wide], nice=False, clamp=True)
             along = alt.X(f"{figure}_low:Q", title=title, scale=scale)
-            zero = drawing([{"at": 0}]).mark_rule(strokeDash=[4, 3], color=PRINT.muted).encode(x="at:Q")
-            line, dot = base.mark_rule(strokeWidth=2.5), base.mark_point(filled=True, size=70, opacity=1)
-            layers = alt.layer(zero, line.encode(along, alt.X2(f"{figure}_high:Q")), dot.encode(alt.X(f"{figure}:Q")))
+            layers = draw_intervals(base, along, f"{figure}_high", figure, PRINT)
             panels.append(Panel(f"{model}: {figure.replace('alarms', 'false alarms')}", layers, 34 * len(columns) + 20))
     return Figure(
-        "columns",
         "False alarms and accuracy at equal recall",
         "Change at equal recall against cross-entropy, both with a threshold on the class’s probability; test data, "
         "mean over recalls from cross-entropy’s own to half way to 1. Lines: 95 % confidence intervals over seeds and "
@@ -215,5 +212,4 @@ def ranked_table(path: Path) -> Table:
             "percentage points. 95 % confidence intervals over seeds and images, not corrected for the number of "
             "settings.",
         ),
-        words=("setting",),
     )

@@ -17,25 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from camri.errors import InputError, closest
-from camri.methods import title_of
-from camri.report.charts import draw
+from camri.report.charts import Figure, draw, export
 from camri.report.results import VERDICT, Results, open_results
 from camri.report.tables import (
-    BLANK,
-    Columns,
     Table,
     paper_table,
-    span,
     table_of_alarms,
     table_of_angles,
     table_of_epochs,
     table_of_gaps,
     table_of_honest,
     table_of_trained,
-    tabulate,
     to_markdown,
 )
-from camri.report.theme import Figure, export
 from tools import paper_print
 from tools.columns import columns_figure, columns_table, ranked_table
 from tools.contours import contours
@@ -43,30 +37,6 @@ from tools.contours import contours
 RESULTS, IMAGES = "results", "docs/img"
 BLOCK = re.compile(r"^<!-- made: (?P<key>[^\n]+?) -->\n(?P<body>.*?)^<!-- end -->$", flags=re.M | re.S)
 OPENING = re.compile(r"^<!-- made: ", flags=re.M)
-COMMANDS = {  # what makes the results whose name begins so
-    "cifar10": "paper.cifar10",
-    "gtsrb": "paper.gtsrb",
-    "awa2": "paper.awa2",
-    "mnist": "paper.mnist_2d",
-    "digits": "digits",
-}
-ARMS = {  # of results/benchmarks/prize-*.json, that are no methods
-    "hardest": "margin against the strongest rival",
-    "head_ce": "new cross-entropy head, frozen trunk",
-    "head_l2softmax": "new L2-softmax head, frozen trunk",
-    "head_camri": "new CAMRI head, frozen trunk",
-    "head_wce": "new WCE head, frozen trunk",
-    "learned_final": "margin learned under the final accuracy",
-    "learned_epoch": "margin learned under each epoch’s accuracy",
-    "sam": "sharpness-aware steps",
-    "sam_important": "sharpness-aware steps, uphill for the class",
-    "ensemble_ce": "five cross-entropy models",
-    "ensemble_l2softmax": "five L2-softmax models",
-    "ensemble_camri": "five CAMRI models",
-    "distilled_ce": "cross-entropy, distilled from five",
-    "distilled_l2softmax": "L2-softmax, distilled from five",
-    "distilled_camri": "CAMRI, distilled from five",
-}
 
 
 @dataclass
@@ -95,11 +65,7 @@ def make_block(key: str, site: Site, images: str) -> str:
         raise InputError(f"block {key!r} is of no known kind; {closest(kind, KINDS)}")
     parts = KINDS[kind](site, patterns)
     if not parts:
-        study = next((study for name, study in COMMANDS.items() for p in patterns if p.startswith(name)), None)
-        command = (
-            "" if study is None else f": `camri study run {study} --out runs/{study.split('.')[-1].split('_')[0]}`"
-        )
-        return f"*Not run yet*{command}\n"
+        raise InputError(f"block {key!r} has nothing to show: no results have such a name, or they lack that part")
     return "\n".join(to_markdown(part) if isinstance(part, Table) else part(images) for part in parts).rstrip() + "\n"
 
 
@@ -185,11 +151,6 @@ def united(make: Callable[[Sequence[Mapping[str, Any]]], Table | None]) -> Maker
     return block
 
 
-def contour_block(site: Site, patterns: Sequence[str]) -> list[Picture]:
-    # Computed and not measured: the last digits depend on the machine, so its numbers are not in the stamp.
-    return [picture(site, "figure2", replace(contours(), records=()))]
-
-
 def columns_block(joint: bool) -> Maker:
     """A block with one table of methods in columns of one important class, or of several."""
 
@@ -207,67 +168,6 @@ def columns_picture(site: Site, patterns: Sequence[str]) -> list[Picture]:
     return [picture(site, name, columns_figure(found, methods.split(",")))] if found else []
 
 
-def ranked_block(site: Site, patterns: Sequence[str]) -> list[Table]:
-    return [ranked_table(site.folder / name) for name in patterns]
-
-
-def tries_block(site: Site, patterns: Sequence[str]) -> list[Table]:
-    return [table_of_tries(site.folder / "benchmarks" / f"prize-{name}.json") for name in patterns]
-
-
-def table_of_tries(path: Path) -> Table:
-    """Accuracy and false alarms at equal recall of every arm of a prize-*.json, vs cross-entropy and its control."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error})") from None
-
-    def gap(figure: str, is_control: bool) -> Callable[[Any], str]:
-        def show(arm: Any) -> str:
-            other = control(arm) if is_control else arm["against"][0]
-            if figure not in other:  # no control, or no seed that both have
-                return BLANK
-            return span(*(other[figure][end] for end in ("estimate", "low", "high")), decimals=2)
-
-        return show
-
-    def control(arm: Any) -> dict[str, Any]:
-        """The nearest one, which is the last: the same without a margin."""
-        return arm["against"][-1] if len(arm["against"]) > 1 else {}
-
-    columns: Columns = {
-        "arm": lambda arm: arm_title(arm["arm"]),
-        "Δ accuracy vs CE": gap("mean", is_control=False),
-        "Δ accuracy vs control": gap("mean", is_control=True),
-        "Δ false alarms vs CE": gap("alarms", is_control=False),
-        "Δ false alarms vs control": gap("alarms", is_control=True),
-        "control": lambda arm: arm_title(control(arm)["arm"]) if control(arm) else BLANK,
-        "trials": lambda arm: str((control(arm) or arm["against"][0])["num"]),
-    }
-    low, high = found["recall_range"]
-    return tabulate(
-        [arm for arm in found["arms"] if arm["against"]],
-        f"Accuracy and false alarms at equal recall of “{found['about']['class']}”, vs cross-entropy (CE).",
-        columns,
-        f"Test data; every model is shifted to the same recalls, mean over recalls from {low:.3f} to {high:.3f}. A "
-        "false alarm is an input of another class that is predicted as this one, in % of all inputs. Δ: percentage "
-        "points, with 95 % confidence intervals over seeds and test data, not corrected for"
-        f" {found['num_looks']} arms.",
-        words=("arm", "control"),
-    )
-
-
-def arm_title(arm: str) -> str:
-    """
-    >>> arm_title("hardest_0.2"), arm_title("sam"), arm_title("camri_0.1")
-    ('margin against the strongest rival, 0.2', 'sharpness-aware steps', 'CAMRI, 0.1')
-    """
-    name, _, size = arm.rpartition("_")
-    if size[:1].isdigit():
-        return f"{arm_title(name)}, {size}"
-    return ARMS.get(arm) or title_of(arm)
-
-
 KINDS: Mapping[str, Maker] = {
     "table1": paper_block,
     "honest": each("honest", table_of_honest),
@@ -275,7 +175,7 @@ KINDS: Mapping[str, Maker] = {
     "gaps": united(table_of_gaps),
     "alarms": united(table_of_alarms),
     "table2": each("angles", table_of_angles),
-    "figure2": contour_block,
+    "figure2": lambda site, patterns: [picture(site, "figure2", contours())],
     "figure3": drawn("confusion", "figure3"),
     "figure5": drawn("penalty", "figure5"),
     "figure6": drawn("circle", "figure6"),
@@ -283,11 +183,10 @@ KINDS: Mapping[str, Maker] = {
     "gapfigure": drawn("gaps", "gaps"),
     "training": drawn("training", "training"),
     "epochs": each("training", table_of_epochs),
-    "tries": tries_block,
     "columns": columns_block(joint=False),
     "jointcolumns": columns_block(joint=True),
     "columnfigure": columns_picture,
-    "ranked": ranked_block,
+    "ranked": lambda site, patterns: [ranked_table(site.folder / name) for name in patterns],
     "compare1": lambda site, patterns: [paper_print.compare_table_one(site.find(patterns or ["*"]))],
     "compare2": lambda site, patterns: [paper_print.compare_table_two(site.find(patterns or ["*"]))],
     "headline": lambda site, patterns: [paper_print.headline(found)] if (found := site.find(patterns)) else [],

@@ -2,6 +2,7 @@
 
     python -m tools.releases rebuild [FOLDER] [--names NAME…]   # check the files, write results/ anew from them
     python -m tools.releases add NAME RUN [--folder FOLDER]     # pack a run's scores, note their checksum
+    python -m tools.releases add NAME RUN --against "five models=OTHER"   # rank OTHER's cross-entropy against RUN's
 
 The scores that tables rest on are in results/scores/NAME.sqlite.xz: a run's store with lead, spread and rightness of
 each image as float16, for the columns that a trial serves. Screenings are too large for the repository; FOLDER holds
@@ -17,7 +18,7 @@ import lzma
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,10 @@ PACKING = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 3, "lp": 1, "pb": 1}]
 
 
 def read_list(results: Path) -> dict[str, dict[str, Any]]:
-    """Name -> file, bytes, sha256 and commit of every release file; "ranked": it is a screening."""
+    """Name -> file, bytes, sha256 and commit of every release file.
+
+    "ranked": it is a screening. "against": title -> name of the others whose cross-entropy is compared with its own.
+    """
     path = results / LIST
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
@@ -85,7 +89,14 @@ def unpacked(path: Path) -> Iterator[Path]:
         yield store
 
 
-def add(name: str, run: Path, results: Path, folder: Path | None = None, ranked: bool = False) -> None:
+def add(
+    name: str,
+    run: Path,
+    results: Path,
+    folder: Path | None = None,
+    ranked: bool = False,
+    against: Mapping[str, str] | None = None,
+) -> None:
     """Pack a run's scores into results/scores, or copy its store into the folder; note it in the list."""
     store = run if run.suffix == ".sqlite" else run / STORE_FILE
     target = (folder or results / SCORES) / (f"{name}.sqlite" if folder else f"{name}.sqlite.xz")
@@ -97,8 +108,17 @@ def add(name: str, run: Path, results: Path, folder: Path | None = None, ranked:
     with RunReader(store) as reading:
         commit = " / ".join(reading.environment().get("commit", [])) or None
     entry = {"file": target.name, "bytes": target.stat().st_size, "sha256": checksum(target), "commit": commit}
-    found = {**read_list(results), name: {**entry, "ranked": ranked}}
+    found = {**read_list(results), name: {**entry, "ranked": ranked, **({"against": against} if against else {})}}
     (results / LIST).write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n", encoding="utf-8")
+
+
+def _checked(entry: Mapping[str, Any], results: Path, folder: Path | None) -> Path | None:
+    """Where the entry's file is, None where it is not there; refused if its checksum is another."""
+    places = [place / entry["file"] for place in (results / SCORES, folder) if place is not None]
+    path = next((place for place in places if place.is_file()), None)
+    if path is not None and (found := checksum(path)) != entry["sha256"]:
+        raise InputError(f"{path} has the checksum {found}, and {LIST} says {entry['sha256']}; get it again")
+    return path
 
 
 def rebuild(results: Path, folder: Path | None = None, names: Sequence[str] = ()) -> list[str]:
@@ -108,18 +128,22 @@ def rebuild(results: Path, folder: Path | None = None, names: Sequence[str] = ()
         if name not in listed:
             raise InputError(f"{name!r} is no release file; {closest(name, listed)}")
         entry = listed[name]
-        places = [place / entry["file"] for place in (results / SCORES, folder) if place is not None]
-        path = next((place for place in places if place.is_file()), None)
-        if path is None:
+        others = entry.get("against", {})
+        paths = [_checked(listed[one], results, folder) for one in (name, *others.values())]
+        if None in paths:
             missing.append(name)
             continue
-        if (found := checksum(path)) != entry["sha256"]:
-            raise InputError(f"{path} has the checksum {found}, and {LIST} says {entry['sha256']}; get it again")
-        with unpacked(path) as store:
+        with contextlib.ExitStack() as stack:
+            store, *rivals = (stack.enter_context(unpacked(path)) for path in paths if path is not None)
             if not entry["ranked"]:
                 write_results(store, results / name)
+            if not entry["ranked"] and not others:
                 continue
-            with RunReader(store) as reading:
+            reading, *found = (stack.enter_context(RunReader(one)) for one in (store, *rivals))
+            if others:
+                pairs = dict(zip(others, found, strict=True))
+                columns = [rank.rank_runs(reading, pairs, number, "test") for number in range(len(reading.columns))]
+            else:
                 columns = [rank.rank_column(reading, one, "val", None, quick=False) for one in reading.columns]
         (results / name).mkdir(exist_ok=True)
         rank.write_json(results / name / "ranked.json", [record for records in columns for record in records])
@@ -137,10 +161,12 @@ def main() -> None:
     new.add_argument("run", type=Path)
     new.add_argument("--folder", type=Path, help="put the store here, as it is, instead of results/scores")
     new.add_argument("--ranked", action="store_true", help="a screening: only its ranking is shown")
+    new.add_argument("--against", nargs="*", default=[], metavar="TITLE=NAME", help="release files to compare with it")
     asked = parser.parse_args()
     results = Path(__file__).parents[1] / "results"
     if asked.command == "add":
-        add(asked.name, asked.run, results, asked.folder, asked.ranked)
+        against = dict(word.split("=", 1) for word in asked.against)
+        add(asked.name, asked.run, results, asked.folder, asked.ranked, against)
     else:
         for name in rebuild(results, asked.folder, asked.names):
             print(f"{name}: its file is not there, left as it is")

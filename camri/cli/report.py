@@ -158,9 +158,8 @@ def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> 
 
 def _write_figure(run: Path, name: str, form: str | None, out: Path | None) -> None:
     require("camri report", "altair", "vl_convert", install="'camri[report]'")
-    from camri.report.charts import draw
+    from camri.report.charts import draw, export
     from camri.report.results import open_source
-    from camri.report.theme import export
 
     with _watching() as on_step, open_source(run, on_step) as source:
         drawn = draw(FIGURES[name], source)

@@ -121,20 +121,19 @@ def run(
 
     from camri.cli.options import reading_progress
     from camri.cli.study_view import print_result, watching
-    from camri.study.executor import find_executor
+    from camri.study import runner
     from camri.study.export import find_tracker
     from camri.study.run_folder import load_data
-    from camri.study.runner import run as run_study
     from camri.study.study_file import parse_duration
 
     study = _find(words, methods, num_seeds, seeds, schedule, rule, grid, important, strengths)
     wall_s = None if max_wall is None else parse_duration(max_wall)
-    executor = find_executor(on, device, workers, pack_size)
+    executor = runner.find_executor(on, device, workers, pack_size)
     with reading_progress() as progress:
         data = load_data(study, progress, resident)
     limit_s = None if wall_s is None else wall_s - (time.monotonic() - began)
     with watching() as on_progress:
-        result = run_study(
+        result = runner.run(
             study,
             out,
             executor,

@@ -81,7 +81,7 @@ def _unusual(training: Training) -> str:
 def print_cost(study: Study, device: str) -> None:
     from camri.data.parallel import num_cores
     from camri.engine.training import pick_device
-    from camri.study.executor import estimate
+    from camri.study.runner import estimate
 
     cost = estimate(study, pick_device(device), num_cores())
     Console().print(

@@ -59,17 +59,19 @@ class Stored:
         return Stored, (self.path, self.offset, self.shape)
 
     def read(self, rows: np.ndarray, out: np.ndarray) -> None:
-        size = math.prod(self.shape[1:])
-        target = memoryview(out.reshape(-1).data)
+        size, target = math.prod(self.shape[1:]), memoryview(out.reshape(-1).data)
         starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)  # rows that follow each other are read at once
-        ends = [*starts[1:].tolist(), len(rows)][: len(starts)]
-        for first, last, row in zip(starts.tolist(), ends, rows[starts].tolist(), strict=True):
-            at, end, place = first * size, last * size, self.offset + row * size
-            while at < end:
-                got = os.preadv(self.handle, [target[at:end]], place)
-                if not got:
+        firsts = (starts * size).tolist()
+        ends, places = [*firsts[1:], len(rows) * size], (self.offset + rows[starts] * size).tolist()
+        # The interpreter's share is most of the time of small rows: one slice and one call for each.
+        for at, end, place in zip(firsts, ends, places, strict=False):
+            part = target[at:end]
+            got = os.preadv(self.handle, (part,), place)
+            while got < end - at:
+                more = os.preadv(self.handle, (part[got:],), place + got)
+                if not more:
                     raise InputError(f"{self.path} was cut short while it was in use; run the same command again")
-                at, place = at + got, place + got
+                got += more
 
 
 class Rows:

@@ -1,10 +1,10 @@
-"""Trials on the CPU: one thread a trial, and one process a core if there are several trials.
+"""Trials on the CPU: one thread per trial, and one process per core if there are several trials.
 
-Measured for small networks on two cores: processes of one thread each beat a loop, a loop beats vmap, and two OpenMP
-threads are slower than one as soon as the other core is busy. With one thread everywhere a trial ends with the same
-bits alone, beside others and in any process.
+Measured for small networks on two cores: one-thread processes are faster than a loop, a loop is faster than vmap, and
+two OpenMP threads are slower than one when the other core is busy. With one thread everywhere, a trial gives the same
+bits alone, with others and in any process.
 
-The pool is our own: a killed loky worker fails every trial that waits, and its workers import from the current folder.
+Why not loky: a killed worker fails every waiting trial, and its workers import from the current folder.
 """
 
 import contextlib
@@ -38,21 +38,21 @@ from camri.errors import ENDED_BY, InputError
 from camri.files import scratch_folder
 
 STOP_PATIENCE_S = 30.0
-RETRIES = 2  # of a trial whose process died, beside others; then one more alone
+RETRIES = 2  # of a trial whose process died, with others running; then once more alone
 REASONS = {
     "SIGKILL": "perhaps out of memory",
     "SIGTERM": "something stopped it",
     "SIGXCPU": "the limit of CPU time",
     **dict.fromkeys(("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE"), "a crash in compiled code"),
 }
-# Not `-m`: it would put the current folder first on the path, and a queue.py beside the data would be executed.
+# Not `-m`: it puts the current folder first on the path, so a queue.py next to the data would be executed.
 START = "import sys\nif not sys.path[0]: del sys.path[0]\nfrom camri.engine.cpu import work\nwork()"
 
 Worker: TypeAlias = "subprocess.Popen[bytes]"
 
 
 def ship(data: DataSet, put: Callable[[str, Inputs], Any]) -> dict[str, Any]:
-    """The data set as plain values for another process; `put(name, tensor)` returns what stands for a tensor."""
+    """Convert the data set to plain values for another process; `put(name, tensor)` returns a handle for a tensor."""
     parts: dict[str, dict[str, Any]] = {}
     for name, split in data.splits.items():
         parts[name] = {}
@@ -64,13 +64,13 @@ def ship(data: DataSet, put: Callable[[str, Inputs], Any]) -> dict[str, Any]:
 
 
 def unship(manifest: dict[str, Any], get: Callable[[Any], np.ndarray]) -> DataSet:
-    """The data set of :func:`ship`, without a copy; `get` returns the array for what stands for it."""
+    """Restore the data set of :func:`ship` without a copy; `get` returns the array of a handle."""
 
     def tensor(stand_in: Any) -> Inputs | None:
         return stand_in if stand_in is None or isinstance(stand_in, Rows) else torch.from_numpy(get(stand_in))
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*is not writable")  # nobody writes into a data set
+        warnings.filterwarnings("ignore", message=".*is not writable")  # data sets are read-only
         splits = {name: Split(**{k: tensor(v) for k, v in part.items()}) for name, part in manifest["parts"].items()}  # type: ignore[arg-type]
     return DataSet(splits=splits, **{key: value for key, value in manifest.items() if key != "parts"})
 
@@ -87,9 +87,9 @@ def one_thread() -> Iterator[None]:
 
 
 def run(trials: Sequence[Trial], job: Job, workers: int, tracker: Tracker, pool: "Pool | None" = None) -> None:
-    """Train the trials in so many workers, or one after another in this process if one is asked for.
+    """Train the trials in worker processes, or one after another in this process if `workers` is 1.
 
-    A pool that isolates has them in a worker even then. The tracker gets each outcome as its trial ends.
+    A pool with `isolates` uses a worker even then. The tracker gets each outcome as its trial ends.
     """
     if workers > 1 or (pool is not None and pool.isolates):
         with Pool() if pool is None else contextlib.nullcontext(pool) as kept:
@@ -108,12 +108,12 @@ def run(trials: Sequence[Trial], job: Job, workers: int, tracker: Tracker, pool:
 
 
 class Pool:
-    """Worker processes that stay from one call of `train` to the next until the pool is closed; one call at a time.
+    """Worker processes that are kept between calls of `train` until the pool is closed; one call at a time.
 
-    They start when a call first needs them, as programs of their own, so a user's script needs no `__main__` guard.
-    A worker reads jobs and trials from its standard input and answers on its standard output. It stops when its input
-    ends, so a killed parent leaves none behind. With `isolates`, a single worker is a process of its own too: a trial
-    that crashes, in the compiled code of a method or trunk, then ends neither this process nor the other trials.
+    They start when first needed, as separate programs, so a user's script needs no `__main__` guard. A worker reads
+    jobs and trials from its standard input and answers on its standard output. It stops when its input ends, so a
+    killed parent leaves no worker behind. With `isolates`, even a single worker is a separate process: a trial that
+    crashes in compiled code then ends neither this process nor the other trials.
     """
 
     def __init__(self, isolates: bool = False) -> None:
@@ -131,7 +131,7 @@ class Pool:
         self.close()
 
     def close(self) -> None:
-        """End all processes and remove the shared files."""
+        """Stop all processes and remove the shared files."""
         for worker in self._workers:
             _end(worker)
         self._workers.clear()
@@ -139,15 +139,15 @@ class Pool:
         self._files.close()
 
     def share(self, data: DataSet) -> dict[str, Any]:
-        """Write the data to files that workers map, once for calls with the same data; :func:`load_data` reads them."""
+        """Write the data to files that workers map (:func:`load_data`), once for all calls with the same data."""
         if self._shared is None or self._shared[0] is not data:
             self._shared = None
-            self._files.close()  # a worker that has them mapped can read on
+            self._files.close()  # workers that have mapped them can still read
             self._shared = (data, _write_data(data, self._files.enter_context(scratch_folder())))
         return self._shared[1]
 
     def take(self, busy: Collection[Worker]) -> Worker:
-        """A living worker that is not busy; started if there is none."""
+        """Return an idle worker; start one if there is none."""
         self._workers = [worker for worker in self._workers if worker.poll() is None]
         for worker in self._workers:
             if worker not in busy:
@@ -158,7 +158,7 @@ class Pool:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the workers
+            start_new_session=True,  # only this process gets Ctrl-C; it then stops the workers
         )
         self._workers.append(worker)
         threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
@@ -166,24 +166,24 @@ class Pool:
 
     def _listen(self, worker: Worker) -> None:
         assert worker.stdout is not None
-        with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):  # cut short where it died writing
+        with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):  # incomplete: it died while writing
             while True:
                 self.messages.put((worker, pickle.load(worker.stdout)))
         self.messages.put((worker, ("gone",)))
 
 
 class _Call:
-    """One call of :func:`run` on a pool. If it breaks off, busy workers are killed; idle ones stay.
+    """One call of :func:`run` on a pool. If it is interrupted, busy workers are killed; idle ones are kept.
 
-    A trial whose process dies is trained again from its checkpoint: `RETRIES` times beside the others, then once
-    alone after them, when it has the whole memory. Only then does it count as failed.
+    A trial whose process dies is trained again from its checkpoint: `RETRIES` times with the others, then once
+    alone after them, when it has all the memory. Only then does it count as failed.
     """
 
     def __init__(self, pool: Pool, trials: Sequence[Trial], job: Job, size: int, tracker: Tracker):
         self.pool, self.trials, self.job, self.size, self.tracker = pool, trials, job, size, tracker
         self.packed_job = pickle.dumps((dataclasses.replace(job, data=None), pool.share(job.data)))  # type: ignore[arg-type]
         self.waiting = list(range(len(trials)))[::-1]
-        self.alone: list[int] = []  # trials to be trained after the others, one at a time
+        self.alone: list[int] = []  # trials to train after the others, one at a time
         self.losses: Counter[int] = Counter()  # of processes, by the place of their trial
         self.at_work: dict[Worker, int] = {}
         self.informed: set[Worker] = set()  # workers that have the job
@@ -201,7 +201,7 @@ class _Call:
                     worker, message = self.pool.messages.get(timeout=STOP_PATIENCE_S if stopping else 0.1)
                 except queue.Empty:
                     if stopping:
-                        return  # the rest is killed below
+                        return  # the others are killed below
                     continue
                 self._take(worker, message)
                 if not stopping:
@@ -252,7 +252,7 @@ class _Call:
 
 
 def lost(trial: Trial, job: Job, times: int, code: int) -> Outcome:
-    """The outcome of a trial whose process died so many times, at last with this exit code (negative: a signal)."""
+    """Outcome of a trial whose process died `times` times, the last with this exit code (negative: a signal)."""
     ended_by = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     reason = REASONS.get(ended_by, "its messages may say why")
     environment = spec.describe_environment(torch.device("cpu"))
@@ -274,7 +274,7 @@ def _end(worker: Worker) -> None:
 
 
 def load_data(manifest: dict[str, Any]) -> DataSet:
-    """The data set that a parent process wrote to files, mapped from them."""
+    """Map the data set that the parent process wrote to files."""
     return unship(manifest, lambda path: np.load(path, mmap_mode="c"))
 
 
@@ -295,7 +295,7 @@ def _write_data(data: DataSet, folder: Path) -> dict[str, Any]:
 def work() -> None:
     """Run as a worker process: read jobs and trials from standard input, write outcomes to standard output."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not get between the answers
+    os.dup2(2, 1)  # prints must not mix with the answers
     torch.set_num_threads(1)
 
     def answer(*message: Any) -> None:
@@ -312,7 +312,7 @@ def work() -> None:
                 if message == "stop":
                     stop.set()
                 else:
-                    stop.clear()  # of the trial before, which may have ended as the stop came
+                    stop.clear()  # of the previous trial, which may have ended just before the stop
                     inbox.put(message)
         except EOFError:
             pass
@@ -331,7 +331,7 @@ def work() -> None:
     job: Job | None = None
     try:
         while (message := inbox.get()) is not None:
-            if isinstance(message, bytes):  # the job of the trials after it
+            if isinstance(message, bytes):  # the job of the trials that follow
                 bare, manifest = pickle.loads(message)
                 job = dataclasses.replace(bare, data=load_data(manifest))
                 continue
@@ -342,6 +342,6 @@ def work() -> None:
                 answer("stopped")
             else:
                 answer("outcome", outcome, time.perf_counter() - began, time.process_time() - began_core_s)
-            del outcome  # a worker may wait for long
+            del outcome  # a worker may wait for a long time
     except BrokenPipeError:
         os._exit(1)  # the parent is gone

@@ -1,13 +1,13 @@
 """Trials on a GPU: R replicas as parallel branches of one captured graph, the data on the device or streamed to it.
 
-At batch 64 one model leaves most of the chip idle, so the branches fill each other's gaps. docs/engine.md has the
-measurements.
+At batch 64 one model leaves most of the GPU idle; parallel branches use it. Measurements: docs/engine.md.
 """
 
 import contextlib
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -26,11 +26,11 @@ from camri.files import cache_folder
 from camri.models import Backbone, Classifier
 from camri.modules import Criterion
 
-RUN_AHEAD = 64  # replays the host may be ahead of the device: a stop takes effect within a second
+RUN_AHEAD = 64  # how many replays the host may be ahead of the device, so that a stop takes effect within a second
 
 
 class Pack:
-    """R replicas that start at the same step, and the graph of one step of all of them."""
+    """R replicas that start at the same step, and the captured graph of one step of all of them."""
 
     def __init__(self, replicas: list[Replica], forward: Forward, feed: Feed | None = None):
         self.replicas, self.forward, self.feed = replicas, forward, feed
@@ -49,7 +49,7 @@ class Pack:
             branch.place.zero_()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                self._advance(branch)  # compiles, and makes every library's handles and work space
+                self._advance(branch)  # compiles, and creates every library's handles and workspace
             torch.cuda.current_stream().wait_stream(stream)
             for replica, state in zip(members, before, strict=True):
                 replica.load(state)
@@ -71,12 +71,12 @@ class Pack:
             branch.advance(self.forward)
 
     def drop(self, lost: Collection[Replica]) -> None:
-        """Go on without these replicas. A stack keeps computing theirs, which touch no others."""
+        """Continue without these replicas. A stack still computes them, without effect on the others."""
         self.replicas = [replica for replica in self.replicas if replica not in lost]
         self.streams = self.streams[: len(self.replicas)]
         if lost and self.replicas and not self.stacks:
             first = self.replicas[0]
-            # After the last step the tables have no more entries to capture a step with.
+            # After the last step the tables have no entry to capture another step with.
             if first.record.epoch < first.job.training.epochs:
                 self.capture()
 
@@ -113,13 +113,10 @@ class Pack:
 
 
 def _stacks(replicas: list[Replica]) -> list[Any]:
-    """The replicas in stacks if CAMRI_STACKS=1 asks for them and there are kernels for model and device, else nothing.
-
-    They are faster (docs/engine.md), but not all of their tests have passed on a GPU yet.
-    """
+    """Group the replicas in stacks if there are correct kernels for model and device; else return an empty list."""
     first = replicas[0]
     device = first.step.device
-    if os.environ.get("CAMRI_STACKS") != "1" or device.type != "cuda":
+    if os.environ.get("CAMRI_STACKS") == "0" or device.type != "cuda":
         return []
     if torch.cuda.get_device_capability(device)[0] != 9:
         return []
@@ -127,10 +124,22 @@ def _stacks(replicas: list[Replica]) -> list[Any]:
         from camri.engine import stack
     except ImportError:  # an older Triton
         return []
-    return stack.stacks_of(replicas) if stack.fits(first.model.trunk, first.job) else []
+    if not stack.fits(first.model.trunk, first.job):
+        return []
+    stacks = stack.stacks_of(replicas)
+    if not stacks[0].is_right():
+        warnings.warn(
+            "The kernels for several models at once are wrong with this version of Triton; training without them, "
+            "which is slower.",
+            stacklevel=2,
+        )
+        for one in stacks:
+            one.release()
+        return []
+    return stacks
 
 
-# Rows to evaluate from which compiling pays: it took 4 s and saved 1.35 µs a row (authors' CNN, H200).
+# Number of evaluated rows from which compiling pays: it took 4 s and saved 1.35 µs per row (authors' CNN, H200).
 WORTH_COMPILING = 3_000_000
 
 
@@ -139,7 +148,7 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
     pack_size, deterministic = job.pack_size or PACK_SIZE, job.deterministic
     should_stop, say = tracker.should_stop, tracker.epochs
     if device.type == "cuda":
-        # What is compiled stays for the processes to come; both libraries read these variables when they compile.
+        # Keep compiled code for later processes; both libraries read these variables when they compile.
         for variable, folder in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
             os.environ.setdefault(variable, str(cache_folder() / "compiled" / folder))
     with torch.cuda.device(device), _settings(deterministic):
@@ -184,7 +193,7 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
                     return _train(Pack(replicas, forward, feed), places, should_stop, say, end)
 
             def train_pack(places: list[int]) -> bool:
-                # Tried again with half of its neighbours: some may have ended, and checkpoints may have come since.
+                # Try again with half the replicas: some may have ended, and there may be new checkpoints.
                 rest = [place for place in places if place not in over]
                 return all(train_alike(alike) for alike in _by_start(rest, trials, job))
 
@@ -194,13 +203,13 @@ def run(trials: Sequence[Trial], job: Job, device: torch.device, tracker: Tracke
 
 
 def _rows_judged(job: Job) -> int:
-    """Rows of a trial that are evaluated: validation every epoch, all splits at the end."""
+    """Number of rows a trial evaluates: validation every epoch, all splits at the end."""
     at_the_end = {name: len(judged(job.data.splits, name)) for name in job.data.splits}
     return job.training.epochs * at_the_end.get("val", 0) + sum(at_the_end.values())
 
 
 class _Ahead:
-    """Untrained models, made on the CPU while the pack before them trains: 0.08 s each for the authors' CNN."""
+    """Build untrained models on the CPU while the previous pack trains: 0.08 s each for the authors' CNN."""
 
     def __init__(self, trials: Sequence[Trial], job: Job, order: Sequence[int]):
         self.trials, self.job, self.waiting = trials, job, list(order)
@@ -219,18 +228,18 @@ class _Ahead:
         return (self.made.pop(place, None) or self._make(place)).result()
 
     def prepare(self, num: int) -> None:
-        """Begin to make the next `num` models."""
+        """Start building the next `num` models."""
         for place in self.waiting[:num]:
             if place not in self.made:
                 self.made[place] = self._make(place)
 
     def _make(self, place: int) -> "Future[tuple[Classifier, Criterion]]":
-        # All in the one thread: timm's models draw from the global generator while they are made.
+        # All in one thread: timm's models use the global generator while they are built.
         return self.maker.submit(make, self.trials[place], self.job)
 
 
 def _by_start(places: Iterable[int], trials: Sequence[Trial], job: Job) -> list[list[int]]:
-    """Places of trials, grouped by the epoch and step at which they resume; the furthest first."""
+    """Group the indices of trials by the epoch and step at which they resume; the furthest first."""
     starts: dict[tuple[int, int], list[int]] = {}
     for place in places:
         path = job.checkpoint_of(trials[place])
@@ -264,7 +273,7 @@ def _train(
     say: Callable[[Mapping[int, Record]], None],
     ended: Callable[[int, Outcome], None],
 ) -> bool:
-    """Train a pack; return whether it came to its end. False: stopped, with checkpoints written."""
+    """Train a pack; return whether it finished. False: stopped, with checkpoints written."""
     job = pack.replicas[0].job
     place_of = dict(zip(pack.replicas, places, strict=True))
     saved_at = time.perf_counter()
@@ -320,8 +329,8 @@ def _train(
 def _settings(deterministic: bool) -> Iterator[None]:
     """Set torch's switches for this engine; restore them afterwards.
 
-    cuDNN's benchmark mode is off: it picks what is fastest alone, which with eight branches was 3 % slower. Matrix
-    products in float32 are full float32: in TF32 the cosines would be wrong in the third digit.
+    cuDNN's benchmark mode is off: it picks the kernel that is fastest alone, which was 3 % slower with eight branches.
+    TF32 is off: it would make the cosines wrong in the third digit.
     """
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts

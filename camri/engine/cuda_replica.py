@@ -23,14 +23,14 @@ from camri.modules import Criterion
 
 
 class PaddedConv2d(nn.Conv2d):
-    """A convolution padded to eight input channels, as cuDNN's tensor-core kernels want; the result is the same.
+    """A convolution padded to eight input channels, for cuDNN's tensor-core kernels; the result is the same.
 
-    With eight models side by side on an H200: 86,800 images/s, as patches and a matrix product 85,400.
+    With eight models side by side on an H200: 86,800 images/s; as patches and a matrix product 85,400.
     """
 
     @staticmethod
     def fits(layer: nn.Module) -> bool:
-        """Whether a layer can become one, by setting its class."""
+        """Whether a layer can be converted to one by setting its class."""
         return (
             type(layer) is nn.Conv2d and layer.in_channels < 8 and layer.groups == 1 and layer.padding_mode == "zeros"
         )
@@ -41,33 +41,33 @@ class PaddedConv2d(nn.Conv2d):
         return F.conv2d(F.pad(x, missing), weight, self.bias, self.stride, self.padding, self.dilation)
 
 
-EVALUATED = 1000  # rows at a time when nothing is learned
+EVALUATED = 1000  # rows per batch in evaluation
 LOW = torch.bfloat16
 
 Forward = Callable[..., Tensor]  # trunk, rows, draws -> features
 
 
 def run_trunk(trunk: nn.Module, inputs: Tensor, drawn: Draws) -> Tensor:
-    """The features of a split's rows, changed as drawn.
+    """Compute the features of a split's rows, augmented as drawn.
 
-    Autocast, because other packages' trunks mix float32 parts (embeddings, layer norms) with bfloat16.
+    Uses autocast, because other packages' trunks mix float32 parts (embeddings, layer norms) with bfloat16.
     """
     dtype = precision(inputs)
     with torch.autocast(inputs.device.type, dtype, enabled=dtype != torch.float32):
-        # A backbone subtracts its mean itself, from pixels that bfloat16 would have rounded.
+        # A backbone subtracts its mean itself, from pixels that bfloat16 would round.
         given = torch.float32 if isinstance(trunk, Backbone) else dtype
         return trunk(prepare(inputs, given, drawn))
 
 
 def precision(inputs: Inputs) -> torch.dtype:
-    """The trunk's precision: bfloat16 for pixels; float32 for feature vectors, of which bfloat16 keeps three digits."""
+    """The trunk's precision: bfloat16 for pixels; float32 for feature vectors (bfloat16 has three digits)."""
     return LOW if inputs.dtype == torch.uint8 else torch.float32
 
 
 @functools.cache
 def compiled(signature: object) -> Forward:
-    """`run_trunk`, compiled once for each kind of job; head and loss stay eager, since they differ by method."""
-    torch._dynamo.reset()  # another kind came before: dynamo counts versions of one function and gives up at eight
+    """Compile `run_trunk` once for each kind of job; head and loss are eager, since they differ by method."""
+    torch._dynamo.reset()  # a new kind of job: dynamo gives up after eight versions of one function
     return torch.compile(run_trunk, fullgraph=True, dynamic=False)
 
 
@@ -87,7 +87,7 @@ class Replica:
     ):
         """`made` is the untrained model and its loss on the CPU; `judge` runs the trunk on full evaluation batches.
 
-        `feed` brings the train rows if they are not on the device.
+        `feed` provides the train rows if they are not on the device.
         """
         self.trial, self.job, self.splits, self.record, self.judge, self.feed = trial, job, splits, record, judge, feed
         device = splits["train"].labels.device
@@ -110,7 +110,7 @@ class Replica:
         self.place_statistics()
         self.averaged_statistics = self.statistics.clone() if averaged else None
         self.drawn = {name: draws.to(device) for name, draws in draw_epoch(trial, job, 0).items()}
-        # One element and not none: an index without dimensions would be read by the host.
+        # Shape (1,), not (): the host would read a 0-d index.
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         self.loss_sum = torch.zeros((), device=device)
@@ -143,7 +143,7 @@ class Replica:
             at += len(flat.parameters)
         if self.averaged_statistics is not None:
             self.averaged_statistics.lerp_(self.statistics, 1 - self.tables.average[self.step])
-        self.loss_sum += loss.detach()  # once not finite, never again: the host looks at the end of the epoch
+        self.loss_sum += loss.detach()  # stays NaN; the host checks at the end of the epoch
         self.step += 1
         self.place += 1
 
@@ -167,7 +167,7 @@ class Replica:
 
     @contextlib.contextmanager
     def as_judged(self) -> Iterator[Classifier]:
-        """The model in eval mode, with its averaged weights and statistics if there are any."""
+        """The model in eval mode, with its averaged weights and statistics if it has them."""
         for flat in self.flats:
             flat.spread(averaged=True)
         kept = self.statistics.clone()
@@ -193,14 +193,14 @@ class Replica:
             )
 
     def _features(self, model: Classifier, rows: Tensor) -> Tensor:
-        # Each size and layout of a batch would be compiled anew: what is left over at the end runs as it is, and rows
-        # that do not lie together (every k-th of the train split) are brought together.
+        # Each size and layout of a batch would be compiled again, so the last, smaller batch runs eagerly, and rows
+        # that are not contiguous (every k-th of the train split) are copied together.
         forward = self.judge if len(rows) == EVALUATED else run_trunk
         return forward(model.trunk, rows.contiguous().to(self.step.device, non_blocking=True), {})
 
     @torch.no_grad()
     def hits(self, split: str) -> Tensor:
-        """Correctly classified rows of each class (C,), on the device: the host does not wait for it."""
+        """Number of correctly classified rows of each class (C,), on the device: the host does not wait."""
         inputs, labels = self.splits[split].inputs, self.splits[split].labels
         with self.as_judged() as model:
             batches = (inputs[at : at + EVALUATED] for at in range(0, len(labels), EVALUATED))
@@ -227,9 +227,9 @@ def _running(model: nn.Module) -> list[tuple[Any, str]]:
 
 
 def _gather_statistics(model: nn.Module, device: torch.device) -> Tensor:
-    """The running means and variances of all batch norms in one buffer.
+    """Collect the running means and variances of all batch norms in one buffer.
 
-    Their counters are dropped: they are never read, and each would cost a kernel a step.
+    Their counters are dropped: they are never read, and each would cost one kernel per step.
     """
     parts = _running(model)
     for norm, _ in parts:
@@ -238,7 +238,7 @@ def _gather_statistics(model: nn.Module, device: torch.device) -> Tensor:
 
 
 def _by_precision(model: Classifier) -> tuple[list[tuple[nn.Module, str]], list[tuple[nn.Module, str]]]:
-    """Places of the parameters that compute in bfloat16 (the trunk's convolutions and matrices), and of the others."""
+    """Split parameters into those used in bfloat16 (the trunk's convolutions and matrices) and the others."""
     low: list[tuple[nn.Module, str]] = []
     high: list[tuple[nn.Module, str]] = []
     inside = {id(module) for module in model.trunk.modules()}

@@ -1,5 +1,6 @@
-"""Images that do not fit on the GPU: gathered by threads and copied while the steps before them run."""
+"""Images that do not fit on the GPU: gathered by threads and copied while earlier steps run."""
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -11,19 +12,22 @@ from torch import Tensor
 
 from camri.data import DataSet, Split
 from camri.data.dataset import epoch_order
-from camri.data.rows import SHARE, Inputs, Rows, blocks, num_bytes
+from camri.data.parallel import num_cores
+from camri.data.rows import SHARE, Inputs, Rows, Stored, blocks, num_bytes
 from camri.engine.replica import Job
 from camri.engine.spec import generator
 
-BUFFER_BYTES = 256 << 20  # on the device, and as much pinned memory of the host
-THREADS = 4  # small rows take the interpreter's lock: on two busy cores two threads read no more of them than one
-DEPTHS = (3, 16)  # steps that are read ahead: at least, at most
+BUFFER_BYTES = 256 << 20  # on the device, and as much pinned memory on the host
+DEPTHS = (3, 16)  # fewest and most steps read ahead
+THREADS = 8
+SMALL_ROW = 16 << 10  # rows of a file below this size take the interpreter's lock for most of their time
+PART_BYTES = 2 << 20  # of a step, for one thread
 
 
 def put_on(device: torch.device, data: DataSet) -> tuple[dict[str, Split], bool]:
-    """(splits, whether train is streamed): labels on the device, and inputs as long as they fit, small splits first.
+    """Put labels, and inputs while they fit, on the device, small splits first: (splits, whether train is streamed).
 
-    They fit in `data.resident` bytes, or else in a share of the device's free memory.
+    The limit is `data.resident` bytes, by default a share of the device's free memory.
     """
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
     left = SHARE * free if data.resident is None else data.resident
@@ -49,12 +53,24 @@ def _to(device: torch.device, inputs: Inputs) -> Tensor:
     return there
 
 
-class Feed:
-    """The batches of all replicas of a pack, brought to the device one step after another.
+def _threads(inputs: Inputs, step_bytes: int) -> tuple[int, int]:
+    """(threads that gather, parts into which a step's rows are divided among them)."""
+    cores = num_cores()
+    if isinstance(inputs, Rows):
+        if not isinstance(inputs.store, Stored):  # decoded on the fly
+            return cores, cores
+        if math.prod(inputs.shape[1:]) < SMALL_ROW:
+            return 1, 1  # two threads read fewer
+    threads = min(THREADS, cores)
+    return threads, max(1, min(threads, step_bytes // PART_BYTES))
 
-    Trials of one seed go through the rows in the same order and share their batches. Threads gather the rows of the
-    next steps into pinned memory; a stream of its own copies them to a ring on the device, from which the captured
-    step reads the place of its number. All CUDA calls are made by the thread that replays the graph.
+
+class Feed:
+    """Copy the batches of all replicas of a pack to the device, step by step.
+
+    Trials of one seed use the rows in the same order and share their batches. Threads gather the rows of the next steps
+    into pinned memory; a separate stream copies them to a ring on the device, from which the captured step reads. The
+    thread that replays the graph makes all CUDA calls.
     """
 
     def __init__(self, inputs: Inputs, seeds: Sequence[int], job: Job, device: torch.device):
@@ -62,13 +78,15 @@ class Feed:
         self.job, self.seeds = job, list(dict.fromkeys(seeds))
         slot = (len(self.seeds), job.batch_size, *inputs.shape[1:])
         least, most = DEPTHS
-        self.depth = max(least, min(most, BUFFER_BYTES // (math.prod(slot) * inputs.dtype.itemsize)))
+        step_bytes = math.prod(slot) * inputs.dtype.itemsize
+        self.depth = max(least, min(most, BUFFER_BYTES // step_bytes))
         self.ring = torch.zeros((self.depth, *slot), dtype=inputs.dtype, device=device)
         self.pinned = torch.empty((self.depth, *slot), dtype=inputs.dtype, pin_memory=device.type == "cuda")
         self.copier = torch.cuda.Stream()
-        self.here = [torch.cuda.Event(blocking=True) for _ in range(self.depth)]  # a place has its batch
+        self.here = [torch.cuda.Event(blocking=True) for _ in range(self.depth)]  # the slot holds its batch
         self.read = [torch.cuda.Event() for _ in range(self.depth)]  # the step has read it
-        self.threads = ThreadPoolExecutor(THREADS)
+        threads, self.parts = _threads(inputs, step_bytes)
+        self.threads = ThreadPoolExecutor(threads)
         self.gathering: deque[list[Future[None]]] = deque()
         self.epoch = -1
 
@@ -83,14 +101,14 @@ class Feed:
         return self.ring[:, self.seeds.index(seed)][step % self.depth].squeeze(0)
 
     def start(self, step: int) -> None:
-        """Begin to gather, from this step of the whole training on."""
+        """Start gathering, from this step of the whole training on."""
         self.step = step
         self.copier.wait_stream(torch.cuda.current_stream())
         for ahead in range(self.depth):
             self._gather(step + ahead)
 
     def bring(self) -> None:
-        """Copy the next step's batch to the device; what is launched after this waits for it."""
+        """Copy the next step's batch to the device; later launches wait for it."""
         for part in self.gathering.popleft():
             part.result()
         at = self.step % self.depth
@@ -101,7 +119,7 @@ class Feed:
         torch.cuda.current_stream().wait_event(self.here[at])
 
     def done(self) -> None:
-        """Note that the step is launched, and begin to gather a later one in its place."""
+        """Record that the step is launched, and start gathering a later one in its slot."""
         at = self.step % self.depth
         self.read[at].record(torch.cuda.current_stream())
         self.here[at].synchronize()  # so that the host is at most `depth` steps ahead of the device
@@ -115,9 +133,11 @@ class Feed:
         if epoch != self.epoch:
             self.epoch, num = epoch, self.job.num_rows
             self.orders = [epoch_order(num, generator(seed, "order", epoch), "cpu").numpy() for seed in self.seeds]
-        size, target = self.job.batch_size, self.pinned[step % self.depth].numpy()
-        rows = slice(place_in_epoch * size, (place_in_epoch + 1) * size)
-        parts = [self.threads.submit(self._read, order[rows], target[at]) for at, order in enumerate(self.orders)]
+        size, target = self.job.batch_size, self.pinned[step % self.depth].flatten(0, 1).numpy()
+        rows = np.concatenate([order[place_in_epoch * size : (place_in_epoch + 1) * size] for order in self.orders])
+        ends = np.linspace(0, len(rows), self.parts + 1).astype(int)
+        pairs = itertools.pairwise(ends.tolist())
+        parts = [self.threads.submit(self._read, rows[start:end], target[start:end]) for start, end in pairs]
         self.gathering.append(parts)
 
     def _read(self, rows: np.ndarray, out: np.ndarray) -> None:

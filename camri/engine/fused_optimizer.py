@@ -1,8 +1,8 @@
-"""Parameters of one precision in one stretch of memory, and the kernel that updates them in one pass.
+"""Parameters of one precision in one buffer, and the kernel that updates them in one pass.
 
 The model computes with `weight` (bfloat16 or float32); `master` holds the same numbers in float32. One kernel reads the
-gradients and writes master, moments, weight and average: the casts that autocast makes at every step and the hundreds
-of small launches of an ordinary optimiser are gone.
+gradients and writes master, moments, weight and average. This replaces autocast's casts at every step and the hundreds
+of small launches of an ordinary optimiser.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -51,10 +51,10 @@ class Flat:
     ):
         """`places` are the parameters' modules and names, `decaying` the ids of those that weight decay acts on.
 
-        `factors` are what a parameter's rate is multiplied by, 1 where it has none.
+        `factors` multiply a parameter's learning rate; default 1.
         """
         self.tables = tables
-        places = sorted(places, key=lambda place: id(getattr(*place)) not in decaying)  # those that decay first
+        places = sorted(places, key=lambda place: id(getattr(*place)) not in decaying)  # first those with weight decay
         sizes = [-(-getattr(*place).numel() // ALIGNED) * ALIGNED for place in places]
         self.num_decayed = sum(
             size for size, place in zip(sizes, places, strict=True) if id(getattr(*place)) in decaying
@@ -86,7 +86,7 @@ class Flat:
         self.apply(step)
 
     def apply(self, step: Tensor, num_models: int = 1) -> None:
-        """Make one step with the gradients that lie in the buffer; of `num_models` that `stack` laid below this one."""
+        """Make one step with the gradients in the buffer, for `num_models` buffers stacked by `stack`."""
         training = self.tables.training
         _update[(triton.cdiv(self.size, BLOCK), num_models)](
             self.master,
@@ -113,7 +113,7 @@ class Flat:
         )
 
     def spread(self, averaged: bool = False) -> None:
-        """Copy the master weights, or their average if there is one and it is wanted, into the model's weights."""
+        """Copy the master weights, or on request their average, into the model's weights."""
         source = self.average if averaged and self.average is not None else self.master
         with torch.no_grad():
             self.weight.copy_(source)
@@ -127,7 +127,7 @@ class Flat:
         return self._views(self.master if self.average is None else self.average)
 
     def _views(self, buffer: Tensor) -> list[Tensor]:
-        """Each parameter's part of a buffer, in its own shape; kernels lie channels-last, as convolutions want them."""
+        """Each parameter's part of a buffer, in its own shape; convolution kernels are channels-last."""
         views = []
         for offset, shape in zip(self.offsets, self.shapes, strict=True):
             part = buffer[offset : offset + shape.numel()]
@@ -140,7 +140,7 @@ class Flat:
 
 
 def stack(flats: Sequence[Flat]) -> None:
-    """Lay buffers of the same layout one below the other, so that one kernel reaches those of all models."""
+    """Stack buffers of the same layout, so that one kernel updates all models."""
     for name in ("master", "first", "second", "weight", "gradient", "average", "factor"):
         if getattr(flats[0], name) is not None:
             for flat, row in zip(flats, torch.stack([getattr(flat, name) for flat in flats]), strict=True):

@@ -30,14 +30,14 @@ from camri.models import Classifier, resume_dropout
 from camri.modules import Criterion
 
 BLOCK = re.compile(r".*?\.\d+\.(?:.*?(?:blocks|layers|layer)\.\d+\.)?")
-MOST_VALUES = 2**25  # of a batch that is evaluated, 128 MiB: 1,000 images of 105 px, 222 of 224 px
-ADAM_EPS = 1e-7  # Keras' default, which the authors' code kept; PyTorch's is 1e-8
+MOST_VALUES = 2**25  # size of an evaluation batch, 128 MiB: 1,000 images of 105 px, 222 of 224 px
+ADAM_EPS = 1e-7  # Keras' default, used by the authors' code; PyTorch's is 1e-8
 
 
 def optimizer(model: Classifier, training: Training) -> torch.optim.Optimizer:
-    """The training's optimiser; weight decay acts on :func:`decayed` alone.
+    """Create the training's optimiser; weight decay applies to :func:`decayed` only.
 
-    Each group has its "factor", which its rate is multiplied by.
+    Each group has a "factor" that multiplies its learning rate.
     """
     ids = {id(p) for p in decayed(model)}
     factors = rate_factors(model, training)
@@ -50,23 +50,23 @@ def optimizer(model: Classifier, training: Training) -> torch.optim.Optimizer:
     if training.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=training.learning_rate, momentum=training.momentum)
     kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=training.learning_rate, eps=ADAM_EPS, fused=True)  # 0.4 ms less a step of a small network
+    return kind(groups, lr=training.learning_rate, eps=ADAM_EPS, fused=True)  # saves 0.4 ms per step of a small network
 
 
 def decayed(model: Classifier) -> list[nn.Parameter]:
-    """The parameters that weight decay acts on: the trunk's kernels and matrices.
+    """The parameters with weight decay: the trunk's kernels and matrices.
 
-    A cosine head's weight is normalised, so decay would only raise its effective rate.
+    A cosine head's weight is normalised, so decay would only raise its effective learning rate.
     """
     return [p for p in model.trunk.parameters() if p.dim() > 1]
 
 
 def rate_factors(model: Classifier, training: Training) -> dict[int, float]:
-    """What each parameter's rate is multiplied by, by its id: 1 for the head, `trunk_rate` for the trunk.
+    """Factor of each parameter's learning rate, by its id: 1 for the head, `trunk_rate` for the trunk.
 
-    `layer_decay` multiplies it once more for every block between a parameter and the head. A block is a numbered module
-    ("blocks.3", "encoder.layer.11", "stages.0.blocks.2"); what stands before the first one (patches, positions, stem)
-    counts as one more.
+    `layer_decay` multiplies it once for every block between a parameter and the head. A block is a numbered module
+    ("blocks.3", "encoder.layer.11", "stages.0.blocks.2"); what precedes the first one (patches, positions, stem) counts
+    as one more.
     """
     factors = {id(p): 1.0 for p in model.parameters()}
     block, depth, depths = "", 0, {}
@@ -93,9 +93,9 @@ def train_one(
     should_stop: Callable[[], bool] = lambda: False,
     on_epoch: Callable[[Record], None] = lambda record: None,
 ) -> Outcome | None:
-    """Train one trial; None if it was stopped, after its checkpoint was written if the job has a folder for it.
+    """Train one trial and return its outcome; None if it was stopped, with a checkpoint if the job has a folder.
 
-    A trial that raises has a failed outcome with the end of its traceback.
+    If the trial raises, its outcome is failed, with the end of the traceback.
     """
     record = Record(trial, job, spec.describe_environment(torch.device("cpu")))
     try:
@@ -199,7 +199,7 @@ class _State:
         return found
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore the saved state; counters follow from the step."""
+        """Restore the saved state; counters are computed from the step."""
         self.model.load_state_dict(_under("model.", tensors))
         if self.average is not None:
             self.average.load_state_dict(_under("average.", tensors))

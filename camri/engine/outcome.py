@@ -1,4 +1,4 @@
-"""Outcomes of trials, the record that grows into one while a trial trains, and the progress of all trials of a call."""
+"""Outcomes of trials, the record of a trial in training, and the progress of all trials of a call."""
 
 import math
 import time
@@ -49,12 +49,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far some trials have come: made by the engine, handed up by `on_progress`, stored in a run's folder."""
+    """Progress of some trials: made by the engine, passed to `on_progress`, stored in a run's folder."""
 
-    done: int  # trials that ended well
+    done: int  # trials that succeeded
     running: int
     total: int
-    part: float  # of all epochs of all trials, 0 to 1
+    part: float  # fraction of all epochs of all trials, 0 to 1
     images_per_s: float  # 0 until it is known
     trial_s: float  # wall time per trial at the current speed; infinite until it is known
     accuracy: float | None = None  # mean validation accuracy of the running trials
@@ -67,7 +67,7 @@ class Progress:
         return self.total * (1 - self.part) * self.trial_s if self.part < 1 else 0.0
 
     def within(self, done: int, failed: int, total: int) -> "Progress":
-        """The progress of `total` trials, these among them, of which `done` and `failed` had ended before.
+        """Progress of `total` trials that include these, of which `done` and `failed` had ended before.
 
         >>> half = Progress(done=0, running=2, total=2, part=0.5, images_per_s=9.0, trial_s=10.0)
         >>> half.within(done=1, failed=0, total=4).left_s
@@ -79,7 +79,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Hooks:
-    """Callbacks of a call, always called in the process and thread that made it."""
+    """Callbacks of a call; they run in the process and thread that made it."""
 
     on_outcome: Callable[[Outcome], None] = lambda outcome: None  # as each trial ends
     on_progress: Callable[[Progress], None] = lambda progress: None
@@ -98,7 +98,7 @@ class Record:
         self._since = time.perf_counter()
 
     def notes(self) -> dict[str, Any]:
-        """The part of a checkpoint that is not tensors."""
+        """The part of a checkpoint other than tensors."""
         names = ("epoch", "step_in_epoch", "train_loss", "val_hits", "wall_s", "device_s")
         return {name: getattr(self, name) for name in names}
 
@@ -108,7 +108,7 @@ class Record:
                 setattr(self, name, value)
 
     def tick(self, replicas: int = 1) -> None:
-        """Count the time since the last call."""
+        """Add the time since the last call."""
         now = time.perf_counter()
         self.wall_s += now - self._since
         self.device_s += (now - self._since) / replicas
@@ -166,19 +166,19 @@ class Record:
 
 
 class Tracker:
-    """Follows the trials of one call by their places, and reports to its hooks; progress at most ten times a second.
+    """Track the trials of one call by index and report to its hooks; progress at most ten times a second.
 
-    The clock starts at the end of the first epoch of any trial. The first epochs of the trials side by side do not
-    count: before them processes start and models are compiled. The speed is known after as many more epochs.
+    The clock starts at the end of the first epoch of any trial. The first epochs of trials that run at once do not
+    count, since processes start and models are compiled before them. The speed is known after as many more epochs.
     """
 
     def __init__(self, job: Job, num_trials: int, hooks: Hooks, side_by_side: int, stopped: Callable[[], bool]):
         self._job, self._hooks, self._stopped = job, hooks, stopped
         self._total, self._side_by_side = num_trials, min(side_by_side, num_trials)
-        self._epochs: dict[int, int] = {}  # place of a trial -> epochs done
-        self._uncounted: dict[int, int] = {}  # epochs of it from before the clock, or from before this call
+        self._epochs: dict[int, int] = {}  # index of a trial -> epochs done
+        self._uncounted: dict[int, int] = {}  # its epochs before the clock started, or before this call
         self._val: dict[int, list[int]] = {}
-        self._ended: dict[int, str] = {}  # place -> status
+        self._ended: dict[int, str] = {}  # index -> status
         self._began: float | None = None
         self._reported = 0.0
 
@@ -186,7 +186,7 @@ class Tracker:
         return self._stopped() or self._hooks.should_stop()
 
     def epochs(self, records: Mapping[int, Record]) -> None:
-        """Note trials that ended an epoch; those that did so together come in one call, or the speed would be wrong."""
+        """Record trials that ended an epoch; give those that ended together in one call, or the speed is wrong."""
         for place, record in records.items():
             self._note(place, record.epoch, before=record.epoch - 1)
             if record.val_hits and record.val_hits[-1]:  # empty without a validation split
@@ -194,7 +194,7 @@ class Tracker:
         self._report()
 
     def end(self, place: int, outcome: Outcome) -> None:
-        """Hand a trial's outcome over, then remove its checkpoint: a kill in between must not lose both."""
+        """Report a trial's outcome, then remove its checkpoint: a kill in between must not lose both."""
         self._note(place, outcome.epochs_done, before=0)
         self._ended[place] = outcome.status
         self._val.pop(place, None)

@@ -1,4 +1,4 @@
-"""A trial made ready to train: model, loss and draws from its own seed; its evaluation and its checkpoints."""
+"""A trial's model, loss and random draws from its own seed; its evaluation and its checkpoints."""
 
 import contextlib
 import gc
@@ -41,7 +41,7 @@ def in_packs(
 ) -> bool:
     """Train packs of at most `size`, halving those that do not fit in memory; return whether all were trained.
 
-    If one model alone does not fit, `save_memory` is called; it returns whether another try is worth it.
+    If a single model does not fit, `save_memory` is called; it returns whether to try again.
     """
     waiting = [places[at : at + size] for at in range(0, len(places), size)]
     while waiting:
@@ -58,7 +58,7 @@ def in_packs(
             waiting[:0] = [part for part in (pack[:half], pack[half:]) if part]
             finished = True
         if torch.cuda.is_available():
-            gc.collect()  # a captured graph and its memory go with the last reference to them
+            gc.collect()  # the last reference frees a captured graph and its memory
             torch.cuda.empty_cache()
         if not finished:
             return False
@@ -67,9 +67,9 @@ def in_packs(
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What all trials of one call share; the one record that travels from the command line to the workers.
+    """What all trials of one call share; passed from the command line to the workers.
 
-    The fields from `device` on change where and how fast the trials run, not what they are.
+    The fields from `device` on change where and how fast the trials run, not their results.
     """
 
     training: Training
@@ -80,9 +80,9 @@ class Job:
     checkpoints: str | Path | None = None  # folder; None: no checkpoints
     checkpoint_every_s: float = 120.0
     device: str | torch.device = "auto"
-    workers: int | None = None  # CPU processes; None: one a core
+    workers: int | None = None  # CPU processes; None: one per core
     pack_size: int | None = None  # models side by side on a GPU; None: PACK_SIZE
-    deterministic: bool = False  # the same bits on a GPU too, more slowly
+    deterministic: bool = False  # the same bits on a GPU too, but slower
 
     @property
     def num_rows(self) -> int:
@@ -128,9 +128,9 @@ class Job:
 
 
 def make(trial: Trial, job: Job) -> tuple[Classifier, Criterion]:
-    """The untrained model and its loss, on the CPU in float32.
+    """Create the untrained model and its loss, on the CPU in float32.
 
-    Trunk first, then head, from one generator: trials of one seed start from the same trunk whatever their method.
+    Trunk first, then head, from one generator: trials of one seed start from the same trunk with any method.
     """
     training, data = job.training, job.data
     shape = data.input_shape
@@ -143,7 +143,7 @@ def make(trial: Trial, job: Job) -> tuple[Classifier, Criterion]:
 
 
 def make_criterion(setting: Setting, job: Job) -> Criterion:
-    """The loss of a setting under the job's training."""
+    """Create the loss of a setting with the job's training options."""
     training, data = job.training, job.data
     return setting.criterion(
         data.num_classes,
@@ -158,7 +158,7 @@ Draws = dict[str, Tensor]  # by name, (S, B, ...) of an epoch or (B, ...) of a s
 
 
 def draw_epoch(trial: Trial, job: Job, epoch: int) -> Draws:
-    """Draw epoch number `epoch` on the CPU: the order of the rows, and how each one is changed."""
+    """Draw an epoch's row order and augmentation on the CPU."""
     steps, size, training = job.steps_per_epoch, job.batch_size, job.training
     num, seed = steps * size, trial.seed
     drawn = {"order": dataset.epoch_order(job.num_rows, generator(seed, "order", epoch), "cpu")[:num]}
@@ -177,7 +177,7 @@ def draw_epoch(trial: Trial, job: Job, epoch: int) -> Draws:
 
 
 def prepare(inputs: Tensor, dtype: torch.dtype, drawn: Mapping[str, Tensor] = MappingProxyType({})) -> Tensor:
-    """The model's inputs: images in [0, 1], channels first, changed as drawn; features as they are, or mixed."""
+    """Prepare the model's inputs: images in [0, 1], channels first, augmented as drawn; features unchanged or mixed."""
     exact = "boxes" in drawn or "operations" in drawn
     x = dataset.to_float(inputs, torch.float32 if exact else dtype)
     if "boxes" in drawn:
@@ -192,7 +192,7 @@ def prepare(inputs: Tensor, dtype: torch.dtype, drawn: Mapping[str, Tensor] = Ma
     return augment.mixup(x, drawn["shares"]) if "shares" in drawn else x
 
 
-MOST_TRAIN_ROWS = 10_000  # evenly spread over a large train split: enough for the spread of angles
+MOST_TRAIN_ROWS = 10_000  # evenly spaced over a large train split: enough to estimate the spread of angles
 
 
 def judged(splits: Mapping[str, Split], name: str) -> Split:
@@ -218,7 +218,7 @@ class Evaluation:
 def angles(features: Tensor, weight: Tensor) -> Tensor:
     """Radians between features and weights, row by row: (B, D), (B, D) -> (B,).
 
-    2 atan2(|u − v|, |u + v|) of the unit vectors: arccos of a float32 cosine knows no angle below 3e-4.
+    2 atan2(|u − v|, |u + v|) of the unit vectors: arccos of a float32 cosine cannot resolve angles below 3e-4.
 
     >>> angles(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1e-5]]))
     tensor([1.0000e-05])
@@ -259,9 +259,9 @@ UNREADABLE = (SafetensorError, OSError, ValueError, KeyError, AttributeError)
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> bool:
-    """Write a checkpoint and return whether that worked; even after a power cut the file is the new or the old one.
+    """Write a checkpoint atomically, even if the power fails, and return whether that worked.
 
-    A full or read-only disk does not end the trial: it warns, and training continues.
+    A full or read-only disk gives a warning, and training continues.
     """
     plain, text = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, json.dumps(notes)
     data = save(plain, {"v": CHECKPOINT_VERSION, "n": text, "crc": _checksum(plain, text)})
@@ -287,19 +287,19 @@ def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:
 
 
 def read_checkpoint(path: Path, engine: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Tensors and notes of a checkpoint; None if there is none that this engine ("cpu", "cuda") wrote."""
+    """Read tensors and notes of a checkpoint; None if this engine ("cpu", "cuda") wrote none."""
     return _read(path, engine, lambda file: {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
 
 
 def read_notes(path: Path, engine: str) -> dict[str, Any] | None:
-    """The notes of a checkpoint without its tensors."""
+    """Read the notes of a checkpoint without its tensors."""
     found = _read(path, engine, lambda file: {})
     return None if found is None else found[1]
 
 
 def _read(path: Path, engine: str, tensors_of: Callable[[Any], dict[str, Tensor]]) -> Any:
     try:
-        with safe_open(path, framework="pt") as file:  # once: a dying worker may replace the file meanwhile
+        with safe_open(path, framework="pt") as file:  # read once: a dying worker may replace the file meanwhile
             header = file.metadata() or {}
             notes = json.loads(header["n"])
             is_ours = header.get("v") == CHECKPOINT_VERSION and notes.get("engine") == engine

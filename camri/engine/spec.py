@@ -40,19 +40,19 @@ class Training:
     optimizer: str = "adam"
     learning_rate: float = 1e-3
     momentum: float = 0.9  # SGD's; Adam's decays are .9 and .999
-    weight_decay: float = 0.0  # on the trunk's matrices and kernels only
+    weight_decay: float = 0.0  # of the trunk's matrices and kernels only
     hold: float = 0.5  # the rate is constant for this part of the steps, then falls linearly to 0
     warmup: float = 0.0  # the rate rises linearly over this part of the steps
     cosine: bool = False  # it falls like a cosine instead
-    trunk_rate: float = 1.0  # times the head's: a pretrained trunk is changed with care
-    layer_decay: float = 1.0  # times the rate of the block above, down a transformer or a convolutional network
+    trunk_rate: float = 1.0  # the trunk's rate over the head's; below 1 for a pretrained trunk
+    layer_decay: float = 1.0  # each block's rate over that of the next block towards the head
     ramp: tuple[float, float] = (0.0, 0.3)  # margins grow from 0 to full between these parts of the steps
     label_smoothing: float = 0.0
     average: float = 0.0  # decay of the exponential moving average of the weights; 0: none
     flip: bool = False
     translate_px: int = 0
     crop: float = 0.0  # smallest share of the image in a random resized crop, 0.25 for example; 0: none
-    trivial_augment: bool = False  # one random operation an image, with a random strength
+    trivial_augment: bool = False  # one random operation per image, with a random strength
     mixup: float = 0.0  # alpha: rows are mixed by shares from Beta(alpha, alpha), 0.2 for example; 0: none
     beyond_pi: str = "monotone"
 
@@ -91,7 +91,7 @@ class Training:
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        # Fields that came later are left out where they change nothing: hashes of stored results stay as they are.
+        # Fields added later are left out at their default, so that hashes of stored results do not change.
         later = {"warmup": 0.0, "cosine": False, "trunk_rate": 1.0, "layer_decay": 1.0, "crop": 0.0}
         later |= {"trivial_augment": False, "mixup": 0.0}
         values = {name: value for name, value in dataclasses.asdict(self).items() if later.get(name, ()) != value}
@@ -105,7 +105,7 @@ class Training:
 
     @property
     def key(self) -> str:
-        """Sixteen hexadecimal digits, the same on every machine: of a file of weights its content, not its path."""
+        """Sixteen hexadecimal digits, the same on every machine; a file of weights counts by content, not path."""
         values, options = self.to_json(), dict(self.model_options)
         if "initial_sha256" in options:
             values["model_options"] = {name: value for name, value in options.items() if name != "initial"}
@@ -114,12 +114,12 @@ class Training:
 
 # The authors' schedule: constant rate, the last model, no ramp, no guard past π.
 PAPER = Training(epochs=300, hold=1.0, ramp=(0.0, 0.0), beyond_pi="paper")
-# The same or better accuracy in a sixteenth of the time; the falling rate removes most of the spread between seeds.
+# The same or better accuracy in a sixteenth of the time; the falling rate removes most of the variation over seeds.
 FAST = Training()
 
 
 # Changes for a linear classifier on a frozen backbone's features: without dropout validation accuracy was 2 points
-# lower (Tiny ImageNet animals, 50 images a class, resnet10t, two seeds).
+# lower (Tiny ImageNet animals, 50 images per class, resnet10t, two seeds).
 PROBE: dict[str, Any] = {"model": "linear", "model_options": (("dropout", 0.5),), "hold": 0.2}
 
 # Changes for fine-tuning a pretrained network (docs/photos.md has figures), and more of them for a transformer.
@@ -158,14 +158,14 @@ def identity(trial: Trial, training: Training, fingerprint: str) -> str:
 def generator(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
     """A CPU generator for one purpose of one trial in one epoch.
 
-    It is made anew for each epoch, so a resumed trial needs no stored generator and no other trial can disturb it.
+    Each epoch has its own, so a resumed trial needs no stored generator and is independent of other trials.
     """
     text = f"camri/{seed}/{purpose}/{epoch}".encode()
     return torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1)
 
 
 def frozen(value: Any) -> Any:
-    """The value with tuples instead of lists at every level, so that it can be hashed."""
+    """Replace lists by tuples at every level, so that the value can be hashed."""
     return tuple(map(frozen, value)) if isinstance(value, (list, tuple)) else value
 
 
@@ -176,7 +176,7 @@ def digest(value: object, length: int = 16) -> str:
 
 
 def steps_per_epoch(training: Training, num_rows: int) -> int:
-    """Full batches in an epoch, at least one; the rows left over differ from epoch to epoch."""
+    """Number of full batches in an epoch, at least one; the rows left over differ from epoch to epoch."""
     return max(1, num_rows // training.batch_size)
 
 
@@ -187,7 +187,7 @@ def batch_size(training: Training, num_rows: int) -> int:
 def learning_rates(training: Training, num_steps: int) -> Tensor:
     """The learning rate of every step (T,): constant for `hold` of them, then falling towards 0.
 
-    It falls linearly, or like a cosine; over the first `warmup` of the steps it rises.
+    It falls linearly, or like a cosine, and rises over the first `warmup` of the steps.
 
     >>> learning_rates(Training(hold=0.5, learning_rate=1.0), 4)
     tensor([1.0000, 1.0000, 1.0000, 0.5000])
@@ -215,7 +215,7 @@ def ramp_steps(training: Training, num_steps: int) -> tuple[int, int]:
 
 
 def average_decays(training: Training, num_steps: int) -> Tensor:
-    """The decay of the weight average at every step (T,); small at first, so that the initial weights fade quickly."""
+    """Decay of the weight average at every step (T,); small at first, so that the initial weights fade quickly."""
     step = torch.arange(num_steps, dtype=torch.float64)
     return torch.minimum(torch.tensor(training.average, dtype=torch.float64), (1 + step) / (10 + step)).float()
 
@@ -244,7 +244,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 def commit() -> str | None:
     """The commit of the source tree, with a + for uncommitted changes; None for an installed package.
 
-    CAMRI_COMMIT names it for a tree that was copied without its history.
+    Set CAMRI_COMMIT for a tree that was copied without its history.
     """
     if "CAMRI_COMMIT" in os.environ:
         return os.environ["CAMRI_COMMIT"]

@@ -18,7 +18,7 @@ from camri.errors import InputError
 
 
 class Stopped(Exception):
-    """Training was stopped before its end; `outcomes` has the trials that had ended."""
+    """Raised when training was stopped early; `outcomes` has the trials that had ended."""
 
     def __init__(self, outcomes: list[Outcome]):
         super().__init__(f"stopped after {len(outcomes)} trials")
@@ -66,9 +66,9 @@ def train(
 
 
 def train_job(trials: Sequence[Trial], job: Job, hooks: Hooks, pool: cpu.Pool | None = None) -> bool:
-    """Train the trials; return whether all of them ended. False: stopped, with checkpoints where the job has a folder.
+    """Train the trials; return whether all ended. False: stopped, with checkpoints if the job has a folder.
 
-    A trial depends on its setting, its seed, the training and the data, never on the trials beside it.
+    A trial depends on its setting, its seed, the training and the data, never on the other trials.
     """
     device = pick_device(job.device)
     job.check(trials)
@@ -85,7 +85,7 @@ def train_job(trials: Sequence[Trial], job: Job, hooks: Hooks, pool: cpu.Pool | 
 
 
 def pick_device(device: str | torch.device) -> torch.device:
-    """The torch device of that name; "auto" is the first GPU, or else the CPU."""
+    """Return the torch device of that name; "auto" is the first GPU, or else the CPU."""
     if str(device) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -99,14 +99,14 @@ def pick_device(device: str | torch.device) -> torch.device:
     return chosen
 
 
-_LISTENING: list[threading.Event] = []  # of every call of stop_on_signals that is open, the outermost first
+_LISTENING: list[threading.Event] = []  # of all open calls of stop_on_signals, the outermost first
 
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a second SIGINT raises KeyboardInterrupt.
+    """Yield an event that SIGINT and SIGTERM set; a second SIGINT raises KeyboardInterrupt.
 
-    Calls may be nested: a signal sets the events of all of them, so one that comes as the inner call ends is not lost.
+    Calls may be nested: a signal sets the events of all of them, so none is lost when an inner call ends.
     """
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -119,7 +119,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
         for event in _LISTENING:
             event.set()
 
-    _LISTENING.append(stopped)  # before the handlers: a signal that came between would be lost
+    _LISTENING.append(stopped)  # before the handlers, or a signal in between would be lost
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stopped

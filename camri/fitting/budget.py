@@ -17,7 +17,7 @@ from camri.engine import Training, Trial, train
 from camri.engine.spec import batch_size, steps_per_epoch
 from camri.fitting.request import Request
 from camri.methods import setting
-from camri.study.executor import measure
+from camri.study.runner import measure
 from camri.text import duration
 
 RESERVE = (0.1, 8.0, 60.0)  # for the model's files and the page: part of the time, least and most seconds

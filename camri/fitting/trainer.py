@@ -22,9 +22,8 @@ from camri.fitting.request import Progress, Request
 from camri.methods import Setting, setting
 from camri.metrics import Scores, exact
 from camri.study import run_folder
-from camri.study.executor import LocalExecutor
 from camri.study.run_folder import facts_of
-from camri.study.runner import NoBaseline, run
+from camri.study.runner import LocalExecutor, NoBaseline, run
 from camri.study.spec import Column, Grid, Resolved, Study, study
 from camri.study.store import STORE_FILE, Row, Run, Store, open_run, refuse_lost
 

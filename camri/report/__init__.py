@@ -1,5 +1,5 @@
 """A run's records -> tables, charts and one self-contained page; decides nothing, needs no torch.
 
-`study.reader` (a run) -> `study.verdict` (choice and judgement) -> `records` (plain numbers, which `results` stores) ->
-`tables`, `charts`, `figures` -> `page`.
+`study.reader` (a run and its verdicts) -> `records` (plain numbers, which `results` stores) -> `tables`, `charts` ->
+`page`.
 """

@@ -7,18 +7,17 @@ from camri.methods import BASELINE
 from camri.report.tables import BLANK, Cell, Columns, Record, Table, p_value, relative_alarms, span, tabulate
 from camri.selection import OPTIMISTIC
 from camri.stats import Difference
-from camri.study.reader import RunReader
-from camri.study.verdict import (
+from camri.study.reader import (
     LEAST_SEEDS,
     LEVEL,
     ColumnVerdict,
     Judged,
-    correct_for_columns,
+    RunReader,
+    correct_several,
     is_significant,
     picked,
-    seeds,
 )
-from camri.text import points, quoted
+from camri.text import plural, points, quoted
 
 NOTE = "answer"  # the store's note with a fit's own answer
 
@@ -61,7 +60,8 @@ class Finding:
 def find(verdicts: Sequence[ColumnVerdict], gaps: Sequence[Record] = ()) -> list[Finding]:
     """A finding for each column, where all have a choice; `gaps` are the records at equal recall."""
     found = []
-    for one, p in zip(verdicts, correct_for_columns(verdicts), strict=True):
+    corrected = correct_several([one.best.gain.p for one in verdicts if one.best is not None])
+    for one, p in zip(verdicts, corrected, strict=True):
         assert one.best is not None
         own = [gap for gap in gaps if gap["column"] == one.column.number and gap["alarms"] < 0]
         fewer = [gap for gap in own if is_significant(gap["p_alarms_holm"], gap["num_trials"])]
@@ -126,7 +126,8 @@ def _sentence(one: Finding, has_seeds: bool) -> str:
     before, after = (best.judgement.arms[name] for name in ("baseline shifted", "chosen"))
     hits = " → ".join(f"{arm.hits.sum()}/{arm.num.sum()}" for arm in (before, after))
     ends = f"95 % CI {points(gain.low)} to {points(gain.high)}; " if has_seeds else ""
-    by = f"{points(gain.value)} points over cross-entropy with a shift ({ends}hits {hits}, {seeds(best.num_seeds)})"
+    trained = f"{ends}hits {hits}, {plural(best.num_seeds, 'seed')}"
+    by = f"{points(gain.value)} points over cross-entropy with a shift ({trained})"
     if one.is_gain:
         lower = " Accuracy is significantly lower than cross-entropy’s." if best.accuracy.high < 0 else ""
         return f"{one.picked} raises recall of {important}: {by}; {costs}.{lower}"
@@ -175,5 +176,4 @@ def _table(found: Sequence[Finding]) -> Table:
         columns,
         "CE: cross-entropy. Bold: p < 0.05. A drop: accuracy over 0.5 points below CE + shift. False alarms: change "
         "relative to CE at equal recall, of the method with the fewest, where significant.",
-        words=("setting",),
     )

@@ -1,18 +1,23 @@
-"""Records -> charts: curves, equal recall, training, recall of every class; the paper's figures 3, 5 and 6."""
+"""Records -> charts: curves, equal recall, training, recall of every class; the paper's figures 3, 5 and 6.
 
+First the one look of all charts, with colours that colour-blind readers tell apart, then a function for each figure.
+"""
+
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
-from camri.errors import InputError
-from camri.methods import BASELINE, title_of
+from camri.errors import InputError, closest
+from camri.methods import BASELINE, METHODS, UNKNOWN_DASH, title_of
 from camri.report.records import DEPTH, MOST_CLASSES, PENALTIES, Record, Records, Source
-from camri.report.theme import LINES, PRINT, Figure, Look, Panel, drawing, labels, tips
-from camri.study.reader import RunReader
-from camri.study.verdict import LEAST_SEEDS, ColumnVerdict, Judged, picked
+from camri.study.reader import LEAST_SEEDS, ColumnVerdict, Judged, RunReader, picked
 from camri.text import quoted
 
+FORMATS = ("png", "svg", "pdf")
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 MOST_BANDS = 3  # methods; with more, only two have a band: overlapping ones cannot be read
 BANDED = ("camri", BASELINE)
 GAPS = {"mean": "accuracy", "alarms": "false alarms"}  # of a gap's record
@@ -23,6 +28,149 @@ FEW_CLASSES = 12  # up to here numbers fit into the cells
 SQUARES = alt.Legend(
     symbolType="square", symbolSize=180, symbolStrokeWidth=0, direction="horizontal", columns=0, tickCount=4
 )
+# A legend of lines: colour and dash as they are drawn. As dots, dashed outlines look like blots.
+LINES = alt.Legend(symbolType="stroke", symbolStrokeWidth=2.5, symbolSize=600, symbolOpacity=1)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colours by their use. On the page they are CSS variables, so that one drawing serves light, dark and print."""
+
+    ink: str
+    muted: str
+    grid: str
+    up: str
+    down: str
+    series: Mapping[str, str]
+
+    def config(self) -> dict[str, Any]:
+        """The top-level configuration of a Vega-Lite specification."""
+        text = {"labelColor": self.ink, "titleColor": self.ink, "labelFontSize": 11, "titleFontWeight": "normal"}
+        return {
+            "background": "transparent",
+            "font": FONT,
+            "view": {"stroke": None},
+            "axis": {
+                **text,
+                "gridColor": self.grid,
+                "domainColor": self.muted,
+                "tickColor": self.muted,
+                "titleFontSize": 12,
+                "labelLimit": 190,  # the longest title of a method; the page takes less on a phone
+            },
+            "legend": {
+                **text,
+                "orient": "bottom",
+                "columns": 2,
+                "labelLimit": 220,
+                "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},  # side by side, phones cut them
+            },
+            "title": {"color": self.ink, "fontSize": 13, "fontWeight": 600, "anchor": "start", "limit": 320},
+            "axisQuantitative": {"tickCount": 6, "labelOverlap": True, "labelSeparation": 6},
+            "text": {"color": self.ink},
+            "rule": {"color": self.muted},
+        }
+
+    def methods(self, used: Sequence[str]) -> tuple[alt.Scale, alt.Scale]:
+        """Scales of colour and dash for the methods used, the same in every chart."""
+        domain = [title_of(name) for name in used]
+        colors = [self.series.get(name, self.muted) for name in used]
+        strokes = [list(METHODS[name].dash if name in METHODS else UNKNOWN_DASH) for name in used]
+        return alt.Scale(domain=domain, range=colors), alt.Scale(domain=domain, range=strokes)
+
+
+PRINTED = {name: entry.colors[0] for name, entry in METHODS.items()}
+PRINT = Look("#1a1a1a", "#767676", "#e3e3e3", "#0072B2", "#D55E00", PRINTED)
+VARIABLES = {name: f"var(--m-{name.replace('_', '-')})" for name in METHODS}
+PAGE = Look("var(--ink)", "var(--muted)", "var(--grid)", "var(--up)", "var(--down)", VARIABLES)
+
+
+def style_of_methods() -> str:
+    """CSS that sets the colour variables of all methods, for light and dark pages."""
+
+    def variables(place: int) -> str:
+        return " ".join(f"--m-{name.replace('_', '-')}: {entry.colors[place]};" for name, entry in METHODS.items())
+
+    dark = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {variables(2)} }} }}"
+    return f":root {{ {variables(1)} }}\n{dark}\n"
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One drawing, without its size."""
+
+    title: str
+    chart: Any
+    height: int
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """Drawings with a caption. `records` are the numbers drawn; `across` panels stand side by side in a file."""
+
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+    records: tuple[Mapping[str, Any], ...] = ()
+    across: int | None = None
+
+
+def drawing(records: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    """An empty chart of plain records."""
+    return alt.Chart(alt.Data(values=[dict(one) for one in records]))
+
+
+def tips(*fields: str) -> list[alt.Tooltip]:
+    """Tooltips of fields by name; "recall .3f" is a number in that format."""
+    parts = [(*field.split(), None)[:2] for field in fields]
+    return [alt.Tooltip(f"{name}:Q", format=form) if form else alt.Tooltip(f"{name}:N") for name, form in parts]
+
+
+def draw_intervals(base: alt.Chart, along: alt.X, high: str, value: str, look: Look) -> Any:
+    """A dashed rule at 0 and, for each row of a chart, an interval that ends at `high` with a dot at `value`."""
+    zero = drawing([{"at": 0}]).mark_rule(strokeDash=[4, 3], color=look.muted).encode(x="at:Q")
+    line, dot = base.mark_rule(strokeWidth=2.5), base.mark_point(filled=True, size=70, opacity=1)
+    return alt.layer(zero, line.encode(along, alt.X2(f"{high}:Q")), dot.encode(alt.X(f"{value}:Q")))
+
+
+def shorten(name: str, most: int = 16) -> str:
+    """A label of at most `most` letters, cut in its middle: long names often differ at their ends only.
+
+    >>> shorten("Stop"), shorten("Speed limit (80km/h)")
+    ('Stop', 'Speed…t (80km/h)')
+    """
+    head = most // 3
+    return name if len(name) <= most else f"{name[:head]}…{name[head + 1 - most :]}"
+
+
+def labels(names: Sequence[str]) -> str:
+    """A Vega expression that shortens an axis's labels, which are full names."""
+    return f"{json.dumps({name: shorten(name) for name in names})}[datum.label] || datum.label"
+
+
+def specification(panel: Panel, look: Look, width: int | str = "container") -> dict[str, Any]:
+    """A panel's Vega-Lite specification, to be embedded in a page."""
+    drawn = panel.chart.to_dict(validate=False)  # validating a thousand plain records takes seconds
+    size = {"width": width, "height": panel.height, "autosize": {"type": "fit-x", "contains": "padding"}}
+    return {**drawn, **size, "config": look.config()}
+
+
+def export(figure: Figure, form: str, width: int = 340) -> bytes:
+    """The figure as a PNG (at twice the size), SVG or PDF file; no browser is needed."""
+    import vl_convert
+
+    if form not in FORMATS:
+        raise InputError(f"format={form!r} is not for a figure; {closest(form, FORMATS)}", argument="format")
+    drawn = [one.chart.properties(title=one.title, width=width, height=one.height) for one in figure.panels]
+    # Two or four panels read best as two columns; the paper's confusion matrices and angles stand in rows.
+    columns = figure.across or (2 if len(drawn) in (2, 4) else 3)
+    whole = alt.concat(*drawn, columns=columns).resolve_scale(opacity="independent").to_dict(validate=False)
+    specification = {**whole, "config": {**PRINT.config(), "background": "white"}}
+    if form == "svg":
+        return vl_convert.vegalite_to_svg(specification).encode()
+    if form == "pdf":
+        return vl_convert.vegalite_to_pdf(specification)
+    return vl_convert.vegalite_to_png(specification, scale=2)
 
 
 def draw_curves(columns: Sequence[Record], look: Look = PRINT) -> Figure:
@@ -44,7 +192,6 @@ def draw_curves(columns: Sequence[Record], look: Look = PRINT) -> Figure:
         bands = [point for point in lines if banded is None or point["method"] in banded]
         panels.append(Panel(quoted(column["important"]), _curve_chart(column, lines, bands, starts, look), 340))
     return Figure(
-        "curve",
         "The curve: what recall costs",
         "Adding a constant to the important class’s score moves any trained model along its line. A line above "
         "cross-entropy’s is a better model; a point further right on the same line is only another shift. Dots: the "
@@ -117,7 +264,6 @@ def draw_gaps(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
         return None
     left_out = f" Not drawn, as over {100 * FAR:.0f} points less accurate: {', '.join(far)}." if far else ""
     return Figure(
-        "gaps",
         "At equal recall",
         "Every model is shifted to the same recalls; test data, mean over the recall range, differences from "
         "cross-entropy in percentage points. Dots: each method at its best setting on validation data. Lines: 95 % "
@@ -158,9 +304,7 @@ def _gap_chart(points: Records, methods: Sequence[str], ends: Sequence[float], l
     )
     scale = alt.Scale(domain=[low - room, high + room], nice=False)
     along = alt.X("low:Q", title="percentage points", scale=scale)
-    zero = drawing([{"at": 0}]).mark_rule(strokeDash=[4, 3], color=look.muted).encode(x="at:Q")
-    line, dot = base.mark_rule(strokeWidth=2.5), base.mark_point(filled=True, size=70, opacity=1)
-    return alt.layer(zero, line.encode(along, alt.X2("high:Q")), dot.encode(alt.X("change:Q")))
+    return draw_intervals(base, along, "high", "change", look)
 
 
 def draw_epochs(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
@@ -189,7 +333,6 @@ def draw_epochs(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
     if not panels:
         return None
     return Figure(
-        "training",
         "How training went",
         "Recall of the important class and accuracy on validation data after each epoch: models as trained, mean over "
         "trials, each method at its best setting. A line that still rises at its end needs more epochs. Where a line "
@@ -235,7 +378,6 @@ def draw_changes(reading: RunReader, verdicts: Sequence[ColumnVerdict], look: Lo
         return None
     num = len(reading.classes)
     return Figure(
-        "changes",
         "Classes that lost recall",
         "Change of every class’s recall in percentage points on test data, with 95 % confidence intervals over seeds "
         "and test data (from three seeds on). The important class is first (diamond), then the largest losses. An "
@@ -302,7 +444,6 @@ def draw_confusion(found: Record, look: Look = PRINT) -> Figure:
     names, num_classes = found["classes"], found["num_classes"]
     few = f" Of {num_classes} classes, the {len(names)} with the most confusion." if len(names) < num_classes else ""
     return Figure(
-        "confusion",
         "Confusion, and what changed",
         "(a): of each true class (row), the percentage predicted as each class (column). The others: percentage points "
         "more (blue, plus) or fewer (orange, minus) than that. The important class’s row shows what is now found, its "
@@ -363,7 +504,6 @@ def draw_penalty(records: Sequence[Record], look: Look = PRINT) -> Figure | None
     if not panels:
         return None
     return Figure(
-        "penalty",
         "Recall and accuracy against the penalty",
         "Recall of the important class (solid) and accuracy (dashed) as the penalty grows: mean over trials, bands ± "
         "one standard deviation, models as trained, test data. A method that only trades one for the other "
@@ -400,7 +540,6 @@ def draw_circle(panels: Sequence[Record], look: Look = PRINT) -> Figure:
         for one in panels
     ]
     return Figure(
-        "circle",
         "Fig. 6: features on the circle",
         "Unit features (dots) and weight vectors (lines) of each method’s model of median accuracy; the "
         "important class in orange. The more room between its neighbours’ lines, the better it is separated. Room of "

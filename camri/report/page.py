@@ -23,11 +23,10 @@ from camri.fit_record import read_record
 from camri.methods import METHODS, title_of
 from camri.report import tables
 from camri.report.answer import answer
-from camri.report.charts import draw, draw_changes, draw_gaps
+from camri.report.charts import PAGE, Figure, draw, draw_changes, draw_gaps, specification, style_of_methods
 from camri.report.records import FromRun
 from camri.report.slider import Slider
 from camri.report.tables import Table, span
-from camri.report.theme import PAGE, Figure, specification, style_of_methods
 from camri.study.reader import HARDWARE, VERSIONS, OnStep, RunReader, list_environment
 from camri.text import duration, quoted
 
@@ -193,51 +192,45 @@ def sections(source: FromRun, with_paper: bool = True) -> list[Section]:
     reading, verdicts, records = source.reading, source.verdicts, source.records
     if not any(one.settings for one in verdicts):
         return []
-    gaps, honest = records("gaps"), records("honest")
-    at_equal_recall = [tables.table_of_gaps(gaps), tables.table_of_alarms(gaps)] if gaps else []
-    # Name, label, why it may be empty, and what makes its title, figure and tables.
-    parts: list[tuple[str, str, str, Callable[[], tuple[Any, ...]]]] = [
-        ("curve", "Curve", "", lambda: (None, draw("curves", source, PAGE), gaps and tables.table_of_trained(gaps))),
-        ("changes", "Classes", NO_CHOICE, lambda: (None, draw_changes(reading, verdicts, PAGE))),
-        (
-            "equal-recall",
-            "Equal recall",
-            "no method has trials with cross-entropy’s seeds",
-            lambda: ("At equal recall", draw_gaps(gaps, PAGE), *at_equal_recall),
-        ),
-        (
-            "table",
-            "Table",
-            NO_CHOICE,
-            lambda: (
-                "Every method and its controls",
-                None,
-                honest and tables.table_of_honest(honest),
-                with_paper and tables.paper_table([records("paper")]),
-            ),
-        ),
-        ("confusion", "Confusion", "", lambda: (None, draw("confusion", source, PAGE))),
-        ("calibration", "Calibration", NO_CHOICE, lambda: ("Calibration", None, tables.calibration_table(verdicts))),
-        (
-            "training",
-            "Training",
-            "",
-            lambda: (None, draw("training", source, PAGE), tables.table_of_epochs(records("training"))),
-        ),
-    ]
-    if with_paper:
-        parts += [
-            ("penalty", "Penalty", "", lambda: (None, draw("penalty", source, PAGE))),
-            ("angles", "Angles", "", lambda: ("Angles", None, tables.table_of_angles(records("angles")))),
-        ]
-    found = []
-    for name, label, why_empty, make in parts:
+    found: list[Section] = []
+
+    def add(name: str, label: str, make: Callable[[], tuple[Any, ...]], title: str = "", why_empty: str = "") -> None:
+        """Add a section of what `make` returns: a figure or None, then tables, some of which may be None."""
         try:
-            title, figure, *own = make()
+            figure, *own = make()
         except InputError as error:
-            title, figure, own, why_empty = label, None, [], str(error)
+            figure, own, why_empty, title = None, [], str(error), label
         title = title or (label if figure is None else figure.title)
         found.append(Section(name, label, title, figure, tuple(table for table in own if table), why_empty))
+
+    gaps, honest = records("gaps"), records("honest")
+    add("curve", "Curve", lambda: (draw("curves", source, PAGE), gaps and tables.table_of_trained(gaps)))
+    add("changes", "Classes", lambda: (draw_changes(reading, verdicts, PAGE),), why_empty=NO_CHOICE)
+    at_equal_recall = (tables.table_of_gaps(gaps), tables.table_of_alarms(gaps)) if gaps else ()
+    add(
+        "equal-recall",
+        "Equal recall",
+        lambda: (draw_gaps(gaps, PAGE), *at_equal_recall),
+        "At equal recall",
+        "no method has trials with cross-entropy’s seeds",
+    )
+    add(
+        "table",
+        "Table",
+        lambda: (
+            None,
+            honest and tables.table_of_honest(honest),
+            with_paper and tables.paper_table([records("paper")]),
+        ),
+        "Every method and its controls",
+        NO_CHOICE,
+    )
+    add("confusion", "Confusion", lambda: (draw("confusion", source, PAGE),))
+    add("calibration", "Calibration", lambda: (None, tables.calibration_table(verdicts)), why_empty=NO_CHOICE)
+    add("training", "Training", lambda: (draw("training", source, PAGE), tables.table_of_epochs(records("training"))))
+    if with_paper:
+        add("penalty", "Penalty", lambda: (draw("penalty", source, PAGE),))
+        add("angles", "Angles", lambda: (None, tables.table_of_angles(records("angles"))))
     return found
 
 
@@ -307,17 +300,14 @@ def _asset(name: str) -> Markup:
 def _bundle() -> Markup:
     """Vega, Vega-Lite and Vega-Embed as one script. It is kept with its hash: making it takes 2 s of a page's 3."""
     kept = cache_folder() / f"vega-{version('vl-convert-python')}.js"
+    digest, text = "", ""
     with contextlib.suppress(OSError, ValueError):
         digest, text = kept.read_text(encoding="utf-8").split("\n", 1)
-        if digest == f"//{hashlib.sha256(text.encode()).hexdigest()}":
-            return _script(text)
-    text = vl_convert.javascript_bundle()  # type: ignore[call-arg]
-    with contextlib.suppress(OSError, InputError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as part:
-            part.write_text(f"//{hashlib.sha256(text.encode()).hexdigest()}\n{text}", encoding="utf-8", newline="\n")
-    return _script(text)
-
-
-def _script(text: str) -> Markup:
+    if digest != f"//{hashlib.sha256(text.encode()).hexdigest()}":
+        text = vl_convert.javascript_bundle()  # type: ignore[call-arg]
+        digest = f"//{hashlib.sha256(text.encode()).hexdigest()}"
+        with contextlib.suppress(OSError, InputError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(kept) as part:
+                part.write_text(f"{digest}\n{text}", encoding="utf-8", newline="\n")
     return Markup(text.replace("</script", "<\\/script"))

@@ -17,19 +17,21 @@ from camri.methods import BASELINE, in_order, title_of
 from camri.metrics import Array, Scores
 from camri.selection import CurveFigure, Gap, common_range, compare_curves, mark_best
 from camri.stats import Difference, Estimate, compare, summarise
-from camri.study.reader import RunReader, SettingResults, measure
-from camri.study.store import Row
-from camri.study.verdict import (
+from camri.study.reader import (
     SEED,
     ColumnVerdict,
     Judged,
+    RunReader,
+    SettingResults,
     control_among,
     correct_several,
     gain_over_shifted,
     judge_columns,
     list_picks,
+    measure,
     picked,
 )
+from camri.study.store import Row
 from camri.text import quoted
 
 Record = Mapping[str, Any]
@@ -88,7 +90,7 @@ def paper_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Reco
 
 def honest_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
     """Every method chosen on validation data and judged on test data, then the column's controls."""
-    p_values = [row.p for one in verdicts for row in one.by_method.values()]
+    p_values = [row.gain.p for one in verdicts for row in one.by_method.values()]
     corrected, records = iter(correct_several(p_values) if p_values else []), []
     for one in verdicts:
         p = {method: next(corrected) for method in one.by_method}

@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -17,18 +16,7 @@ MOST_STATES = 2000
 BACK = 0.1  # recall below the model's own that is shown state by state; below that, few states are kept
 DEPTH = 0.05  # accuracy below the model's own, and false alarms above, that the charts show
 VALUE = "VALUE"  # stands for the rule's number in the code
-
-
-class Box(NamedTuple):
-    """The part of a chart's 400 × 218 units that is drawn in."""
-
-    left: float = 46.0
-    top: float = 10.0
-    right: float = 384.0
-    bottom: float = 194.0
-
-
-BOX = Box()
+LEFT, TOP, RIGHT, BOTTOM = 46.0, 10.0, 384.0, 194.0  # ends of the lines within a chart's 400 × 218 units
 
 
 @dataclass(frozen=True)
@@ -185,14 +173,14 @@ def _draw(figures: Array, before: Array, advised: Array, many: str) -> tuple[Arr
         f"false alarms (% of all {many})": (0.0, min(float(alarms.max()), float(reach[:, 2].max()) + DEPTH) + 0.002),
     }
     all_points, places, charts = np.vstack([figures, before]), [], []
-    x = BOX.left + (all_points[:, 0] - x_ends[0]) / max(x_ends[1] - x_ends[0], 1e-9) * (BOX.right - BOX.left)
+    x = LEFT + (all_points[:, 0] - x_ends[0]) / max(x_ends[1] - x_ends[0], 1e-9) * (RIGHT - LEFT)
     for column, (title, (low, high)) in enumerate(y_ends.items(), start=1):
-        y = BOX.bottom - (all_points[:, column] - low) / max(high - low, 1e-9) * (BOX.bottom - BOX.top)
+        y = BOTTOM - (all_points[:, column] - low) / max(high - low, 1e-9) * (BOTTOM - TOP)
         path = "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in zip(x[:-1].tolist(), y[:-1].tolist(), strict=True))
-        inside = np.stack([x.clip(BOX.left, BOX.right), y.clip(BOX.top, BOX.bottom)], axis=1)
+        inside = np.stack([x.clip(LEFT, RIGHT), y.clip(TOP, BOTTOM)], axis=1)
         places.append(inside.round(1))
-        x_ticks = _ticks(*x_ends, lambda share: BOX.left + share * (BOX.right - BOX.left))
-        y_ticks = _ticks(low, high, lambda share: BOX.bottom - share * (BOX.bottom - BOX.top))
+        x_ticks = _ticks(*x_ends, lambda share: LEFT + share * (RIGHT - LEFT))
+        y_ticks = _ticks(low, high, lambda share: BOTTOM - share * (BOTTOM - TOP))
         charts.append(Chart(title, path, x_ticks, y_ticks))
     return np.stack(places, axis=1), tuple(charts)
 

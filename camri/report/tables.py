@@ -14,7 +14,7 @@ from camri.errors import InputError, closest
 from camri.methods import in_order, title_of
 from camri.report.records import Record, about
 from camri.selection import OPTIMISTIC
-from camri.study.verdict import LEAST_SEEDS, ColumnVerdict, is_significant
+from camri.study.reader import LEAST_SEEDS, ColumnVerdict, is_significant
 from camri.text import csv_text, points
 
 if TYPE_CHECKING:
@@ -100,9 +100,8 @@ TRIALS: Columns = {"trials": lambda one: str(one["num_trials"])}
 class Table:
     """A caption, notes, a header, and groups of rows; `records` are its numbers, one mapping a line of CSV.
 
-    `spans` stand above the header: (text, number of columns) from the second column on.
-    `titles` stand above the groups, one each, or there are none. `words` are columns, by their header, that hold words
-    and not numbers: a page may break their lines.
+    `spans` stand above the header: (text, number of columns) from the second column on. `titles` stand above the
+    groups, one each, or there are none. `words` are headers of columns whose lines a page may break.
     """
 
     caption: str
@@ -112,7 +111,7 @@ class Table:
     notes: tuple[str, ...] = ()
     spans: tuple[tuple[str, int], ...] = ()
     titles: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...] = ("setting", "setting (seeds)")
 
     def titled(self) -> list[tuple[str, tuple[Row, ...]]]:
         """Groups with their titles, "" where they have none."""
@@ -127,16 +126,8 @@ def cells(*texts: str) -> Row:
     return tuple(Cell(text) for text in texts)
 
 
-def tabulate(
-    records: Iterable[Any],
-    caption: str,
-    columns: Columns,
-    *notes: str,
-    words: Sequence[str] = (),
-) -> Table:
-    """A table with a row for each record.
-
-    Records with a `column` of important classes stand in groups, one for each column.
+def tabulate(records: Iterable[Any], caption: str, columns: Columns, *notes: str) -> Table:
+    """A table with a row for each record, in groups by their `column` of important classes if they have one.
 
     >>> table = tabulate([{"recall": 0.5}], "T", {"recall": lambda one: f"{one['recall']:.2f}"})
     >>> table.header, table.rows
@@ -144,21 +135,14 @@ def tabulate(
     """
     groups: dict[Any, list[Row]] = {}
     records, titles = tuple(records), {}
-    for one in records:
-        shown = (make(one) for make in columns.values())
-        column = one["column"] if isinstance(one, Mapping) and "column" in one else None
+    for record in records:
+        shown = (make(record) for make in columns.values())
+        column = record["column"] if isinstance(record, Mapping) and "column" in record else None
         groups.setdefault(column, []).append(tuple(c if isinstance(c, Cell) else Cell(c) for c in shown))
         if column is not None:
-            titles[column] = f"important: {one['important']}"
-    return Table(
-        caption,
-        tuple(columns),
-        tuple(map(tuple, groups.values())),
-        records,
-        notes,
-        titles=tuple(titles.values()),
-        words=tuple(words),
-    )
+            titles[column] = f"important: {record['important']}"
+    rows = tuple(map(tuple, groups.values()))
+    return Table(caption, tuple(columns), rows, records, notes, titles=tuple(titles.values()))
 
 
 def how_chosen(records: Sequence[Record]) -> str:
@@ -233,7 +217,6 @@ def table_of_honest(records: Sequence[Record]) -> Table:
         "what its own validation scores allow at cross-entropy’s accuracy. A setting of “ce” means that no setting of "
         "the method beat cross-entropy on validation data. In brackets: the number of seeds that picked the setting. "
         f"Mean ± sd over trials. Δ: percentage points, with {CI}; p: Holm’s correction over all rows. Bold: p < 0.05.",
-        words=("setting (seeds)",),
     )
 
 
@@ -252,7 +235,6 @@ def table_of_trained(records: Sequence[Record]) -> Table:
         "As trained, vs cross-entropy (CE): no model is shifted.",
         columns,
         f"Test data. {how_chosen(records)} Mean ± sd over trials. Δ: percentage points, with {CI}.",
-        words=("setting",),
     )
 
 
@@ -281,7 +263,6 @@ def table_of_gaps(records: Sequence[Record]) -> Table:
         f"range. {how_chosen(records)} The range starts at cross-entropy’s own recall and ends where half of what a "
         "shift can still find is found. L2-softmax: the cosine head at the same scale, without a margin. Δ: percentage "
         f"points, with {CI}; p: Holm’s correction over all rows of the study. Bold: higher accuracy, p < 0.05.",
-        words=("setting",),
     )
 
 
@@ -318,7 +299,6 @@ def table_of_alarms(records: Sequence[Record]) -> Table | None:
         "class is predicted where its probability passes a value: that costs nothing and is the control to beat. "
         f"Δ: percentage points, with {CI}; p: Holm’s correction over all rows of the study. Bold: fewer false alarms, "
         "p < 0.05.",
-        words=("setting",),
     )
 
 
@@ -353,7 +333,6 @@ def table_of_epochs(records: Sequence[Record]) -> Table | None:
         f"Validation data, models as trained, mean over the last {num} epochs and over trials. sd over epochs: of one "
         "model, in percentage points; it is the error of taking the model at the last epoch. Δ vs cross-entropy (CE): "
         "percentage points, with 95 % confidence intervals over seeds (from three seeds on).",
-        words=("setting",),
     )
 
 

@@ -153,10 +153,9 @@ def _placed(widest: Run, run: Run) -> list[Study]:
         named = [name_column(column.resolved, run.classes) for column in columns]
         return [place_into(widest, study.with_(important=named or study.important)) for study in studies]
     if columns != widest.columns():
-        both = f"({_titles(widest)}; {_titles(run)})"
-        raise InputError(
-            f"{widest.path} and {run.path} found different important classes {both}; they cannot be merged"
-        )
+        theirs, ours = (", ".join(column.title for column in one.columns()) or "none yet" for one in (widest, run))
+        differ = f"found different important classes ({theirs}; {ours})"
+        raise InputError(f"{widest.path} and {run.path} {differ}; they cannot be merged")
     return studies
 
 
@@ -176,15 +175,12 @@ def _copy(store: Store, run: Run, merged: Merged) -> None:
                 store.copy(row.identity, run)
                 merged.added += 1
         elif mine == row.status == "done":
-            differ = [
-                split
-                for split in run.splits
-                if not np.array_equal(store.confusion(row.identity, split), run.confusion(row.identity, split))
-            ]
+            counts = {split: (store.confusion(row.identity, split), run.confusion(row, split)) for split in run.splits}
+            differ = [split for split, both in counts.items() if not np.array_equal(*both)]
             merged.agreed += not differ
             if differ:
-                counts = f"{run.path} has other {' and '.join(differ)} counts"
-                merged.conflicts.append(f"{row.title} seed {row.seed}: {counts}")
+                what = f"{run.path} has other {' and '.join(differ)} counts"
+                merged.conflicts.append(f"{row.title} seed {row.seed}: {what}")
 
 
 def _lacking(run: Run, row: Row, judged: set[int]) -> str:
@@ -197,10 +193,6 @@ def _lacking(run: Run, row: Row, judged: set[int]) -> str:
         for index in judged - set(kept)
     }
     return " and ".join(classes[index] for index in sorted(missing))
-
-
-def _titles(run: Run) -> str:
-    return ", ".join(column.title for column in run.columns()) or "none yet"
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,8 @@ class Pool:
         self.baseline = next((s.key for s in self.tried.get(BASELINE, {}).values() if s.key in rows), None)
 
     def _validation(self, key: str) -> Validation:
-        found = {row.seed: self.run.scores(row, self.split, self.column.indices) for row in self.rows[key]}
-        return Validation(key, found)
+        rows = self.rows[key]
+        return Validation(key, {row.seed: self.run.scores(row, self.split, self.column.indices) for row in rows})
 
     @cached_property
     def floor(self) -> Floor:
@@ -107,25 +107,24 @@ class Pool:
         }
         if not reached:
             return None
-        accuracy = {point: self._accuracy(self.rows[setting.key]) for point, (setting, _) in reached.items()}
+        accuracy = {
+            point: float(np.mean([row.accuracy[self.split] for row in self.rows[setting.key]]))
+            for point, (setting, _) in reached.items()
+        }
         point = max(reached, key=lambda point: worth(reached[point][1], accuracy[point]))
         setting, shift = reached[point]
-        rows = self.rows[setting.key]
         return Finalist(
             column=self.column,
             method=method,
             setting=setting,
             point=point,
             num_settings=len(reached),
-            num_seeds=len(rows),
+            num_seeds=len(self.rows[setting.key]),
             recall=float("nan") if shift is None else shift.value,
             accuracy=accuracy[point] if shift is None else shift.accuracy,
             reaches_floor=shift is not None,
             edges=_edges(method, point, list(reached)),
         )
-
-    def _accuracy(self, rows: Sequence[Row]) -> float:
-        return float(np.mean([row.accuracy[self.split] for row in rows]))
 
 
 def _tried(run: Run, column: ColumnFacts) -> dict[str, dict[Point, Setting]]:
@@ -186,6 +185,11 @@ def make_finals(
         if (control := methods.control_of(finalist.setting)) is not None:
             values = tuple(float(value) for _, value in control.knobs if not isinstance(value, tuple))
             grids.setdefault(control.method, [[] for _ in columns])[place].append(values)
+    training = screening.training
+    if schedule is not None:
+        training = find_schedule(schedule).with_(model=training.model, model_options=training.model_options)
+    if epochs is not None:
+        training = training.with_(epochs=epochs)
     return screening.with_(
         name=f"{screening.name}.finals",
         important=[name_column(column.resolved, run.classes) for column in columns.values()],
@@ -195,7 +199,7 @@ def make_finals(
             if any(by_column)
         ],
         seeds=_fresh(used, seeds),
-        training=_training(screening.training, schedule, epochs),
+        training=training,
     )
 
 
@@ -214,13 +218,6 @@ def _fresh(used: Collection[int], seeds: Sequence[int] | None) -> list[int]:
             argument="seeds",
         )
     return list(seeds)
-
-
-def _training(screening: Training, schedule: str | None, epochs: int | None) -> Training:
-    found = screening
-    if schedule is not None:
-        found = find_schedule(schedule).with_(model=screening.model, model_options=screening.model_options)
-    return found if epochs is None else found.with_(epochs=epochs)
 
 
 def write_study(study: Study, path: Path) -> None:
@@ -291,12 +288,10 @@ def status(folder: str | Path, with_best: bool = True) -> Status:
 
 def planned_identities(run: Run) -> set[str]:
     """The identities of all trials that the run's studies plan; made up for classes that are not yet found."""
-    columns = [one.resolved for one in run.columns()]
-    training = Training.from_json(run.training)
-    studies = [Study.from_json(spec) for spec in run.studies]
+    columns, training = [column.resolved for column in run.columns()], Training.from_json(run.training)
     return {
         identity(trial, training, run.fingerprint)
-        for study in studies
+        for study in map(Study.from_json, run.studies)
         for trial in study.trials(columns or study.placeholders())
     }
 

@@ -32,12 +32,13 @@ LOSSES = 3  # of a trial's workers, before the trial counts as failed
 STILLBORN = 3  # workers in a row that died before their first answer
 WAIT_S = 0.2
 REPORT_EVERY_S = 0.1
-STOP_PATIENCE_S = 30.0  # for checkpoints to be written
+STOP_PATIENCE_S = 30.0  # for checkpoints to be written when the time is up
+SIGNAL_PATIENCE_S = 2.5  # the same after a signal: SIGKILL may follow soon, and the checkpoints before stay
 LOOK_EVERY_S = 10.0  # for nodes that joined
 SILENCE_S = 60.0  # before the first worker's first answer, then a warning
 PROBE_S = 5.0
 CONNECT_S = 15.0  # for a head whose port answers
-LEAVE_S = 1.5  # for the head's answer to a client that leaves; a busy one takes seconds, and nothing rests on it
+LEAVE_S = 1.0  # for the head's answer to a client that leaves; a busy one takes seconds, and nothing rests on it
 HEAD_PATIENCE_S = 20.0  # without an answer of the head during a run; Ray ends the process after 60
 TRIES = 3  # a head's client server sometimes dies as it starts (ray-project/ray#63202): 5 of 23 times here
 
@@ -132,8 +133,9 @@ class Crew:
             stop_by = float("inf")
             try:
                 while self._num_left() or self._num_busy():
-                    if not self.stopping and (stopped.is_set() or self.hooks.should_stop()):
-                        self.stopping, stop_by = True, time.monotonic() + STOP_PATIENCE_S
+                    if stopped.is_set() or self.stopping or self.hooks.should_stop():
+                        patience = SIGNAL_PATIENCE_S if stopped.is_set() else STOP_PATIENCE_S
+                        self.stopping, stop_by = True, min(stop_by, time.monotonic() + patience)
                     if self.stopping and (not self._num_busy() or time.monotonic() > stop_by):
                         break
                     self._hire()
@@ -394,9 +396,12 @@ def _call_within(seconds: float, call: Callable[[], Any], address: str) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(seconds)
+    try:
+        thread.join(seconds)
+    finally:  # also after a signal
+        if thread.is_alive():
+            atexit.unregister(sys.modules["ray"].shutdown)  # it would wait for the cluster, too
     if thread.is_alive():
-        atexit.unregister(sys.modules["ray"].shutdown)  # it would wait for the cluster, too
         why = f"does not answer within {seconds:.0f} s"
         raise InputError(f"on={address!r} {why}; restart it with `ray stop` and `ray start --head`", argument="on")
     if raised:

@@ -1,6 +1,7 @@
 """Run a study into a folder: train what is not yet done, and store every outcome as its trial ends.
 
-A run folder holds `outcomes.sqlite` and `run.lock`; while it runs, also `progress.json` and checkpoints.
+A run folder holds `outcomes.sqlite` and `run.lock`; while it runs, also `progress.json` and checkpoints. An executor
+trains the trials, on this machine or a cluster. `estimate` tells beforehand what a study costs.
 """
 
 import contextlib
@@ -11,17 +12,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Protocol
 
-from camri.data import DataSet
-from camri.engine import Hooks, Job, Outcome, Progress, Trial
+import torch
+
+from camri import methods
+from camri.data import DataSet, Split
+from camri.engine import Hooks, Job, Outcome, Pool, Progress, Training, Trial, train, train_job
 from camri.engine.replica import make
-from camri.engine.spec import identity
-from camri.engine.training import stop_on_signals
+from camri.engine.spec import batch_size, identity, steps_per_epoch
+from camri.engine.training import pick_device, stop_on_signals
 from camri.errors import InputError, last_line
 from camri.files import NO_ROOM
 from camri.study import run_folder
 from camri.study.combine import place_into
-from camri.study.executor import Executor, LocalExecutor
 from camri.study.run_folder import facts_of, load_data
 from camri.study.spec import Study, rank_classes, resolve
 from camri.study.store import FULL_DISK, STORE_FILE, Row, Store, all_but_first, kept_classes, refuse_lost
@@ -29,8 +33,53 @@ from camri.study.store import FULL_DISK, STORE_FILE, Row, Store, all_but_first, 
 CHECKPOINTS = "checkpoints"
 MISSED = "columns_without"  # the note of how many cross-entropy trials had failed when the classes were found
 MARGIN_S = (5.0, 30.0)  # reserve for checkpoints: a tenth of the time limit, but at least and at most this
+# Data sets of the paper: rows to train on before a validation split, (H, W, channels), classes.
+KNOWN_DATA = {
+    "cifar10": (50_000, (32, 32, 3), 10),
+    "gtsrb": (39_209, (48, 48, 3), 43),
+    "awa2": (26_157, (64, 64, 3), 50),
+    "mnist": (60_000, (28, 28, 1), 10),
+}
+# Images/s of the authors' CNN, by GPU and image side, eight models side by side, end to end: docs/engine.md.
+STORED = {("NVIDIA H200", 32): 80_998.0}
 
 Listener = Callable[[Outcome], None]  # called with every outcome after it is stored; tracking is one
+
+
+class Executor(Protocol):
+    def train(self, trials: Sequence[Trial], job: Job, hooks: Hooks) -> bool:
+        """Train the trials, calling the hooks from this process; return whether all of them ended."""
+
+
+class LocalExecutor:
+    """This machine's first GPU, or its CPU cores; `options` are fields of the job, such as `workers` or `pack_size`.
+
+    `isolates`: on the CPU a trial that crashes ends its own process only, also with one worker. By default one worker
+    trains in this process, which starts two seconds sooner.
+    """
+
+    def __init__(self, device: str = "auto", pool: Pool | None = None, isolates: bool = False, **options: Any):
+        self.pool, self.isolates, self.options = pool, isolates, {"device": pick_device(device), **options}
+
+    def train(self, trials: Sequence[Trial], job: Job, hooks: Hooks) -> bool:
+        with Pool(self.isolates) if self.pool is None else contextlib.nullcontext(self.pool) as pool:
+            return train_job(trials, replace(job, **self.options), hooks, pool)
+
+
+def find_executor(
+    on: str = "local", device: str = "auto", workers: int | None = None, pack_size: int | None = None
+) -> Executor:
+    """The executor of that name: "local", "ray" (this machine's cluster, started if there is none), "ray://HOST:PORT".
+
+    It connects to a cluster at once, so an unreachable one is refused before anything is written.
+    """
+    if on == "local":
+        return LocalExecutor(device, isolates=True, workers=workers, pack_size=pack_size)
+    if on == "ray" or on.startswith("ray://"):
+        from camri.study.ray_driver import RayExecutor
+
+        return RayExecutor(on, device, workers, pack_size)
+    raise InputError(f"on={on!r} is unknown; choices: local, ray, ray://HOST:PORT", argument="on")
 
 
 @dataclass(frozen=True)
@@ -84,10 +133,13 @@ def run(
     with run_folder.hold(folder), Store.open(folder, facts_of(study, data)) as store, stop_on_signals() as stopped:
         limit_s = None if max_wall_s is None else max_wall_s - _margin(max_wall_s)
         job = Job(study.training, data, (), study.keep_logits, study.keep_weights, folder / CHECKPOINTS)
-        run = _Run(place_into(store, study), job, store, executor, retry_failed, listeners, on_progress)
-        run.should_stop = lambda: stopped.is_set() or (limit_s is not None and time.monotonic() - began > limit_s)
+
+        def should_stop() -> bool:
+            return stopped.is_set() or (limit_s is not None and time.monotonic() - began > limit_s)
+
+        placed = place_into(store, study)
         try:
-            return run.go()
+            return _Run(placed, job, store, executor, retry_failed, listeners, on_progress, should_stop).go()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -130,46 +182,44 @@ def check(study: Study, data: DataSet) -> None:
             raise InputError(f"{setting}: {error}") from error
 
 
+@dataclass(eq=False)
 class _Run:
     """One call of :func:`run` on an open store."""
 
-    def __init__(
-        self,
-        study: Study,
-        job: Job,
-        store: Store,
-        executor: Executor,
-        retry_failed: bool,
-        listeners: Sequence[Listener],
-        on_progress: Callable[[Progress], None] | None,
-    ):
-        self.study, self.job, self.data, self.store, self.executor = study, job, job.data, store, executor
-        self.retry_failed, self.listeners, self.on_progress = retry_failed, listeners, on_progress
-        self.folder = store.path.parent
-        self.should_stop: Callable[[], bool] = lambda: False
-        self.statuses = store.statuses()
-        self.lost = {row.identity for row in store.rows(status="failed") if row.is_lost}  # in an earlier call
+    study: Study
+    job: Job
+    store: Store
+    executor: Executor
+    retry_failed: bool
+    listeners: Sequence[Listener]
+    on_progress: Callable[[Progress], None] | None
+    should_stop: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self.data, self.folder = self.job.data, self.store.path.parent
+        self.statuses = self.store.statuses()
+        self.lost = {row.identity for row in self.store.rows(status="failed") if row.is_lost}  # in an earlier call
         self.ended_here: set[str] = set()
-        self.names: dict[str, None] = {}  # identities of all trials of the study; made up until its classes are known
+        self.names: set[str] = set()  # identities of all trials of the study; made up until its classes are known
         self.progress_written = 0.0
 
     def go(self) -> Result:
         # The columns as an earlier call found them, so that they are decided once; or from names alone.
         if self.retry_failed and self.store.note(MISSED):
             self.store.forget_columns()
-        columns = [one.resolved for one in self.store.columns()] or resolve(self.study, self.data.classes)
+        columns = [column.resolved for column in self.store.columns()] or resolve(self.study, self.data.classes)
         self.store.add_study(self.study, columns)
         if columns is None:
             guess = self.study.placeholders()
             baseline = [trial for trial in self.study.trials(guess) if trial.setting.method == "ce"]
-            self._plan(self.study.trials(guess))
+            self.names = set(map(self._identity, self.study.trials(guess)))
             if not self._train(baseline, all_but_first(self.data.num_classes)):
                 return self._result(finished=False)
             columns = resolve(self.study, self.data.classes, self._find_symbols())
             self.store.add_study(self.study, columns)
         assert columns is not None
         trials = self.study.trials(columns)
-        self._plan(trials)
+        self.names = set(map(self._identity, trials))
         finished = self._train(trials, kept_classes(columns, self.data.num_classes))
         if finished:
             shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
@@ -187,9 +237,6 @@ class _Run:
             warnings.warn(f"{sought} is found without {missed}; --retry-failed decides again", stacklevel=2)
         return rank_classes([row.recall[self.study.important_from] for row in rows])
 
-    def _plan(self, trials: Sequence[Trial]) -> None:
-        self.names = dict.fromkeys(self._identity(trial) for trial in trials)
-
     def _count(self, names: Iterable[str]) -> Counter[str]:
         return Counter(self.statuses[name] for name in names if name in self.statuses)
 
@@ -197,7 +244,7 @@ class _Run:
         pending = {name: trial for trial in trials if self._is_pending(name := self._identity(trial))}
         if not pending:
             return True
-        before, total = self._count(self.names.keys() - pending.keys()), len(self.names)
+        before, total = self._count(self.names - pending.keys()), len(self.names)
 
         def report(progress: Progress) -> None:
             whole = progress.within(before["done"], before["failed"], total)
@@ -207,7 +254,7 @@ class _Run:
                 self.progress_written = time.monotonic()
                 run_folder.write_progress(self.folder, whole)
 
-        hooks = Hooks(self._store, report, lambda: self.should_stop())
+        hooks = Hooks(self._store, report, self.should_stop)
         return self.executor.train(list(pending.values()), replace(self.job, important=important), hooks)
 
     def _identity(self, trial: Trial) -> str:
@@ -232,3 +279,83 @@ class _Run:
         pending = len(self.names) - done - failed
         first, lost = errors[0].complaint if errors else None, tuple(row for row in errors if row.is_lost)
         return Result(finished, done, failed, pending, len(self.ended_here), first, lost)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of the device for a whole study, and where the throughput comes from."""
+
+    device: str
+    images_per_s: float
+    source: str
+    trial_s: float
+    total_s: float
+
+
+def estimate(study: Study, device: torch.device, workers: int) -> Cost:
+    """Estimate the study's cost on the device, from a stored throughput or a short measurement."""
+    rows, shape, num_classes = _data_of(study)
+    images = study.training.epochs * steps_per_epoch(study.training, rows) * batch_size(study.training, rows)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{workers} CPU cores"
+    stored = STORED.get((name, shape[0])) if study.training.model == "paper" else None
+    if stored is not None:
+        rate, source = stored, "stored: measured before on this kind of GPU"
+    else:
+        rate = measure(study.training, shape, num_classes, device)
+        source = "measured just now"
+        if device.type == "cpu" and workers > 1:
+            rate, source = rate * workers, f"measured just now in one process, times {workers}"
+    num_trials = len(study.trials(study.placeholders()))
+    return Cost(name, rate, source, images / rate, num_trials * images / rate)
+
+
+def _data_of(study: Study) -> tuple[int, tuple[int, ...], int]:
+    """Train rows, input shape and number of classes; downloads nothing for a data set of the paper."""
+    if study.data in KNOWN_DATA and not study.data_options:
+        rows, shape, num_classes = KNOWN_DATA[study.data]
+        return round(rows * (1 - study.val_fraction)), shape, num_classes
+    data = load_data(study)
+    resolve(study, data.classes)  # an unknown class is an error already here
+    return len(data.splits["train"]), data.input_shape, data.num_classes
+
+
+def measure(training: Training, shape: tuple[int, ...], num_classes: int, device: torch.device) -> float:
+    """Images/s of cross-entropy trials on random images, without the start: 8 side by side on a GPU, one on a CPU."""
+    # On a GPU an epoch of few steps is mostly its end: curves, draws and evaluation, which a real one has once in 700.
+    num, batches = (8, 32) if device.type == "cuda" else (1, 1)
+    rows = batches * training.batch_size
+    data = _random_data(rows, shape, num_classes)
+    trials = [Trial(methods.setting("ce"), seed) for seed in range(num)]
+
+    def timed(epochs: int) -> float:
+        began = time.perf_counter()
+        train(trials, data, device, training=training.with_(epochs=epochs), workers=1, pack_size=num)
+        return time.perf_counter() - began
+
+    timed(1)
+    return rows * num / _slope(timed)
+
+
+def _slope(timed: Callable[[int], float], least_s: float = 0.5, most: int = 4096) -> float:
+    """Seconds an epoch, from the difference of a long and a short call, the quicker of two of each."""
+    short, epochs = min(timed(1), timed(1)), 2
+    while True:
+        more = timed(1 + epochs) - short
+        if more >= least_s:
+            more = min(more, timed(1 + epochs) - short)
+        if more >= least_s or epochs >= most:
+            return max(more, 1e-9) / epochs
+        epochs *= 4
+
+
+def _random_data(rows: int, shape: tuple[int, ...], num_classes: int) -> DataSet:
+    drawn = torch.Generator().manual_seed(0)
+
+    def split(num: int) -> Split:
+        labels = torch.randint(0, num_classes, (num,), generator=drawn)
+        if len(shape) == 1:
+            return Split(torch.randn((num, *shape), generator=drawn), labels)
+        return Split(torch.randint(0, 256, (num, *shape), generator=drawn, dtype=torch.uint8), labels)
+
+    names = tuple(str(index) for index in range(num_classes))
+    return DataSet("made", names, {"train": split(rows), "test": split(2)}, "made")

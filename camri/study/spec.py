@@ -20,6 +20,7 @@ from camri.errors import InputError, closest
 from camri.methods import Setting
 
 SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-entropy
+DATA_OPTIONS = tuple(TAKEN_BY)
 
 Point = tuple[float, ...]  # one value for each knob of a method
 Resolved = tuple[tuple[int, float], ...]  # a column's class indices with their strengths
@@ -109,15 +110,13 @@ class Grid:
         (((0.1, 8.0),), ((0.2, 16.0),))
         """
         knobs = list(methods.method(name).knobs)
-        for point in (point for points in columns for point in points):
+
+        def checked(point: Sequence[float]) -> Point:
             if not isinstance(point, (list, tuple)) or len(point) != len(knobs):
                 raise InputError(f"{name} has a point {point!r}; give a value for each of {', '.join(knobs)}")
-        by_column = []
-        for points in columns:
-            checked = (
-                tuple(methods.to_number(name, knob, v) for knob, v in zip(knobs, p, strict=True)) for p in points
-            )
-            by_column.append(tuple(dict.fromkeys(checked)))
+            return tuple(methods.to_number(name, knob, value) for knob, value in zip(knobs, point, strict=True))
+
+        by_column = [tuple(dict.fromkeys(map(checked, points))) for points in columns]
         values = [sorted({point[place] for points in by_column for point in points}) for place in range(len(knobs))]
         plain = Grid.of(name, dict(zip(knobs, values, strict=True)))
         every = set(plain.tried())
@@ -162,9 +161,6 @@ def _numbers(method: str, knob: str, values: Any) -> tuple[float, ...]:
     if not several:
         raise InputError(f"{method} {knob} has no values; give at least one number")
     return tuple(dict.fromkeys(methods.to_number(method, knob, value) for value in several))
-
-
-DATA_OPTIONS = tuple(TAKEN_BY)
 
 
 @dataclass(frozen=True)
@@ -325,27 +321,22 @@ def study(
     for field in ("val_fraction", "test_fraction"):  # 0 and 0.0 are one study, so they have one hash
         if type(rest.get(field)) is int:
             rest[field] = float(rest[field])
+    if type(seeds) is int and seeds > 0:
+        seeds = range(seeds)
+    if not isinstance(seeds, (list, tuple, range)):
+        message = f"seeds={seeds!r} is not allowed; give a number of seeds, at least 1, or a list of seeds"
+        raise InputError(message, argument="seeds")
     return Study(
         name=name,
         data=data,
-        important=tuple(Column.of(column) for column in columns),
+        important=tuple(map(Column.of, columns)),
         methods=grids,
         training=training,
-        seeds=_seeds(seeds),
+        seeds=tuple(seeds),
         data_options=tuple(sorted((option, frozen(value)) for option, value in dict(data_options).items())),
         thin=tuple(sorted((str(name), part) for name, part in dict(thin).items())),
         **rest,
     )
-
-
-def _seeds(seeds: Any) -> tuple[int, ...]:
-    """The seeds given, or so many from 0 on."""
-    if type(seeds) is int and seeds > 0:
-        return tuple(range(seeds))
-    if not isinstance(seeds, (list, tuple, range)):
-        message = f"seeds={seeds!r} is not allowed; give a number of seeds, at least 1, or a list of seeds"
-        raise InputError(message, argument="seeds")
-    return tuple(seeds)
 
 
 def _is_fraction(value: Any) -> bool:

@@ -494,16 +494,14 @@ class Run:
 
     def rows(self, method: str | None = None, status: str | None = "done", key: str | None = None) -> list[Row]:
         """Outcomes without their arrays, in the order of settings and seeds; `status=None`: failed ones too."""
-        wanted = [
-            (NAMES.index(n), v) for n, v in (("method", method), ("status", status), ("key", key)) if v is not None
-        ]
-        found = [values for values in self._outcomes() if all(values[place] == value for place, value in wanted)]
         with explained(self.path):
-            return [to_row(values) for values in found]
+            rows = [to_row(values) for values in self._outcomes()]
+        wanted = {"method": method, "status": status, "key": key}
+        return [row for row in rows if all(value in (None, getattr(row, name)) for name, value in wanted.items())]
 
     def statuses(self) -> dict[str, str]:
         """identity -> "done" or "failed" of every outcome."""
-        return {values[NAMES.index("identity")]: values[NAMES.index("status")] for values in self._outcomes()}
+        return {row.identity: row.status for row in self.rows(status=None)}
 
     def _outcomes(self) -> list[tuple[Any, ...]]:
         """The plain values of all outcomes: without an index, which may be damaged, and none may be missing."""
@@ -540,18 +538,15 @@ class Run:
         important_of, names = self.important(row), [f"scores.{split}.{part}" for part in SCORE_PARTS]
         if split not in important_of:
             raise InputError(f"{self.path}: outcome {self._name(row)} kept no scores of {split!r}")
-        found = self._scores(important_of, self.arrays(row, names), split)
-        return found if important is None else restrict_scores(found, important, len(self.classes))
+        parts = {name.rpartition(".")[2]: array for name, array in self.arrays(row, names).items()}
+        scores = Scores(labels=self.labels(split), important=tuple(important_of[split]), **parts)
+        return scores if important is None else restrict_scores(scores, important, len(self.classes))
 
     def important(self, row: Row | str) -> dict[str, list[int]]:
         """The classes whose scores an outcome kept, by split."""
         text = self._blob("important", row)
         with explained(self.path):
             return json.loads(text)
-
-    def _scores(self, important: dict[str, list[int]], arrays: dict[str, Array], split: str) -> Scores:
-        parts = {part: arrays[f"scores.{split}.{part}"] for part in SCORE_PARTS}
-        return Scores(labels=self.labels(split), important=tuple(important[split]), **parts)
 
     def logits(self, row: Row | str) -> dict[str, Array]:
         """float16 (N, C) by split; empty if they were not kept."""
@@ -563,38 +558,9 @@ class Run:
         blob = self._blob("weights", row)
         return None if blob is None else self._unpack(blob)
 
-    def outcome(self, row: Row | str) -> "Outcome":
-        """The outcome as the engine made it, to the bit. Needs torch."""
-        from camri.engine.outcome import Outcome
-        from camri.engine.spec import Training, Trial
-        from camri.methods import Setting
-
-        if isinstance(row, str):
-            row = to_row(self._values(row))
-        arrays, important = self.arrays(row), self.important(row)
-        fields: dict[str, Any] = {
-            field: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(f"{field}.")}
-            for field in ARRAY_FIELDS
-        }
-        return Outcome(
-            trial=Trial(Setting.from_json(row.setting), row.seed),
-            training=Training.from_json(self.training),
-            fingerprint=self.fingerprint,
-            scores={split: self._scores(important, arrays, split) for split in important},
-            logits=self.logits(row),
-            weights=self.weights(row),
-            **{name: getattr(row, name) for name in (*PLAIN, "environment")} | fields,
-        )
-
     @staticmethod
     def _name(row: Row | str) -> str:
         return row if isinstance(row, str) else row.identity
-
-    def _values(self, identity: str) -> tuple[Any, ...]:
-        """The plain values of one outcome."""
-        query = f"SELECT {ROW_COLUMNS} FROM outcomes WHERE identity = ?"
-        (values,) = self._checked(f"row/{identity}", query, identity)
-        return values
 
     def _blob(self, column: str, row: Row | str) -> Any:
         identity = self._name(row)
@@ -693,8 +659,8 @@ class Store(Run):
                 self._connection.executemany(
                     "INSERT OR IGNORE INTO plan VALUES (?, ?, ?, ?, ?)",
                     [
-                        (number, one.method, one.key, str(one), json.dumps(one.to_json()))
-                        for number, one in study.settings(columns)
+                        (number, setting.method, setting.key, str(setting), json.dumps(setting.to_json()))
+                        for number, setting in study.settings(columns)
                     ],
                 )
             self._sign_plan()
@@ -743,9 +709,10 @@ class Store(Run):
 
     def copy(self, identity: str, source: Run) -> None:
         """Copy an outcome of another store unchanged."""
-        names = [*NAMES, *BLOBS]
-        values = [*source._values(identity), *(source._blob(name, identity) for name in BLOBS)]
-        self._insert(dict(zip(names, values, strict=True)))
+        query = f"SELECT {ROW_COLUMNS} FROM outcomes WHERE identity = ?"
+        (values,) = source._checked(f"row/{identity}", query, identity)
+        blobs = {name: source._blob(name, identity) for name in BLOBS}
+        self._insert(dict(zip(NAMES, values, strict=True)) | blobs)
 
     def _insert(self, values: dict[str, Any]) -> None:
         with explained(self.path), transaction(self._connection):

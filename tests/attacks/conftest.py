@@ -5,13 +5,40 @@ image formats in tests/data/test_bad_input.py, models and cards in tests/export/
 tests/report/test_tables.py and tests/export/test_predict.py, the chart library in tests/report/test_page.py.
 """
 
+import importlib
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 
-from tests.engine.conftest import data, training, trials  # noqa: F401
-from tests.fitting.conftest import rows, without_files  # noqa: F401
-from tests.study.conftest import small  # noqa: F401
+
+def borrow(name, package, scope="session"):
+    """A fixture of another package's tests, imported when used: pytest-xdist's main process then needs no torch."""
+
+    @pytest.fixture(scope=scope, name=name)
+    def borrowed(request):
+        made = getattr(importlib.import_module(f"tests.{package}.conftest"), name).__wrapped__
+        return made(request.getfixturevalue("monkeypatch")) if scope == "function" else made()
+
+    return borrowed
+
+
+data, training, trials = (borrow(name, "engine") for name in ("data", "training", "trials"))
+rows, small = borrow("rows", "fitting"), borrow("small", "study")
+without_files = borrow("without_files", "fitting", scope="function")
+
+SHARED = ("pool", "whole", "whole_fit", "checkpoint")  # fixtures that take seconds
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items):
+    """Tests that share such a fixture run in one process (--dist loadgroup), long ones function by function."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            for name in set(SHARED).intersection(item.fixturenames):
+                is_long = item.get_closest_marker("long") is not None
+                item.add_marker(pytest.mark.xdist_group(f"{name} {item.originalname}" if is_long else name))
+
 
 # What the same attacks did to 3baece5, by hand: attack -> (number, result).
 BEFORE = {

@@ -13,7 +13,7 @@ def run(capsys, *words):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["camri", *map(str, words)])
         with pytest.raises(SystemExit) as end:
-            camri.cli.main()
+            camri.cli.run()
     return end.value.code, capsys.readouterr().err
 
 

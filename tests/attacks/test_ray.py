@@ -15,7 +15,8 @@ import pytest
 
 from camri.errors import InputError
 from camri.study import ray_driver
-from camri.study.executor import find_executor
+from camri.study.run_folder import read_progress
+from camri.study.runner import find_executor
 from tests.study.test_cluster import QUIET, free_port, needs_ray
 from tests.study.test_ray_driver import gather
 
@@ -68,6 +69,47 @@ def test_a_head_that_dies_ends_the_run_with_what_was_stored(data, small, monkeyp
         gather(data, small)
 
 
+@pytest.mark.parametrize("how", ["signal", "time is up", "signal after the time"])
+def test_workers_that_do_not_stop_are_waited_for_a_known_time(data, small, monkeypatch, how):
+    """By a clock that only waiting moves."""
+    now, asked = [0.0], []
+    monkeypatch.setattr(ray_driver, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+
+    def wait(self, calls, timeout):
+        asked.append(1)
+        if len(asked) <= 2:  # a worker says who it is, then trains for ever
+            return calls[:1], calls[1:]
+        if len(asked) == {"signal": 3, "time is up": 0, "signal after the time": 10}[how]:
+            signal.raise_signal(signal.SIGTERM)
+            now[0] = 0.0
+        now[0] += timeout
+        return [], calls
+
+    monkeypatch.setattr("tests.study.test_ray_driver.Ray.wait", wait)
+    ended, _, _ = gather(data, small, slots=1, should_stop=lambda: how != "signal" and len(asked) > 2)
+    assert not ended
+    assert now[0] == pytest.approx(30.0 if how == "time is up" else 2.5, abs=2 * ray_driver.WAIT_S)
+
+
+# A process whose other threads and libraries end slowly, as Ray's do.
+SLOW = """
+import atexit, sys, threading, time, types
+sys.modules["ray"] = types.ModuleType("ray")
+threading.Thread(target=time.sleep, args=(600,)).start()
+atexit.register(print, "goodbye")
+from camri.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("words", "code"), [(["study", "list"], 0), (["report", "no-such"], 2)])
+def test_a_command_on_ray_does_not_wait_for_the_end_of_python(words, code):
+    ended = subprocess.run([sys.executable, "-c", SLOW, *words], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == code
+    assert ended.stdout.endswith("goodbye\n")
+    assert ("no-such" in ended.stderr) == (code == 2)
+
+
 STUDY = """
 name = "long"
 columns = ["8"]
@@ -105,19 +147,25 @@ def test_a_run_ends_soon_and_cleanly(tmp_path, ray_folder, is_client, how):
         on = f"ray://127.0.0.1:{client_port}" if is_client else "ray"
         words = ["study", "run", str(tmp_path / "study.toml"), "--out", str(tmp_path / "run"), "--on", on]
         run = subprocess.Popen([sys.executable, "-m", "camri", *words], env=environment, stderr=subprocess.PIPE)
-        wait_until(lambda: (tmp_path / "run" / "progress.json").exists() or run.poll() is not None)
+        wait_until(lambda: num_running(tmp_path / "run") == 2 or run.poll() is not None)
         if is_client and run.poll() is not None:
             pytest.skip("the head's client server died as it started: ray-project/ray#63202")
         if how == "SIGTERM":
             run.send_signal(signal.SIGTERM)
         else:
             kill_all(psutil.Process(head.pid))
-        _, said = run.communicate(timeout=60)
+        _, said = run.communicate(timeout=60 if how == "head dies" else 20)  # 5 s, but for cores that are busy
         assert run.returncode == (130 if how == "SIGTERM" else 2)
         assert (b"the head of the cluster is gone" in said) == (how == "head dies")
         assert b"Traceback" not in said
     finally:
         kill_all(psutil.Process(head.pid))
+
+
+def num_running(folder):
+    """The number of trials that a run in another process is training."""
+    progress = read_progress(folder)
+    return 0 if progress is None else progress.running
 
 
 def wait_until(is_so):

@@ -20,8 +20,8 @@ from camri.errors import InputError
 from camri.fitting import handover, trainer
 from camri.study import runner
 from camri.study import store as store_module
-from camri.study.executor import LocalExecutor
 from camri.study.finalists import status
+from camri.study.runner import LocalExecutor
 from camri.study.store import STORE_FILE, open_run
 from tests.attacks.test_fuzz import mutate
 from tests.fitting.conftest import facts, weights_of

@@ -19,9 +19,8 @@ from camri.errors import InputError, last_line
 from camri.fitting import handover, trainer
 from camri.methods import setting
 from camri.study import runner
-from camri.study.executor import LocalExecutor
 from camri.study.finalists import find_finalists
-from camri.study.runner import Result
+from camri.study.runner import LocalExecutor, Result
 from camri.study.store import open_run
 from tests.engine.conftest import same
 from tests.fitting.conftest import facts, weights_of
@@ -243,7 +242,7 @@ KILLS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 20
 
 
 @pytest.fixture(scope="module")
-def undisturbed(data, small, tmp_path_factory):
+def unkilled(data, small, tmp_path_factory):
     """The same studies without kills."""
 
     @functools.cache
@@ -262,15 +261,15 @@ def longer(small, important):
 @pytest.mark.parametrize("important", ["worst", pytest.param("column", marks=pytest.mark.long)])
 @pytest.mark.parametrize("seed", KILLS)
 def test_a_study_with_killed_workers_is_the_same_study(
-    tally, pool, started, data, small, tmp_path, undisturbed, important, seed
+    tally, pool, started, data, small, tmp_path, unkilled, important, seed
 ):
     kill, killed = killing(started, 2, seed)
     executor = LocalExecutor("cpu", pool, workers=2)
     result = runner.run(longer(small, important), tmp_path, executor, data=data, on_progress=kill)
     assert killed
     assert (result.finished, result.failed) == (True, 0)
-    assert columns_of(tmp_path) == columns_of(undisturbed(important))
-    assert_same_table(tmp_path, undisturbed(important))
+    assert columns_of(tmp_path) == columns_of(unkilled(important))
+    assert_same_table(tmp_path, unkilled(important))
     tally(f"study, worker killed, class {'worst' if important == 'worst' else 'named'}", "the same table")
 
 
@@ -280,6 +279,7 @@ def alone(rows, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 1)
         patch.setattr(handover, "write_page", lambda folder: folder)
+        patch.setattr("camri.export.onnx_file.is_installed", lambda: False)
         return camri.fit(rows, "storm", tmp_path_factory.mktemp("fit") / "alone", **FIT)
 
 

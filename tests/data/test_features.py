@@ -1,5 +1,8 @@
 """Features of a frozen backbone: what is computed, cached, trained on and handed over."""
 
+import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +18,7 @@ from camri.errors import InputError
 from camri.export import Model, Trained
 from camri.methods import setting
 from camri.models import Backbone, build
-from camri.study.executor import LocalExecutor
-from camri.study.runner import run
+from camri.study.runner import LocalExecutor, run
 from camri.study.study_file import read_study
 from tests.networks import photos, save_tiny
 
@@ -75,6 +77,50 @@ def test_other_images_weights_and_preprocessing_are_computed_anew(model):
     for other in others:
         assert other.fingerprint != first.fingerprint
         assert not torch.equal(other.splits["train"].inputs, first.splits["train"].inputs)
+
+
+def test_time_that_runs_out_leaves_some_images_of_every_class(model, monkeypatch):
+    data, options = made(100), find(model)
+    data = replace(data, splits={"train": data.splits["train"], "test": made(50, seed=1).splits["test"]})
+    monkeypatch.setattr(features, "BATCH_ROWS", 8)
+    whole = embed(data, model, options, cache=Path(os.environ["CAMRI_CACHE"]) / "other")
+    images, cut = features.embed_within(data, model, options, limit_s=1e-9)
+    for part, split in images.splits.items():
+        assert split.labels.bincount().tolist() == [4, 4]
+        assert cut.splits[part].labels.equal(split.labels)
+        rows = [
+            row for row, image in enumerate(data.splits[part].inputs) if (split.inputs == image).all((1, 2, 3)).any()
+        ]
+        torch.testing.assert_close(cut.splits[part].inputs, whole.splits[part].inputs[rows], atol=1e-3, rtol=1e-3)
+    assert len({cut.fingerprint, whole.fingerprint, images.fingerprint, data.fingerprint}) == 4
+    again = features.embed_within(data, model, options, limit_s=0)
+    assert [one.fingerprint for one in again] == [images.fingerprint, cut.fingerprint]
+    calls = []
+    images, rest = features.embed_within(data, model, options, limit_s=60, progress=lambda *how: calls.append(how))
+    assert images is data
+    assert calls[0][0] >= 24
+    assert calls[-1] == (150, 150)
+    assert rest.fingerprint == whole.fingerprint
+    torch.testing.assert_close(rest.splits["train"].inputs, whole.splits["train"].inputs, atol=1e-3, rtol=1e-3)
+
+
+def test_a_progress_that_raises_ends_the_computation(model, cache, monkeypatch):
+    batches = []
+
+    def slow(found):
+        batches.append(found)
+        time.sleep(0.02)
+        return found
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(features, "BATCH_ROWS", 1)
+    monkeypatch.setattr(features, "to_half", slow)
+    with pytest.raises(KeyboardInterrupt):
+        embed(made(60), model, find(model), progress=stop)
+    assert len(batches) < 50
+    assert not list(cache.glob("*.features"))
 
 
 class Counting(torch.nn.Module):

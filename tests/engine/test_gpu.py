@@ -30,8 +30,8 @@ def case(request, data, training):
     """Data and training: a small CNN, each replica a branch of the graph; the authors', which Hopper runs in stacks."""
     if request.param == "branches":
         return data, training
-    if torch.cuda.get_device_capability()[0] != 9 or os.environ.get("CAMRI_STACKS") != "1":
-        pytest.skip("stacks are for Hopper, and off unless CAMRI_STACKS=1")
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("stacks are for Hopper")
     drawn = torch.Generator().manual_seed(0)
 
     def pictures(split):
@@ -118,6 +118,22 @@ def test_a_trial_that_diverges_fails_alone(trials, case, crowd):
     assert same(outcomes[2], crowd[1])
     assert outcomes[1].status == "failed"
     assert "the loss stopped being finite in epoch 1" in outcomes[1].error
+
+
+def test_branches_take_over_from_stacks_that_are_wrong(trials, case, monkeypatch):
+    data, training = case
+    if training.model != "paper":
+        pytest.skip("branches already")
+    from camri.engine import stack
+
+    short = training.with_(epochs=1)
+    monkeypatch.setenv("CAMRI_STACKS", "0")
+    branches = train(trials[:2], data, "cuda", training=short, deterministic=True, **KEEP)
+    monkeypatch.delenv("CAMRI_STACKS")
+    monkeypatch.setattr(stack, "WRONG", 0.0)
+    with pytest.warns(UserWarning, match="wrong with this version of Triton"):
+        instead = train(trials[:2], data, "cuda", training=short, deterministic=True, **KEEP)
+    assert all(same(outcome, before) for outcome, before in zip(instead, branches, strict=True))
 
 
 def test_a_divergence_in_the_last_epoch_leaves_the_neighbours_their_end(trials, case):

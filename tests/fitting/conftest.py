@@ -8,7 +8,7 @@ import torch
 
 from camri.data import DataSet, Split
 from camri.fitting import Fitted, fit, handover, trainer
-from camri.study import executor
+from camri.study import runner
 
 ASKED = {"num_trials": 30, "epochs": 2, "device": "cpu"}
 IMPORTANT = "9"
@@ -30,7 +30,7 @@ class Trained:
 @pytest.fixture
 def trained(monkeypatch):
     """Hears of every trial that goes to the engine, as (training, setting, seed)."""
-    heard, real = Trained(), executor.train_job
+    heard, real = Trained(), runner.train_job
 
     def listen(trials, job, hooks, pool=None):
         training = job.training
@@ -43,7 +43,7 @@ def trained(monkeypatch):
 
         return real(trials, job, replace(hooks, on_outcome=ended), pool)
 
-    monkeypatch.setattr(executor, "train_job", listen)
+    monkeypatch.setattr(runner, "train_job", listen)
     return heard
 
 

@@ -8,7 +8,7 @@ from camri.engine import Outcome
 from camri.errors import InputError
 from camri.fitting import fit, job
 from camri.fitting.job import SEEDS_APART
-from camri.study import executor
+from camri.study import runner
 
 TRACEBACK = "Traceback (most recent call last):\n  File “net.py”, line 3\nRuntimeError: out of memory"
 
@@ -18,7 +18,7 @@ def breaking(monkeypatch):
     """Make those trials fail for which a function returns True."""
 
     def break_where(is_broken):
-        real = executor.train_job
+        real = runner.train_job
 
         def train_job(trials, job, hooks, pool=None):
             def ended(outcome):
@@ -28,7 +28,7 @@ def breaking(monkeypatch):
 
             return real(trials, job, dataclasses.replace(hooks, on_outcome=ended), pool)
 
-        monkeypatch.setattr(executor, "train_job", train_job)
+        monkeypatch.setattr(runner, "train_job", train_job)
 
     return break_where
 

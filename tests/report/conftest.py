@@ -11,11 +11,10 @@ from camri.data import DataSet, Split
 from camri.engine.outcome import Outcome
 from camri.engine.spec import Training, identity
 from camri.metrics import condense, confusion
-from camri.study.reader import RunReader
+from camri.study.reader import RunReader, judge_columns
 from camri.study.run_folder import facts_of
 from camri.study.spec import study
 from camri.study.store import STORE_FILE, UNCHECKED, Store
-from camri.study.verdict import judge_columns
 
 CLASSES = ("row", "column", "corner", "ring")
 METHODS = {

@@ -8,8 +8,7 @@ import pytest
 from camri.report.answer import NOTE, answer
 from camri.report.tables import Cell
 from camri.stats import Difference
-from camri.study.reader import SettingResults
-from camri.study.verdict import ColumnVerdict, Judged
+from camri.study.reader import ColumnVerdict, Judged, SettingResults
 
 SETTINGS = (SettingResults("c", "ce", "ce", {}, ()), SettingResults("m", "camri", "camri m=4π/64", {}, ()))
 

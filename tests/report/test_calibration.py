@@ -5,8 +5,7 @@ import pytest
 
 from camri.metrics import reliability
 from camri.report.tables import calibration_table
-from camri.study.reader import RunReader
-from camri.study.verdict import judge_columns
+from camri.study.reader import RunReader, judge_columns
 
 
 def test_the_baselines_error_is_that_of_its_scores(gain):

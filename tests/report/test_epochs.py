@@ -10,8 +10,7 @@ from camri.report.page import sections
 from camri.report.records import FromRun, epoch_records
 from camri.report.results import open_results, write_results
 from camri.report.tables import table_of_epochs
-from camri.study.reader import RunReader
-from camri.study.verdict import judge_columns
+from camri.study.reader import RunReader, judge_columns
 from tests.report.conftest import make_run
 from tools.docs import Site, make_block
 

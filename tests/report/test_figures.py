@@ -9,7 +9,7 @@ from camri.errors import InputError
 from camri.losses import cross_entropy as torch_cross_entropy
 from camri.losses import margin_softmax as torch_margin_softmax
 from camri.report import charts
-from camri.report.charts import draw_circle, draw_curves
+from camri.report.charts import PAGE, draw_circle, draw_curves, export, specification
 from camri.report.records import (
     BACK,
     DEPTH,
@@ -20,7 +20,6 @@ from camri.report.records import (
     recover,
     room,
 )
-from camri.report.theme import PAGE, export, specification
 from camri.study.reader import measure
 from tests.report.conftest import make_run
 from tools import contours
@@ -166,14 +165,15 @@ def test_fig_2_is_computed_from_the_losses_of_this_package():
     np.testing.assert_allclose(contours.margin_softmax(features, contours.MARGIN_RAD), wanted, rtol=2e-3, atol=1e-4)
 
 
-def test_fig_2_lines_lie_where_the_loss_has_their_value():
+def test_fig_2_colours_are_the_loss_at_the_levels_without_the_penalty():
     figure = contours.contours(steps=41)
     assert [panel.title for panel in figure.panels] == list(contours.LOSSES)
-    lines = [record for record in figure.records if record["panel"] == "cross-entropy"]
-    at = contours.cross_entropy(np.array([[record["x"], record["y"]] for record in lines]))
-    np.testing.assert_allclose(at, [record["level"] for record in lines], atol=0.02)
-    levels = {name: {r["level"] for r in figure.records if r["panel"] == name} for name in contours.LOSSES}
-    assert levels["cross-entropy"] == levels["WCE, w = 4"], "a loss with its penalty is shown at the levels without it"
+    largest = contours.cross_entropy(contours.EXTENT * np.array([-1.0, -1.0]))
+    for panel, weight in ((figure.panels[0], 1.0), (figure.panels[2], contours.WEIGHT)):
+        field = panel.chart.layer[0].data.values
+        middles = np.array([[one["x"] + one["x2"], one["y"] + one["y2"]] for one in field]) / 2
+        wanted = np.minimum(1.0, contours.cross_entropy(middles, weight) / largest)
+        np.testing.assert_allclose([one["part"] for one in field], wanted, atol=1e-3)
     for tie in contours.boundaries():
         scores = np.sort(contours.WEIGHTS @ np.array([tie["x2"], tie["y2"]]))
         assert scores[-1] == pytest.approx(scores[-2], abs=1e-5)

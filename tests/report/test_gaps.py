@@ -11,7 +11,7 @@ from camri.report.tables import gap_of, table_of_alarms, table_of_gaps, table_of
 from camri.selection import Validation, choose, common_range, compare_curves, worth
 from camri.stats import compare
 from camri.study.combine import merge
-from camri.study.verdict import SEED, best_setting, cross_fit, gain_over_shifted, list_picks
+from camri.study.reader import SEED, best_setting, cross_fit, gain_over_shifted, list_picks
 from tests.report.conftest import make_run
 
 

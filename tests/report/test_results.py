@@ -12,7 +12,7 @@ import pytest
 from camri.cli import app
 from camri.errors import InputError
 from camri.report import results
-from camri.report.charts import draw_circle, draw_confusion, draw_curves, draw_penalty
+from camri.report.charts import PRINT, draw_circle, draw_confusion, draw_curves, draw_penalty, specification
 from camri.report.records import (
     FromRun,
     angle_records,
@@ -26,7 +26,6 @@ from camri.report.records import (
 )
 from camri.report.results import open_results, without_places, write_results
 from camri.report.tables import paper_table, table_of_angles, table_of_gaps, table_of_honest, table_of_trained, write
-from camri.report.theme import PRINT, specification
 from camri.study.spec import Study
 from tests.report.conftest import edit_store, make_run
 

@@ -27,8 +27,15 @@ from camri.report.tables import (
     write,
 )
 from camri.selection import Measured, PaperChoice
-from camri.study.reader import RunReader, SettingResults
-from camri.study.verdict import ColumnVerdict, choose_paper, control_among, correct_for_columns, picked
+from camri.study.reader import (
+    ColumnVerdict,
+    RunReader,
+    SettingResults,
+    choose_paper,
+    control_among,
+    correct_several,
+    picked,
+)
 from tests.report.conftest import make_run
 from tools import paper_print
 
@@ -162,13 +169,9 @@ def test_the_control_has_no_margin_the_same_scale_and_all_the_seeds():
     assert control_among(planned(setting("wce", 3, w=4)), others) is None
 
 
-def test_p_values_are_corrected_for_the_columns_and_unknown_ones_stay_so():
-    def column(p):
-        return SimpleNamespace(best=None if p is None else SimpleNamespace(p=p))
-
-    assert correct_for_columns([column(p) for p in (0.01, None, 0.04)]) == pytest.approx([0.03, 1.0, 0.08])
-    found = correct_for_columns([column(p) for p in (0.01, float("nan"), 0.02)])
-    assert found == pytest.approx([0.03, float("nan"), 0.04], nan_ok=True)
+def test_p_values_are_corrected_for_being_several_and_unknown_ones_stay_so():
+    assert correct_several([0.01, 1.0, 0.04]) == pytest.approx([0.03, 1.0, 0.08])
+    assert correct_several([0.01, float("nan"), 0.02]) == pytest.approx([0.03, float("nan"), 0.04], nan_ok=True)
 
 
 def test_the_settings_picked_stand_with_their_seeds_the_most_frequent_first():

@@ -6,10 +6,11 @@ import pytest
 from camri.data import DataSet
 from camri.engine.outcome import Outcome
 from camri.engine.spec import Training, Trial, identity
+from camri.methods import Setting
 from camri.metrics import condense, confusion
 from camri.study.run_folder import facts_of
 from camri.study.spec import study
-from camri.study.store import Store
+from camri.study.store import ARRAY_FIELDS, PLAIN, Store
 from tests.engine.conftest import made_images
 
 TRAINING = Training(model="small", model_options=(("width", 2),), epochs=2, batch_size=32)
@@ -73,6 +74,24 @@ def put(store, outcome):
     name = identity(outcome.trial, outcome.training, outcome.fingerprint)
     store.add(name, outcome)
     return name
+
+
+def stored_outcome(run, row):
+    """The outcome as the engine made it, from what the store gives back."""
+    arrays = run.arrays(row)
+    fields = {
+        field: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(f"{field}.")}
+        for field in ARRAY_FIELDS
+    }
+    return Outcome(
+        trial=Trial(Setting.from_json(row.setting), row.seed),
+        training=Training.from_json(run.training),
+        fingerprint=run.fingerprint,
+        scores={split: run.scores(row, split) for split in run.important(row)},
+        logits=run.logits(row),
+        weights=run.weights(row),
+        **{name: getattr(row, name) for name in (*PLAIN, "environment")} | fields,
+    )
 
 
 def first_trials(study, columns=(((1, 1.0),),)):

@@ -15,9 +15,9 @@ import pytest
 
 from camri.errors import InputError
 from camri.study import ray_driver, runner
-from camri.study.executor import LocalExecutor, find_executor
 from camri.study.ray_driver import RayExecutor, connect
 from camri.study.ray_worker import code_digest
+from camri.study.runner import LocalExecutor, find_executor
 from camri.study.store import open_run
 from tests.study.conftest import TRAINING
 from tests.study.test_cli import EXAMPLE, camri
@@ -148,7 +148,7 @@ SCRIPT = """
     import pickle, sys
     from pathlib import Path
     from camri.study import runner
-    from camri.study.executor import find_executor
+    from camri.study.runner import find_executor
 
     study, data = pickle.loads(Path(sys.argv[1]).read_bytes())
     runner.run(study, sys.argv[2], find_executor(sys.argv[3]), data=data)

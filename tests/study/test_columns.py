@@ -12,10 +12,9 @@ from camri.study import runner
 from camri.study.combine import merge, place_into
 from camri.study.export import tidy
 from camri.study.finalists import find_finalists, make_finals, status
-from camri.study.reader import RunReader
+from camri.study.reader import RunReader, judge_columns
 from camri.study.spec import Grid
 from camri.study.store import open_run
-from camri.study.verdict import judge_columns
 from tests.study.test_runner import Pretender
 
 WIDE = ["row", "column", {"row": 1.0, "corner": 0.5}]

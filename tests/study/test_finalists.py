@@ -16,12 +16,11 @@ from camri.errors import InputError
 from camri.methods import MARGIN_UNIT, setting
 from camri.metrics import condense, confusion
 from camri.study.finalists import Edge, find_column, find_finalists, make_finals
-from camri.study.reader import RunReader
+from camri.study.reader import RunReader, judge_columns
 from camri.study.run_folder import facts_of
 from camri.study.spec import Column, Grid, Study, study
 from camri.study.store import Store, open_run
 from camri.study.study_file import find_study, override
-from camri.study.verdict import judge_columns
 from tests.study.conftest import TRAINING
 
 METHODS = {

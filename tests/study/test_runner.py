@@ -20,11 +20,11 @@ from camri.files import take_lock
 from camri.methods import setting
 from camri.metrics import recall
 from camri.study import run_folder, runner
-from camri.study.executor import LocalExecutor
 from camri.study.finalists import status
+from camri.study.runner import LocalExecutor
 from camri.study.spec import rank_classes, study
 from camri.study.store import open_run
-from tests.study.conftest import TRAINING, made_outcome
+from tests.study.conftest import TRAINING, made_outcome, stored_outcome
 from tests.study.test_store import assert_same
 
 
@@ -59,7 +59,7 @@ def undisturbed(data, small, tmp_path_factory):
 
 def table(folder):
     with open_run(folder) as run:
-        return {row.identity: run.outcome(row) for row in run.rows(status=None)}
+        return {row.identity: stored_outcome(run, row) for row in run.rows(status=None)}
 
 
 def assert_same_table(one, other):
@@ -282,7 +282,7 @@ def test_progress_counts_earlier_calls(data, small, tmp_path):
 # Forked from a process that has done nothing but import: a fork of this one would inherit locks that threads of other
 # tests hold, and under Python 3.13 it hung.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["camri.study.runner", "camri.study.executor", "camri.engine", "tests.study.test_runner"])
+SERVER.set_forkserver_preload(["camri.study.runner", "camri.study.runner", "camri.engine", "tests.study.test_runner"])
 
 
 def start(*arguments):

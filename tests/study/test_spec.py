@@ -226,7 +226,7 @@ def test_studies_need_little():
         "import sys\n"
         "absent = ('pydantic', 'typer', 'rich', 'pyarrow', 'pandas', 'sklearn', 'ray', 'PIL')\n"
         "sys.modules.update(dict.fromkeys(absent))\n"  # importing one now raises ImportError
-        "from camri.study import combine, executor, export, recipes, runner, spec, store, study_file\n"
+        "from camri.study import combine, export, recipes, runner, spec, store, study_file\n"
         "print(len(recipes.RECIPES))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -15,7 +15,7 @@ from camri.methods import setting
 from camri.metrics import condense
 from camri.study.run_folder import facts_of
 from camri.study.store import STORE_FILE, Store, all_but_first, connect, open_run, restrict_scores
-from tests.study.conftest import TRAINING, first_trials, made_outcome, put
+from tests.study.conftest import TRAINING, first_trials, made_outcome, put, stored_outcome
 
 
 def flat(value, name=""):
@@ -54,8 +54,9 @@ def test_outcomes_come_back_to_the_bit(store, data, small):
     ]
     names = [put(store, outcome) for outcome in given]
     with open_run(store.path.parent) as run:
+        rows = {row.identity: row for row in run.rows(status=None)}
         for name, outcome in zip(names, given, strict=True):
-            assert_same(run.outcome(name), outcome)
+            assert_same(stored_outcome(run, rows[name]), outcome)
         assert len(run.rows()) == 4
         assert len(run.rows(status=None)) == 5
         assert run.statuses() == {name: outcome.status for name, outcome in zip(names, given, strict=True)}

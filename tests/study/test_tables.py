@@ -17,7 +17,7 @@ from camri.errors import InputError
 from camri.methods import setting
 from camri.metrics import condense
 from camri.study import combine as merging
-from camri.study import executor, run_folder, runner
+from camri.study import run_folder, runner
 from camri.study.combine import merge
 from camri.study.export import export, tidy
 from camri.study.finalists import status
@@ -297,36 +297,36 @@ def test_the_store_answers_plain_sql(run_into):
 
 
 def test_cost_is_images_by_throughput(monkeypatch):
-    monkeypatch.setattr(executor, "measure", lambda *_: 1000.0)
+    monkeypatch.setattr(runner, "measure", lambda *_: 1000.0)
     study = cifar10("cat", num_seeds=2).with_(methods=["ce"])
-    device = executor.torch.device("cpu")
-    found = executor.estimate(study, device, workers=4)
+    device = runner.torch.device("cpu")
+    found = runner.estimate(study, device, workers=4)
     images = 18 * (45_000 // 64) * 64
     assert (found.images_per_s, found.device) == (4000.0, "4 CPU cores")
     assert found.trial_s == pytest.approx(images / 4000)
     assert found.total_s == pytest.approx(2 * images / 4000)
     assert found.source == "measured just now in one process, times 4"
-    assert executor.estimate(study, device, workers=1).source == "measured just now"
+    assert runner.estimate(study, device, workers=1).source == "measured just now"
 
 
 def test_stored_throughput_is_used_where_there_is_one(monkeypatch):
-    monkeypatch.setattr(executor.torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(executor, "measure", lambda *_: pytest.fail("measured"))
-    found = executor.estimate(cifar10("cat"), executor.torch.device("cuda"), workers=1)
+    monkeypatch.setattr(runner.torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(runner, "measure", lambda *_: pytest.fail("measured"))
+    found = runner.estimate(cifar10("cat"), runner.torch.device("cuda"), workers=1)
     assert (found.images_per_s, found.source) == (80_998.0, "stored: measured before on this kind of GPU")
 
 
 def test_throughput_is_measured(monkeypatch):
-    rate = executor.measure(TRAINING, (8, 8, 1), 3, executor.torch.device("cpu"))
+    rate = runner.measure(TRAINING, (8, 8, 1), 3, runner.torch.device("cpu"))
     assert 100 < rate < 1e7
     # 0.2 s to start and 0.01 s an epoch: the start does not count.
-    assert executor._slope(lambda epochs: 0.2 + 0.01 * epochs) == pytest.approx(0.01)
+    assert runner._slope(lambda epochs: 0.2 + 0.01 * epochs) == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize("held_up", range(8))
 def test_one_call_that_was_held_up_does_not_count(held_up):
     calls = itertools.count()
-    found = executor._slope(lambda epochs: 0.2 + 0.01 * epochs + (3.0 if next(calls) == held_up else 0.0))
+    found = runner._slope(lambda epochs: 0.2 + 0.01 * epochs + (3.0 if next(calls) == held_up else 0.0))
     assert found == pytest.approx(0.01)
     assert next(calls) <= 9
 

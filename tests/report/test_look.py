@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from camri.methods import METHODS
+from camri.report.charts import PRINT, shorten, style_of_methods
 from camri.report.page import explain
-from camri.report.theme import PRINT, shorten, style_of_methods
 
 STYLE = style_of_methods() + resources.files("camri.report").joinpath("templates/page.css").read_text("utf-8")
 LIGHT, DARK = style_of_methods().split("@media")
