@@ -10,7 +10,7 @@ from camri.auditing.scores import SPLIT_SEED
 from camri.auditing.verdict import Audit, ClassResult, Comparison, Point
 from camri.decision import PRIOR_ROWS
 from camri.report.slider import VALUE, Slider, make_slider, written
-from camri.report.tables import BLANK, Cell, Columns, Table, cells, span, tabulate, to_terminal, two_decimals
+from camri.report.tables import BLANK, Cell, Table, cells, span, to_terminal, two_decimals
 from camri.stats import FALL, FEWEST_GROUPS, FEWEST_ROWS, Estimate, RowEstimate
 from camri.text import percent, points, quoted
 
@@ -278,16 +278,21 @@ def price_table(audit: Audit) -> Table | None:
             return f"×{math.exp(point.value):.3g}"
         return f"{point.value:.3g}" if audit.shift is None else f"{point.value:+.3g}"
 
-    columns: Columns = {
-        "recall": lambda point: f"{point.recall:.3f}",
-        "factor" if is_factor(audit) else audit.rule.name: number_of,
-        "accuracy": lambda point: f"{point.accuracy:.3f}",
-        "its change (points)": lambda point: points(point.accuracy - now),
-        "false alarms (%)": lambda point: two_decimals(point.false_alarms),
-        "precision": lambda point: BLANK if point.precision is None else f"{point.precision:.3f}",
-    }
+    rows = tuple(
+        cells(
+            f"{point.recall:.3f}",
+            number_of(point),
+            f"{point.accuracy:.3f}",
+            points(point.accuracy - now),
+            two_decimals(point.false_alarms),
+            BLANK if point.precision is None else f"{point.precision:.3f}",
+        )
+        for point in audit.prices
+    )
+    name = "factor" if is_factor(audit) else audit.rule.name
+    header = ("recall", name, "accuracy", "its change (points)", "false alarms (%)", "precision")
     note = "The most accurate point of the curve, then one for each recall; on new rows they cost a little more."
-    return tabulate(audit.prices, "What more recall costs", columns, note)
+    return Table("What more recall costs", header, (rows,), tuple(map(vars, audit.prices)), (note,))
 
 
 def show(audit: Audit) -> None:

@@ -481,8 +481,9 @@ def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> dict[
         figures.append((change @ share, alarms @ share, cost @ share))
     classes = np.array(by_class)
     recall = classes[:, list(scores.important)].mean(axis=1)
-    named = dict(zip(("accuracy", "false alarms", "cost"), np.transpose(figures), strict=True))
-    return {**dict(enumerate(classes.T)), "recall": recall, **named}
+    accuracy, false_alarms, cost = np.transpose(figures)
+    named = {"recall": recall, "accuracy": accuracy, "false alarms": false_alarms, "cost": cost}
+    return {**dict[str | int, Array](enumerate(classes.T)), **named}
 
 
 @dataclass(frozen=True, eq=False)
