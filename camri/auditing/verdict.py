@@ -481,9 +481,9 @@ def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> dict[
         figures.append((change @ share, alarms @ share, cost @ share))
     classes = np.array(by_class)
     recall = classes[:, list(scores.important)].mean(axis=1)
-    accuracy, false_alarms, cost = np.transpose(figures)
-    named = {"recall": recall, "accuracy": accuracy, "false alarms": false_alarms, "cost": cost}
-    return {**dict[str | int, Array](enumerate(classes.T)), **named}
+    accuracy, alarms, cost = np.transpose(figures)
+    errors: dict[str | int, Array] = {"recall": recall, "accuracy": accuracy, "false alarms": alarms, "cost": cost}
+    return errors | dict(enumerate(classes.T))
 
 
 @dataclass(frozen=True, eq=False)
