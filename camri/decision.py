@@ -647,9 +647,7 @@ def tune(
     rule: str = "auto",
     groups: ArrayLike | None = None,
     weights: ArrayLike | None = None,
-    negative: bool = True,
     num_draws: int = 20,
-    seed: int = 0,
 ) -> OperatingPoint | None:
     """Find the operating point that meets the goal at the lowest cost; None if no cut-off meets it.
 
@@ -658,7 +656,6 @@ def tune(
     rule: "shift", "threshold" or "auto": a shift for recall at an accuracy, a threshold for false alarms and costs.
     groups: patients or films (N,): what is independent, for a promise and for the spread.
     weights: what rows count (N,), for figures and goals; a promise counts rows.
-    negative: whether a shift may lower the important classes.
 
     >>> rows = exact([[0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.9, 0.1]], [0, 1, 1, 0], [1], kind="probabilities")
     >>> tune(rows, AtLeast(1.0)).rule
@@ -670,12 +667,12 @@ def tune(
         rule = "shift" if isinstance(goal, BestRecall) else "threshold"
     pooled, units, num_models = _pooled(scores, groups)
     given = None if weights is None else np.tile(_checked_weights(weights, len(pooled) // num_models), num_models)
-    chooser = _Chooser(_Sweep(pooled, rule), goal, units, num_models, negative)
+    chooser = _Chooser(_Sweep(pooled, rule), goal, units, num_models)
     state = chooser.choose(given)
     if state is None:
         return None
     curve = chooser.sweep.curve(given)
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     drawn = []
     for _ in range(num_draws):
         times = draw.poisson(1.0, units.max() + 1)[units]
@@ -761,7 +758,7 @@ def cost_of(scores: Scores, matrix: Array) -> Callable[[Array], Array]:
 class _Chooser:
     """Chooses the state of a sweep that meets a goal, on the rows as they are or resampled."""
 
-    def __init__(self, sweep: _Sweep, goal: Goal, units: Array, num_models: int, negative: bool):
+    def __init__(self, sweep: _Sweep, goal: Goal, units: Array, num_models: int, negative: bool = True):
         self.sweep, self.goal, self.units, self.num_models = sweep, goal, units, num_models
         self.scores = sweep.scores
         self.first = 0 if negative or sweep.rule != "shift" else sweep.start  # state that may be chosen

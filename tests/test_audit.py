@@ -435,7 +435,7 @@ def test_the_chance_of_a_drop_weighs_what_to_expect():
     assert shrunk.mean == pytest.approx((7 / 42 - 3 * 0.05) / 4)
     assert shrunk.cdf(0.0) > rows.normal.cdf(0.0)
     groups = np.arange(40) // 4
-    worth = 40 / design_effect(after.astype(int) - before, groups, level=0.95)
+    worth = 40 / design_effect(after.astype(int) - before, groups)
     grouped = change_of(before, after, groups=groups)
     assert worth < 40
     assert expect(grouped, 0.1, 40).mean == pytest.approx((worth * grouped.normal.mean + 4.0) / (worth + 40))
