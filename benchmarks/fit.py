@@ -5,18 +5,29 @@ python -m benchmarks.fit --task table --random-state 1 --budget 180       # tabl
 python -m benchmarks.fit --task photos --budget 600                       # 500 CIFAR-10 photos a class (CAMRI_DATA)
 python -m benchmarks.fit --truth change train nothing --fits 10 --trials 60
 
-Prints JSON. A cell has recall, accuracy and false alarms of each model on the same test rows. Pin a cell to two cores
-with `taskset -c 0,1`. The rivals: scikit-learn's HistGradientBoosting ("trees") and MLP ("mlp"), and a plain PyTorch
-loop with early stopping ("loop"), each fitted on the same train rows with the decision tuned on the same validation
-rows. With --truth, `held` says whether the 95 % intervals of the model handed over contain its figures on fresh rows,
-and `true` is the right verdict: the gains of new seeds on fresh rows, of at least 2 points of recall.
+python -m benchmarks.fit --cells 60 180 600 --lanes 2,3 4,5 6,7 --out cells    # all tasks, side by side
+python -m benchmarks.fit --truth change train nothing --lanes 2,3 4,5 --out cells
+python -m benchmarks.fit --table cells                                    # the files of --out as tables
+
+Prints JSON; with --lanes every cell runs in a process of its own, pinned to the cores of a lane, without a GPU, and
+leaves a file in --out, which is not made again. A cell has recall, accuracy and false alarms of each model on the same
+test rows; `late`: whether the call took longer than 1.15 × budget + 15 s. The rivals: scikit-learn's
+HistGradientBoosting ("trees") and MLP ("mlp"), and a plain PyTorch loop with early stopping ("loop"), each fitted on
+the same train rows with the decision tuned on the same validation rows. They do not depend on the fit and run once per
+task, the loop again where a smaller budget ends it sooner. With --truth, `held` says whether the 95 % intervals of the
+model handed over contain its figures on fresh rows, and `true` is the right verdict: the gains of new seeds on fresh
+rows, of at least 2 points of recall.
 """
 
 import argparse
 import contextlib
 import json
+import os
+import queue
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -174,10 +185,16 @@ def run_cell(asked: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     inputs = prepare(data).data
     parts = {part: inputs.splits[part] for part in ("train", "val", "test")}
     labels = {part: split.labels.numpy() for part, split in parts.items()}
-    cells = []
+    cells, load = [], os.getloadavg()[0]
     for arm in asked.arms:
         began = time.monotonic()
-        found: dict[str, Any] = {"task": data.name, "important": name, "budget_s": asked.budget, "arm": arm}
+        found: dict[str, Any] = {
+            "task": data.name,
+            "important": name,
+            "budget_s": asked.budget,
+            "arm": arm,
+            "load": load,
+        }
         if arm == "fit":
             with contextlib.redirect_stdout(sys.stderr):
                 fitted = camri.fit(data, name, folder, budget=asked.budget, device="cpu", seed=asked.seed)
@@ -193,7 +210,8 @@ def run_cell(asked: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
             scores = model(rows["test"])
             predicted = scores.argmax(axis=1) if point is None else point.rule.predict(scores)
             found |= figures(predicted, labels["test"], important)
-        cells.append({**found, "wall_s": round(time.monotonic() - began, 1)})
+        wall_s = round(time.monotonic() - began, 1)
+        cells.append({**found, "wall_s": wall_s, "late": wall_s > 1.15 * asked.budget + 15})
     return cells
 
 
@@ -309,6 +327,134 @@ def true_gains(fitted: Fitted, data: DataSet, num_new: int) -> dict[str, float]:
     return {"rule": redecided - plain_recall, "method": recall(rivals, False) - redecided if rivals else 0.0}
 
 
+# Many cells side by side.
+
+CELLS = ("demo", "breast_cancer", "table:0", "table:1", "table:2", "photos", "signs")
+MANY_FEATURES = ("photos", "signs")  # trees would take hours
+WORDS = {
+    "demo": "digits, rare “8”", "breast_cancer": "breast cancer, malignant", "table:0": "made table, state 0",
+    "table:1": "made table, state 1", "table:2": "made table, state 2", "photos": "5,000 photos of CIFAR-10, cat",
+    "signs": "GTSRB, its rarest sign",
+}  # fmt: skip
+
+
+def cell_words(task: str, budget: float, arms: Sequence[str]) -> list[str]:
+    """The options that run one cell in a process."""
+    name, _, state = task.partition(":")
+    return ["--task", name, "--random-state", state or "0", "--budget", f"{budget:g}", "--arms", *arms]
+
+
+def cell_file(folder: Path, task: str, budget: float, what: str) -> Path:
+    return folder / f"{task.replace(':', '-')}_{budget:g}_{what}.json"
+
+
+def run_lanes(asked: argparse.Namespace) -> None:
+    """Run cells and truths in lanes, each on its own cores; the longest first."""
+    folder, most = asked.out, max(asked.cells, default=0.0)
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting: queue.PriorityQueue[tuple[float, int, Path, list[str]]] = queue.PriorityQueue()
+    names = set()
+
+    def add(long_s: float, file: Path, words: list[str]) -> None:
+        names.add(file)
+        if not file.exists():
+            waiting.put((-long_s, len(names), file, words))
+
+    for budget in asked.cells:
+        for task in asked.tasks:
+            add(budget, cell_file(folder, task, budget, f"fit{asked.suffix}"), cell_words(task, budget, ["fit"]))
+    for task in asked.tasks if asked.rivals and asked.cells else ():
+        arms = [arm for arm in RIVALS if arm != "trees" or task not in MANY_FEATURES]
+        add(most, cell_file(folder, task, most, "rivals"), cell_words(task, most, arms))
+    for case in asked.truth or ():
+        for number in range(asked.first, asked.first + asked.fits):
+            words = ["--truth", case, "--first", str(number), "--fits", "1", "--trials", str(asked.trials)]
+            add(100.0, folder / f"truth-{case}_{number}.json", words)
+
+    def work(lane: str) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _, _, file, words = waiting.get_nowait()
+                began = time.monotonic()
+                code = run_pinned(lane, words, file)
+                print(
+                    f"{time.monotonic() - began:7.1f} s  {'done' if code == 0 else 'FAILED'}  {file.name}", flush=True
+                )
+                if code == 0 and file.stem.endswith("_rivals"):
+                    (loop,) = (one for one in json.loads(file.read_text())["cells"] if one["arm"] == "loop")
+                    task = next(one for one in asked.tasks if file == cell_file(folder, one, most, "rivals"))
+                    for budget in asked.cells:
+                        if budget < min(most, loop["wall_s"]):
+                            add(budget, cell_file(folder, task, budget, "loop"), cell_words(task, budget, ["loop"]))
+
+    threads = [threading.Thread(target=work, args=(lane,)) for lane in asked.lanes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def run_pinned(lane: str, words: Sequence[str], file: Path) -> int:
+    """Run one cell on the lane's cores; its file appears when it has ended, its messages are beside it."""
+    hidden = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    part, log = file.with_suffix(".part"), file.with_suffix(".log")
+    with open(part, "wb") as output, open(log, "wb") as messages:
+        code = subprocess.run(
+            ["taskset", "-c", lane, sys.executable, "-m", "benchmarks.fit", *words],
+            stdout=output, stderr=messages, env={**hidden, "CUDA_VISIBLE_DEVICES": ""}, check=False,
+        ).returncode  # fmt: skip
+    if code == 0:
+        part.replace(file)
+        log.unlink()
+    return code
+
+
+def print_tables(folder: Path) -> None:
+    """The files that `run_lanes` left, as Markdown: the cells, how late they were, the verdicts."""
+    found = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+    cells = {(name.split("_")[-1], name): one for name, one in found.items() if "cells" in one}
+    arms: dict[tuple[str, float, str], dict[str, Any]] = {}
+    for (what, name), one in cells.items():
+        if what not in ("fit", "loop", "rivals"):  # again, for its time
+            continue
+        task = next(task for task in CELLS if name.startswith(f"{task.replace(':', '-')}_"))
+        for cell in one["cells"]:
+            arms.setdefault((task, cell["budget_s"], cell["arm"]), cell)
+
+    def show(task: str, budget: float, arm: str) -> str:
+        cell = arms.get((task, budget, arm))
+        if cell is None:  # of the largest budget, if it took no longer than this one
+            longer = [one for (t, _, a), one in arms.items() if (t, a) == (task, arm)]
+            cell = max(longer, key=lambda one: one["budget_s"], default=None) if arm != "fit" else None
+        if cell is None:
+            return ""
+        slow = f", {cell['wall_s']:.0f} s" if cell["wall_s"] > 1.15 * budget + 15 else ""
+        return f"{cell['recall']:.3f} at {cell['accuracy']:.3f} ({cell['false_alarms']}{slow})"
+
+    print("| task | test rows | budget | fit | loop | trees | MLP | verdict |\n|---|---|---|---|---|---|---|---|")
+    for task in CELLS:
+        for budget in sorted({b for t, b, arm in arms if t == task and arm == "fit"}):
+            fit = arms[task, budget, "fit"]
+            shown = [show(task, budget, arm) for arm in ("fit", "loop", "trees", "mlp")]
+            verdict = fit["verdict"].replace("_", " ")
+            print(f"| {WORDS[task]} | {fit['num']} | {budget:g} s | {' | '.join(shown)} | {verdict} |")
+    walls = [(name, cell) for (_, name), one in cells.items() for cell in one["cells"] if cell["arm"] == "fit"]
+    late = [f"{cell['wall_s']:g} of {cell['budget_s']:g} s ({name})" for name, cell in walls if cell["late"]]
+    longest = max((cell["wall_s"] / cell["budget_s"] for _, cell in walls), default=0.0)
+    print(f"\n{len(walls)} fits; the longest took {longest:.2f} × budget; {len(late)} late {', '.join(late)}")
+    fits = [fit for one in found.values() for fit in one.get("fits", ())]
+    if fits:
+        print("\n| case | fits | right | cannot tell | wrong | intervals that hold |\n|---|---|---|---|---|---|")
+    for case in CASES if fits else ():
+        own = [one for one in fits if one["case"] == case]
+        right = sum(one["verdict"] == one["true"] for one in own)
+        unsure = sum(one["verdict"] == "cannot_tell" != one["true"] for one in own)
+        held = [holds for one in own for holds in one["held"].values()]
+        wrong = len(own) - right - unsure
+        print(f"| {case} | {len(own)} | {right} | {unsure} | {wrong} | {sum(held)} of {len(held)} |")
+    print(f"\ncommits: {', '.join(sorted({str(one['commit']) for one in found.values()}))}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=TASKS)
@@ -322,10 +468,24 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--new", type=int, default=10, help="new seeds for the truth")
     parser.add_argument("--fresh", type=int, default=20_000, help="rows for the truth")
+    parser.add_argument("--cells", nargs="+", type=float, default=[], metavar="SECONDS", help="budgets of all tasks")
+    parser.add_argument("--tasks", nargs="+", default=CELLS, choices=CELLS, help="of --cells")
+    parser.add_argument("--no-rivals", dest="rivals", action="store_false", help="the fits of --cells alone")
+    parser.add_argument("--suffix", default="", help="in the names of files, to run the same cells again")
+    parser.add_argument("--lanes", nargs="+", metavar="CORES", help="cores of each lane, for example 2,3 4,5")
+    parser.add_argument("--out", type=Path, default=Path("cells"), help="folder of the lanes' files")
+    parser.add_argument("--table", type=Path, metavar="DIR", help="print the files of --out as tables")
     asked = parser.parse_args()
+    if asked.table:
+        print_tables(asked.table)
+        return
+    if asked.lanes:
+        run_lanes(asked)
+        return
     if not asked.task and not asked.truth:
-        parser.error("give --task or --truth")
-    handover.can_draw = lambda: False  # a page takes seconds, and no figure is made by it
+        parser.error("give --task, --truth, --lanes with --cells, or --table")
+    if asked.truth:
+        handover.can_draw = lambda: False  # a page takes seconds, and no figure is made by it
     result: dict[str, Any] = {"commit": commit(), "torch": torch.__version__, "words": sys.argv[1:]}
     if asked.task:
         with tempfile.TemporaryDirectory() as folder:

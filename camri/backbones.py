@@ -33,7 +33,10 @@ PREFIXES = ("timm:", "hf:")
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and sd
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in the order of Pillow's numbers
 UNDERSTOOD = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb")
-WAYS_OUT = "give a safetensors file (weights=FILE), or start from random weights (from_scratch=True)"
+WAYS_OUT = (
+    "give a safetensors file with weights= (--weights), or start from random weights with from_scratch=True "
+    "(--from-scratch)"
+)
 IMPORT_ERRORS = (ImportError, RuntimeError)  # RuntimeError: a torchvision made for another torch
 
 

@@ -133,7 +133,7 @@ def test_what_cannot_be_had_names_the_ways_out(folders, monkeypatch, tmp_path):
     net.config.save_pretrained(tmp_path / "bare")
     processor.save_pretrained(tmp_path / "bare")
     torch.save(net.state_dict(), tmp_path / "bare" / "pytorch_model.bin")  # a pickle is no way
-    with pytest.raises(InputError, match=r"weights cannot be had.*\(weights=FILE\).*\(from_scratch=True\)"):
+    with pytest.raises(InputError, match=r"weights cannot be had.*weights= \(--weights\).*\(--from-scratch\)"):
         find(f"hf:{tmp_path / 'bare'}")
     net.save_pretrained(tmp_path / "plain")
     with pytest.raises(InputError, match=r"no preprocessor_config.json, which says how images are prepared"):
@@ -226,7 +226,7 @@ def test_timm_at_another_size_and_its_refusals():
     assert backbones.preprocessing_of({**config, "input_size": (3, 96, 96)}).resize == "bicubic 109 round"
     with pytest.raises(InputError, match=r"did you mean 'resnet10t\.c3_in1k'"):
         find("timm:resnet10t.c3_in1")
-    with pytest.raises(InputError, match=r"weights cannot be had.*\(weights=FILE\).*\(from_scratch=True\)"):
+    with pytest.raises(InputError, match=r"weights cannot be had.*weights= \(--weights\).*\(--from-scratch\)"):
         find("timm:resnet10t")
 
 

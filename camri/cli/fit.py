@@ -1,5 +1,6 @@
 """`camri fit`: your data in, a better model and its evidence out."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,16 @@ from camri.cli.options import (
     class_numbers,
 )
 from camri.errors import InputError
+
+
+def _age_s() -> float:
+    """Seconds since this process was started for the command; 0 if that is unknown or long ago."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):  # not Linux
+        age_s = time.process_time()
+    return age_s if age_s < 30 else 0.0
 
 
 def fit(
@@ -94,7 +105,7 @@ def fit(
       camri fit features.parquet --important fraud --at-least 0.95
       camri fit scans.csv --important melanoma --group-column patient
     """
-    began = time.monotonic() - time.process_time()  # the budget pays for imports too
+    began = time.monotonic() - _age_s()  # the budget pays for imports too
     if budget is not None and num_trials is not None:
         raise InputError(f"give --budget {budget} or --trials {num_trials}, not both")
 

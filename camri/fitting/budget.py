@@ -10,26 +10,24 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from camri.data import DataSet
-from camri.data.dataset import hash_json
-from camri.data.parallel import num_cores
-from camri.engine import Training, Trial, train
+from camri.engine import Pool, Training, Trial, train
 from camri.engine.spec import batch_size, steps_per_epoch
-from camri.fitting.request import Request
+from camri.fitting.request import LEAST_ROWS, Request, fewer_rows
 from camri.methods import setting
 from camri.study.runner import measure
-from camri.text import duration
+from camri.text import Noun, duration
 
-RESERVE = (0.1, 8.0, 60.0)  # for the model's files and the page: part of the time, least and most seconds
-HAND_OVER_S = 8.0  # of a free core for them: 60 s were measured where work took 7.4 times longer
+RESERVE = (0.03, 4.0, 30.0)  # for the model's files and the page: part of the time, least and most seconds
+HAND_OVER_S = 3.0  # of a free core for them
+LATE = (0.1, 8.0)  # where the machine is slow, these may end later: by this part of the time and so many seconds
 MOST_RESERVE = 0.4  # of the time, however slow the machine is
-BASELINE_SHARE = 0.5  # of the time, for the length of training
+BASELINE_SHARE = 0.5  # of the counted trials, for the length of training
+FIRST_SHARE = 0.4  # of the time, in which the first length should end
 PROBE_SHARE = 0.05
 THREE_LENGTHS = 7.4  # times the first: it, twice and four times as many epochs, with a little to spare
 LEAST_EPOCHS = 3
 LEAST_GROWTH = 1.4  # from one length to the next, where the time does not allow twice as many epochs
 SPARE = 0.9  # of the time left, in which a last length should end
-LEAST_ROWS = 200
 MEMORY = 8  # trials that set the pace
 
 
@@ -40,7 +38,7 @@ class Budget:
     Times are seconds since the fit began, earlier calls on its folder included: this call at `began`, a
     `time.monotonic()`, after `spent_s`. epoch_s: of one trial, on one core or as its share of a GPU. num_parallel:
     trials side by side on cores. num_ended: trials so far. slowness: how many times longer work takes than on a core
-    of its own.
+    of its own. scoring: the part of an epoch that it takes to score the model handed over.
     """
 
     budget_s: float | None
@@ -51,6 +49,7 @@ class Budget:
     num_parallel: int = 1
     num_ended: int = 0
     slowness: float = 1.0
+    scoring: float = 0.0
     paces: list[float] = field(default_factory=list)  # seconds an epoch of the latest trials
 
     @property
@@ -64,17 +63,15 @@ class Budget:
         """When this part of the time for training is over; infinite if trials are counted."""
         if self.budget_s is None:
             return math.inf
-        kept_s = max(reserve_s(self.budget_s), min(HAND_OVER_S * self.slowness, MOST_RESERVE * self.budget_s))
-        return part * (self.budget_s - kept_s)
+        needed_s = HAND_OVER_S * self.slowness + self.scoring * (self.epoch_s or 0.0)
+        needed_s = min(needed_s - LATE[0] * self.budget_s - LATE[1], MOST_RESERVE * self.budget_s)
+        return part * (self.budget_s - max(reserve_s(self.budget_s), needed_s))
 
     def record_end(self, trial_s: float, epochs: int) -> None:
         """Count a trial that has ended, and follow the pace."""
         self.num_ended += 1
-        if not self.paces and self.epoch_s is not None:
-            self.paces = [self.epoch_s]
         self.paces = [*self.paces, trial_s / max(epochs, 1)][-MEMORY:]
-        # The lower quartile: the first trials of a process are slow, and stages stop at their time anyway.
-        self.epoch_s = sorted(self.paces)[len(self.paces) // 4]
+        self.epoch_s = sorted(self.paces)[(len(self.paces) - 1) // 2]
 
     def rounds_s(self, epochs: int, num_trials: int) -> float:
         """Seconds that so many trials take."""
@@ -120,7 +117,7 @@ def reserve_s(budget_s: float) -> float:
     """Seconds kept for the model's files and the page.
 
     >>> reserve_s(600.0), reserve_s(60.0), reserve_s(3600.0)
-    (60.0, 8.0, 60.0)
+    (18.0, 4.0, 30.0)
     """
     part, least, most = RESERVE
     return min(most, max(least, part * budget_s), MOST_RESERVE * budget_s)
@@ -140,18 +137,18 @@ class Plan:
     given_up: tuple[str, ...] = ()
 
 
-def make_plan(request: Request) -> Plan:
-    """The largest plan that trains cross-entropy in half of the time."""
+def make_plan(request: Request, pool: Pool, num_parallel: int = 1) -> Plan:
+    """The largest plan that trains cross-entropy in a part of the time."""
     data, training, budget_s = request.data, request.plain, request.budget_s
     num_rows, model = len(data.splits["train"]), training.model
     if budget_s is None:
         return Plan(model, num_rows, training.epochs)
     time_s, given_up = budget_s - reserve_s(budget_s), []
-    epoch_s = probe(request, training, PROBE_SHARE * budget_s)
-    most_s = BASELINE_SHARE * time_s
+    epoch_s = probe(request, training, PROBE_SHARE * budget_s, pool, num_parallel)
+    most_s = FIRST_SHARE * time_s
     if LEAST_EPOCHS * epoch_s > most_s and data.is_image and model != "small":
         small = replace(request, plain=Training(model="small", epochs=training.epochs))
-        small_s = probe(small, small.plain, PROBE_SHARE * budget_s)
+        small_s = probe(small, small.plain, PROBE_SHARE * budget_s, pool, num_parallel)
         if small_s < epoch_s:
             given_up.append(
                 f"the model {model}, of which an epoch takes {duration(epoch_s)}: small was trained instead"
@@ -173,60 +170,53 @@ def make_plan(request: Request) -> Plan:
     return Plan(model, num_rows, epochs, epoch_s, tuple(given_up))
 
 
+def smaller(plan: Plan, noun: Noun, part: float, left: float) -> Plan:
+    """The plan for a machine on which this one is too slow: fewer epochs, then fewer rows.
+
+    part: how much of its first length was trained when time was up. left: the time for the next try, as a part of the
+    time that was spent.
+    """
+    epochs = int(plan.epochs * part * left)
+    if epochs:
+        return replace(plan, epochs=epochs)
+    share = (plan.epochs * part or 0.25) * left
+    kept = min(plan.num_rows, max(LEAST_ROWS, int(share * plan.num_rows)))
+    given_up = (*plan.given_up, f"{plan.num_rows - kept:,} of {plan.num_rows:,} train {noun.many}")
+    return replace(plan, epochs=1, num_rows=kept, given_up=given_up if kept < plan.num_rows else plan.given_up)
+
+
 def apply_plan(request: Request, plan: Plan) -> Request:
     """The request with the plan's model, rows and epochs."""
     training = request.plain
     if plan.model != training.model:
         training = Training(model=plan.model)
-    inputs = replace(request.inputs, data=fewer_rows(request.data, plan.num_rows))
+    fewer = fewer_rows(request.data, plan.num_rows / len(request.data.splits["train"]), ["train"])
+    inputs = replace(request.inputs, data=fewer)
     return replace(request, plain=training.with_(epochs=plan.epochs), inputs=inputs)
 
 
-def fewer_rows(data: DataSet, num_rows: int) -> DataSet:
-    """The data with so many train rows, of each class its share and at least one."""
-    train = data.splits["train"]
-    if num_rows >= len(train):
-        return data
-    labels = train.labels.numpy()
-    order = np.random.default_rng(0).permutation(len(labels))
-    kept: list[int] = []
-    for index in np.unique(labels):
-        own = order[labels[order] == index]
-        kept += own[: max(1, round(len(own) * num_rows / len(labels)))].tolist()
-    splits = {**data.splits, "train": train.rows(np.sort(np.array(kept)))}
-    return replace(data, splits=splits, fingerprint=hash_json([data.fingerprint, "rows", num_rows]))
-
-
-def probe(request: Request, training: Training, most_s: float) -> float:
-    """Seconds of one epoch of one trial, on one core or as its share of a GPU; measured in about `most_s` or less."""
+def probe(request: Request, training: Training, most_s: float, pool: Pool, num_parallel: int) -> float:
+    """Seconds of one epoch of one trial, beside others on all cores or as its share of a GPU; takes about `most_s`."""
     data = request.data
     num_rows = len(data.splits["train"])
     if request.device.type == "cuda":
         images = steps_per_epoch(training, num_rows) * batch_size(training, num_rows)
         return images / measure(training, data.input_shape, data.num_classes, request.device)
-    began, few = time.perf_counter(), {name: split.rows(np.arange(2)) for name, split in data.splits.items()}
+    few = {name: split.rows(np.arange(2)) for name, split in data.splits.items()}
+    trials = [Trial(setting("ce"), seed) for seed in range(num_parallel)]
 
     def seconds(num: int, epochs: int = 1) -> float:
         rows = data.splits["train"].rows(np.arange(num))
         part = replace(data, splits={**few, "train": rows}, fingerprint="probe")
-        start = time.perf_counter()
-        train([Trial(setting("ce"), 0)], part, "cpu", training=training.with_(epochs=epochs), workers=1)
-        return time.perf_counter() - start
+        outcomes = train(trials, part, "cpu", training=training.with_(epochs=epochs), pool=pool, workers=num_parallel)
+        return float(np.mean([one.wall_s for one in outcomes]))
 
-    least = num = min(8, num_rows)
-    if seconds(num) > most_s:  # imports and other first steps included
-        most_s *= 2
-    first_s = latest_s = seconds(num)
-    while num < num_rows and latest_s < 1.0 and time.perf_counter() - began + 4 * latest_s <= most_s:
+    num = min(8, num_rows)
+    seconds(num)  # waits for the workers' imports
+    began, latest_s = time.monotonic(), seconds(num)
+    while num < num_rows and latest_s < 1.0 and time.monotonic() - began + 4 * latest_s <= most_s:
         num = min(num_rows, 4 * num)
         latest_s = seconds(num)
-    if time.perf_counter() - began + 5 * latest_s <= 2 * most_s:  # building the model is not part of an epoch
-        return max((seconds(num, 5) - latest_s) / 4, latest_s / 100) / num * num_rows
-    if num == least or latest_s <= first_s:
-        return latest_s / num * num_rows
-    return (latest_s - first_s) / (num - least) * num_rows
-
-
-def side_by_side(request: Request) -> int:
-    """Trials that train at the same time, each on a core of its own; on a GPU their times are shares already."""
-    return num_cores() if request.device.type == "cpu" else 1
+    if time.monotonic() - began + 5 * latest_s <= most_s:  # building the model is not part of an epoch
+        latest_s = max((seconds(num, 5) - latest_s) / 4, latest_s / 100)
+    return latest_s / num * num_rows

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,13 +11,15 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
+from camri.data.parallel import num_cores
 from camri.engine import Outcome, Pool, Training
 from camri.engine.training import stop_on_signals
 from camri.fit_record import ANSWER_FILE, EXAMPLES_FILE, SEEDS_FOR_PRAISE, Length
 from camri.fitting import handover
-from camri.fitting.budget import BASELINE_SHARE, Budget, Plan, apply_plan, make_plan, side_by_side
+from camri.fitting.budget import BASELINE_SHARE, SPARE, Budget, Plan, apply_plan, make_plan, smaller
 from camri.fitting.judge import has_learnt
 from camri.fitting.request import (
+    FEATURES_SHARE,
     JOURNAL_FILE,
     TRAININGS,
     Journal,
@@ -48,9 +51,11 @@ from camri.methods import control_of
 from camri.study import run_folder
 from camri.study.spec import Resolved, name_column
 from camri.study.store import STORE_FILE, open_run
+from camri.text import percent
 
 # What the finals' folder may hold.
 BESIDE = (JOURNAL_FILE, TRAININGS, MODEL, PAGE, handover.WEIGHTS, ANSWER_FILE, EXAMPLES_FILE)
+FIRST_END = 0.6  # of the time: a first length that has not ended by then is too long
 SEEDS_APART = 1000  # between the seeds of two fits; those of the finals begin in the middle
 BASELINE_SEEDS = 2
 MOST_SEEDS = 20  # of the finals; half as many if there is no rival
@@ -58,6 +63,14 @@ VARIANTS_FROM = 60  # trials left: with fewer, other trainings are not tried
 TREES_BEFORE = 0.3  # of the time: later there is none for them
 FEW_RIVALS = 8  # four methods at two strengths
 FEATURE_RIVALS = 16  # where a network is fine-tuned: heads on its features train in seconds
+
+
+class TooSlow(Exception):
+    """The first length did not end in its share of the time; `part` of its epochs were trained in `spent_s`."""
+
+    def __init__(self, part: float, spent_s: float):
+        super().__init__(part, spent_s)
+        self.part, self.spent_s = part, spent_s
 
 
 class Unfinished(Exception):
@@ -68,7 +81,8 @@ class Stages:
     """The stages of a fit on its folder. The journal holds what each has decided."""
 
     def __init__(self, request: Request, journal: Journal, trainer: Trainer):
-        self.request, self.journal, self.trainer, self.budget = request, journal, trainer, trainer.budget
+        self.asked = self.request = request
+        self.journal, self.trainer, self.budget = journal, trainer, trainer.budget
         base = request.seed * SEEDS_APART
         self.search_seeds = range(base, base + SEEDS_APART // 2)
         self.final_seeds = range(base + SEEDS_APART // 2, base + SEEDS_APART)
@@ -76,16 +90,44 @@ class Stages:
 
     def run(self) -> Fitted:
         """Run the stages that are left."""
+        if (share := self.request.inputs.share) < 1 and self.journal.get("share") is None:
+            self.note(share=share)
+            self.give_up(f"{percent(1 - share, 0)} of the images, whose features take too long")
         if self.journal.get("trees") is None and can_grow(self.request.data):
             self.trees()
+        if self.journal.get("plan") is None:
+            self._measure()
+        self._apply(Plan(**self.journal.get("plan")))
         if self.journal.get("epochs") is None:
-            self._train_out()
+            try:
+                self._train_out()
+            except TooSlow as slow:
+                left_s = max(0.0, SPARE * (self.budget.end_s() - self.budget.passed_s()))
+                plan = Plan(**self.journal.get("plan"))
+                self._apply(smaller(plan, self.request.data.noun, slow.part, left_s / slow.spent_s))
+                self._train_out()
         if self.journal.get("training") is None:
             self._choose_training()
         if self.journal.get("is_raced") is None:
             self._race()
         self._finals()
         return self.hand_over(is_finished=True)
+
+    def _measure(self) -> None:
+        """Plan by the speed of a few short trials."""
+        self.trainer.begin("measuring the speed")
+        plan = make_plan(self.request, self.trainer.pool, self.budget.num_parallel)
+        self.trainer.note_slowness()
+        self.budget.epoch_s = plan.epoch_s
+        self._apply(plan)
+
+    def _apply(self, plan: Plan) -> None:
+        """Train by this plan from here on."""
+        if self.journal.get("plan") != vars(plan):
+            self.note(
+                plan=vars(plan), given_up=[*dict.fromkeys([*(self.journal.get("given_up") or []), *plan.given_up])]
+            )
+        self.request = self.trainer.request = apply_plan(self.asked, plan)
 
     def stores(self) -> list[Path]:
         """The runs of the fit that exist."""
@@ -99,7 +141,7 @@ class Stages:
 
     def give_up(self, what: str) -> None:
         """Note what the plan leaves out for lack of time."""
-        self.note(given_up=[*dict.fromkeys([*self.journal.get("given_up"), what])])
+        self.note(given_up=[*dict.fromkeys([*(self.journal.get("given_up") or []), what])])
 
     # Before them, of tables: boosted trees, which take seconds.
 
@@ -116,6 +158,10 @@ class Stages:
         if weights is None:
             self.trainer.begin("growing boosted trees")
             outcome = grow(self.request.data, self.budget)
+            if outcome is None:
+                self.give_up("boosted trees")
+                self.note(trees={})
+                return None
             write_weights(path, outcome.weights or {})
             self.note(trees=outcome.training.to_json())
             return outcome
@@ -135,7 +181,12 @@ class Stages:
         seeds = self.search_seeds[: min(BASELINE_SEEDS, self.budget.num_trials or BASELINE_SEEDS)]
         plain = self.request.plain
         run = self._run_of("plain", plain)
-        run.train([], seeds, self.budget.end_s(), least=1, weights=self.weights)
+        began_s, until_s = self.budget.passed_s(), self.budget.end_s(FIRST_END)
+        is_first = began_s < until_s  # of the first try: a second has what time it takes
+        run.train([], seeds, until_s, least=0 if is_first else 1, weights=self.weights)
+        if is_first and not run.rows(CE):
+            shutil.rmtree(run.folder)
+            raise TooSlow(self.trainer.part, self.budget.passed_s() - began_s)
         refuse_failures(run.rows(CE), "cross-entropy", self.request.out)
         important = [index for index, _ in run.column()]
         models = run.models(CE, important)
@@ -148,16 +199,16 @@ class Stages:
                 break
             longer = plain.with_(epochs=epochs)
             other = self._run_of("plain", longer)
-            if not other.train([], seeds, self.budget.end_s(), weights=self.weights):
-                break
+            is_complete = other.train([], seeds, self.budget.end_s(), weights=self.weights)
             found = other.models(CE, important)
             if not found:
                 break
             lengths.append((longer.epochs, accuracy_of(found)))
             is_rising = rises(found, models)
-            if not is_rising:
+            if is_rising or accuracy_of(found) > accuracy_of(models):  # it is trained already
+                plain, models, run = longer, found, other
+            if not is_rising or not is_complete:
                 break
-            plain, models, run = longer, found, other
         column = run.column()
         check_rows(self.request.data, [index for index, _ in column])
         with open_run(run.folder) as stored:
@@ -226,7 +277,8 @@ class Stages:
         """Where rivals race: under the training of the finals; of a network that is fine-tuned, on its features."""
         if not self.request.is_tuned:
             return self.baseline
-        request = on_features(self.request)
+        left_s = self.budget.end_s() - self.budget.passed_s()
+        request = on_features(self.request, max(1.0, FEATURES_SHARE * left_s))
         # Heads have a pace of their own, which says nothing about the finals.
         trainer = self.trainer.on(request, replace(self.budget, epoch_s=None, paces=[]))
         return TrainingRun(trainer, request.plain, self.request.out / TRAININGS / "features", self.baseline.important)
@@ -394,21 +446,19 @@ def _fits(make: Callable[P, Request]) -> Callable[P, Fitted]:
 def run_fit(request: Request, began: float, on_progress: Callable[[Progress], None] | None = None) -> Fitted:
     """Run a checked request; its budget counts from `began`, a `time.monotonic()`."""
     journal = Journal.open(request.out, request.to_json())
-    if journal.get("plan") is None:
-        if on_progress is not None:
-            on_progress(Progress("measuring the speed", 0.0, request.budget_s))
-        plan = make_plan(request)
-        journal.values.update(plan=vars(plan), given_up=list(plan.given_up), epoch_s=plan.epoch_s)
-    request = apply_plan(request, Plan(**journal.get("plan")))
     with run_folder.hold(request.out / TRAININGS), stop_on_signals() as stopping, Pool() as pool:
+        num_rows = {part: len(split) for part, split in request.data.splits.items()}
         budget = Budget(
             request.budget_s,
             request.num_trials,
             began=began,
             spent_s=float(journal.get("spent_s")),
             epoch_s=journal.get("epoch_s"),
-            num_parallel=side_by_side(request),
+            num_parallel=(Trainer.workers or num_cores()) if request.device.type == "cpu" else 1,
+            scoring=(num_rows["val"] + num_rows["test"]) / num_rows["train"] / 3,  # without gradients
         )
+        if budget.is_timed and budget.num_parallel > 1 and not journal.get("finished"):
+            pool.start(budget.num_parallel)
         stages = Stages(request, journal, Trainer(request, budget, on_progress, stopping.is_set, pool))
         budget.num_ended = len(statuses_of(stages.stores()))
         stages.note()

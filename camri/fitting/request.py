@@ -1,7 +1,9 @@
 """What is asked of a fit, checked before anything is trained or written; and the journal of what it decided."""
 
 import json
+import math
 import re
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +18,7 @@ import torch
 from camri.backbones import at_hand, decoding, find, is_backbone, is_frozen, is_transformer, read_weights
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
-from camri.data.features import embed
+from camri.data.features import embed_within
 from camri.data.tables import to_features
 from camri.decision import PRIOR_ROWS, Goal, LeastCost, parse_goal
 from camri.engine import Training, Trial
@@ -33,6 +35,8 @@ from camri.study.study_file import parse_duration
 
 SMALL = 20_000  # rows; below it a tenth would leave too few images of a class to choose on
 SPLIT_SEED = 0
+FEATURES_SHARE = 0.5  # of the time, for a frozen network's features
+LEAST_ROWS = 200
 DEFAULT_BUDGET = "10m"
 RATES = {"small": 3e-3}  # 1.3 to 1.9 points above 1e-3 after 16 epochs of 4,000 photos (docs/log.md)
 
@@ -56,7 +60,8 @@ class Inputs:
     """The data a fit trains on.
 
     standardise: (mean, sd) that features were scaled with, None for images. The fractions are those of the splits
-    that had to be made. images: what a frozen backbone's features were computed from.
+    that had to be made. images: what a frozen backbone's features were computed from. share: the part of the images
+    for which there was time.
     """
 
     data: DataSet
@@ -64,19 +69,18 @@ class Inputs:
     val_fraction: float
     test_fraction: float
     images: DataSet | None = None
+    share: float = 1.0
 
 
 def prepare(
     source: str | PathLike[str] | DataSet,
     options: Mapping[str, Any] = MappingProxyType({}),
     on_read: Callable[[int, int], None] | None = None,
-    backbone: tuple[str, Mapping[str, Any]] | None = None,
     resident: str | int | None = None,
 ) -> Inputs:
     """Load the data and make the splits it lacks; `options` are those of `camri.data.load`.
 
-    backbone: a network and its options, whose features are taken instead of the images. resident: the memory that
-    images may take.
+    resident: the memory that images may take.
     """
     given = [*options, *([] if resident is None else ["resident"])]
     if isinstance(source, DataSet) and given:
@@ -88,12 +92,40 @@ def prepare(
         data = make_test(data, fraction=test_fraction, seed=SPLIT_SEED)
     if "val" not in data.splits:
         data = hold_out(data, "val", val_fraction, SPLIT_SEED)
-    images = None
-    if backbone is not None:
-        images, data = data, embed(data, *backbone, progress=on_read)
     if data.is_image:
         return Inputs(data, None, val_fraction, test_fraction)
-    return Inputs(*_standardised(data), val_fraction, test_fraction, images)
+    return Inputs(*_standardised(data), val_fraction, test_fraction)
+
+
+def take_features(
+    given: Inputs,
+    model: str,
+    options: Mapping[str, Any],
+    limit_s: float = math.inf,
+    device: torch.device | None = None,
+    on_read: Callable[[int, int], None] | None = None,
+) -> Inputs:
+    """The inputs with a frozen network's features instead of images: of all, or of those computed in `limit_s`."""
+    images, data = embed_within(given.data, model, options, limit_s, device=device, progress=on_read)
+    share = len(images.splits["train"]) / len(given.data.splits["train"])
+    scaled, standardise = _standardised(data)
+    return replace(given, data=scaled, standardise=standardise, images=images, share=share)
+
+
+def fewer_rows(data: DataSet, share: float, parts: Sequence[str] = ("train", "val", "test")) -> DataSet:
+    """The data with this share of the rows of each class in these splits, at least one."""
+    if share >= 1:
+        return data
+    splits = dict(data.splits)
+    for part in parts:
+        labels = splits[part].labels.numpy()
+        order = np.random.default_rng(0).permutation(len(labels))
+        kept: list[int] = []
+        for index in np.unique(labels):
+            own = order[labels[order] == index]
+            kept += own[: max(1, round(len(own) * share))].tolist()
+        splits[part] = splits[part].rows(np.sort(np.array(kept)))
+    return replace(data, splits=splits, fingerprint=hash_json([data.fingerprint, "rows", share, list(parts)]))
 
 
 def _standardised(data: DataSet) -> tuple[DataSet, Standardise]:
@@ -221,6 +253,7 @@ def make_request(
     Everything is chosen on validation data; test data are used once, at the end. With `num_trials` the same call gives
     the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
     """
+    began = time.monotonic()
     if budget is not None and num_trials is not None:
         raise InputError(f"give a budget ({budget}) or a number of trials ({num_trials}), not both")
     if num_trials is not None and (type(num_trials) is not int or num_trials < 1):
@@ -257,10 +290,17 @@ def make_request(
         assert on_progress is not None
         on_progress(Progress("reading data", done / max(num, 1)))
 
-    inputs = prepare(data, data_options, None if on_progress is None else report, backbone, resident)
+    on_read = None if on_progress is None else report
+    inputs = prepare(data, data_options, on_read, resident)
+    goal = parse_goal(inputs.data.classes, max_accuracy_drop, at_least, cost_matrix)
+    column = parse_important(important, strengths, inputs.data.classes)
+    folder = Path(out) if out is not None else Path("runs") / _folder_name(inputs.data.name, column)
+    if backbone is not None:
+        limit_s = math.inf if budget_s is None else began + FEATURES_SHARE * budget_s - time.monotonic()
+        if _has_fewer(folder):  # the same images as in the call before
+            limit_s = 0.0
+        inputs = take_features(inputs, *backbone, limit_s, on_read=on_read)
     loaded = inputs.data
-    goal = parse_goal(loaded.classes, max_accuracy_drop, at_least, cost_matrix)
-    column = parse_important(important, strengths, loaded.classes)
     model = model or _model_for(loaded, picked)
     plain = Training(
         model=model,
@@ -284,7 +324,7 @@ def make_request(
         num_trials=num_trials,
         seed=seed,
         epochs=epochs,
-        out=Path(out) if out is not None else Path("runs") / _folder_name(loaded.name, column),
+        out=folder,
         is_loaded=isinstance(data, DataSet),
         costs=fspath(cost_matrix) if isinstance(cost_matrix, (str, PathLike)) else None,
     )
@@ -294,12 +334,14 @@ def make_request(
     return request
 
 
-def on_features(request: Request) -> Request:
-    """The request on the frozen features of the network that it fine-tunes; there a trial takes seconds."""
-    training, given = request.plain, request.inputs
-    embedded = embed(given.data, training.model, dict(training.model_options), device=request.device)
-    inputs = Inputs(*_standardised(embedded), given.val_fraction, given.test_fraction, given.data)
-    epochs = epochs_for(len(given.data.splits["train"]))
+def on_features(request: Request, limit_s: float) -> Request:
+    """The request on the frozen features of the network that it fine-tunes; there a trial takes seconds.
+
+    limit_s: time for the features; if they take longer, fewer images are used.
+    """
+    training = request.plain
+    inputs = take_features(request.inputs, training.model, dict(training.model_options), limit_s, request.device)
+    epochs = epochs_for(len(request.data.splits["train"]))
     return replace(request, inputs=inputs, plain=Training(epochs=epochs).with_(**PROBE))
 
 
@@ -386,6 +428,14 @@ TRAININGS = "trainings"  # folder of the runs before the finals; a killed call m
 
 
 LATE = ("is_raced", "winner", "num_settings", "given_up")  # decisions to make again when there is more time
+
+
+def _has_fewer(folder: Path) -> bool:
+    """Whether a fit in this folder had no time for the features of all images."""
+    try:
+        return "share" in json.loads((folder / JOURNAL_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 class Journal:

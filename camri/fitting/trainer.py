@@ -11,8 +11,8 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from camri.data import DataSet
-from camri.data.parallel import num_cores
 from camri.engine import Hooks, Job, Outcome, Pool, Training, Trial, train
+from camri.engine.outcome import Progress as StudyProgress
 from camri.engine.spec import identity
 from camri.errors import InputError, last_line
 from camri.files import checksum, replacing
@@ -31,7 +31,6 @@ from camri.study.store import STORE_FILE, Row, Run, Store, open_run, refuse_lost
 PHOTOGRAPHS = ("cifar10", "awa2")
 SMOOTHING = 0.1
 DECAY = 0.999  # of the weights' average; it grows to this from 0.1 over the first steps
-POOL_START_S = 2.5  # until worker processes train: a few short trials are quicker without them
 CE = setting("ce")
 
 
@@ -96,6 +95,8 @@ class Interrupted(Exception):
 class Trainer:
     """Trains studies on the request's device within the budget and reports progress."""
 
+    workers: int | None = None  # on a CPU; None: one a core
+
     def __init__(
         self,
         request: Request,
@@ -108,6 +109,8 @@ class Trainer:
         self.is_stopping, self.pool = is_stopping, pool
         self.is_cpu = request.device.type == "cpu"
         self.stage = "starting"
+        self.part = 0.0  # of the trials of the latest call
+        self._known = 0.0, 0.0  # wall and CPU time of the workers' trials before
 
     def on(self, request: Request, budget: Budget) -> "Trainer":
         """A trainer of another request that reports to the same listener and uses the same workers."""
@@ -142,12 +145,14 @@ class Trainer:
         """
         if self.is_stopping():
             raise Interrupted
-        num_trials = len(asked.trials(asked.placeholders()))
-        workers = self._workers(num_trials, asked.training.epochs)
-        local = LocalExecutor(str(self.request.device), workers=workers, pool=self.pool)
+        local = LocalExecutor(str(self.request.device), pool=self.pool, workers=self.workers)
         executor = FitExecutor(local, lambda: self.budget.passed_s() >= until_s, is_enough, weights)
         began, began_core_s = time.monotonic(), time.process_time()
-        pool_s, pool_core_s = self.pool.wall_s, self.pool.core_s
+        self.part = 0.0
+
+        def follow(progress: StudyProgress) -> None:
+            self.part = progress.part
+            self.report()
 
         def count(outcome: Outcome) -> None:
             self.budget.record_end(outcome.device_s, outcome.epochs_done)
@@ -161,28 +166,26 @@ class Trainer:
                 executor,
                 data=self.request.data,
                 listeners=[count],
-                on_progress=lambda _: self.report(),
+                on_progress=follow,
                 beside=beside,
             )
         except NoBaseline as end:
             raise all_failed("cross-entropy", end.reason, self.request.out) from end
         refuse_lost(result.lost, self.request.out, "the next step of the fit")
-        wall_s, core_s = self.pool.wall_s - pool_s, self.pool.core_s - pool_core_s
-        if not wall_s:
-            wall_s, core_s = time.monotonic() - began, time.process_time() - began_core_s
-        if self.is_cpu and result.new and core_s > 0:
-            self.budget.slowness = max(1.0, wall_s / core_s)
+        if self.is_cpu and result.new:
+            self.note_slowness(time.monotonic() - began, time.process_time() - began_core_s)
         if not result.finished and self.is_stopping():
             raise Interrupted
         return result.finished
 
-    def _workers(self, num_trials: int, epochs: int) -> int | None:
-        """1 if a worker pool would not pay; it stays, so all trials that are left may pay for its start."""
-        if not self.is_cpu or self.budget.epoch_s is None or self.pool.wall_s:
-            return None
-        trial_s = self.budget.epoch_s * epochs
-        saved_s = max(num_trials, self.budget.trials_left(epochs)) * trial_s * (1 - 1 / num_cores())
-        return None if saved_s > POOL_START_S * self.budget.slowness else 1
+    def note_slowness(self, wall_s: float = 0.0, core_s: float = 0.0) -> None:
+        """Follow how slow the cores are: by the workers' latest trials, or by these times of this process."""
+        known_s, known_core_s = self._known
+        self._known = self.pool.wall_s, self.pool.core_s
+        if self.pool.wall_s > known_s:
+            wall_s, core_s = self.pool.wall_s - known_s, self.pool.core_s - known_core_s
+        if core_s > 0:
+            self.budget.slowness = max(1.0, wall_s / core_s)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from camri.metrics import Array
 
 TITLE = "boosted trees"
 MOST_COLUMNS, MOST_CELLS = 100, 5_000_000  # embeddings have more columns than trees are good at
-CHUNK, MOST_ITERATIONS = 25, 300
+FIRST, CHUNK, MOST_ITERATIONS = 5, 25, 300
 SHARE = 0.15  # of the time left
 
 
@@ -25,23 +25,28 @@ def can_grow(data: DataSet) -> bool:
     return is_table and inputs.shape[1] <= MOST_COLUMNS and math.prod(inputs.shape) <= MOST_CELLS
 
 
-def grow(data: DataSet, budget: Budget) -> Outcome:
+def grow(data: DataSet, budget: Budget) -> Outcome | None:
     """HistGradientBoostingClassifier with the number of iterations at which validation log-loss was lowest.
 
-    It grows by 25 iterations until the loss rises or a share of the time is spent. No seed is involved: on the same
-    rows it is the same model.
+    It grows by 25 iterations until the loss rises or a share of the time is spent; None if there is no time for 25. No
+    seed is involved: on the same rows it is the same model.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import log_loss
 
     (x, y), (x_val, y_val) = (_arrays(data, part) for part in ("train", "val"))
     is_known = np.isin(y_val, np.unique(y))
-    until_s = budget.passed_s() + SHARE * (budget.end_s() - budget.passed_s())
+    began_s = budget.passed_s()
+    until_s = began_s + SHARE * (budget.end_s() - began_s)
     model = HistGradientBoostingClassifier(max_iter=0, early_stopping=False, warm_start=True, random_state=0)
     best, kept = math.inf, 0
     while model.max_iter < MOST_ITERATIONS and (not kept or budget.passed_s() < until_s):
-        model.max_iter += CHUNK
+        model.max_iter = CHUNK * (model.max_iter // CHUNK + 1) if model.max_iter else FIRST
         model.fit(x, y)
+        if model.max_iter == FIRST:
+            if budget.passed_s() + (CHUNK / FIRST - 1) * (budget.passed_s() - began_s) > 2 * until_s - began_s:
+                return None
+            continue
         loss = float(log_loss(y_val[is_known], model.predict_proba(x_val[is_known]), labels=model.classes_))
         if loss >= best:
             break

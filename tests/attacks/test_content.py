@@ -104,7 +104,7 @@ def test_weights_of_a_fit_with_a_flipped_bit_are_trained_again(tmp_path, trials,
 
 
 def test_a_fit_that_is_run_again_notices_a_damaged_model(tmp_path, rows, without_files, monkeypatch):
-    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 1)
+    monkeypatch.setattr(trainer.Trainer, "workers", 1)
     asked = {"num_trials": 16, "epochs": 1, "device": "cpu"}
     fitted = camri.fit(rows, "storm", tmp_path, **asked)
     whole = weights_of(fitted)

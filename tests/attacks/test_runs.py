@@ -60,7 +60,7 @@ def run_study(folder, spec, data, max_bytes=None, jumps=None):
 
 
 def run_fit(folder, rows):
-    trainer.Trainer._workers = lambda self, num_trials, epochs: 1
+    trainer.Trainer.workers = 1
     handover.write_page = lambda folder: folder
     camri.fit(rows, "storm", folder, **FIT)
 
@@ -195,7 +195,7 @@ def whole_fit(rows, tmp_path_factory):
 
 def again(folder, rows):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 1)
+        patch.setattr(trainer.Trainer, "workers", 1)
         patch.setattr(handover, "write_page", lambda folder: folder)
         return camri.fit(rows, "storm", folder, **FIT)
 

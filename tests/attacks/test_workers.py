@@ -277,7 +277,7 @@ def test_a_study_with_killed_workers_is_the_same_study(
 def alone(rows, tmp_path_factory):
     """The same fit without kills."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 1)
+        patch.setattr(trainer.Trainer, "workers", 1)
         patch.setattr(handover, "write_page", lambda folder: folder)
         patch.setattr("camri.export.onnx_file.is_installed", lambda: False)
         return camri.fit(rows, "storm", tmp_path_factory.mktemp("fit") / "alone", **FIT)
@@ -287,7 +287,7 @@ def alone(rows, tmp_path_factory):
 def test_a_fit_with_killed_workers_is_the_same_fit(
     tally, pool, started, monkeypatch, rows, without_files, alone, tmp_path, seed
 ):
-    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 2)
+    monkeypatch.setattr(trainer.Trainer, "workers", 2)
     monkeypatch.setattr("camri.fitting.job.Pool", lambda: contextlib.nullcontext(pool))
     kill, killed = killing(started, 2, seed)
     fitted = camri.fit(rows, "storm", tmp_path / "killed", on_progress=kill, **FIT)

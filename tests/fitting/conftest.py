@@ -51,7 +51,7 @@ def trained(monkeypatch):
 def in_this_process():
     """Trials of a tenth of a second need no processes of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 1)
+        patch.setattr(trainer.Trainer, "workers", 1)
         yield
 
 

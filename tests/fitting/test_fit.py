@@ -205,7 +205,7 @@ KILLED = """
 import os, sys
 from camri.fitting import fit, trainer
 from camri.study import runner
-trainer.Trainer._workers = lambda self, num_trials, epochs: 1
+trainer.Trainer.workers = 1
 left = [int(sys.argv[2])]
 real = runner._Run._store
 def store(self, outcome):

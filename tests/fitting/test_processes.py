@@ -10,14 +10,14 @@ ASKED = {"num_trials": 16, "epochs": 1, "device": "cpu"}
 
 @pytest.fixture(autouse=True)
 def two(monkeypatch, without_files):
-    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 2)
+    monkeypatch.setattr(trainer.Trainer, "workers", 2)
 
 
 def test_they_start_once_and_give_what_one_process_gives(started, trained, rows, tmp_path, monkeypatch):
     found = fit(rows, "storm", tmp_path / "two", **ASKED)
     assert sum(len(call) > 1 for call in trained.calls) >= 2
     assert [process.poll() is None for process in started] == [False, False]
-    monkeypatch.setattr(trainer.Trainer, "_workers", lambda self, num_trials, epochs: 1)
+    monkeypatch.setattr(trainer.Trainer, "workers", 1)
     assert facts(found) == facts(fit(rows, "storm", tmp_path / "one", **ASKED))
     assert len(started) == 2
 
