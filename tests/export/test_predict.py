@@ -268,7 +268,7 @@ def test_features_are_found_by_the_names_they_had_in_training(features):
     for row, wanted in ((first, expected[0]), (last, expected[1])):
         np.testing.assert_allclose([float(row[f"p:{name}"]) for name in features.classes], wanted, atol=1e-5)
     assert [row["row"] for row in (first, bad, last)] == ["0", "1", "2"]
-    assert bad["problem"] == "feature 'c' is nan; it must be a number within ±3.4e+38"
+    assert bad["problem"] == "feature 'c' is missing; it must be a number within ±3.4e+38"
     Path("u.csv").write_text("a,b\n1,2\n")
     groups, _ = find_inputs(["u.csv"], features.trained)
     assert [one.problem for one in predict(features, groups)] == [
@@ -305,7 +305,7 @@ def test_features_from_every_kind_of_file(ending, tmp_path, monkeypatch):
 
 def test_bad_rows_of_a_later_chunk_are_named_and_the_others_keep_their_places(tmp_path):
     rows = np.random.default_rng(0).normal(size=(2 * CHUNK_ROWS + 3, 3))
-    bad = {CHUNK_ROWS: "feature 1 is nan", 2 * CHUNK_ROWS + 1: "feature 2 is -1e+300"}
+    bad = {CHUNK_ROWS: "feature 1 is missing", 2 * CHUNK_ROWS + 1: "feature 2 is -1e+300"}
     rows[CHUNK_ROWS, 1:], rows[2 * CHUNK_ROWS + 1, 2] = np.nan, -1e300
     np.save(tmp_path / "t.npy", rows)
     model, heard = Model(FEATURES), []

@@ -274,7 +274,7 @@ def test_a_list_that_is_missing_or_short_is_a_problem_of_its_row_alone(here):
     ((found,), _) = find_inputs(["t.parquet"], FEATURES)
     assert only_chunk(found, FEATURES).problems == {
         1: "its list is missing, and the model takes 3 numbers",
-        2: "feature 1 is nan; it must be a number within ±3.4e+38",
+        2: "feature 1 is missing; it must be a number within ±3.4e+38",
         3: "its list is 1 long, and the model takes 3 numbers",
     }
     assert only_chunk(found, FEATURES).inputs[0].tolist() == [1, 2, 3]
