@@ -103,7 +103,7 @@ class Grid:
 
     @staticmethod
     def at(name: str, columns: Sequence[Sequence[Sequence[float]]]) -> "Grid":
-        """The grid of some points of each column; a plain one if they are all combinations of their values.
+        """The grid of the points given for each column; a plain one if they are all combinations of their values.
 
         >>> Grid.at("camri", [[(0.1, 8), (0.2, 8)]]) == Grid.of("camri", {"m": [0.1, 0.2], "s": [8]})
         True
@@ -285,7 +285,7 @@ class Study:
 
     @property
     def key(self) -> str:
-        """Sixteen hexadecimal digits, the same on every machine and Python; the name does not count."""
+        """Hash of the study without its name: 16 hexadecimal digits, the same on every machine."""
         return digest({name: value for name, value in self.to_json().items() if name != "name"})
 
 
