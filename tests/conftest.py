@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def same_chance():
-    """Every test draws the same numbers, whatever ran before it."""
+    """Seed every test, so that it draws the same numbers in any order."""
     random.seed(0)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)

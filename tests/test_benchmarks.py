@@ -1,5 +1,6 @@
 """The benchmarks run and say what they must; their timings are nobody's test."""
 
+import csv
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from benchmarks import audit as auditing
 from benchmarks import decision, guarantee
 from benchmarks import fit as fitting
+from benchmarks.columns import tune
 from camri.auditing import audit
 from camri.auditing.verdict import fewer_alarms
 from camri.data import hold_out, load
@@ -136,3 +138,23 @@ def test_decisions_are_judged_on_fresh_rows(monkeypatch):
     assert promised["false alarms"] > seen["false alarms"]
     assert abs(found["scikit-learn, prefit"]["recall"] - seen["recall"]) < 0.03
     assert set(decision.large_table(2000, 5)) >= {"peak memory, GiB", "recall at an accuracy, s"}
+
+
+def test_the_training_that_is_best_on_validation_data_is_the_one_that_studies_get(tmp_path, monkeypatch):
+    study = 'columns = ["9"]\nseeds = [1]\ndata = "digits"\n[split]\nval_fraction = 0.2\n[training]\nmodel = "small"\n'
+    methods = {"first": "ce = {}", "second": "wce = { w = [2] }"}
+    for name, method in methods.items():
+        (tmp_path / f"{name}.toml").write_text(f"{study}[methods]\n{method}\n")
+    monkeypatch.setattr(tune, "VALUES", {"epochs": (1, 3), "learning_rate": (1e-9, 1e-3)})
+    monkeypatch.setattr(tune, "SEEDS", (900,))
+    tune.main([str(tmp_path / "first.toml"), str(tmp_path / "second.toml"), "--out", str(tmp_path)])
+    with (tmp_path / "first-tuning.csv").open() as file:
+        tried = list(csv.DictReader(file))
+    best = max(tried, key=lambda one: float(one["val_accuracy"]))
+    assert len(tried) == 4
+    with open_run(tmp_path / "first") as run:
+        training, *others = [one["training"] for one in run.studies]
+        assert [(row.method, row.seed) for row in run.rows()] == [("ce", 1), ("wce", 1)]
+    assert others == [training]
+    assert [str(training[name]) for name in tune.VALUES] == [best[name] for name in tune.VALUES]
+    assert best["learning_rate"] == "0.001"

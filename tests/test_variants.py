@@ -229,19 +229,6 @@ def test_a_study_of_variants_is_ranked_on_validation_data(variants, tmp_path):
         assert record["threshold"]["alarms"] == pytest.approx(change, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("study", "wanted"),
-    [
-        ("ce = {}\nx = { m = [1] }  # chosen\n", "ce = {}\nwce = { w = [2.0] }  # chosen\n"),
-        ("wce = { w = [1] }\nx = { m = [1] }  # chosen\n", "wce = { w = [1, 2.0] }\n"),
-        ("wce = { w = [1, 2] }\nx = { m = [1] }  # chosen\n", "wce = { w = [1, 2] }\n"),
-        ("ce = {}\n", "ce = {}\n"),
-    ],
-)
-def test_the_choice_is_written_into_studies(variants, study, wanted):
-    assert rank.write_into(study, {"method": "wce", "knobs": {"w": [2.0]}}) == wanted
-
-
 def test_false_alarms_of_averaged_probabilities_by_hand():
     probability, own = np.array([0.9, 0.8, 0.3, 0.1]), np.array([True, False, True, False])
     assert false_alarms(probability, own, np.array([0.5])) == 0

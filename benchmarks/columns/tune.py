@@ -11,10 +11,12 @@ import argparse
 import csv
 import itertools
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from camri.study.executor import LocalExecutor
 from camri.study.reader import RunReader
 from camri.study.run_folder import load_data
 from camri.study.runner import run
@@ -25,12 +27,12 @@ VALUES = {"epochs": (12, 24), "learning_rate": (0.002, 0.004), "label_smoothing"
 SEEDS = (900, 901, 902)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("studies", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--max-wall", type=float, default=float("inf"), metavar="SECONDS")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     end, tried = time.monotonic() + asked.max_wall, []
     studies = [find_study(str(path)) for path in asked.studies]
     study, name, data = studies[0], asked.studies[0].stem, load_data(studies[0])
@@ -38,7 +40,7 @@ def main() -> None:
         training = study.training.with_(**values)
         alone = study.with_(methods=[Grid.of("ce")], training=training, seeds=SEEDS)
         folder = asked.out / "tuning" / "-".join(map(str, values.values()))
-        if not run(alone, folder, data=data, max_wall_s=max(1.0, end - time.monotonic())).finished:
+        if not run(alone, folder, LocalExecutor(), data=data, max_wall_s=max(1.0, end - time.monotonic())).finished:
             raise SystemExit(f"stopped in {folder}; the same command resumes")
         with RunReader(folder) as reading:
             found = {split: [row.accuracy[split] for row in reading.rows] for split in ("val", "test")}
@@ -53,7 +55,9 @@ def main() -> None:
     print("chosen:", facts, flush=True)
     for one in studies:
         left = max(1.0, end - time.monotonic())
-        print(run(one.with_(training=training), asked.out / name, data=data, max_wall_s=left), flush=True)
+        print(
+            run(one.with_(training=training), asked.out / name, LocalExecutor(), data=data, max_wall_s=left), flush=True
+        )
 
 
 if __name__ == "__main__":

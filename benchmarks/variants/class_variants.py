@@ -3,7 +3,7 @@
 `class_variants-1.0.dist-info` beside this file names them as entry points, so the folder on PYTHONPATH is enough:
 
     PYTHONPATH=$PWD:$PWD/benchmarks/variants camri study run benchmarks/variants/screen.toml --out runs/screen
-    python benchmarks/variants/rank.py runs/screen          # on validation data
+    python -m benchmarks.variants.rank runs/screen         # on validation data
 
 None of them is part of camri: results/README.md says what each gained.
 """

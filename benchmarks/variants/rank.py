@@ -3,20 +3,15 @@
 Every model is brought to the same recalls by a threshold on the class's probability, and by a shift of its score;
 cross-entropy of the same seeds under the same rule is the baseline. On validation data it serves to choose:
 
-    python benchmarks/variants/rank.py runs/screen --json runs/screen.json
-    python benchmarks/variants/rank.py runs/screen --quick --into results/columns-*/study.toml
-    python benchmarks/variants/rank.py runs/columns --split test
-    python benchmarks/variants/rank.py runs/members --split test --against long=runs/long --json cost.json
+    python -m benchmarks.variants.rank runs/screen --json runs/screen.json
+    python -m benchmarks.variants.rank results/scores/columns-small-cifar10.sqlite.xz --split test --recalls 0.9,0.95
 
 The choice: the fewest false alarms under the threshold among settings whose accuracy there is not significantly below
-cross-entropy's (95 %, over seeds). `--into` writes it into study files, at the line that ends with "# chosen".
-`--quick` leaves out intervals over images and p values.
+cross-entropy's (95 %, over seeds). `--quick` leaves out intervals over images and p values.
 """
 
 import argparse
-import contextlib
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +28,6 @@ from camri.study.store import ColumnFacts
 
 RULES = ("threshold", "shift")
 FIGURES = ("alarms", "accuracy")
-MARK = "# chosen"
 
 
 def rank_column(
@@ -139,22 +133,6 @@ def choose(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     return min(able, key=lambda one: one["threshold"]["alarms"], default=None)
 
 
-def write_into(study: str, chosen: dict[str, Any]) -> str:
-    """A study file's text with the chosen setting at its marked line; of a method that it has, the value is added."""
-    values = {name: value[0] if isinstance(value, list) else value for name, value in chosen["knobs"].items()}
-    line = f"{chosen['method']} = {{ {', '.join(f'{name} = [{value!r}]' for name, value in values.items())} }}"
-    kept = re.sub(rf"^[^\n]*{MARK}\n", "", study, flags=re.M)
-    if not re.search(rf"^{chosen['method']} = ", kept, flags=re.M):
-        return re.sub(rf"^[^\n]*{MARK}$", f"{line}  {MARK}", study, flags=re.M)
-    ((name, value),) = values.items()
-
-    def widen(found: re.Match[str]) -> str:
-        has = [float(word) for word in found[2].split(",")]
-        return found[0] if value in has else f"{found[1]}{found[2]}, {value!r}]"
-
-    return re.sub(rf"^({chosen['method']} = {{ {name} = \[)([^\]]*)\]", widen, kept, flags=re.M)
-
-
 def show(records: list[dict[str, Any]]) -> str:
     """The records of one column as a Markdown table; false alarms in % of cross-entropy's, accuracy in points."""
     first = records[0]
@@ -193,34 +171,23 @@ def write_json(path: Path, records: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
+    from tools.releases import unpacked  # which imports this module
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, help="a run's folder, or a file of results/scores")
     parser.add_argument("--split", default="val", choices=["val", "test"])
     parser.add_argument("--recalls", type=lambda text: [float(word) for word in text.split(",")], default=None)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
-    parser.add_argument("--into", type=Path, nargs="*", default=[], help="study files to write the choice into")
-    parser.add_argument(
-        "--against", nargs="*", default=[], help="NAME=RUN: other runs, whose cross-entropy is compared"
-    )
     asked = parser.parse_args()
     records = []
-    with contextlib.ExitStack() as stack:
-        reading = stack.enter_context(RunReader(asked.run))
-        pairs = (word.split("=", 1) for word in asked.against)
-        others = {name: stack.enter_context(RunReader(Path(run))) for name, run in pairs}
-        for number, column in enumerate(reading.columns):
-            if others:
-                found = rank_runs(reading, others, number, asked.split)
-            else:
-                found = rank_column(reading, column, asked.split, asked.recalls, asked.quick)
+    with unpacked(asked.run) as store, RunReader(store) as reading:
+        for column in reading.columns:
+            found = rank_column(reading, column, asked.split, asked.recalls, asked.quick)
             print(show(found))
             records += found
     if asked.json is not None:
         write_json(asked.json, records)
-    chosen = choose([one for one in records if one["method"] != "ce"])
-    for path in asked.into if chosen is not None else []:
-        path.write_text(write_into(path.read_text(encoding="utf-8"), chosen), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from camri.backbones import is_backbone, weights_from
 from camri.data import DataSet
 from camri.data.catalog import notes as data_notes
 from camri.data.rows import Inputs
@@ -504,6 +505,10 @@ def write_card(fitted: Fitted, data: DataSet) -> str:
     cautions = "".join(f"\n- {text}." for text in (*data_notes(data.provenance), *record.cautions))
     example = "images)  # uint8 (N, H, W, C)" if is_image else f"rows)  # numbers (N, {data.input_shape[0]})"
     how = "" if model.method == "trees" else f" Training: {record.effort.training}."
+    tuned = {"model": fitted.training.model, "options": dict(fitted.training.model_options)}
+    backbone = data.provenance.get("backbone", tuned)
+    if is_backbone(backbone["model"]):
+        how += f" {backbone['model']} started from {weights_from(backbone['options'])}."
     inside = "Preprocessing is part of the model, also in `model.onnx`."
     if model.is_redecided:
         inside = "Preprocessing and the decision rule are part of the model, also in `model.onnx`."

@@ -302,12 +302,17 @@ def make_request(
     elif weights is not None:
         model_options = read_weights(weights)
 
-    def report(done: int, num: int) -> None:
-        assert on_progress is not None
-        on_progress(Progress("reading data", done / max(num, 1)))
+    def read(done: int, num: int) -> None:
+        if on_progress is not None:
+            on_progress(Progress("reading data", done / max(num, 1)))
 
-    on_read = None if on_progress is None else report
-    inputs = prepare(data, data_options, on_read, resident)
+    def embedded(done: int, num: int) -> None:
+        if on_progress is not None:
+            passed_s = time.monotonic() - embedding
+            left_s = min(limit_s - passed_s, passed_s * (num - done) / max(done, 1))
+            on_progress(Progress("computing features", done / max(num, 1), max(0.0, left_s)))
+
+    inputs = prepare(data, data_options, read, resident)
     goal = parse_goal(inputs.data.classes, max_accuracy_drop, at_least, cost_matrix)
     column = parse_important(important, strengths, inputs.data.classes)
     folder = Path(out) if out is not None else Path("runs") / _folder_name(inputs.data.name, column)
@@ -315,7 +320,8 @@ def make_request(
         limit_s = math.inf if budget_s is None else began + FEATURES_SHARE * budget_s - time.monotonic()
         if _has_fewer(folder):  # the same images as in the call before
             limit_s = 0.0
-        inputs = take_features(inputs, *backbone, limit_s, on_read=on_read)
+        embedding = time.monotonic()
+        inputs = take_features(inputs, *backbone, limit_s, on_read=embedded)
     loaded = inputs.data
     model = model or _model_for(loaded, picked)
     plain = Training(
