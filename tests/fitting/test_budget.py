@@ -33,14 +33,15 @@ def plan_at(monkeypatch, epoch_s, budget_s=100.0, **asked):
     return make_plan(ask(budget=budget_s, **asked), Pool())
 
 
-def test_a_quick_model_gets_its_usual_length(monkeypatch):
-    assert plan_at(monkeypatch, 0.001) == Plan("small", 1006, 60, 0.001)
+def test_the_first_length_is_short_whatever_the_time(monkeypatch):
+    assert plan_at(monkeypatch, 0.001) == Plan("small", 1006, 20, 0.001)  # 300 steps
+    assert plan_at(monkeypatch, 0.001, epochs=40) == Plan("small", 1006, 40, 0.001)
 
 
 def test_the_first_length_leaves_time_for_two_doublings(monkeypatch):
-    plan = plan_at(monkeypatch, 0.5)
-    assert plan == Plan("small", 1006, 25, 0.5)
-    assert 7 * plan.epochs * 0.5 <= 96 < 7 * 28 * 0.5
+    plan = plan_at(monkeypatch, 1.0)
+    assert plan == Plan("small", 1006, 12, 1.0)
+    assert 7 * plan.epochs <= 96 < 7 * 14
 
 
 def test_lengths_double_and_the_last_takes_what_time_is_left(clock):
@@ -64,7 +65,7 @@ def test_no_budget_is_refused_and_what_is_left_out_is_reported(monkeypatch):
 
 def test_a_large_model_is_given_up_before_rows_are(monkeypatch):
     plan = plan_at(monkeypatch, {"resnet18": 500.0, "small": 0.5}, model="resnet18")
-    assert (plan.model, plan.num_rows, plan.epochs) == ("small", 1006, 25)
+    assert (plan.model, plan.num_rows, plan.epochs) == ("small", 1006, 20)
     assert "the model resnet18" in plan.given_up[0]
     kept = plan_at(monkeypatch, {"resnet18": 10.0, "small": 0.5}, model="resnet18")
     assert (kept.model, kept.given_up) == ("resnet18", ())
