@@ -107,7 +107,7 @@ def test_examples_are_thumbnails_of_images_and_rows_of_tables(tmp_path):
     assert missed.count('<img src="data:image/png;base64,') == len(rows) == 12
     said = Shift({1: 0.7}).predict(logits)
     for row in rows:
-        assert f"{NAMES[1]} → {NAMES[said[row]]}, p = " in missed
+        assert f"{NAMES[1]} → {NAMES[said[row]]}, p\u00a0=\u00a0" in missed
     make_fit(tmp_path / "table", shape=(9,))
     missed = part(page_of(tmp_path / "table"), '<section id="missed"', "</section>")
     assert '<img src="data' not in missed
