@@ -45,7 +45,7 @@ from camri.fitting.trainer import (
 )
 from camri.study import run_folder
 from camri.study.spec import Resolved, name_column
-from camri.study.store import STORE_FILE, open_run
+from camri.study.store import STORE_FILE
 from camri.text import percent
 
 # What the finals' folder may hold.
@@ -365,13 +365,9 @@ class Stages:
         """Seeds with which every arm of the finals has ended, well or not."""
         if self.journal.get("is_raced") is None or not (self.request.out / STORE_FILE).exists():
             return []
-        by_key: dict[str, set[int]] = {setting_of(point, self.column).key: set() for point in self.points()}
-        by_key[CE.key] = set()
-        with open_run(self.request.out) as run:
-            for row in run.rows(status=None):
-                by_key.setdefault(row.key, set()).add(row.seed)
-        wanted = [by_key[key] for key in (CE.key, *(setting_of(point, self.column).key for point in self.points()))]
-        return sorted(set.intersection(*wanted) & set(self.seeds))
+        run, settings = self._finals_run(), [CE, *(setting_of(point, self.column) for point in self.points())]
+        ended = [{row.seed for row in run.rows(setting)} for setting in settings]
+        return sorted(set.intersection(*ended) & set(self.seeds))
 
     def _num_complete(self) -> int:
         return len(self._complete_seeds())
