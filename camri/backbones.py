@@ -215,6 +215,19 @@ def read_weights(weights: str | os.PathLike[str]) -> dict[str, Any]:
     return {"initial": str(path), "initial_sha256": digest}
 
 
+def weights_from(options: Mapping[str, Any]) -> str:
+    """Where the weights of a backbone with these `model_options` came from, for a model's card.
+
+    >>> weights_from({})
+    'random weights'
+    """
+    if "initial" not in options:
+        return "random weights"
+    path = Path(options["initial"])
+    where = "the published weights" if path.parent == published_folder().absolute() else f"the weights in {path.name}"
+    return f"{where} (sha256 {options['initial_sha256'][:16]}…)"
+
+
 def is_frozen(frozen: bool | str, from_scratch: bool, device: str) -> bool:
     """Whether a backbone is left as it is: as asked, or with "auto" where it is pretrained and there is no GPU.
 

@@ -377,10 +377,10 @@ def short_between(low: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class Prior:
-    """What is expected of a model before held-out rows speak: the baseline's accuracy, and no more from luck.
+    """What to expect of a model before held-out rows are counted: the baseline's accuracy, and no gain by chance.
 
-    accuracy and share are the baseline's without a shift: its accuracy, and the share of rows that it gives to
-    important classes. num_rows: how many rows this expectation counts for, against those that are held out.
+    accuracy, share: of the baseline without a shift, its accuracy and the share of rows that it predicts as important.
+    num_rows: how many rows this expectation is worth.
     """
 
     accuracy: float
@@ -397,12 +397,11 @@ class Prior:
         return int(np.abs(curve.predicted.sum(axis=1) - self.share * curve.total).argmin())
 
     def weigh(self, curve: Curve, num_rows: int, gain: Array | None = None) -> Array:
-        """The accuracy to expect in each state of a curve of so many rows: (K,).
+        """Expected accuracy in each state of a curve of `num_rows` rows: (K,).
 
-        At the start it is the baseline's, or less where rows show it, or more in so far as rows are many. From there on
-        each row that changes counts with what its label says and with what probabilities say, which the luck of rows
-        cannot flatter: its gain (N,) is the chance that its best important class is right, less that of its best other
-        class. By default it is that of the model's own probabilities.
+        At the start it is the baseline's: less if the rows show less, more in proportion to how many rows there are.
+        From there, each row that changes counts by its label and by its gain (N,), which chance cannot flatter: the
+        probability that its best important class is right, less that of its best other class; by default the model's.
         """
         start = self.start(curve)
         if gain is None:
@@ -648,9 +647,7 @@ def tune(
     rule: str = "auto",
     groups: ArrayLike | None = None,
     weights: ArrayLike | None = None,
-    negative: bool = True,
     num_draws: int = 20,
-    seed: int = 0,
 ) -> OperatingPoint | None:
     """Find the operating point that meets the goal at the lowest cost; None if no cut-off meets it.
 
@@ -659,7 +656,6 @@ def tune(
     rule: "shift", "threshold" or "auto": a shift for recall at an accuracy, a threshold for false alarms and costs.
     groups: patients or films (N,): what is independent, for a promise and for the spread.
     weights: what rows count (N,), for figures and goals; a promise counts rows.
-    negative: whether a shift may lower the important classes.
 
     >>> rows = exact([[0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.9, 0.1]], [0, 1, 1, 0], [1], kind="probabilities")
     >>> tune(rows, AtLeast(1.0)).rule
@@ -671,12 +667,12 @@ def tune(
         rule = "shift" if isinstance(goal, BestRecall) else "threshold"
     pooled, units, num_models = _pooled(scores, groups)
     given = None if weights is None else np.tile(_checked_weights(weights, len(pooled) // num_models), num_models)
-    chooser = _Chooser(_Sweep(pooled, rule), goal, units, num_models, negative)
+    chooser = _Chooser(_Sweep(pooled, rule), goal, units, num_models)
     state = chooser.choose(given)
     if state is None:
         return None
     curve = chooser.sweep.curve(given)
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     drawn = []
     for _ in range(num_draws):
         times = draw.poisson(1.0, units.max() + 1)[units]
@@ -760,9 +756,9 @@ def cost_of(scores: Scores, matrix: Array) -> Callable[[Array], Array]:
 
 
 class _Chooser:
-    """Chooses the state of a sweep that meets a goal, on the rows as they are or drawn anew."""
+    """Chooses the state of a sweep that meets a goal, on the rows as they are or resampled."""
 
-    def __init__(self, sweep: _Sweep, goal: Goal, units: Array, num_models: int, negative: bool):
+    def __init__(self, sweep: _Sweep, goal: Goal, units: Array, num_models: int, negative: bool = True):
         self.sweep, self.goal, self.units, self.num_models = sweep, goal, units, num_models
         self.scores = sweep.scores
         self.first = 0 if negative or sweep.rule != "shift" else sweep.start  # state that may be chosen

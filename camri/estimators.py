@@ -298,7 +298,8 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The label with the highest logit after the shift, (N,)."""
-        return self.classes_[self._logits(X).argmax(axis=1)]
+        best = self._logits(X).argmax(axis=1)  # first: it refuses an estimator that is not fitted
+        return self.classes_[best]
 
     def save(self, folder: str | Path, *, onnx: bool = False) -> Path:
         """Write a folder for `CamriClassifier.load`, `camri.load` and `camri predict`; nothing in it is a pickle."""

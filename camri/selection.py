@@ -116,7 +116,7 @@ class Pick:
 class Choice:
     """`final` was picked on all seeds; each of `folds` is a group of seeds and the pick made without their models.
 
-    Validation images guard against the luck of images, not of seeds: a setting that drew good seeds is good on
+    Validation images guard against chance in the images, not in the seeds: a setting with good seeds is good on
     every image. So seeds are judged by a pick that has not seen them, and what is claimed holds for new trainings.
     One seed alone cannot be left out: `fresh_seeds` is then False and the claim is about these models only.
     """
@@ -229,7 +229,7 @@ class Gain:
 
     @cached_property
     def by_class(self) -> Mapping[int, Difference]:
-        """Every class's recall, so that it shows who paid. Made when first asked for: few of a report's rows are."""
+        """The change of every class's recall, which shows classes that lost. Made on first use: a report reads few."""
         return {int(index): self.over(self.labels == index) for index in np.unique(self.labels)}
 
 
@@ -259,8 +259,8 @@ def judge(
     Each seed is judged with the setting picked without it; seeds the choice has never seen, with the final one. A
     shift belongs to a model, not to a setting: each is tuned on its own model's validation scores, in every arm alike,
     to the floor that came with the pick, and is 0 where none reaches it. Why so:
-    - a shift that came with the pick would be as lucky as the picked models: with 63 equal settings it showed +.07
-      recall for −.03 accuracy, both from nothing;
+    - a shift that came with the pick would fit the same chance as the picked models: with 63 equal settings it showed
+      +.07 recall for −.03 accuracy, where nothing differed;
     - a floor of the judged baseline's own would treat the arms unequally: recall is steep where accuracy is flat, so
       an equal setting seemed to gain .027;
     - one shift for a fold would tie its seeds together, and the 95 % intervals of the gain covered 83 %;
@@ -388,7 +388,7 @@ class PaperChoice:
 def choose_as_paper(baseline: Measured, settings: Sequence[Measured]) -> PaperChoice | None:
     """The setting of the highest mean recall whose mean accuracy is not below the baseline's; None: a blank cell.
 
-    Equal recalls: the first. It is chosen by the test images it is shown on, so what it gains is partly luck.
+    Equal recalls: the first. It is chosen by the test images it is shown on, so what it gains is partly chance.
 
     >>> ce = Measured("ce", (0.70,), (0.88,))
     >>> choose_as_paper(ce, [Measured("w=4", (0.75,), (0.88,)), Measured("w=8", (0.80,), (0.87,))]).key
@@ -436,7 +436,7 @@ def recall_range(baseline: Sequence[Scores], num: int = NUM_RECALLS) -> Array:
     """Recalls to compare at: from the unshifted baseline's mean to where half of what a shift can find is found.
 
     An endless shift finds every image of one important class. Of several it does not: one class takes some from
-    another. Close to what it finds, all other classes are given up, and nobody works there.
+    another. Close to what it finds, all other classes are given up: no useful operating point.
 
     >>> from camri.metrics import condense
     >>> recall_range([condense(np.array([[0.0, 1.0], [1.0, 0.0]]), [1, 1], (1,))], num=3)
@@ -473,8 +473,8 @@ def compare_curves(
     Two models of one accuracy and recall may differ in it: others then confuse the other classes with each other.
 
     Test scores of the same images, trial by trial of the same seeds. Each model is shifted on these very images until
-    it reaches a recall, in both arms alike, so nothing is chosen and nothing can be lucky; it says which curve is
-    higher, not what somebody gets who must choose a shift beforehand. The intervals hold that the shifts were
+    it reaches a recall, in both arms alike, so nothing is chosen and no chance is exploited. It says which curve is
+    higher, not what a shift that is chosen beforehand gives. The intervals allow for shifts that were
     found on the images that are judged: coverage of nominal 95 % in docs/numbers.md. `groups`: as in `stats.compare`.
 
     >>> from camri.metrics import condense
@@ -515,7 +515,7 @@ def _outcomes_at(scores: Scores, grid: Array, figure: CurveFigure) -> tuple[Arra
 
     An important image that is found makes recall higher by its share, and a smaller shift reaches what is wanted: the
     figure goes back along the curve by the slope there. The slope is taken over one standard error of recall to
-    either side, which is how far the luck of the images moves it.
+    either side, which is how far chance in the images moves it.
     """
     curve = trace(scores)
     states = curve.reach(grid)

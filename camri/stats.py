@@ -33,8 +33,8 @@ class Summary(NamedTuple):
     high: float
 
 
-def summarise(values: ArrayLike, level: float = 0.95) -> Summary:
-    """Mean ± sd with n and the t interval of the mean.
+def summarise(values: ArrayLike) -> Summary:
+    """Mean ± sd with n and the 95 % t interval of the mean.
 
     >>> [round(value, 3) for value in summarise([0.1, 0.2, 0.3])]
     [0.2, 0.1, 3, -0.048, 0.448]
@@ -46,12 +46,12 @@ def summarise(values: ArrayLike, level: float = 0.95) -> Summary:
     if num == 1:
         return Summary(mean, math.nan, 1, math.nan, math.nan)
     sd = float(sample.std(ddof=1))
-    half = float(special.stdtrit(num - 1, (1 + level) / 2)) * sd / math.sqrt(num)
+    half = float(special.stdtrit(num - 1, 0.975)) * sd / math.sqrt(num)
     return Summary(mean, sd, num, mean - half, mean + half)
 
 
-def wilson(hits: float, num: float, level: float = 0.95) -> tuple[float, float]:
-    """The Wilson interval of hits/num: within [0, 1] and sensible at 0 and at all.
+def wilson(hits: float, num: float) -> tuple[float, float]:
+    """The 95 % Wilson interval of hits/num: within [0, 1] and sensible at 0 and at all.
 
     Of rows in groups divide both by their `design_effect`.
 
@@ -60,14 +60,13 @@ def wilson(hits: float, num: float, level: float = 0.95) -> tuple[float, float]:
     """
     if not 0 <= hits <= num or num == 0:
         raise InputError(f"hits={hits} of num={num} is not allowed; give 0 ≤ hits ≤ num and num > 0", argument="hits")
-    z = float(special.ndtri((1 + level) / 2))
-    share, extra = hits / num, z * z / num
+    share, extra = hits / num, Z * Z / num
     middle = (share + extra / 2) / (1 + extra)
-    half = z * math.sqrt(share * (1 - share) / num + extra / (4 * num)) / (1 + extra)
+    half = Z * math.sqrt(share * (1 - share) / num + extra / (4 * num)) / (1 + extra)
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def design_effect(values: ArrayLike, groups: ArrayLike, parts: ArrayLike | None = None, level: float = 0.95) -> float:
+def design_effect(values: ArrayLike, groups: ArrayLike, parts: ArrayLike | None = None) -> float:
     """How many grouped rows are worth one independent row: at least 1, and 1 where every group is one row.
 
     values: (N,), whose mean is the figure; with parts (N,) the mean over parts of their means, as the mean recall of
@@ -103,7 +102,7 @@ def design_effect(values: ArrayLike, groups: ArrayLike, parts: ArrayLike | None 
     unit = rows / num
     variances = (together + unit * whole / rows) / (alone + unit)
     # Below a quarter of a degree of freedom t is 40,000 and more, and every interval is all there is.
-    tails = [float(special.stdtrit(max(1 / share - 1, 0.25), (1 + level) / 2)) for share in (whole, rows)]
+    tails = [float(special.stdtrit(max(1 / share - 1, 0.25), 0.975)) for share in (whole, rows)]
     return max(1.0, float(variances)) * (tails[0] / tails[1]) ** 2
 
 
@@ -199,7 +198,7 @@ def change_of(before: Array, after: Array, labels: Array | None = None, groups: 
 def expect(change: RowEstimate, expected: float, num_rows: int) -> NormalDist:
     """The distribution of the true change, shrunk toward an expected change worth `num_rows` rows.
 
-    Rows that show a gain are more often than not lucky, and their own distribution ignores that. On made tables of 300
+    A gain on few rows is often chance, and their own distribution ignores that. On made tables of 300
     rows that showed a gain, accuracy dropped by more than half a point in 40 %: the rows alone predict 20 %, shrunk
     32 %. Over all such tables the squared error of the prediction falls from .25 to .14 (docs/log.md).
     """
@@ -212,8 +211,8 @@ def settle(change: RowEstimate, final: RowEstimate, errors: Array, num_own: int)
     """The cross-fitted change with an interval for the advised rule, which counts that it was tuned.
 
     final: the change with the advised rule on the rows it was tuned on. errors (B,): how far that is off where rows are
-    drawn and the rule is tuned anew: their mean is what tuning flatters, their spread what it makes uncertain. The
-    interval is around the middle between the cross-fitted change and the final one less what flatters it. num_own: rows
+    resampled and the rule is tuned again; their mean is the optimism of tuning. The interval is centred between the
+    cross-fitted change and the final one less that optimism. num_own: rows
     of the rarest important class; tuning rests on them, so the interval is Student's with as many degrees of freedom.
     """
     assert final.normal is not None

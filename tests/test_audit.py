@@ -435,7 +435,7 @@ def test_the_chance_of_a_drop_weighs_what_to_expect():
     assert shrunk.mean == pytest.approx((7 / 42 - 3 * 0.05) / 4)
     assert shrunk.cdf(0.0) > rows.normal.cdf(0.0)
     groups = np.arange(40) // 4
-    worth = 40 / design_effect(after.astype(int) - before, groups, level=0.95)
+    worth = 40 / design_effect(after.astype(int) - before, groups)
     grouped = change_of(before, after, groups=groups)
     assert worth < 40
     assert expect(grouped, 0.1, 40).mean == pytest.approx((worth * grouped.normal.mean + 4.0) / (worth + 40))
@@ -1375,6 +1375,20 @@ def test_nothing_to_gain_is_stated():
     found = audit(scores, np.arange(80) % 4, 1)
     assert found.kind == "none"
     assert "Nothing to gain for “1”" in answer(found).sentence
+
+
+def test_a_gain_that_may_be_chance_is_not_called_one():
+    found = audit(*made(300, bias=-0.6), 1)
+    assert found.recall.low <= 0 < found.recall.value
+    assert answer(found).sentence.startswith("No sure gain for “1”")
+
+
+def test_prices_of_probabilities_are_factors_as_in_the_code():
+    logits, labels = made()
+    found = audit(softmax(logits), labels, 1)
+    table = price_table(found)
+    assert (table.header[1], table.rows[0][1].text) == ("factor", f"×{math.exp(found.prices[0].value):.3g}")
+    assert price_table(audit(logits, labels, 1)).header[1] == "shift"
 
 
 def test_the_page_explains_its_words(found):

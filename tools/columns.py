@@ -1,4 +1,4 @@
-"""What training for a class adds to the best free rule, in all columns and with both models: one table, one figure.
+"""What training for a class adds to the best rule without training, in all columns and with both models.
 
 Both sides decide by a threshold on the class's probability, which needs no training and has the fewest false alarms at
 a recall. The numbers are the gap records of results folders; `ranked` shows what benchmarks.variants.rank stored.
@@ -16,17 +16,17 @@ from camri.methods import title_of
 from camri.report.charts import PRINT, Figure, Panel, draw_intervals, drawing, tips
 from camri.report.results import Results
 from camri.report.tables import BLANK, Cell, Table, cells, interval_of, two_decimals
+from camri.study import recipes
 from camri.study.reader import LEAST_SEEDS, correct_several, is_significant
 from camri.text import points
 
 MODELS = {"small": "small CNN", "paper": "authors’ CNN"}
-TITLES = {"cifar10": "CIFAR-10", "gtsrb": "GTSRB", "tiny-imagenet-animals64": "Tiny ImageNet animals"}
+TITLES = {**recipes.TITLES, "tiny-imagenet-animals64": "Tiny ImageNet animals"}  # in the order of tables
 ARMS = {  # of benchmarks/variants, which need not be installed here
     "margin_beside_one_vs_rest": "two-sided margin + one-vs-rest",
     "margin_hard_one_vs_rest": "hard-negative margin + one-vs-rest",
 }
 ENDS = ("", "_low", "_high")
-ORDER = ("CIFAR-10", "GTSRB", "Tiny ImageNet animals")
 
 
 def arm_title(method: str) -> str:
@@ -40,19 +40,20 @@ def column_records(results: Sequence[Results], method: str, joint: bool | None =
     `joint`: only columns of several important classes, or only those of one; both by default.
     """
     found = []
-    for one in results:
-        data = one.verdict["data"]
-        named = {"data": TITLES.get(data, data), "model": MODELS[one.verdict["training"]["model"]]}
-        several = {number for number, facts in enumerate(one.verdict["columns"]) if len(facts["indices"]) > 1}
-        for record in one.records("gaps"):
+    for run in results:
+        data = run.verdict["data"]
+        named = {"data": TITLES.get(data, data), "model": MODELS[run.verdict["training"]["model"]]}
+        several = {number for number, facts in enumerate(run.verdict["columns"]) if len(facts["indices"]) > 1}
+        for record in run.records("gaps"):
             if record["method"] == method and joint in (None, record["column"] in several):
                 of_ce = record["alarms_of_ce"] + record["alarms_of_ce_threshold"]
                 relative = {f"relative{end}": _share(record[f"alarms_threshold{end}"], of_ce) for end in ENDS}
                 found.append(
                     {**_of_before(record), **record, **named, "alarms_of_ce_with_threshold": of_ce, **relative}
                 )
-    found.sort(key=lambda one: ORDER.index(one["data"]) if one["data"] in ORDER else len(ORDER))
-    for record, p in zip(found, correct_several([one["p_alarms_threshold"] for one in found]), strict=True):
+    order = [*TITLES.values()]
+    found.sort(key=lambda record: order.index(record["data"]) if record["data"] in order else len(order))
+    for record, p in zip(found, correct_several([record["p_alarms_threshold"] for record in found]), strict=True):
         record["p_holm"] = p
     return found
 
@@ -71,33 +72,33 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def columns_table(results: Sequence[Results], methods: Sequence[str], joint: bool | None = None) -> Table:
-    """False alarms and accuracy of methods against cross-entropy, both with thresholds: a row a column."""
+    """False alarms and accuracy of methods against cross-entropy, both with thresholds, one row per column."""
     every = {method: column_records(results, method, joint) for method in methods}
-    places = list(dict.fromkeys((one["data"], one["important"]) for own in every.values() for one in own))
+    places = list(dict.fromkeys((record["data"], record["important"]) for own in every.values() for record in own))
     arms = [
-        (model, method, {(one["data"], one["important"]): one for one in own if one["model"] == model})
+        (model, method, {(record["data"], record["important"]): record for record in own if record["model"] == model})
         for model in MODELS.values()
         for method, own in every.items()
-        if any(one["model"] == model for one in own)
+        if any(record["model"] == model for record in own)
     ]
     if not arms:
         raise InputError(f"no results of {', '.join(methods)}; methods are those of the studies")
 
-    def shown(one: Mapping[str, Any] | None) -> tuple[Cell, Cell]:
-        if one is None or one["relative"] is None:
+    def shown(record: Mapping[str, Any] | None) -> tuple[Cell, Cell]:
+        if record is None or record["relative"] is None:
             return Cell(BLANK), Cell(BLANK)
-        is_fewer = is_significant(one["p_holm"], one["num_trials"]) and one["alarms_threshold"] < 0
-        change = f"{_percent(one)} of {two_decimals(one['alarms_of_ce_with_threshold'])}"
-        accuracy = interval_of(one, "accuracy_threshold", decimals=2) + " *" * one["shifted"]
+        is_fewer = is_significant(record["p_holm"], record["num_trials"]) and record["alarms_threshold"] < 0
+        change = f"{_percent(record)} of {two_decimals(record['alarms_of_ce_with_threshold'])}"
+        accuracy = interval_of(record, "accuracy_threshold", decimals=2) + " *" * record["shifted"]
         return Cell(change, bold=bool(is_fewer)), Cell(accuracy)
 
     def header(model: str, method: str, own: Mapping[Any, Mapping[str, Any]]) -> tuple[str, str]:
-        counts = sorted({one["num_trials"] for one in own.values()})
+        counts = sorted({record["num_trials"] for record in own.values()})
         seeds = " or ".join(map(str, counts)) if len(counts) < 3 else f"{counts[0]} to {counts[-1]}"
-        settings = sorted({one["setting"].removeprefix(f"{method} ") for one in own.values()})
+        settings = sorted({record["setting"].removeprefix(f"{method} ") for record in own.values()})
         return f"{model}, {arm_title(method)} {', '.join(settings)} ({seeds} seeds): Δ false alarms", "Δ accuracy"
 
-    starred = " *: both shifted, no p." * any(one["shifted"] for own in every.values() for one in own)
+    starred = " *: both shifted, no p." * any(record["shifted"] for own in every.values() for record in own)
     return Table(
         "Training for a class against cross-entropy (CE) at equal recall, both with a threshold on the probability.",
         ("column", *(name for arm in arms for name in header(*arm))),
@@ -107,7 +108,7 @@ def columns_table(results: Sequence[Results], methods: Sequence[str], joint: boo
                 for place in places
             ),
         ),
-        tuple(one for own in every.values() for one in own),
+        tuple(record for own in every.values() for record in own),
         notes=(
             "Test data. False alarms: inputs of other classes predicted as the class; Δ relative to CE’s, which stand "
             "behind “of”, in % of all inputs. Δ accuracy: percentage points. Mean over recalls from CE’s own to half "
@@ -117,35 +118,35 @@ def columns_table(results: Sequence[Results], methods: Sequence[str], joint: boo
     )
 
 
-def _percent(one: Mapping[str, Any]) -> str:
-    shown = [points(one[f"relative{end}"], decimals=0) for end in ENDS]
-    return f"{shown[0]} %" if one["num_trials"] < LEAST_SEEDS else f"{shown[0]} % [{shown[1]}, {shown[2]}]"
+def _percent(record: Mapping[str, Any]) -> str:
+    shown = [points(record[f"relative{end}"], decimals=0) for end in ENDS]
+    return f"{shown[0]} %" if record["num_trials"] < LEAST_SEEDS else f"{shown[0]} % [{shown[1]}, {shown[2]}]"
 
 
 def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure:
-    """Change of false alarms and of accuracy by column of one class: two panels a model, a dot a method."""
+    """Change of false alarms and of accuracy by column of one class: two panels per model, a dot per method."""
     records = [
         {
-            "column": f"{one['data'].removesuffix(' animals')}: {one['important']}",
-            "model": one["model"],
+            "column": f"{record['data'].removesuffix(' animals')}: {record['important']}",
+            "model": record["model"],
             "method": arm_title(method),
-            "setting": one["setting"],
-            "trials": one["num_trials"],
-            **{f"alarms{end}": round(100 * one[f"relative{end}"], 2) for end in ENDS},
-            **{f"accuracy{end}": round(100 * one[f"accuracy_threshold{end}"], 3) for end in ENDS},
+            "setting": record["setting"],
+            "trials": record["num_trials"],
+            **{f"alarms{end}": round(100 * record[f"relative{end}"], 2) for end in ENDS},
+            **{f"accuracy{end}": round(100 * record[f"accuracy_threshold{end}"], 3) for end in ENDS},
         }
         for method in methods
-        for one in column_records(results, method, joint=False)
-        if one["relative"] is not None
+        for record in column_records(results, method, joint=False)
+        if record["relative"] is not None
     ]
     if not records:
         raise InputError(f"no results of {', '.join(methods)}")
     titles = [arm_title(method) for method in methods]
     shades = alt.Scale(domain=titles, range=[PRINT.down, PRINT.up, PRINT.muted])
     panels = []
-    for model in dict.fromkeys(one["model"] for one in records):
-        own = [one for one in records if one["model"] == model]
-        columns = list(dict.fromkeys(one["column"] for one in own))
+    for model in dict.fromkeys(record["model"] for record in records):
+        own = [record for record in records if record["model"] == model]
+        columns = list(dict.fromkeys(record["column"] for record in own))
         for figure, title, ends in (
             ("alarms", "false alarms, change in %", (-100.0, 40.0)),
             ("accuracy", "accuracy, change in points", (-2.0, 1.0)),
@@ -156,8 +157,8 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
                 color=alt.Color("method:N", scale=shades, title=None, sort=titles),
                 tooltip=tips("column", "method", "setting", *(f"{figure}{end}" for end in ENDS), "trials"),
             )
-            low = min(one[f"{figure}_low"] for one in records)
-            high = max(0.0, *(one[f"{figure}_high"] for one in records))
+            low = min(record[f"{figure}_low"] for record in records)
+            high = max(0.0, *(record[f"{figure}_high"] for record in records))
             wide = 0.02 * (ends[1] - ends[0])
             scale = alt.Scale(domain=[max(low, ends[0]), min(high, ends[1]) + wide], nice=False, clamp=True)
             along = alt.X(f"{figure}_low:Q", title=title, scale=scale)
@@ -181,23 +182,24 @@ def ranked_table(path: Path) -> Table:
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); benchmarks.variants.rank --json writes it") from None
     firsts: dict[str, dict[str, Any]] = {}
-    rivals = [one for one in records if firsts.setdefault(one["column"], one) is not one]
+    rivals = [record for record in records if firsts.setdefault(record["column"], record) is not record]
 
-    def row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
-        shown = [f"{one['column']}: {one['setting']}" if len(firsts) > 1 else one["setting"], str(one["num_seeds"])]
+    def row(record: Mapping[str, Any]) -> tuple[Cell, ...]:
+        named = f"{record['column']}: {record['setting']}" if len(firsts) > 1 else record["setting"]
+        shown = [named, str(record["num_seeds"])]
         for rule in ("threshold", "shift"):
-            found = {**one[rule], "num_trials": one["num_seeds"]}
+            found = {**record[rule], "num_trials": record["num_seeds"]}
             relative = {f"relative{end}": _share(found[f"alarms{end}"], found["alarms_of_ce"]) for end in ENDS}
             shown += [_percent({**found, **relative}), interval_of(found, "accuracy", decimals=2)]
         return cells(*shown)
 
     of_ce = (
-        f"“{column}”: {two_decimals(one['threshold']['alarms_of_ce'])} % of all inputs with a threshold, "
-        f"{two_decimals(one['shift']['alarms_of_ce'])} % with a shift, mean over recalls from "
-        f"{one['recalls'][0]:.3f} to {one['recalls'][-1]:.3f}"
-        for column, one in firsts.items()
+        f"“{column}”: {two_decimals(record['threshold']['alarms_of_ce'])} % of all inputs with a threshold, "
+        f"{two_decimals(record['shift']['alarms_of_ce'])} % with a shift, mean over recalls from "
+        f"{record['recalls'][0]:.3f} to {record['recalls'][-1]:.3f}"
+        for column, record in firsts.items()
     )
-    split = "Test" if all(one.get("split") == "test" for one in records) else "Validation"
+    split = "Test" if all(record.get("split") == "test" for record in records) else "Validation"
     return Table(
         "Against cross-entropy at equal recall, both under the same rule.",
         (

@@ -30,6 +30,7 @@ from camri.report.tables import (
     table_of_trained,
     to_markdown,
 )
+from camri.study import recipes
 from tools import paper_print
 from tools.columns import columns_figure, columns_table, ranked_table
 from tools.contours import contours
@@ -49,7 +50,7 @@ class Site:
 
     def find(self, patterns: Sequence[str]) -> list[Results]:
         """The results whose names match any pattern, in the order of patterns and names."""
-        found = {one.name: one for p in patterns for one in self.results if fnmatch.fnmatch(one.name, p)}
+        found = {run.name: run for p in patterns for run in self.results if fnmatch.fnmatch(run.name, p)}
         return list(found.values())
 
 
@@ -84,9 +85,9 @@ def drawn(part: str, name: str) -> Maker:
 
     def block(site: Site, patterns: Sequence[str]) -> list[Picture]:
         shown = []
-        for one in site.find(patterns):
+        for run in site.find(patterns):
             try:
-                shown.append(picture(site, f"{name}-{one.name}", draw(part, one)))
+                shown.append(picture(site, f"{name}-{run.name}", draw(part, run)))
             except InputError:  # these results have nothing to draw
                 continue
         return shown
@@ -98,15 +99,15 @@ def each(part: str, make: Callable[[Any], Table | None]) -> Maker:
     """A block with a table for each results folder."""
 
     def block(site: Site, patterns: Sequence[str]) -> list[Table]:
-        found = [(one, make(one.records(part))) for one in site.find(patterns) if one.records(part)]
-        return [screened(table, one) if part == "honest" else table for one, table in found if table is not None]
+        found = [(run, make(run.records(part))) for run in site.find(patterns) if run.records(part)]
+        return [screened(table, run) if part == "honest" else table for run, table in found if table is not None]
 
     return block
 
 
-def screened(table: Table, one: Results) -> Table:
+def screened(table: Table, run: Results) -> Table:
     """The table with a note on what its settings were chosen from."""
-    screening = one.verdict["screening"]
+    screening = run.verdict["screening"]
     if screening is None:
         return table
     counts = [
@@ -124,8 +125,8 @@ def screened(table: Table, one: Results) -> Table:
 def paper_block(site: Site, patterns: Sequence[str]) -> list[Table]:
     """Table I of all results together; results of one data set are told apart by their names."""
     found = site.find(patterns)
-    is_one_set = len({one.verdict["data"] for one in found}) < len(found)
-    runs = [[{**r, "data": one.name} if is_one_set else r for r in one.records("paper")] for one in found]
+    is_one_set = len({run.verdict["data"] for run in found}) < len(found)
+    runs = [[{**r, "data": run.name} if is_one_set else r for r in run.records("paper")] for run in found]
     return [paper_table(runs)] if any(runs) else []
 
 
@@ -134,16 +135,16 @@ def united(make: Callable[[Sequence[Mapping[str, Any]]], Table | None]) -> Maker
 
     def block(site: Site, patterns: Sequence[str]) -> list[Table]:
         found = site.find(patterns)
-        names = {one.name: paper_print.DATA_TITLES.get(one.verdict["data"], one.verdict["data"]) for one in found}
+        names = {run.name: recipes.TITLES.get(run.verdict["data"], run.verdict["data"]) for run in found}
         several = len(set(names.values())) > 1
         records = [
             {
                 **record,
-                "column": f"{one.name} {record['column']}",
-                "important": f"{record['important']} ({names[one.name]})" if several else record["important"],
+                "column": f"{run.name} {record['column']}",
+                "important": f"{record['important']} ({names[run.name]})" if several else record["important"],
             }
-            for one in found
-            for record in one.records("gaps")
+            for run in found
+            for record in run.records("gaps")
         ]
         table = make(records) if records else None
         return [] if table is None else [table]
@@ -196,7 +197,7 @@ KINDS: Mapping[str, Maker] = {
 
 def stamp(figure: Figure) -> bytes:
     """What a picture's file says of the numbers it was made of."""
-    text = json.dumps([figure.caption, [dict(one) for one in figure.records]], sort_keys=True)
+    text = json.dumps([figure.caption, [dict(record) for record in figure.records]], sort_keys=True)
     return b"camri\0figure " + hashlib.sha256(text.encode()).hexdigest()[:32].encode()
 
 

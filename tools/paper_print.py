@@ -13,16 +13,12 @@ from typing import Any
 from camri.methods import title_of
 from camri.report.results import Results
 from camri.report.tables import ANGLES_OF, BLANK, Columns, Table, cells, gap_of, interval_of, spread, tabulate
+from camri.study import recipes
 from camri.study.reader import list_environment
 from camri.text import points
 
-# Table I's columns: data set, class, and its index there. The recipes are `paper.<data set>.<class>`.
-COLUMNS = (
-    ("cifar10", "cat", 3), ("cifar10", "dog", 5), ("cifar10", "airplane", 0),
-    ("gtsrb", "limit-80-end", 6), ("gtsrb", "no-passing-end", 41), ("gtsrb", "limit-80", 5),
-    ("awa2", "mouse", None), ("awa2", "beaver", None), ("awa2", "moose", None),
-)  # fmt: skip
-DATA_TITLES = {"cifar10": "CIFAR-10", "gtsrb": "GTSRB", "awa2": "AwA2"}
+# Table I's columns: data set, name, and class by name or index. The recipes are `paper.<data set>.<name>`.
+COLUMNS = [(data, name, own) for data, columns in recipes.COLUMNS.items() for name, own in columns.items()]
 # Recall and its sd in thousandths, then accuracy and its sd, column by column; "-": a blank cell. Printed, ArcFace's
 # accuracy on dog (.878, by the poster .8797) is below cross-entropy's, and its cell would be blank.
 TABLE_ONE = {
@@ -95,9 +91,9 @@ def describe(training: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def hardware(one: Results) -> str:
+def hardware(run: Results) -> str:
     """The GPU, or else the processor and its cores."""
-    found = one.verdict["environment"]
+    found = run.verdict["environment"]
     return " / ".join(found["gpu"]) if "gpu" in found else list_environment(found, ("processor", "cores"))
 
 
@@ -106,15 +102,15 @@ def matching(results: Sequence[Results], place: int) -> Iterator[tuple[Results, 
 
     The paper's: the authors' CNN, no ensembles of it, no class thinned, whole images, with CAMRI among its methods.
     """
-    data, name, index = COLUMNS[place]
-    for one in results:
-        training = one.verdict["training"]
-        is_plain = training["model"] == "paper" and not training.get("model_options") and not one.verdict["altered"]
-        has_camri = any(record["method"] == "camri" for record in one.verdict["gaps"])
-        for number, column in enumerate(one.verdict["columns"]):
-            is_same = column["indices"] == [index] or column["important"] == name
-            if one.verdict["data"] == data and is_plain and has_camri and is_same:
-                yield one, number
+    data, _, own = COLUMNS[place]
+    for run in results:
+        training = run.verdict["training"]
+        is_plain = training["model"] == "paper" and not training.get("model_options") and not run.verdict["altered"]
+        has_camri = any(record["method"] == "camri" for record in run.verdict["gaps"])
+        for number, column in enumerate(run.verdict["columns"]):
+            is_same = column["indices"] == [own] or column["important"] == own
+            if run.verdict["data"] == data and is_plain and has_camri and is_same:
+                yield run, number
 
 
 def compare_table_one(results: Sequence[Results]) -> Table:
@@ -126,20 +122,20 @@ def compare_table_one(results: Sequence[Results]) -> Table:
         assert camri is not None
         paper = f"{ce.recall:.3f} → {camri.recall:.3f} ({points(camri.recall - ce.recall)})"
         found = list(matching(results, place))
-        for one, number in found:
-            honest, verdict = _of(one, "honest", number, "camri"), one.verdict
+        for run, number in found:
+            honest, verdict = _of(run, "honest", number, "camri"), run.verdict
             ours = (
-                _gain(one, number),
+                _gain(run, number),
                 _over_shifted(honest),
                 BLANK if honest is None else interval_of(honest, "accuracy_change"),
                 str(len(verdict["seeds"]) if honest is None else honest["num_trials"]),
-                f"{describe(verdict['training'])}; {hardware(one)}; {verdict['commit'] or 'not noted'}",
-                f"results/{one.name}",
+                f"{describe(verdict['training'])}; {hardware(run)}; {verdict['commit'] or 'not noted'}",
+                f"results/{run.name}",
             )
-            rows.append(cells(f"{DATA_TITLES[data]}: {name}", paper, *ours))
+            rows.append(cells(f"{recipes.TITLES[data]}: {name}", paper, *ours))
         if not found:
             command = f"camri study run paper.{data}.{name} --out runs/{name}"
-            rows.append(cells(f"{DATA_TITLES[data]}: {name}", paper, NOT_YET, *[BLANK] * 4, command))
+            rows.append(cells(f"{recipes.TITLES[data]}: {name}", paper, NOT_YET, *[BLANK] * 4, command))
     return Table(
         "Table I: recall of the important class, cross-entropy (CE) → CAMRI (Δ in percentage points).",
         (
@@ -156,8 +152,8 @@ def compare_table_one(results: Sequence[Results]) -> Table:
     )  # fmt: skip
 
 
-def _of(one: Results, part: str, number: int, method: str) -> Any:
-    return next((r for r in one.records(part) if r["column"] == number and r.get("method") == method), None)
+def _of(run: Results, part: str, number: int, method: str) -> Any:
+    return next((r for r in run.records(part) if r["column"] == number and r.get("method") == method), None)
 
 
 def _over_shifted(honest: Mapping[str, Any] | None) -> str:
@@ -167,8 +163,8 @@ def _over_shifted(honest: Mapping[str, Any] | None) -> str:
     return "none: not better on validation" if is_kept else interval_of(honest, "gain_over_shifted_ce")
 
 
-def _gain(one: Results, number: int) -> str:
-    ce, camri = (_of(one, "paper", number, method) for method in ("ce", "camri"))
+def _gain(run: Results, number: int) -> str:
+    ce, camri = (_of(run, "paper", number, method) for method in ("ce", "camri"))
     if ce is None or camri is None:
         return BLANK
     if camri["setting"] is None:
@@ -185,14 +181,14 @@ def compare_table_two(results: Sequence[Results]) -> Table:
             continue
         paper = [_ratio(TABLE_TWO[name][method]) for method in ("camri", "ce")]
         found = list(matching(results, place))
-        for one, number in found:
-            own = [r for r in one.records("angles") if r["column"] == number]
+        for run, number in found:
+            own = [r for r in run.records("angles") if r["column"] == number]
             titles = map(title_of, ("camri", "l2softmax", "ce"))
             ours = [_ratio([r["sd_rad"] for r in own if r["method"] == title]) for title in titles]
-            where = (ANGLES_OF[own[0]["images"]] if own else BLANK, f"results/{one.name}")
-            rows.append(cells(f"{DATA_TITLES[data]}: {name}", *paper, *ours, *where))
+            where = (ANGLES_OF[own[0]["images"]] if own else BLANK, f"results/{run.name}")
+            rows.append(cells(f"{recipes.TITLES[data]}: {name}", *paper, *ours, *where))
         if not found:
-            rows.append(cells(f"{DATA_TITLES[data]}: {name}", *paper, *[NOT_YET] * 3, BLANK, BLANK))
+            rows.append(cells(f"{recipes.TITLES[data]}: {name}", *paper, *[NOT_YET] * 3, BLANK, BLANK))
     return Table(
         "Table II: the important class’s spread of angles over the least of the others (below 1: the narrowest).",
         (
@@ -215,31 +211,31 @@ def _ratio(three: Sequence[float | None]) -> str:
 
 
 def headline(results: Sequence[Results]) -> Table:
-    """The comparison in short: cross-entropy, cross-entropy with a shift, and CAMRI, a row a column."""
+    """The comparison in short: cross-entropy, cross-entropy with a shift, and CAMRI, one row per column."""
     records = []
-    for one in results:
-        for number, column in enumerate(one.verdict["columns"]):
-            by_row = {record["row"]: record for record in one.records("honest") if record["column"] == number}
+    for run in results:
+        for number, column in enumerate(run.verdict["columns"]):
+            by_row = {record["row"]: record for record in run.records("honest") if record["column"] == number}
             camri, ce, shifted = (
                 by_row.get(row)
                 for row in (title_of("camri"), "control: cross-entropy", "control: cross-entropy, shifted")
             )
             if camri is not None and ce is not None and shifted is not None:
-                data = DATA_TITLES.get(one.verdict["data"], one.verdict["data"])
-                arms = {"ce": ce, "shifted": shifted, "camri": camri, "gap": _of(one, "gaps", number, "camri")}
+                data = recipes.TITLES.get(run.verdict["data"], run.verdict["data"])
+                arms = {"ce": ce, "shifted": shifted, "camri": camri, "gap": _of(run, "gaps", number, "camri")}
                 records.append({"class": f"{data}: {column['important']}", **arms})
 
     def recall(name: str) -> Any:
-        return lambda one: (one[name] and f"{spread(one[name], 'recall')} at {one[name]['accuracy_mean']:.3f}") or BLANK
+        return lambda row: (row[name] and f"{spread(row[name], 'recall')} at {row[name]['accuracy_mean']:.3f}") or BLANK
 
     columns: Columns = {
-        "important class": lambda one: one["class"],
+        "important class": lambda row: row["class"],
         "cross-entropy (CE)": recall("ce"),
         "CE + shift": recall("shifted"),
         "CAMRI": recall("gap"),
-        "Δ recall, CAMRI + shift vs CE + shift": lambda one: _over_shifted(one["camri"]),
-        "Δ accuracy at equal recall, CAMRI vs CE": lambda one: gap_of(one["gap"], "mean") if one["gap"] else BLANK,
-        "trials": lambda one: str(one["camri"]["num_trials"]),
+        "Δ recall, CAMRI + shift vs CE + shift": lambda row: _over_shifted(row["camri"]),
+        "Δ accuracy at equal recall, CAMRI vs CE": lambda row: gap_of(row["gap"], "mean") if row["gap"] else BLANK,
+        "trials": lambda row: str(row["camri"]["num_trials"]),
     }
     return tabulate(
         records,
@@ -253,34 +249,34 @@ def headline(results: Sequence[Results]) -> Table:
 def facts_table(results: Sequence[Results]) -> Table:
     """How results were made: data, training, trials, time, hardware, versions, commit, and the way to repeat them."""
 
-    def trials(one: Results) -> str:
-        counts, screening = one.verdict["trials"], one.verdict["screening"]
+    def trials(run: Results) -> str:
+        counts, screening = run.verdict["trials"], run.verdict["screening"]
         left = (counts["planned"] or 0) - counts["done"] - counts["failed"]
         parts = [str(counts["done"])]
         parts += [f"{counts['failed']} failed"] if counts["failed"] else []
         parts += [f"{left} to come"] if left > 0 else []
         return ", ".join(parts) + (f"; screened by {screening['trials']['done']} more" if screening else "")
 
-    def device_time(one: Results) -> str:
-        runs = [one.verdict, *([one.verdict["screening"]] if one.verdict["screening"] else [])]
-        return str(timedelta(seconds=round(sum(run["device_s"] for run in runs))))
+    def device_time(run: Results) -> str:
+        parts = [run.verdict, *([run.verdict["screening"]] if run.verdict["screening"] else [])]
+        return str(timedelta(seconds=round(sum(part["device_s"] for part in parts))))
 
     columns: Columns = {
-        "results": lambda one: one.name,
-        "data": lambda one: "; ".join([f"{one.verdict['data']} {one.verdict['fingerprint'][:12]}", *_altered(one)]),
-        "training": lambda one: describe(one.verdict["training"]),
+        "results": lambda run: run.name,
+        "data": lambda run: "; ".join([f"{run.verdict['data']} {run.verdict['fingerprint'][:12]}", *_altered(run)]),
+        "training": lambda run: describe(run.verdict["training"]),
         "trials": trials,
         "device time": device_time,
         "hardware": hardware,
-        "versions": lambda one: list_environment(one.verdict["environment"], ("torch", "cuda", "python")),
-        "commit": lambda one: one.verdict["commit"] or "not noted",
-        "to repeat it": lambda one: f"camri study run results/{one.name}/study.json --out runs/{one.name}",
+        "versions": lambda run: list_environment(run.verdict["environment"], ("torch", "cuda", "python")),
+        "commit": lambda run: run.verdict["commit"] or "not noted",
+        "to repeat it": lambda run: f"camri study run results/{run.name}/study.json --out runs/{run.name}",
     }
     return tabulate(results, "How the results were made.", columns)
 
 
-def _altered(one: Results) -> list[str]:
-    changes = one.verdict["altered"]
+def _altered(run: Results) -> list[str]:
+    changes = run.verdict["altered"]
     words = [f"{name} thinned to {100 * part:g} % in training" for name, part in changes.get("thinned", {}).items()]
     words += [f"size {' × '.join(map(str, changes['size']))}"] if "size" in changes else []
     return words + (["cropped to the sign"] if "roi" in changes else [])

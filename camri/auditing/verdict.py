@@ -481,8 +481,9 @@ def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> dict[
         figures.append((change @ share, alarms @ share, cost @ share))
     classes = np.array(by_class)
     recall = classes[:, list(scores.important)].mean(axis=1)
-    named = dict(zip(("accuracy", "false alarms", "cost"), np.transpose(figures), strict=True))
-    return {**dict(enumerate(classes.T)), "recall": recall, **named}
+    accuracy, alarms, cost = np.transpose(figures)
+    errors: dict[str | int, Array] = {"recall": recall, "accuracy": accuracy, "false alarms": alarms, "cost": cost}
+    return errors | dict(enumerate(classes.T))
 
 
 @dataclass(frozen=True, eq=False)
@@ -503,7 +504,7 @@ class _Figures:
         self, name: str | int, outcome: Callable[[Array], Array], rows: Any, labels: Array | None = None
     ) -> RowEstimate:
         """The change over some rows of what an outcome says of predictions."""
-        before, after, final = (outcome(one)[rows] for one in (self.now, self.said, self.final))
+        before, after, final = (outcome(said)[rows] for said in (self.now, self.said, self.final))
         groups = None if self.groups is None else self.groups[rows]
         change = change_of(before, after, labels, groups)
         if name not in self.errors:
@@ -611,7 +612,7 @@ def _refuse_empty(checked: Checked, judged: Array, parts: Sequence[tuple[Array, 
 def fewer_alarms(scores: Scores) -> Curve:
     """The curve of the rule with fewer false alarms, on average over recalls from a half up.
 
-    Not at the one recall that is wanted: that would pick the luckier cut-off, and break a guarantee more often.
+    Not at the one recall that is wanted: that would pick the rule that is better by chance, and break guarantees.
     """
     curves = [trace(scores, name) for name in ("threshold", "shift")]
     recalls = np.linspace(0.5, max(0.5, min(float(curve.mean_recall[-1]) for curve in curves)), 50)

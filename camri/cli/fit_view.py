@@ -17,9 +17,9 @@ from camri.data.dataset import assemble
 from camri.decision import AtLeast, BestRecall
 from camri.fit_record import compose
 from camri.fitting import Fitted, Progress, Unfinished
-from camri.fitting.card import model_name
+from camri.fitting.handover import can_draw
 from camri.fitting.job import run_fit
-from camri.fitting.request import Request, make_request
+from camri.fitting.request import Request, make_request, model_name
 from camri.text import duration, percent, plural
 
 MOST_CAUTIONS = 2  # on a terminal; the card has all
@@ -75,7 +75,8 @@ def print_fitted(fitted: Fitted) -> None:
         lines.remove(line)
     page = str(fitted.page_path)
     if fitted.page_path is None:
-        page = f"not written: pip install 'camri[report]', then camri report {fitted.out}"
+        install = "" if can_draw() else "pip install 'camri[report]', then "
+        page = f"not written yet: {install}camri report {fitted.out}"
     _print(*lines, f"Model   {fitted.model_path}", f"Report  {page}")
     _print(f"Try it  camri predict {fitted.model_path} FILES")
 

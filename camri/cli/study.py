@@ -239,7 +239,7 @@ def ensembles(
     size: Annotated[int, typer.Option(min=2, help="Trials in an ensemble.")],
     out: Annotated[Path, typer.Option(help="A new folder, for the run of ensembles.")],
 ) -> None:
-    """Average the probabilities of trials of a setting, as a run of ensembles that `camri report` takes.
+    """Average the probabilities of a setting's trials; the ensembles are a run that `camri report` takes.
 
     The trials must have kept their logits (`logits = true` under \\[keep] of the study's TOML).
     """

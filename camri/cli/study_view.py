@@ -179,32 +179,33 @@ def _cells(best: Finalist) -> list[str]:
     return [str(best.setting), str(best.num_seeds), f"{best.recall:.4f}", f"{best.accuracy:.4f}"]
 
 
-def print_finalists(found: Sequence[Finalist], finals: Study, out: Path, screening: Status) -> None:
+def print_finalists(finalists: Sequence[Finalist], finals: Study, out: Path, screening: Status) -> None:
     console = Console()
     if screening.pending or screening.failed:
         console.print(
             f"[bold]The screening is incomplete[/bold]: {screening.pending:,} trials pending, {screening.failed:,} "
             "failed; settings without an outcome were left out"
         )
-    many = len({one.column.number for one in found}) > 1
+    many = len({finalist.column.number for finalist in finalists}) > 1
     rows = []
-    for one in found:
-        recall = f"{one.recall:.4f}" if one.reaches_floor else "– none is as accurate as ce –"
-        same = one.setting.canonical().method
-        title = f"{one.setting}" + (f" (trains as {same})" if same != one.method else "")
-        edges = ", ".join(edge.knob for edge in one.edges)
-        cells = [one.method, title, recall, f"{one.accuracy:.4f}", str(one.num_seeds), str(one.num_settings), edges]
-        rows.append((one.column.title, cells))
+    for finalist in finalists:
+        recall = f"{finalist.recall:.4f}" if finalist.reaches_floor else "– none is as accurate as ce –"
+        same = finalist.setting.canonical().method
+        title = f"{finalist.setting}" + (f" (trains as {same})" if same != finalist.method else "")
+        edges = ", ".join(edge.knob for edge in finalist.edges)
+        counts = [str(finalist.num_seeds), str(finalist.num_settings)]
+        cells = [finalist.method, title, recall, f"{finalist.accuracy:.4f}", *counts, edges]
+        rows.append((finalist.column.title, cells))
     console.print("validation recall at no less than cross-entropy's accuracy, each after its best shift:")
     heads = ["method", "finalist", "recall", "accuracy", "seeds", "chosen from", "edge"]
     _print_by_column(console, heads, rows)
-    for one in found:
-        for edge in one.edges:
-            value, beyond = (_shown(one.method, edge.knob, (number,)) for number in (edge.value, edge.beyond))
-            where = f" for {escape(one.column.title)}" if many else ""
+    for finalist in finalists:
+        for edge in finalist.edges:
+            value, beyond = (_shown(finalist.method, edge.knob, (number,)) for number in (edge.value, edge.beyond))
+            where = f" for {escape(finalist.column.title)}" if many else ""
             console.print(
-                f"the best of {one.method}{where} is at the edge of its grid, {edge.knob} {value}: screen "
-                f"{one.method}.{edge.knob}={beyond} too before the finals",
+                f"the best of {finalist.method}{where} is at the edge of its grid, {edge.knob} {value}: screen "
+                f"{finalist.method}.{edge.knob}={beyond} too before the finals",
                 soft_wrap=True,
             )
     trials = len(finals.trials(finals.placeholders()))

@@ -158,7 +158,7 @@ def _is_whole(stream: BinaryIO, first: int, num_bytes: int, expected: int) -> bo
     while left and (piece := stream.read(min(left, PIECE_BYTES))):
         crc, left = zlib.crc32(piece, crc), left - len(piece)
     if crc != expected or left:
-        warnings.warn(f"{stream.name} is damaged (its checksum differs) and is made anew", stacklevel=3)
+        warnings.warn(f"{stream.name} is damaged (its checksum differs) and will be made again", stacklevel=3)
     return crc == expected and not left
 
 

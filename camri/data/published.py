@@ -273,7 +273,9 @@ def find_gtsrb(path: Path, roi: bool) -> Source | None:
             return None
     except (OSError, ValueError):
         return None  # the reader for tables will say what is wrong with the file
-    return Source("gtsrb parquet", list(map(str, files)), lambda scratch: _list_gtsrb(_parquet_rows(files), path, roi))
+    return Source(
+        "gtsrb parquet", list(map(str, files)), lambda scratch: _list_gtsrb(_parquet_rows(path, files), path, roi)
+    )
 
 
 def _has_boxes(file: Path) -> bool:
@@ -325,12 +327,9 @@ def _csv_rows(file: Path, root: Path, delimiter: str, path_column: str) -> list[
         raise InputError(f"{file} is not a GTSRB table ({type(error).__name__}: {error}); unpack GTSRB again") from None
 
 
-def _parquet_rows(files: list[Path]) -> dict[str, list[Row]]:
-    by_part: dict[str, list[Path]] = {}
-    for file in files:
-        by_part.setdefault(tables.part_of_file(file) or "train", []).append(file)
+def _parquet_rows(path: Path, files: list[Path]) -> dict[str, list[Row]]:
     rows = {}
-    for part, table in tables.load_tables(by_part, Options()).items():
+    for part, table in tables.load_tables(tables.by_split(path, files), Options()).items():
         sources, names, _ = tables.image_sources(table.column("image"), files[0].parent)
         boxes = zip(*(tables.to_numpy(table.column(name)) for name in BOX_COLUMNS), strict=True)
         labels = tables.to_numpy(table.column("label")).tolist()

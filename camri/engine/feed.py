@@ -55,13 +55,12 @@ def _to(device: torch.device, inputs: Inputs) -> Tensor:
 
 def _threads(inputs: Inputs, step_bytes: int) -> tuple[int, int]:
     """(threads that gather, parts into which a step's rows are divided among them)."""
-    cores = num_cores()
     if isinstance(inputs, Rows):
-        if not isinstance(inputs.store, Stored):  # decoded on the fly
-            return cores, cores
+        if not isinstance(inputs.store, Stored):
+            return 2, 1  # decoded on the fly, on all cores by itself
         if math.prod(inputs.shape[1:]) < SMALL_ROW:
             return 1, 1  # two threads read fewer
-    threads = min(THREADS, cores)
+    threads = min(THREADS, num_cores())
     return threads, max(1, min(threads, step_bytes // PART_BYTES))
 
 

@@ -66,7 +66,7 @@ class Training:
         need(self.beyond_pi in BEYOND_PI, "beyond_pi", closest(self.beyond_pi, BEYOND_PI))
         for field in ("epochs", "batch_size"):
             value = getattr(self, field)
-            need(type(value) is int and value >= 1, field, "give a whole number of at least 1")
+            need(type(value) is int and 1 <= value < 2**31, field, "give a whole number from 1 to 2**31 - 1")
         need(type(self.translate_px) is int and self.translate_px >= 0, "translate_px", "give a number of pixels")
         need(0 < self.learning_rate < 100, "learning_rate", "give a number above 0 and below 100")
         for field in ("momentum", "label_smoothing", "average"):

@@ -108,7 +108,8 @@ class Ready:
                     column = int(np.flatnonzero(~np.isfinite(inputs[row]))[0])
                     name = repr(self.names[column]) if self.names else column
                     value = self.array[rows[row], column]
-                    infinite = f"feature {name} is {value}; it must be a number within ±{LARGEST:.2g}"
+                    shown = "missing" if np.isnan(value) else value
+                    infinite = f"feature {name} is {shown}; it must be a number within ±{LARGEST:.2g}"
                     problems[row] = self.problems.get(rows[row], infinite)
                     inputs[row] = 0
             on_progress(part.stop)

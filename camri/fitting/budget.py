@@ -18,6 +18,7 @@ from camri.study.runner import measure
 from camri.text import Noun, duration
 
 RESERVE = (0.03, 4.0, 30.0)  # for the model's files and the page: part of the time, least and most seconds
+START_S = 3.5  # of a core, until a worker process trains: its imports
 HAND_OVER_S = 3.0  # of a free core for them
 LATE = (0.1, 8.0)  # where the machine is slow, these may end later: by this part of the time and so many seconds
 MOST_RESERVE = 0.4  # of the time, however slow the machine is
@@ -51,6 +52,15 @@ class Budget:
     slowness: float = 1.0
     scoring: float = 0.0
     paces: list[float] = field(default_factory=list)  # seconds an epoch of the latest trials
+
+    @property
+    def is_late(self) -> bool:
+        """Whether what can be made later, such as the page, should be."""
+        return self.budget_s is not None and self.passed_s() > (1 + LATE[0] / 2) * self.budget_s + LATE[1] / 2
+
+    def has_time_for(self, core_s: float, part: float) -> bool:
+        """Whether work of so many seconds on a free core takes no more than a part of the time that is left."""
+        return core_s * self.slowness <= part * (self.end_s() - self.passed_s())
 
     @property
     def is_timed(self) -> bool:
@@ -111,6 +121,14 @@ class Budget:
             return min(1.0, self.num_ended / self.num_trials)
         assert self.budget_s is not None
         return min(1.0, self.passed_s() / self.budget_s)
+
+
+def measure_slowness(core_s: float = 0.05) -> float:
+    """How many times longer work takes here than on a core of its own, by so many seconds of it."""
+    began, began_core_s = time.monotonic(), time.process_time()
+    while time.process_time() - began_core_s < core_s:
+        sum(range(10_000))
+    return max(1.0, (time.monotonic() - began) / (time.process_time() - began_core_s))
 
 
 def reserve_s(budget_s: float) -> float:

@@ -11,16 +11,30 @@ from typing import Any
 
 import numpy as np
 
-from camri.backbones import is_backbone, published_folder
+from camri.backbones import is_backbone, weights_from
 from camri.data import DataSet
+from camri.data.catalog import notes as data_notes
 from camri.data.rows import Inputs
-from camri.decision import AtLeast, BestRecall, DecisionRule, LeastCost
+from camri.decision import AtLeast, BestRecall, DecisionRule
 from camri.engine import Outcome, Training, Trial
 from camri.errors import InputError
 from camri.export import Model, Trained, load, save
 from camri.files import replacing
-from camri.fit_record import EXAMPLES_FILE, Effort, FitRecord, HandedOver, Length, compose
-from camri.fitting.card import model_name, write_card
+from camri.fit_record import (
+    EXAMPLES_FILE,
+    Counts,
+    Effort,
+    FitRecord,
+    HandedOver,
+    Length,
+    compose,
+    evidence_table,
+    handed,
+    headline,
+    lost_recall,
+    show,
+    verdict,
+)
 from camri.fitting.judge import (
     Decided,
     Held,
@@ -36,25 +50,67 @@ from camri.fitting.judge import (
     tune_each,
     tune_rule,
 )
-from camri.fitting.request import Request
-from camri.fitting.result import MODEL, PAGE, Fitted
+from camri.fitting.request import Request, command, model_name
+from camri.fitting.rivals import TREES
 from camri.fitting.trainer import CE, Point, TrainingRun, describe_training, outcome_with_weights, statuses_of
-from camri.fitting.trees import TITLE as TREES
 from camri.methods import METHODS, Setting
 from camri.metrics import Array, exact
 from camri.selection import Floor, Rule
-from camri.stats import FEWEST_GROUPS, FEWEST_ROWS, design_effect, wilson
+from camri.stats import FEWEST_GROUPS, FEWEST_ROWS, Estimate, design_effect, wilson
 from camri.study import run_folder
 from camri.study.reader import RunReader
 from camri.study.run_folder import facts_of
 from camri.study.spec import Resolved, Study
 from camri.study.store import Store, open_run
-from camri.text import Noun, quoted
+from camri.text import Noun, listed, percent, plural, quoted
 
+MODEL, PAGE = "model", "report.html"  # in the folder of a fit
 WEIGHTS = "weights"  # folder of trained weights, until the fit has finished
 PAGE_NEEDS = ("altair", "vl_convert", "jinja2")
 LOOSE = 0.04  # ± of validation accuracy; if wider, some models are a point less accurate elsewhere
 MOST_EXAMPLES = 24
+COLUMNS_SHOWN = 50  # names of a table's columns on the card
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The result of a fit: its record, and the setting and training of the model that is handed over."""
+
+    record: FitRecord
+    setting: Setting
+    training: Training
+    out: Path
+
+    @property
+    def important(self) -> tuple[str, ...]:
+        return self.record.names
+
+    @property
+    def finished(self) -> bool:
+        """False if it was stopped before all seeds had ended."""
+        return self.record.finished
+
+    @property
+    def model_path(self) -> Path:
+        return self.out / MODEL
+
+    @property
+    def page_path(self) -> Path | None:
+        """The report; None if it could not be written because altair or jinja2 is missing."""
+        path = self.out / PAGE
+        return path if path.exists() else None
+
+    @property
+    def answer(self) -> str:
+        """The result in sentences, one or two a line."""
+        return "\n".join(compose(self.record))
+
+    def load(self) -> Model:
+        """Load the model, ready to predict."""
+        return load(self.model_path)
+
+    def __str__(self) -> str:
+        return self.answer
 
 
 @dataclass(frozen=True)
@@ -70,7 +126,7 @@ class Finals:
     trees: Outcome | None
     points: Sequence[Point]
     seeds: Sequence[int]
-    lengths: tuple[Length, ...]
+    lengths: Sequence[tuple[int, float]]
     still_improving: bool
     learnt: bool
     num_settings: int
@@ -114,10 +170,10 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
     rule, picked = _pick(request, models["method" if is_method else "baseline"], floor, is_baseline=not is_method)
     if grown is not None:
         trained = Trained.of(grown, data, important, rule, request.inputs.standardise)
-        handed, logits = _scores(request, trained)
+        scored, logits = _scores(request, trained)
     else:
         trained, bare = _trained(request, training, important, chosen, picked.seed, rule)
-        handed, logits = _scores(request, bare, picked.seed)
+        scored, logits = _scores(request, bare, picked.seed)
 
     plain = argmax_of(important)
     with open_run(run.folder) as stored:
@@ -155,7 +211,7 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
         epochs=training.epochs,
         rule=rule.to_json(),
         before=count(plain, before, goal, groups),
-        after=count(rule, handed, goal, groups),
+        after=count(rule, scored, goal, groups),
     )
     statuses = statuses_of(stores)
     record = FitRecord(
@@ -178,7 +234,7 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
         ),
         evidence=evidence,
         effort=Effort(
-            finals.lengths,
+            tuple(Length(epochs, accuracy) for epochs, accuracy in finals.lengths),
             finals.still_improving,
             describe_training(training),
             finals.num_settings,
@@ -196,7 +252,7 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
     )
     fitted = Fitted(record, chosen, training, request.out)
     save(trained, fitted.model_path, card=write_card(fitted, data))
-    write_examples(request, handed, logits, rule)
+    write_examples(request, scored, logits, rule)
     record.write(request.out)
     sentence, *details = compose(record)
     kind = "gain" if record.verdict.kind in ("train_with", "change_the_decision") else "none"
@@ -210,8 +266,6 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
         answer={"kind": kind, "sentence": sentence, "details": details},
         rule=vars(Rule(max_accuracy_drop=drop, prior_rows=request.prior_rows)),
     )
-    if can_draw():
-        write_page(request.out)
     if finals.is_finished:
         shutil.rmtree(request.out / WEIGHTS, ignore_errors=True)
     return fitted
@@ -346,7 +400,7 @@ def loose_floor(baseline: Sequence[Held], noun: Noun, groups: Array | None = Non
         return None
     return (
         f"accuracy was held on {len(right):,} validation {noun.many}, which measure it to ± {50 * (high - low):.0f} "
-        f"points only; on new {noun.many} it may be a point or two lower"
+        f"points only; on new {noun.many} it may be {'a point or two' if high - low < 0.2 else 'many points'} lower"
     )
 
 
@@ -388,43 +442,115 @@ def _note(request: Request, study: Study, **notes: object) -> None:
             store.write_note(name, value)
 
 
-def command(request: Request, is_finished: bool = True) -> str:
-    """The command that repeats this fit in a new folder, or resumes it if it has not finished."""
-    column, goal, words = (
-        request.important,
-        request.goal,
-        ["camri", "fit", "DATA" if request.is_loaded else request.source],
+def share(interval: Estimate, hits: int, num: int, decimals: int = 1) -> str:
+    """
+    >>> share(Estimate(0.95, 0.9, 0.98), 95, 100)
+    '95.0 % (95/100; 95 % CI 90.0 to 98.0)'
+    """
+    ends = f"{100 * interval.low:.{decimals}f} to {100 * interval.high:.{decimals}f}"
+    return f"{percent(interval.value, decimals)} ({hits}/{num}; 95 % CI {ends})"
+
+
+def own_figures(names: tuple[str, ...], model: Counts) -> str:
+    """The figures of one model, with intervals over test data."""
+    parts = []
+    for place, name in enumerate(names):
+        hits, precision = model.hits[place], model.precisions[place]
+        parts.append(f"recall of {quoted(name)} {share(model.recalls[place], hits, model.num[place])}")
+        counted = "none (never predicted)" if precision is None else share(precision, hits, model.called[place])
+        parts.append(f"precision {counted}")
+    parts.append(f"accuracy {share(model.accuracy, model.num_right, model.num_rows)}")
+    parts.append(f"false alarms {share(model.false_alarms, model.num_false_alarms, model.num_rows, decimals=2)}")
+    return ", ".join(parts)
+
+
+def _columns(data: DataSet) -> str:
+    """A paragraph that names the features in order; empty for images and for features without names."""
+    names = [f"`{name}`" for name in data.provenance.get("feature_columns", ())]
+    encoding = data.provenance.get("encoding")
+    if data.input_shape != (len(names),) and encoding is None:  # a column may hold a list of them
+        return ""
+    coded = (
+        ""
+        if encoding is None
+        else (
+            f" Texts are categories and missing values are filled in, which makes {data.input_shape[0]:,} numbers a "
+            "row (`preprocessing.encoding` in `config.json`): `camri predict` does so; `model.predict` and `model.onnx`"
+            " take the numbers."
+        )
     )
-    for name in column.classes:
-        words += ["--important", str(name)]
-    for name, strength in zip(column.classes, column.strengths, strict=True):
-        words += [] if strength == 1 else ["--strength", f"{name}={strength:g}"]
-    for name, value in request.data_options:
-        if name == "verify":
-            words += [] if value else ["--no-verify"]
-        elif name == "resize":
-            pass  # the model's own
-        elif isinstance(value, tuple):  # a size
-            words += ["--size", str(value[0])]
-        elif value is not None and value is not False:
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    backbone = request.data.provenance.get("backbone")
-    model, given = request.plain.model, dict(request.plain.model_options)
-    if backbone is not None:
-        model, given = backbone["model"], backbone["options"]
-        words += ["--frozen"]
-    initial = given.get("initial")
-    words += ["--from-scratch"] if is_backbone(model) and initial is None else []
-    options = {
-        "--trials": request.num_trials,
-        "--budget": None if request.budget_s is None else f"{request.budget_s:g}s",
-        "--max-accuracy-drop": (goal.max_accuracy_drop or None) if isinstance(goal, BestRecall) else None,
-        "--at-least": goal.recall if isinstance(goal, AtLeast) else None,
-        "--cost-matrix": (request.costs or "COSTS") if isinstance(goal, LeastCost) else None,
-        "--model": model,
-        "--weights": None if initial is None or initial.startswith(str(published_folder())) else initial,
-        "--epochs": request.epochs,
-        "--seed": request.seed or None,
-        "--out": "runs/again" if is_finished else request.out,
-    }
-    return shlex.join(words + [str(word) for pair in options.items() if pair[1] is not None for word in pair])
+    rest = " `config.json` has all of them." if len(names) > COLUMNS_SHOWN else ""
+    return (
+        f"The {len(names):,} columns in order, which `camri predict` finds by name: "
+        f"{listed(names, COLUMNS_SHOWN)}.{rest}{coded}\n\n"
+    )
+
+
+def write_card(fitted: Fitted, data: DataSet) -> str:
+    """The model card: what it is, how to use it, its figures and their limits."""
+    record, many = fitted.record, data.noun.many
+    model, evidence, named = record.handed, record.evidence, " and ".join(map(quoted, record.names))
+    header, *cells = evidence_table(record)
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *cells])
+    gains = "\n".join(
+        f"- {one.arm} over {one.over}: recall {show(one.recall)}, accuracy {show(one.accuracy)}, false alarms "
+        f"{show(one.false_alarms, 2)}"
+        for one in evidence.comparisons
+    )
+    splits = ", ".join(f"{len(split):,} {name}" for name, split in data.splits.items())
+    shape = data.provenance.get("backbone", {}).get("input_shape", data.input_shape)
+    is_image = len(shape) == 3
+    kind = "x".join(map(str, shape)) + (" images, uint8" if is_image else " features, float32")
+    grouped = ", corrected for groups" if model.after.effects else ""
+    cautions = "".join(f"\n- {text}." for text in (*data_notes(data.provenance), *record.cautions))
+    example = "images)  # uint8 (N, H, W, C)" if is_image else f"rows)  # numbers (N, {data.input_shape[0]})"
+    how = "" if model.method == "trees" else f" Training: {record.effort.training}."
+    tuned = {"model": fitted.training.model, "options": dict(fitted.training.model_options)}
+    backbone = data.provenance.get("backbone", tuned)
+    if is_backbone(backbone["model"]):
+        how += f" {backbone['model']} started from {weights_from(backbone['options'])}."
+    inside = "Preprocessing is part of the model, also in `model.onnx`."
+    if model.is_redecided:
+        inside = "Preprocessing and the decision rule are part of the model, also in `model.onnx`."
+    return f"""# {data.name}: a classifier that must not miss {named}
+
+{headline(record)}
+
+{data.num_classes} classes; inputs are {kind}; {splits}. Trained by camri. {handed(record)}{how}
+
+## Use
+
+```
+camri predict {shlex.quote(str(fitted.model_path))} FILES…
+```
+
+```
+import camri
+model = camri.load({str(fitted.model_path)!r})
+model.predict({example}
+```
+
+{_columns(data)}{inside}
+
+## Figures
+
+This model on {model.after.num_rows:,} test {many} that nothing was chosen on:
+{own_figures(record.names, model.after)}. 95 % intervals over {many}{grouped}.
+
+{verdict(record)}
+
+What to expect from a new training, mean of {plural(evidence.num_seeds, "seed")} on test data:
+
+{rows}
+
+{gains}
+
+{lost_recall(record)}
+
+## Limits
+
+- The figures hold for data like the test {many}. {named}: {" and ".join(map(str, model.after.num))} test {many}; a
+  recall is known no better than its interval.
+- Validation data chose the setting and the rule; on new data accuracy can be lower than there.
+- A higher recall of some classes costs others: see the classes that lost recall, and the report.{cautions}
+"""

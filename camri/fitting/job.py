@@ -9,15 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec
 
-import numpy as np
-
-from camri.data.parallel import num_cores
 from camri.engine import Outcome, Pool, Training
 from camri.engine.training import stop_on_signals
-from camri.fit_record import ANSWER_FILE, EXAMPLES_FILE, SEEDS_FOR_PRAISE, Length
+from camri.fit_record import ANSWER_FILE, EXAMPLES_FILE, SEEDS_FOR_PRAISE
 from camri.fitting import handover
-from camri.fitting.budget import BASELINE_SHARE, SPARE, Budget, Plan, apply_plan, make_plan, smaller
-from camri.fitting.judge import has_learnt
+from camri.fitting.budget import BASELINE_SHARE, SPARE, Budget, Plan, apply_plan, make_plan, measure_slowness, smaller
+from camri.fitting.handover import MODEL, PAGE, Fitted
 from camri.fitting.request import (
     FEATURES_SHARE,
     JOURNAL_FILE,
@@ -29,8 +26,7 @@ from camri.fitting.request import (
     make_request,
     on_features,
 )
-from camri.fitting.result import MODEL, PAGE, Fitted
-from camri.fitting.rivals import RACE_SHARE, Race, list_rivals, num_rivals
+from camri.fitting.rivals import RACE_SHARE, Race, can_grow, grow, list_rivals, num_rivals, trees_of
 from camri.fitting.trainer import (
     CE,
     Interrupted,
@@ -38,6 +34,7 @@ from camri.fitting.trainer import (
     Trainer,
     TrainingRun,
     accuracy_of,
+    control_point,
     read_weights,
     refuse_failures,
     rises,
@@ -46,8 +43,6 @@ from camri.fitting.trainer import (
     variants_of,
     write_weights,
 )
-from camri.fitting.trees import can_grow, grow, trees_of
-from camri.methods import control_of
 from camri.study import run_folder
 from camri.study.spec import Resolved, name_column
 from camri.study.store import STORE_FILE, open_run
@@ -211,13 +206,11 @@ class Stages:
                 break
         column = run.column()
         check_rows(self.request.data, [index for index, _ in column])
-        with open_run(run.folder) as stored:
-            confusion = np.sum([stored.confusion(row, "val") for row in stored.rows(key=CE.key)], axis=0)
         self.note(
             epochs=plain.epochs,
             lengths=lengths,
             still_improving=is_rising,
-            learnt=all(has_learnt(confusion, model) for model in models),
+            learnt=run.has_learnt(models),
             important=[list(pair) for pair in column],
         )
 
@@ -306,8 +299,7 @@ class Stages:
     @property
     def control(self) -> Point | None:
         """The winner's head without its margin."""
-        setting = None if self.winner is None else control_of(setting_of(self.winner, self.column))
-        return None if setting is None else (setting.method, tuple(value for _, value in setting.knobs))  # type: ignore[misc]
+        return None if self.winner is None else control_point(self.winner, self.column)
 
     def points(self) -> list[Point]:
         """The arms of the finals beside cross-entropy."""
@@ -398,7 +390,7 @@ class Stages:
                 trees=self.trees(),
                 points=self.points(),
                 seeds=self._complete_seeds(),
-                lengths=tuple(Length(epochs, accuracy) for epochs, accuracy in journal.get("lengths")),
+                lengths=journal.get("lengths"),
                 still_improving=journal.get("still_improving"),
                 learnt=journal.get("learnt"),
                 num_settings=1 + journal.get("num_settings"),
@@ -408,6 +400,8 @@ class Stages:
             ),
             self.stores(),
         )
+        if handover.can_draw() and not self.budget.is_late:
+            handover.write_page(self.request.out)
         if is_finished:
             self.note(finished=True, wall_s=wall_s)
         return fitted
@@ -447,19 +441,18 @@ def run_fit(request: Request, began: float, on_progress: Callable[[Progress], No
     """Run a checked request; its budget counts from `began`, a `time.monotonic()`."""
     journal = Journal.open(request.out, request.to_json())
     with run_folder.hold(request.out / TRAININGS), stop_on_signals() as stopping, Pool() as pool:
-        num_rows = {part: len(split) for part, split in request.data.splits.items()}
         budget = Budget(
             request.budget_s,
             request.num_trials,
             began=began,
             spent_s=float(journal.get("spent_s")),
             epoch_s=journal.get("epoch_s"),
-            num_parallel=(Trainer.workers or num_cores()) if request.device.type == "cpu" else 1,
-            scoring=(num_rows["val"] + num_rows["test"]) / num_rows["train"] / 3,  # without gradients
+            slowness=measure_slowness() if request.budget_s is not None else 1.0,
+            scoring=request.scoring,
         )
-        if budget.is_timed and budget.num_parallel > 1 and not journal.get("finished"):
-            pool.start(budget.num_parallel)
-        stages = Stages(request, journal, Trainer(request, budget, on_progress, stopping.is_set, pool))
+        trainer = Trainer(request, budget, on_progress, stopping.is_set, pool)
+        trainer.start_workers(is_needed=not journal.get("finished"))
+        stages = Stages(request, journal, trainer)
         budget.num_ended = len(statuses_of(stages.stores()))
         stages.note()
         try:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +16,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from camri.backbones import at_hand, decoding, find, is_backbone, is_frozen, is_transformer, read_weights
+from camri.backbones import (
+    at_hand,
+    decoding,
+    find,
+    is_backbone,
+    is_frozen,
+    is_transformer,
+    published_folder,
+    read_weights,
+)
 from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.data.features import embed_within
 from camri.data.tables import to_features
-from camri.decision import PRIOR_ROWS, Goal, LeastCost, parse_goal
+from camri.decision import PRIOR_ROWS, AtLeast, BestRecall, Goal, LeastCost, parse_goal
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
 from camri.engine.spec import PROBE, TRANSFORMER, TUNED
@@ -194,6 +204,12 @@ class Request:
         """Whether full logits are stored: costs depend on the very class that is predicted."""
         return isinstance(self.goal, LeastCost)
 
+    @property
+    def scoring(self) -> float:
+        """The time to score a model on validation and test data, as a part of an epoch: it needs no gradients."""
+        splits = self.data.splits
+        return (len(splits["val"]) + len(splits["test"])) / len(splits["train"]) / 3
+
     def resolved(self) -> Resolved | None:
         """Class indices and strengths; None while the worst class is still to be found."""
         column = resolve_column(self.important, self.data.classes)
@@ -286,12 +302,17 @@ def make_request(
     elif weights is not None:
         model_options = read_weights(weights)
 
-    def report(done: int, num: int) -> None:
-        assert on_progress is not None
-        on_progress(Progress("reading data", done / max(num, 1)))
+    def read(done: int, num: int) -> None:
+        if on_progress is not None:
+            on_progress(Progress("reading data", done / max(num, 1)))
 
-    on_read = None if on_progress is None else report
-    inputs = prepare(data, data_options, on_read, resident)
+    def embedded(done: int, num: int) -> None:
+        if on_progress is not None:
+            passed_s = time.monotonic() - embedding
+            left_s = min(limit_s - passed_s, passed_s * (num - done) / max(done, 1))
+            on_progress(Progress("computing features", done / max(num, 1), max(0.0, left_s)))
+
+    inputs = prepare(data, data_options, read, resident)
     goal = parse_goal(inputs.data.classes, max_accuracy_drop, at_least, cost_matrix)
     column = parse_important(important, strengths, inputs.data.classes)
     folder = Path(out) if out is not None else Path("runs") / _folder_name(inputs.data.name, column)
@@ -299,7 +320,8 @@ def make_request(
         limit_s = math.inf if budget_s is None else began + FEATURES_SHARE * budget_s - time.monotonic()
         if _has_fewer(folder):  # the same images as in the call before
             limit_s = 0.0
-        inputs = take_features(inputs, *backbone, limit_s, on_read=on_read)
+        embedding = time.monotonic()
+        inputs = take_features(inputs, *backbone, limit_s, on_read=embedded)
     loaded = inputs.data
     model = model or _model_for(loaded, picked)
     plain = Training(
@@ -343,6 +365,54 @@ def on_features(request: Request, limit_s: float) -> Request:
     inputs = take_features(request.inputs, training.model, dict(training.model_options), limit_s, request.device)
     epochs = epochs_for(len(request.data.splits["train"]))
     return replace(request, inputs=inputs, plain=Training(epochs=epochs).with_(**PROBE))
+
+
+def command(request: Request, is_finished: bool = True) -> str:
+    """The command that repeats this fit in a new folder, or resumes it if it has not finished."""
+    column, goal, words = (
+        request.important,
+        request.goal,
+        ["camri", "fit", "DATA" if request.is_loaded else request.source],
+    )
+    for name in column.classes:
+        words += ["--important", str(name)]
+    for name, strength in zip(column.classes, column.strengths, strict=True):
+        words += [] if strength == 1 else ["--strength", f"{name}={strength:g}"]
+    for name, value in request.data_options:
+        if name == "verify":
+            words += [] if value else ["--no-verify"]
+        elif name == "resize":
+            pass  # the model's own
+        elif isinstance(value, tuple):  # a size
+            words += ["--size", str(value[0])]
+        elif value is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    backbone = request.data.provenance.get("backbone")
+    model, given = request.plain.model, dict(request.plain.model_options)
+    if backbone is not None:
+        model, given = backbone["model"], backbone["options"]
+        words += ["--frozen"]
+    initial = given.get("initial")
+    words += ["--from-scratch"] if is_backbone(model) and initial is None else []
+    options = {
+        "--trials": request.num_trials,
+        "--budget": None if request.budget_s is None else f"{request.budget_s:g}s",
+        "--max-accuracy-drop": (goal.max_accuracy_drop or None) if isinstance(goal, BestRecall) else None,
+        "--at-least": goal.recall if isinstance(goal, AtLeast) else None,
+        "--cost-matrix": (request.costs or "COSTS") if isinstance(goal, LeastCost) else None,
+        "--model": model,
+        "--weights": None if initial is None or initial.startswith(str(published_folder())) else initial,
+        "--epochs": request.epochs,
+        "--seed": request.seed or None,
+        "--out": "runs/again" if is_finished else request.out,
+    }
+    return shlex.join(words + [str(word) for pair in options.items() if pair[1] is not None for word in pair])
+
+
+def model_name(training: Training, data: DataSet) -> str:
+    """The model of a training: its name, with the frozen network whose features it takes."""
+    backbone = data.provenance.get("backbone")
+    return training.model if backbone is None else f"{training.model} on {backbone['model']}, frozen"
 
 
 def goal_to_json(goal: Goal) -> dict[str, Any]:

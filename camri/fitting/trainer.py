@@ -11,15 +11,16 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from camri.data import DataSet
+from camri.data.parallel import num_cores
 from camri.engine import Hooks, Job, Outcome, Pool, Training, Trial, train
 from camri.engine.outcome import Progress as StudyProgress
 from camri.engine.spec import identity
 from camri.errors import InputError, last_line
 from camri.files import checksum, replacing
-from camri.fitting.budget import Budget
-from camri.fitting.judge import Held
+from camri.fitting.budget import START_S, Budget
+from camri.fitting.judge import Held, has_learnt
 from camri.fitting.request import Progress, Request
-from camri.methods import Setting, setting
+from camri.methods import Setting, control_of, setting
 from camri.metrics import Scores, exact
 from camri.study import run_folder
 from camri.study.run_folder import facts_of
@@ -115,8 +116,18 @@ class Trainer:
     def on(self, request: Request, budget: Budget) -> "Trainer":
         """A trainer of another request that reports to the same listener and uses the same workers."""
         trainer = Trainer(request, budget, self.on_progress, self.is_stopping, self.pool)
-        trainer.stage = self.stage
+        trainer.stage, trainer.workers = self.stage, self.workers
         return trainer
+
+    def start_workers(self, is_needed: bool) -> None:
+        """Start a process for each core ahead of time, if there is time for that; else this one will train."""
+        cores = (self.workers or num_cores()) if self.is_cpu else 1
+        if self.budget.is_timed and cores > 1:
+            if not self.budget.has_time_for(START_S, 0.3):
+                self.workers = cores = 1
+            elif is_needed:
+                self.pool.start(cores)
+        self.budget.num_parallel = cores
 
     def begin(self, stage: str) -> None:
         """Begin a stage."""
@@ -282,6 +293,12 @@ class TrainingRun:
         with open_run(self.folder) as stored:
             return stored.rows(key=setting.key, status=None)
 
+    def has_learnt(self, models: Sequence[Held]) -> bool:
+        """Whether each of these models of cross-entropy is better than guessing on validation data."""
+        with open_run(self.folder) as stored:
+            confusion = np.sum([stored.confusion(row, "val") for row in stored.rows(key=CE.key)], axis=0)
+        return all(has_learnt(confusion, model) for model in models)
+
     def models(
         self,
         setting: Setting,
@@ -326,6 +343,12 @@ def setting_of(point: Point, column: Resolved) -> Setting:
     method, values = point
     grid = Grid.at(method, [[values]])
     return grid.setting(next(grid.tried()), column)
+
+
+def control_point(point: Point, column: Resolved) -> Point | None:
+    """The head of a point without its margin; None if its method has no control."""
+    setting = control_of(setting_of(point, column))
+    return None if setting is None else (setting.method, tuple(value for _, value in setting.knobs))  # type: ignore[misc]
 
 
 def statuses_of(folders: Sequence[Path]) -> dict[str, str]:

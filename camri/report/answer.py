@@ -60,13 +60,14 @@ class Finding:
 def find(verdicts: Sequence[ColumnVerdict], gaps: Sequence[Record] = ()) -> list[Finding]:
     """A finding for each column, where all have a choice; `gaps` are the records at equal recall."""
     found = []
-    corrected = correct_several([one.best.gain.p for one in verdicts if one.best is not None])
-    for one, p in zip(verdicts, corrected, strict=True):
-        assert one.best is not None
-        own = [gap for gap in gaps if gap["column"] == one.column.number and gap["alarms"] < 0]
+    corrected = correct_several([verdict.best.gain.p for verdict in verdicts if verdict.best is not None])
+    for verdict, p in zip(verdicts, corrected, strict=True):
+        assert verdict.best is not None
+        own = [gap for gap in gaps if gap["column"] == verdict.column.number and gap["alarms"] < 0]
         fewer = [gap for gap in own if is_significant(gap["p_alarms_holm"], gap["num_trials"])]
         alarms = min(fewer, key=lambda gap: gap["alarms"], default=None)
-        found.append(Finding(one.column.title, picked(one, one.best, in_words=True), one.best, p, alarms))
+        named = picked(verdict, verdict.best, in_words=True)
+        found.append(Finding(verdict.column.title, named, verdict.best, p, alarms))
     return found
 
 
@@ -76,7 +77,7 @@ def answer(reading: RunReader, verdicts: Sequence[ColumnVerdict], gaps: Sequence
         return Answer(note["kind"], note["sentence"], tuple(note["details"]))
     if (missing := _what_is_missing(reading, verdicts)) is not None:
         return Answer("unknown", missing)
-    if any(one.best is None for one in verdicts):
+    if any(verdict.best is None for verdict in verdicts):
         return Answer("unknown", f"No verdict: the study held out no validation data. Its table is {OPTIMISTIC}.")
     return compose(find(verdicts, gaps))
 
@@ -86,13 +87,13 @@ def _what_is_missing(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> s
     planned = reading.methods()
     if not verdicts:
         return "No answer yet: the important classes are found from cross-entropy trials, and none has finished."
-    if not any(one.settings for one in verdicts):
+    if not any(verdict.settings for verdict in verdicts):
         return f"No answer yet: no trial has {'succeeded' if reading.rows else 'finished'}."
     if BASELINE not in planned:
         return "No answer: this run has no cross-entropy trials to compare with."
-    if any(one.baseline is None for one in verdicts):
+    if any(verdict.baseline is None for verdict in verdicts):
         return "No answer yet: no cross-entropy trial has succeeded, and every method is compared with it."
-    if all(setting.method == BASELINE for one in verdicts for setting in one.settings):
+    if all(setting.method == BASELINE for verdict in verdicts for setting in verdict.settings):
         yet = "" if planned == [BASELINE] else " yet"
         return f"No answer{yet}: only cross-entropy was trained; there is nothing to compare with it."
     return None
@@ -100,13 +101,13 @@ def _what_is_missing(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> s
 
 def compose(found: Sequence[Finding]) -> Answer:
     """The sentences and the table of the findings."""
-    gains = [one for one in found if one.is_gain]
-    has_seeds = any(one.best.num_seeds >= LEAST_SEEDS for one in found)
+    gains = [finding for finding in found if finding.is_gain]
+    has_seeds = any(finding.best.num_seeds >= LEAST_SEEDS for finding in found)
     kind = "gain" if gains else "none" if has_seeds else "unknown"
     few = "" if has_seeds else f"Cannot tell yet: significance needs at least {LEAST_SEEDS} seeds. "
     if len(found) == 1:
         return Answer(kind, few + _sentence(found[0], has_seeds) + _alarms(found), table=_table(found))
-    is_joint = any(len(one.best.judgement.important) > 1 for one in found)
+    is_joint = any(len(finding.best.judgement.important) > 1 for finding in found)
     classes = f"{len(found)} {'sets of classes' if is_joint else 'classes'}"
     lead = few or f"No significant gain for any of the {classes} (p > {LEVEL} after Holm). "
     if gains:
@@ -114,25 +115,25 @@ def compose(found: Sequence[Finding]) -> Answer:
     return Answer(kind, lead + _gains(gains or found) + _alarms(found), table=_table(found))
 
 
-def _sentence(one: Finding, has_seeds: bool) -> str:
+def _sentence(finding: Finding, has_seeds: bool) -> str:
     """The result of the only column."""
-    best, important, gain = one.best, quoted(one.important), one.best.gain
-    costs = f"accuracy vs cross-entropy {one.show(best.accuracy)} points"
+    best, important, gain = finding.best, quoted(finding.important), finding.best.gain
+    costs = f"accuracy vs cross-entropy {finding.show(best.accuracy)} points"
     if best.keeps_baseline:
         return (
             f"No gain for {important}: no setting beat cross-entropy with a shift on validation data. Δ recall of the "
-            f"shift alone vs cross-entropy: {one.show(best.judgement.gains['baseline'].recall)} points; {costs}."
+            f"shift alone vs cross-entropy: {finding.show(best.judgement.gains['baseline'].recall)} points; {costs}."
         )
     before, after = (best.judgement.arms[name] for name in ("baseline shifted", "chosen"))
     hits = " → ".join(f"{arm.hits.sum()}/{arm.num.sum()}" for arm in (before, after))
     ends = f"95 % CI {points(gain.low)} to {points(gain.high)}; " if has_seeds else ""
     trained = f"{ends}hits {hits}, {plural(best.num_seeds, 'seed')}"
     by = f"{points(gain.value)} points over cross-entropy with a shift ({trained})"
-    if one.is_gain:
+    if finding.is_gain:
         lower = " Accuracy is significantly lower than cross-entropy’s." if best.accuracy.high < 0 else ""
-        return f"{one.picked} raises recall of {important}: {by}; {costs}.{lower}"
-    none = f"No significant gain (p = {p_value(one.p)}): " if has_seeds else ""
-    return f"{none}{one.picked} changes recall of {important} by {by}; {costs}."
+        return f"{finding.picked} raises recall of {important}: {by}; {costs}.{lower}"
+    none = f"No significant gain (p = {p_value(finding.p)}): " if has_seeds else ""
+    return f"{none}{finding.picked} changes recall of {important} by {by}; {costs}."
 
 
 def _gains(found: Sequence[Finding]) -> str:
@@ -146,7 +147,7 @@ def _gains(found: Sequence[Finding]) -> str:
 
 def _alarms(found: Sequence[Finding]) -> str:
     """The columns that have significantly fewer false alarms at equal recall."""
-    columns = [(quoted(one.important), one.alarms) for one in found if one.alarms is not None]
+    columns = [(quoted(finding.important), finding.alarms) for finding in found if finding.alarms is not None]
     fewer = "; ".join(f"{name} {relative_alarms(gap)} with {gap['setting']}" for name, gap in columns)
     return f" Significantly fewer false alarms than cross-entropy at equal recall: {fewer}." if fewer else ""
 
@@ -154,26 +155,29 @@ def _alarms(found: Sequence[Finding]) -> str:
 def _table(found: Sequence[Finding]) -> Table:
     """The findings, a row each."""
 
-    def drop(one: Finding) -> str:
-        return f"{one.best.judgement.gains['baseline shifted'].chance_of_fall:.0%}"
+    def drop(finding: Finding) -> str:
+        return f"{finding.best.judgement.gains['baseline shifted'].chance_of_fall:.0%}"
 
     columns: Columns = {
-        "important": lambda one: one.important,
-        "Δ recall vs CE + shift": lambda one: Cell(
-            BLANK if one.best.keeps_baseline else one.show(one.best.gain), one.is_gain
+        "important": lambda finding: finding.important,
+        "Δ recall vs CE + shift": lambda finding: Cell(
+            BLANK if finding.best.keeps_baseline else finding.show(finding.best.gain), finding.is_gain
         ),
-        "p (Holm)": lambda one: BLANK if one.best.keeps_baseline else p_value(one.p, one.best.num_seeds),
-        "Δ recall vs CE": lambda one: one.show(one.best.judgement.gains["baseline"].recall),
-        "Δ accuracy vs CE": lambda one: one.show(one.best.accuracy),
-        "probability of a drop": lambda one: drop(one) if one.best.num_seeds >= LEAST_SEEDS else BLANK,
-        "false alarms": lambda one: BLANK if one.alarms is None else relative_alarms(one.alarms),
-        "seeds": lambda one: str(one.best.num_seeds),
-        "setting": lambda one: "CE + shift: no setting beat it" if one.best.keeps_baseline else one.picked,
+        "p (Holm)": lambda finding: (
+            BLANK if finding.best.keeps_baseline else p_value(finding.p, finding.best.num_seeds)
+        ),
+        "Δ recall vs CE": lambda finding: finding.show(finding.best.judgement.gains["baseline"].recall),
+        "Δ accuracy vs CE": lambda finding: finding.show(finding.best.accuracy),
+        "probability of a drop": lambda finding: drop(finding) if finding.best.num_seeds >= LEAST_SEEDS else BLANK,
+        "false alarms": lambda finding: BLANK if finding.alarms is None else relative_alarms(finding.alarms),
+        "seeds": lambda finding: str(finding.best.num_seeds),
+        "setting": lambda finding: "CE + shift: no setting beat it" if finding.best.keeps_baseline else finding.picked,
     }
     return tabulate(
         found,
         "Differences on test data in percentage points, with 95 % confidence intervals.",
         columns,
-        "CE: cross-entropy. Bold: p < 0.05. A drop: accuracy over 0.5 points below CE + shift. False alarms: change "
-        "relative to CE at equal recall, of the method with the fewest, where significant.",
+        "CE: cross-entropy. p: Holm’s correction over these rows; the table of every method corrects over all of its "
+        "rows, so its p is larger. Bold: p < 0.05. A drop: accuracy over 0.5 points below CE + shift. False alarms: "
+        "change relative to CE at equal recall, of the method with the fewest, where significant.",
     )

@@ -117,7 +117,7 @@ class Figure:
 
 def drawing(records: Sequence[Mapping[str, Any]]) -> alt.Chart:
     """An empty chart of plain records."""
-    return alt.Chart(alt.Data(values=[dict(one) for one in records]))
+    return alt.Chart(alt.Data(values=[dict(record) for record in records]))
 
 
 def tips(*fields: str) -> list[alt.Tooltip]:
@@ -161,7 +161,7 @@ def export(figure: Figure, form: str, width: int = 340) -> bytes:
 
     if form not in FORMATS:
         raise InputError(f"format={form!r} is not for a figure; {closest(form, FORMATS)}", argument="format")
-    drawn = [one.chart.properties(title=one.title, width=width, height=one.height) for one in figure.panels]
+    drawn = [panel.chart.properties(title=panel.title, width=width, height=panel.height) for panel in figure.panels]
     # Two or four panels read best as two columns; the paper's confusion matrices and angles stand in rows.
     columns = figure.across or (2 if len(drawn) in (2, 4) else 3)
     whole = alt.concat(*drawn, columns=columns).resolve_scale(opacity="independent").to_dict(validate=False)
@@ -174,7 +174,7 @@ def export(figure: Figure, form: str, width: int = 340) -> bytes:
 
 
 def draw_curves(columns: Sequence[Record], look: Look = PRINT) -> Figure:
-    """Accuracy against recall under the shift, a line a method with a band of one sd."""
+    """Accuracy against recall under the shift: a line per method, with a band of one sd."""
     panels, records = [], []
     num_methods = max((len(column["lines"]) for column in columns), default=0)
     banded = [title_of(name) for name in BANDED] if num_methods > MOST_BANDS else None
@@ -206,8 +206,8 @@ def draw_curves(columns: Sequence[Record], look: Look = PRINT) -> Figure:
 def _curve_chart(column: Record, lines: Records, bands: Records, starts: Records, look: Look) -> Any:
     floor, number = column["floor"], column["column"]
     # Of the bands only what stands above the floor: at a recall of 1 one model's spread would take half of the height.
-    upper = [one["high"] for one in bands if one["accuracy"] >= floor]
-    most = max(upper + [one["accuracy"] for one in (*lines, *starts)], default=1.0)
+    upper = [record["high"] for record in bands if record["accuracy"] >= floor]
+    most = max(upper + [record["accuracy"] for record in (*lines, *starts)], default=1.0)
     shared = alt.Scale(zero=False, nice=False, domain=[floor - DEPTH, min(1.0, most)])
     is_several = column.get("num_important", 1) > 1
     recall = "mean recall of the important classes" if is_several else "recall of the important class"
@@ -247,17 +247,17 @@ def _curve_chart(column: Record, lines: Records, bands: Records, starts: Records
 
 
 def draw_gaps(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
-    """Accuracy and false alarms at equal recall against cross-entropy, a panel each for a column; None of nothing."""
-    far = dict.fromkeys(title_of(one["method"]) for one in records if _is_far(one))
-    near = [one for one in records if not _is_far(one)]
-    points = [_gap_point(one, name) for one in near for name in GAPS if one.get(name) is not None]
+    """Accuracy and false alarms at equal recall against cross-entropy, two panels per column; None without records."""
+    far = dict.fromkeys(title_of(record["method"]) for record in records if _is_far(record))
+    near = [record for record in records if not _is_far(record)]
+    points = [_gap_point(record, name) for record in near for name in GAPS if record.get(name) is not None]
     panels = []
-    for number, important in dict.fromkeys((one["column"], one["important"]) for one in near):
+    for number, important in dict.fromkeys((record["column"], record["important"]) for record in near):
         for name, title in GAPS.items():
             own = [point for point in points if (point["column"], point["figure"]) == (number, name)]
             ends = [point[end] for point in points if point["figure"] == name for end in ("low", "high")]
             if own:
-                methods = [one["method"] for one in near if one["column"] == number]
+                methods = [record["method"] for record in near if record["column"] == number]
                 chart = _gap_chart(own, methods, ends, look)
                 panels.append(Panel(f"{quoted(important)}: {title}", chart, ROW_HEIGHT * (len(own) + 1)))
     if not panels:
@@ -275,19 +275,19 @@ def draw_gaps(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
     )
 
 
-def _is_far(one: Record) -> bool:
-    return one.get("mean") is not None and one["mean"] < -FAR
+def _is_far(record: Record) -> bool:
+    return record.get("mean") is not None and record["mean"] < -FAR
 
 
-def _gap_point(one: Record, name: str) -> dict[str, Any]:
-    ends = (f"{name}_low", f"{name}_high") if one["num_trials"] >= LEAST_SEEDS else (name, name)
-    values = {"change": one[name], "low": one[ends[0]], "high": one[ends[1]]}
+def _gap_point(record: Record, name: str) -> dict[str, Any]:
+    ends = (f"{name}_low", f"{name}_high") if record["num_trials"] >= LEAST_SEEDS else (name, name)
+    values = {"change": record[name], "low": record[ends[0]], "high": record[ends[1]]}
     return {
-        "column": one["column"],
+        "column": record["column"],
         "figure": name,
-        "method": title_of(one["method"]),
-        "setting": one["setting"],
-        "trials": one["num_trials"],
+        "method": title_of(record["method"]),
+        "setting": record["setting"],
+        "trials": record["num_trials"],
         **{key: round(100 * value, 3) for key, value in values.items()},
     }
 
@@ -298,7 +298,7 @@ def _gap_chart(points: Records, methods: Sequence[str], ends: Sequence[float], l
     low, high = min(0.0, *ends), max(0.0, *ends)
     room = 0.05 * (high - low)
     base = drawing(points).encode(
-        y=alt.Y("method:N", title=None, sort=[one["method"] for one in points]),
+        y=alt.Y("method:N", title=None, sort=[record["method"] for record in points]),
         color=alt.Color("method:N", scale=colors, legend=None),
         tooltip=tips("method", "setting", "change", "low", "high", "trials"),
     )
@@ -308,10 +308,10 @@ def _gap_chart(points: Records, methods: Sequence[str], ends: Sequence[float], l
 
 
 def draw_epochs(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
-    """Recall and accuracy by epoch, two panels a column; None of nothing."""
+    """Recall and accuracy by epoch, two panels per column; None without records."""
     panels, points = [], []
-    for number in dict.fromkeys(one["column"] for one in records):
-        own = [one for one in records if one["column"] == number]
+    for number in dict.fromkeys(record["column"] for record in records):
+        own = [record for record in records if record["column"] == number]
         important = quoted(own[0]["important"])
         titles = {"recall": f"recall of {important}", "accuracy": f"accuracy of models for {important}"}
         for name, title in titles.items():
@@ -319,17 +319,17 @@ def draw_epochs(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
                 {
                     "column": number,
                     "figure": name,
-                    "method": title_of(one["method"]),
-                    "setting": one["setting"],
+                    "method": title_of(record["method"]),
+                    "setting": record["setting"],
                     "epoch": epoch,
                     "value": value,
-                    "trials": one["num_trials"],
+                    "trials": record["num_trials"],
                 }
-                for one in own
-                for epoch, value in enumerate(one[name], start=1)
+                for record in own
+                for epoch, value in enumerate(record[name], start=1)
             ]
             points += drawn
-            panels.append(Panel(title, _epoch_chart(drawn, [one["method"] for one in own], name, look), 240))
+            panels.append(Panel(title, _epoch_chart(drawn, [record["method"] for record in own], name, look), 240))
     if not panels:
         return None
     return Figure(
@@ -346,7 +346,7 @@ def draw_epochs(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
 def _epoch_chart(points: Records, methods: Sequence[str], name: str, look: Look) -> Any:
     colors, dashes = look.methods(methods)
     # The first epochs climb from nothing: drawn whole, they would squeeze the rest.
-    shown = [one["value"] for one in points if one["epoch"] > points[-1]["epoch"] // 10]
+    shown = [record["value"] for record in points if record["epoch"] > points[-1]["epoch"] // 10]
     return (
         drawing(points)
         .mark_line(strokeWidth=1.5, clip=True)
@@ -366,13 +366,13 @@ def draw_changes(reading: RunReader, verdicts: Sequence[ColumnVerdict], look: Lo
     Of the chosen setting, else of CAMRI's, else of the first method's that is not cross-entropy.
     """
     panels, records = [], []
-    for one in verdicts:
-        rows = [one.best, one.by_method.get("camri"), *one.by_method.values()] if one.best is not None else []
+    for verdict in verdicts:
+        rows = [verdict.best, verdict.by_method.get("camri"), *verdict.by_method.values()]
         row = next((row for row in rows if row is not None and not row.keeps_baseline), None)
         if row is not None:
-            found = _change_records(reading, one, row)
+            found = _change_records(reading, verdict, row)
             records += found
-            title = f"{quoted(one.column.title)}: {picked(one, row, in_words=True)}"
+            title = f"{quoted(verdict.column.title)}: {picked(verdict, row, in_words=True)}"
             panels.append(Panel(title, _change_chart(found, look), 60 + 13 * len(found)))
     if not panels:
         return None
@@ -389,28 +389,28 @@ def draw_changes(reading: RunReader, verdicts: Sequence[ColumnVerdict], look: Lo
     )
 
 
-def _change_records(reading: RunReader, one: ColumnVerdict, row: Judged) -> Records:
+def _change_records(reading: RunReader, verdict: ColumnVerdict, row: Judged) -> Records:
     arms = {"cross-entropy": "baseline", "cross-entropy + shift": "baseline shifted"}
     gains = {title: row.judgement.gains[arm].by_class for title, arm in arms.items()}
     first = gains["cross-entropy"]
-    others = sorted((index for index in first if index not in one.column.indices), key=lambda i: first[i].value)
+    others = sorted((index for index in first if index not in verdict.column.indices), key=lambda i: first[i].value)
     if len(reading.classes) > MOST_CLASSES:
-        kept = sorted(others, key=lambda i: -abs(first[i].value))[: MOST_CLASSES - len(one.column.indices)]
+        kept = sorted(others, key=lambda i: -abs(first[i].value))[: MOST_CLASSES - len(verdict.column.indices)]
         others = [index for index in others if index in kept]
     has_ends = row.num_seeds >= LEAST_SEEDS
     return [
         {
-            "column": one.column.title,
+            "column": verdict.column.title,
             "class": reading.classes[index],
             "place": place,
-            "important": index in one.column.indices,
+            "important": index in verdict.column.indices,
             "against": title,
             "gain": round(100 * found.value, 3),
             "low": round(100 * (found.low if has_ends else found.value), 3),
             "high": round(100 * (found.high if has_ends else found.value), 3),
         }
         for title, by_class in gains.items()
-        for place, index in enumerate([*one.column.indices, *others])
+        for place, index in enumerate([*verdict.column.indices, *others])
         for found in [by_class[index]]
     ]
 
@@ -449,10 +449,10 @@ def draw_confusion(found: Record, look: Look = PRINT) -> Figure:
         "more (blue, plus) or fewer (orange, minus) than that. The important class’s row shows what is now found, its "
         f"column what it now takes from other classes. Models as trained, mean over trials.{few}",
         tuple(
-            Panel(one["title"], _heat(one["cells"], names, look, is_change=one["is_change"]), 24 * len(names) + 40)
-            for one in found["panels"]
+            Panel(part["title"], _heat(part["cells"], names, look, is_change=part["is_change"]), 24 * len(names) + 40)
+            for part in found["panels"]
         ),
-        tuple(cell for one in found["panels"] for cell in one["cells"]),
+        tuple(cell for part in found["panels"] for cell in part["cells"]),
     )
 
 
@@ -490,7 +490,7 @@ def _heat(records: Sequence[Record], names: Sequence[str], look: Look, is_change
 
 
 def draw_penalty(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
-    """Fig. 5: recall and accuracy as the penalty grows; None of nothing."""
+    """Fig. 5: recall and accuracy as the penalty grows; None without records."""
     panels = []
     for number in dict.fromkeys(record["number"] for record in records):
         own = [record for record in records if record["number"] == number]
@@ -534,10 +534,10 @@ def _penalty_chart(records: Sequence[Record], title: str, ends: tuple[float, flo
 
 
 def draw_circle(panels: Sequence[Record], look: Look = PRINT) -> Figure:
-    """Fig. 6: features and weight vectors of a model with two features, a panel a method."""
+    """Fig. 6: features and weight vectors of a model with two features, one panel per method."""
     rooms = [
-        f"{title_of(one['method'])} " + ", ".join(f"{m['room']:.1f}° ({m['accuracy']:.3f})" for m in one["models"])
-        for one in panels
+        f"{title_of(part['method'])} " + ", ".join(f"{m['room']:.1f}° ({m['accuracy']:.3f})" for m in part["models"])
+        for part in panels
     ]
     return Figure(
         "Fig. 6: features on the circle",
@@ -545,8 +545,8 @@ def draw_circle(panels: Sequence[Record], look: Look = PRINT) -> Figure:
         "important class in orange. The more room between its neighbours’ lines, the better it is separated. Room of "
         f"{quoted(panels[0]['important'])} (test accuracy) of every model: {'; '.join(rooms)}. Shared evenly it would "
         f"be {720 / len(panels[0]['spokes']):.0f}°.",
-        tuple(Panel(one["title"], _circle_chart(one["dots"], one["spokes"], look), 340) for one in panels),
-        tuple({"panel": one["method"], **point} for one in panels for point in (*one["spokes"], *one["dots"])),
+        tuple(Panel(part["title"], _circle_chart(part["dots"], part["spokes"], look), 340) for part in panels),
+        tuple({"panel": part["method"], **point} for part in panels for point in (*part["spokes"], *part["dots"])),
     )
 
 
@@ -554,9 +554,10 @@ def _circle_chart(dots: list[Any], spokes: list[Any], look: Look) -> Any:
     domain = alt.Scale(domain=[-1.15, 1.15], nice=False)
     x, y = alt.X("x:Q", scale=domain, title="z′₁"), alt.Y("y:Q", scale=domain, title="z′₂")
     color = alt.condition("datum.kind == 'important'", alt.value(look.down), alt.value(look.muted))
-    lines = drawing([{**one, "x0": 0, "y0": 0} for one in spokes]).mark_rule(strokeWidth=2)
+    lines = drawing([{**spoke, "x0": 0, "y0": 0} for spoke in spokes]).mark_rule(strokeWidth=2)
     points = drawing(dots).mark_point(filled=True, size=12, opacity=0.35)
-    names = drawing([{**one, "tx": 1.1 * one["x"], "ty": 1.1 * one["y"]} for one in spokes]).mark_text(fontSize=10)
+    tips_of = [{**spoke, "tx": 1.1 * spoke["x"], "ty": 1.1 * spoke["y"]} for spoke in spokes]
+    names = drawing(tips_of).mark_text(fontSize=10)
     return alt.layer(
         points.encode(x, y, color=color, tooltip=tips("class")),
         lines.encode(

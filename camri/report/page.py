@@ -37,7 +37,7 @@ LISTED = 50  # of a list, such as the names of a table's columns
 
 
 def explain(methods: Iterable[str]) -> list[tuple[str, str]]:
-    """What the knobs of the methods do, a term for each method that has some.
+    """What the knobs of the methods do, for each method that has some.
 
     >>> explain(["wce", "ce"])
     [('WCE (wce)', 'w: weight of the important class')]
@@ -269,7 +269,7 @@ def facts(reading: RunReader) -> list[tuple[str, str]]:
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    """Names and values on one line, in words; what is empty is left out.
+    """Names and values on one line; empty ones are left out.
 
     >>> _pairs({"flip": False, "options": {}, "ramp": [0.0, 0.3], "sizes": {"least": 32}, "sha256": "0123456789" * 6})
     'flip no, ramp 0.0 to 0.3, sizes (least 32), sha256 0123456789…'

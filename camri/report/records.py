@@ -50,9 +50,9 @@ HEAD = "head.weight"
 MOST_DOTS = 150  # of a class in Fig. 6: more hide each other
 
 
-def about(one: ColumnVerdict) -> dict[str, Any]:
+def about(verdict: ColumnVerdict) -> dict[str, Any]:
     """The fields that name a record's column."""
-    return {"column": one.column.number, "important": one.column.title}
+    return {"column": verdict.column.number, "important": verdict.column.title}
 
 
 def ends_of(name: str, found: Estimate | None) -> dict[str, float | None]:
@@ -63,9 +63,9 @@ def ends_of(name: str, found: Estimate | None) -> dict[str, float | None]:
 
 def figures(recalls: Sequence[float], accuracies: Sequence[float]) -> dict[str, Any]:
     """Mean and sd of recall and accuracy over trials, and the number of trials."""
-    found = {"recall": summarise(recalls), "accuracy": summarise(accuracies)}
-    numbers = {f"{name}_{part}": getattr(one, part) for name, one in found.items() for part in ("mean", "sd")}
-    return {**numbers, "num_trials": len(recalls)}
+    recall, accuracy = summarise(recalls), summarise(accuracies)
+    means = {"recall_mean": recall.mean, "recall_sd": recall.sd}
+    return {**means, "accuracy_mean": accuracy.mean, "accuracy_sd": accuracy.sd, "num_trials": len(recalls)}
 
 
 def paper_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
@@ -74,15 +74,15 @@ def paper_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Reco
     As in the paper, L2-softmax has no row of its own: it is the m = 0 of CAMRI's and ArcFace's grids.
     """
     rows, records = [method for method in reading.methods() if method != "l2softmax"], []
-    for one in verdicts:
-        if one.baseline is None:
+    for verdict in verdicts:
+        if verdict.baseline is None:
             raise InputError(f"{reading.folder}: Table I needs cross-entropy trials, and there are none")
-        best = mark_best({method: one.paper.get(method) for method in rows})
+        best = mark_best({method: verdict.paper.get(method) for method in rows})
         for method in rows:
-            setting = one.in_table_one(method)
-            record = {"data": reading.name, **about(one), "method": method, "setting": setting and setting.title}
+            setting = verdict.in_table_one(method)
+            record = {"data": reading.name, **about(verdict), "method": method, "setting": setting and setting.title}
             if setting is not None:
-                found = measure(setting, one.column.indices)
+                found = measure(setting, verdict.column.indices)
                 record |= figures(found.recall, found.accuracy)
             records.append({**record, "bold": method in best})
     return records
@@ -90,32 +90,32 @@ def paper_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Reco
 
 def honest_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
     """Every method chosen on validation data and judged on test data, then the column's controls."""
-    p_values = [row.gain.p for one in verdicts for row in one.by_method.values()]
+    p_values = [row.gain.p for verdict in verdicts for row in verdict.by_method.values()]
     corrected, records = iter(correct_several(p_values) if p_values else []), []
-    for one in verdicts:
-        p = {method: next(corrected) for method in one.by_method}
+    for verdict in verdicts:
+        p = {method: next(corrected) for method in verdict.by_method}
         controls: dict[str, Judged] = {}
-        for method in in_order(one.by_method):
-            row = one.by_method[method]
+        for method in in_order(verdict.by_method):
+            row = verdict.by_method[method]
             gains = (None, None, None) if row.keeps_baseline else (row.gain, row.accuracy, p[method])
-            found = _honest_record(one, title_of(method), picked(one, row), row, "chosen", *gains)
-            records.append({**found, "method": method, "num_settings": len(one.of(method))})
-        for row in one.by_method.values():
+            found = _honest_record(verdict, title_of(method), picked(verdict, row), row, "chosen", *gains)
+            records.append({**found, "method": method, "num_settings": len(verdict.of(method))})
+        for row in verdict.by_method.values():
             if row.control is not None and row.final.method != "l2softmax":
                 controls.setdefault(row.control.key, row)
         for key, row in controls.items():
             assert row.control is not None
             gain = gain_over_shifted(row, key, reading.run.labels("test"), reading.run.groups("test"))
             title = f"control: L2-softmax at {title_of(row.final.method)}’s scale"
-            records.append(_honest_record(one, title, row.control.title, row, key, gain))
-        for row in list(one.by_method.values())[:1]:
+            records.append(_honest_record(verdict, title, row.control.title, row, key, gain))
+        for row in list(verdict.by_method.values())[:1]:
             for arm, title in (("baseline shifted", "cross-entropy, shifted"), ("baseline", "cross-entropy")):
-                records.append(_honest_record(one, f"control: {title}", "ce", row, arm))
+                records.append(_honest_record(verdict, f"control: {title}", "ce", row, arm))
     return records
 
 
 def _honest_record(
-    one: ColumnVerdict,
+    verdict: ColumnVerdict,
     title: str,
     setting: str,
     row: Judged,
@@ -126,7 +126,7 @@ def _honest_record(
 ) -> dict[str, Any]:
     found = row.judgement.arms[arm]
     return {
-        **about(one),
+        **about(verdict),
         "row": title,
         "setting": setting,
         "hits": int(found.hits.sum()),
@@ -146,11 +146,11 @@ def gap_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Record
     for `p_alarms_threshold`, which tables of several studies correct.
     """
     records = []
-    for one in verdicts:
-        reading.begin(f"comparing the curves of {quoted(one.column.title)}")
-        for method in in_order(one.fitted):
-            if (gap := _gap(reading, one, one.fitted[method])) is not None:
-                records.append({**about(one), "method": method, "num_settings": len(one.of(method)), **gap})
+    for verdict in verdicts:
+        reading.begin(f"comparing the curves of {quoted(verdict.column.title)}")
+        for method in in_order(verdict.fitted):
+            if (gap := _gap(reading, verdict, verdict.fitted[method])) is not None:
+                records.append({**about(verdict), "method": method, "num_settings": len(verdict.of(method)), **gap})
     for name in ("p", "p_alarms"):
         corrected = correct_several([record.pop(name) for record in records])
         for record, p in zip(records, corrected, strict=True):
@@ -158,17 +158,17 @@ def gap_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Record
     return records
 
 
-def _gap(reading: RunReader, one: ColumnVerdict, settings: Mapping[int, SettingResults]) -> dict[str, Any] | None:
+def _gap(reading: RunReader, verdict: ColumnVerdict, settings: Mapping[int, SettingResults]) -> dict[str, Any] | None:
     """The numbers of a method, one setting a seed, against cross-entropy; None where they share no seed."""
-    assert one.baseline is not None
-    theirs = _by_seed(one.baseline)
+    assert verdict.baseline is not None
+    theirs = _by_seed(verdict.baseline)
     used = {seed: settings[seed] for seed in sorted(settings) if seed in theirs}
     if not used:
         return None
-    controls = [control for each in used.values() if (control := control_among(each, one.settings)) is not None]
+    controls = [control for each in used.values() if (control := control_among(each, verdict.settings)) is not None]
 
     def scores(rows: Sequence[Row]) -> list[Scores]:
-        return [reading.scores(row, "test", one.column) for row in rows]
+        return [reading.scores(row, "test", verdict.column) for row in rows]
 
     arm = scores([_by_seed(each)[seed] for seed, each in used.items()])
     baseline = scores([theirs[seed] for seed in used])
@@ -182,13 +182,13 @@ def _gap(reading: RunReader, one: ColumnVerdict, settings: Mapping[int, SettingR
 
     def thresholds(side: Sequence[Scores], other: Sequence[Scores], figure: CurveFigure = "alarms") -> Difference:
         """A figure of a side with thresholds on the class's probability, less that of the other."""
-        odds = [one.odds() for one in side]
+        odds = [s.odds() for s in side]
         return compare_curves(odds, other, seed=SEED, recall=recall, groups=groups, figure=figure).mean
 
-    odds_of_baseline = [one.odds() for one in baseline]
+    odds_of_baseline = [s.odds() for s in baseline]
     alarms_threshold = thresholds(arm, odds_of_baseline)
     accuracy, alarms = over(baseline, "accuracy"), over(baseline, "alarms")
-    own = np.isin(labels, one.column.indices)
+    own = np.isin(labels, verdict.column.indices)
     own_groups = None if groups is None else groups[own]
     mine, its = (np.array([s.correct() for s in side]) for side in (arm, baseline))
     return {
@@ -218,17 +218,17 @@ def _by_seed(setting: SettingResults) -> dict[int, Row]:
     return {row.seed: row for row in setting.rows}
 
 
-def angle_settings(one: ColumnVerdict) -> dict[str, SettingResults | None]:
+def angle_settings(verdict: ColumnVerdict) -> dict[str, SettingResults | None]:
     """Table II's columns: CAMRI and ArcFace at their Table I settings, WCE at w = 4, L2-softmax at CAMRI's scale, CE.
 
     Where Table I leaves a cell blank, the method's setting in the charts.
     """
-    found = {title_of(method): one.in_table_one(method) or one.shown(method) for method in ("camri", "arcface")}
-    found["WCE (w = 4)"] = next((s for s in one.of("wce") if s.value("w") == WCE_WEIGHT), None)
+    found = {title_of(method): verdict.in_table_one(method) or verdict.shown(method) for method in ("camri", "arcface")}
+    found["WCE (w = 4)"] = next((s for s in verdict.of("wce") if s.value("w") == WCE_WEIGHT), None)
     camri = found["CAMRI"]
-    plain = [s for s in one.settings if s.method == "l2softmax" or (s.method == "arcface" and s.value("m") == 0)]
+    plain = [s for s in verdict.settings if s.method == "l2softmax" or (s.method == "arcface" and s.value("m") == 0)]
     found["L2-softmax"] = next((s for s in plain if camri is None or s.value("s") == camri.value("s")), None)
-    found["cross-entropy"] = one.baseline
+    found["cross-entropy"] = verdict.baseline
     return found
 
 
@@ -237,14 +237,14 @@ def angle_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Reco
     if not verdicts:
         raise InputError("Table II needs important classes, and they are not known yet: train cross-entropy first")
     records = []
-    for one in verdicts:
-        title = one.column.title
+    for verdict in verdicts:
+        title = verdict.column.title
         lines = (f"{title} (important)", f"min excl. {title}", f"median excl. {title}")
-        for name, setting in angle_settings(one).items():
-            values = [None] * 3 if setting is None else _angle_sds(reading, setting, one.column.indices)
+        for name, setting in angle_settings(verdict).items():
+            values = [None] * 3 if setting is None else _angle_sds(reading, setting, verdict.column.indices)
             records += [
                 {
-                    **about(one),
+                    **about(verdict),
                     "line": line,
                     "method": name,
                     "setting": setting and setting.title,
@@ -269,17 +269,17 @@ def _angle_sds(reading: RunReader, setting: SettingResults, important: Sequence[
 
 
 def curve_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
-    """Recall–accuracy curves, a record a column: its accuracy floor and, for each method, the start and the line."""
-    return [_curves(reading, one) for one in verdicts if one.settings]
+    """Recall–accuracy curves, one record per column: the accuracy floor, and each method’s start and line."""
+    return [_curves(reading, verdict) for verdict in verdicts if verdict.settings]
 
 
-def _curves(reading: RunReader, one: ColumnVerdict) -> dict[str, Any]:
+def _curves(reading: RunReader, verdict: ColumnVerdict) -> dict[str, Any]:
     lines: Records = []
     traced: list[list[Curve]] = []
-    for name in [name for name in reading.methods() if one.of(name)]:
-        setting = one.shown(name)
+    for name in [name for name in reading.methods() if verdict.of(name)]:
+        setting = verdict.shown(name)
         assert setting is not None
-        scores = [reading.scores(row, "test", one.column) for row in setting.rows]
+        scores = [reading.scores(row, "test", verdict.column) for row in setting.rows]
         start = np.mean([[score.recall().mean(), score.accuracy()] for score in scores], axis=0)
         lines.append(
             {"method": name, "setting": setting.title, "num_trials": len(scores), "start": start.round(5).tolist()}
@@ -295,27 +295,28 @@ def _curves(reading: RunReader, one: ColumnVerdict) -> dict[str, Any]:
         mean, sd = accuracy.mean(axis=0), accuracy.std(axis=0, ddof=1 if len(curves) > 1 else 0)
         for name, values in (("recall", recall), ("mean", mean), ("sd", sd)):
             line[name] = values[mean >= floor - DEPTH].round(5).tolist()
-    return {**about(one), "num_important": len(one.column.indices), "floor": floor, "lines": lines}
+    return {**about(verdict), "num_important": len(verdict.column.indices), "floor": floor, "lines": lines}
 
 
 def confusion_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> dict[str, Any]:
     """Fig. 3: cross-entropy's confusion matrix, and the changes by CAMRI, or by the first method there is."""
-    baseline = next((one.baseline for one in verdicts if one.baseline is not None), None)
+    baseline = next((verdict.baseline for verdict in verdicts if verdict.baseline is not None), None)
     if baseline is None:
         raise InputError(f"{reading.folder}: Fig. 3 needs cross-entropy trials and important classes, and has none")
     before, changes = reading.confusion(baseline), []
-    for one in verdicts:
-        name = "camri" if one.of("camri") else next((s.method for s in one.settings if s.method != BASELINE), BASELINE)
-        setting = one.in_table_one(name) or one.shown(name)
+    for verdict in verdicts:
+        others = (setting.method for setting in verdict.settings if setting.method != BASELINE)
+        name = "camri" if verdict.of("camri") else next(others, BASELINE)
+        setting = verdict.in_table_one(name) or verdict.shown(name)
         if setting is not None and name != BASELINE:
-            changes.append((one, setting, reading.confusion(setting) - before))
+            changes.append((verdict, setting, reading.confusion(setting) - before))
     kept = _most_confused(before, changes)
     names = [reading.classes[index] for index in kept]
     cells = _confusion_cells("cross-entropy", before, kept, names)
     panels = [{"title": "(a) cross-entropy", "is_change": False, "cells": cells}]
-    for letter, (one, setting, change) in zip("bcdefghijklmnopqrstuvwxyz", changes, strict=False):
-        title = f"({letter}) {quoted(one.column.title)}: {setting.title} − cross-entropy"
-        cells = _confusion_cells(one.column.title, change, kept, names)
+    for letter, (verdict, setting, change) in zip("bcdefghijklmnopqrstuvwxyz", changes, strict=False):
+        title = f"({letter}) {quoted(verdict.column.title)}: {setting.title} − cross-entropy"
+        cells = _confusion_cells(verdict.column.title, change, kept, names)
         panels.append({"title": title, "is_change": True, "cells": cells})
     return {"classes": names, "num_classes": len(before), "panels": panels}
 
@@ -325,7 +326,7 @@ def _most_confused(before: Array, changes: Sequence[tuple[ColumnVerdict, Setting
     num_classes = len(before)
     if num_classes <= MOST_CLASSES:
         return list(range(num_classes))
-    important = {index for one, *_ in changes for index in one.column.indices}
+    important = {index for verdict, *_ in changes for index in verdict.column.indices}
     off = np.nan_to_num(before * (1 - np.eye(num_classes)))
     weight = off.sum(axis=0) + off.sum(axis=1)
     for _, _, change in changes:
@@ -345,28 +346,28 @@ def _confusion_cells(column: str, shares: Array, kept: Sequence[int], names: Seq
 
 def penalty_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
     """Fig. 5: recall and accuracy of each column, method and penalty, where there are at least two penalties."""
-    found = [_penalties(one, method) for one in verdicts for method in PENALTIES]
+    found = [_penalties(verdict, method) for verdict in verdicts for method in PENALTIES]
     return [record for own in found if len({record["penalty"] for record in own}) >= 2 for record in own]
 
 
-def _penalties(one: ColumnVerdict, method: str) -> Records:
-    shown = one.in_table_one(method) or one.shown(method)
+def _penalties(verdict: ColumnVerdict, method: str) -> Records:
+    shown = verdict.in_table_one(method) or verdict.shown(method)
     if shown is None:
         return []
     knob, _, unit = PENALTIES[method]
     fixed = {name: shown.value(name) for name in shown.knobs if name != knob}
     records = []
-    for setting in one.of(method):
+    for setting in verdict.of(method):
         if any(setting.value(name) != value for name, value in fixed.items()):
             continue
-        found = measure(setting, one.column.indices)
+        found = measure(setting, verdict.column.indices)
         for name, values in (("recall", found.recall), ("accuracy", found.accuracy)):
             mean, sd = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
             numbers = {"mean": mean, "sd": sd, "low": mean - sd, "high": mean + sd}
             records.append(
                 {
-                    "number": one.column.number,
-                    "column": one.column.title,
+                    "number": verdict.column.number,
+                    "column": verdict.column.title,
                     "method": method,
                     "setting": setting.title,
                     "scale": fixed.get("s"),
@@ -382,23 +383,23 @@ def _penalties(one: ColumnVerdict, method: str) -> Records:
 def epoch_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
     """Training epoch by epoch, on validation data: a record for each column and method, cross-entropy first.
 
-    Each method at its best setting on validation data. `recall` and `accuracy` are means over trials, one an epoch.
+    Each method at its best setting on validation data. `recall` and `accuracy` are means over trials, one per epoch.
     `…_late` is the mean over the last third of the epochs, `…_wander` one model's sd over those epochs (root mean
     square over trials), `…_gain` the late mean less cross-entropy's of the same seeds, with the t interval over seeds.
     """
     if not reading.has_validation:
         raise InputError("no validation data were held out, so nothing was measured after each epoch")
     records = []
-    for one in verdicts:
-        chosen = {BASELINE: one.baseline, **one.own}
+    for verdict in verdicts:
+        chosen = {BASELINE: verdict.baseline, **verdict.own}
         baseline: dict[int, Array] = {}
         for method in sorted(in_order(set(chosen)), key=lambda name: name != BASELINE):
             setting = chosen[method]
-            curves = {} if setting is None else trial_curves(reading, setting, one.column.indices)
+            curves = {} if setting is None else trial_curves(reading, setting, verdict.column.indices)
             if setting is None or not curves:  # an ensemble was not trained, so it has no epochs
                 continue
             baseline = curves if method == BASELINE else baseline
-            named = {**about(one), "method": method, "setting": setting.title, "num_trials": len(curves)}
+            named = {**about(verdict), "method": method, "setting": setting.title, "num_trials": len(curves)}
             records.append({**named, **_late_figures(curves, baseline)})
     return records
 

@@ -96,22 +96,27 @@ def make_slider(
     is_kept = np.append(True, np.diff(curve.hits.sum(axis=1)) > 0)
     is_kept[chosen] = True
     kept = _thin(np.flatnonzero(is_kept), curve.mean_recall, float(before.mean_recall[0]) - BACK, chosen)
-    figures, (figures_before,) = (
-        np.stack([own.mean_recall, own.accuracy, own.alarms / own.total], axis=1) for own in (curve, before)
+    shares, shares_before = (
+        np.stack([own.mean_recall, own.precision.mean(axis=1), own.alarms / own.total, own.accuracy], axis=1)
+        for own in (curve, before)
     )
-    places, charts = _draw(figures[kept], figures_before, figures[chosen], many)
+    drawn = [0, 3, 2]  # recall, accuracy, false alarms
+    places, charts = _draw(shares[kept][:, drawn], shares_before[0, drawn], shares[chosen, drawn], many)
 
-    def make(own: Curve, state: int, number: str, at: Array) -> State:
-        shares = own.mean_recall[state], own.precision[state].mean(), own.alarms[state] / own.total, own.accuracy[state]
-        counts = tuple(own.hits[state].tolist()), int(own.alarms[state]), int(own.correct[state])
-        return State(number, *map(_percent, shares), *counts, tuple(map(tuple, at.tolist())))
+    def make(own: Curve, state: int, figures: Array, number: str, at: Array) -> State:
+        recall, precision, alarm_rate, accuracy = map(_percent, figures.tolist())
+        hits, alarms, right = tuple(own.hits[state].tolist()), int(own.alarms[state]), int(own.correct[state])
+        places = tuple((float(x), float(y)) for x, y in at)
+        return State(number, recall, precision, alarm_rate, accuracy, hits, alarms, right, places)
 
     def number_of(state: int) -> str:
         if state == chosen:
             return written(math.exp(value) if as_factor else value)
         return written(curve.number(state, as_factor))
 
-    states = tuple(make(curve, state, number_of(state), at) for state, at in zip(kept.tolist(), places, strict=False))
+    states = tuple(
+        make(curve, state, shares[state], number_of(state), places[place]) for place, state in enumerate(kept.tolist())
+    )
     start = int(np.flatnonzero(kept == chosen)[0])
     num, num_rows = tuple(curve.num.tolist()), int(curve.total)
     looked_up = {"names": tuple(names), "num": num, "rows": num_rows, "codes": dict(codes)}
@@ -123,7 +128,7 @@ def make_slider(
         states=states,
         start=start,
         now=states[start],
-        before=make(before, 0, "", places[-1]),
+        before=make(before, 0, shares_before[0], "", places[-1]),
         codes=codes,
         code={language: text.replace(VALUE, states[start].number) for language, text in codes.items()},
         # "<" never stands in it, so nothing in it can end the script element.

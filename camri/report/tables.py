@@ -1,11 +1,8 @@
-"""Tables as values: how they show numbers, those made of a run's records, and their text in Markdown, LaTeX, CSV, rich.
-
-HTML is the page's.
-"""
+"""Tables made of records, and their text in Markdown, LaTeX and CSV and for the terminal; templates make their HTML."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,13 +89,13 @@ class Cell:
 
 Row = tuple[Cell, ...]
 Columns = Mapping[str, Callable[[Any], str | Cell]]  # header -> what it shows of a record
-METHOD: Columns = {"method": lambda one: title_of(one["method"]), "setting": lambda one: one["setting"]}
-TRIALS: Columns = {"trials": lambda one: str(one["num_trials"])}
+METHOD: Columns = {"method": lambda row: title_of(row["method"]), "setting": lambda row: row["setting"]}
+TRIALS: Columns = {"trials": lambda row: str(row["num_trials"])}
 
 
 @dataclass(frozen=True)
 class Table:
-    """A caption, notes, a header, and groups of rows; `records` are its numbers, one mapping a line of CSV.
+    """A caption, notes, a header, and groups of rows; `records` are its numbers, one per line of CSV.
 
     `spans` stand above the header: (text, number of columns) from the second column on. `titles` stand above the
     groups, one each, or there are none. `words` are headers of columns whose lines a page may break.
@@ -111,7 +108,7 @@ class Table:
     notes: tuple[str, ...] = ()
     spans: tuple[tuple[str, int], ...] = ()
     titles: tuple[str, ...] = ()
-    words: tuple[str, ...] = ("setting", "setting (seeds)")
+    words: tuple[str, ...] = ("setting",)
 
     def titled(self) -> list[tuple[str, tuple[Row, ...]]]:
         """Groups with their titles, "" where they have none."""
@@ -129,7 +126,7 @@ def cells(*texts: str) -> Row:
 def tabulate(records: Iterable[Any], caption: str, columns: Columns, *notes: str) -> Table:
     """A table with a row for each record, in groups by their `column` of important classes if they have one.
 
-    >>> table = tabulate([{"recall": 0.5}], "T", {"recall": lambda one: f"{one['recall']:.2f}"})
+    >>> table = tabulate([{"recall": 0.5}], "T", {"recall": lambda row: f"{row['recall']:.2f}"})
     >>> table.header, table.rows
     (('recall',), [(Cell(text='0.50', bold=False),)])
     """
@@ -147,9 +144,9 @@ def tabulate(records: Iterable[Any], caption: str, columns: Columns, *notes: str
 
 def how_chosen(records: Sequence[Record]) -> str:
     """How the settings of gap records were chosen; those of older results by the seeds that are shown."""
-    if all(one.get("num_settings") == 1 for one in records):
+    if all(row.get("num_settings") == 1 for row in records):
         return "One setting of each method."
-    return CROSS_FITTED if all("num_settings" in one for one in records) else SAME_SEEDS
+    return CROSS_FITTED if all("num_settings" in row for row in records) else SAME_SEEDS
 
 
 def gap_of(record: Record, name: str) -> str:
@@ -159,34 +156,34 @@ def gap_of(record: Record, name: str) -> str:
 
 def paper_table(runs: Sequence[Sequence[Record]]) -> Table:
     """Table I of some runs' records: recall above, accuracy below; blank where no setting kept the accuracy."""
-    columns = {(run, one["column"]): one for run, records in enumerate(runs) for one in records}
+    columns = {(run, row["column"]): row for run, records in enumerate(runs) for row in records}
     if not columns:
         raise InputError("Table I needs important classes, and they are not known yet: train cross-entropy first")
-    found = {(run, one["column"], one["method"]): one for run, records in enumerate(runs) for one in records}
+    found = {(run, row["column"], row["method"]): row for run, records in enumerate(runs) for row in records}
 
     def line(first: str, method: str, show: Callable[[Record], Cell]) -> tuple[Cell, ...]:
         own = (found.get((*place, method), {}) for place in columns)
-        return (Cell(first), *(show(one) if one.get("setting") is not None else Cell(BLANK) for one in own))
+        return (Cell(first), *(show(row) if row.get("setting") is not None else Cell(BLANK) for row in own))
 
     methods = in_order({method for *_, method in found})
     return Table(
         caption=f"Table I, as the paper prints it ({OPTIMISTIC}).",
-        header=("method", *(one["important"] for one in columns.values())),
+        header=("method", *(row["important"] for row in columns.values())),
         groups=tuple(
             (
-                line(title_of(method), method, lambda one: Cell(spread(one, "recall"), one["bold"])),
-                line(ROLES.get(method, ""), method, lambda one: Cell(spread(one, "accuracy"))),
+                line(title_of(method), method, lambda row: Cell(spread(row, "recall"), row["bold"])),
+                line(ROLES.get(method, ""), method, lambda row: Cell(spread(row, "accuracy"))),
             )
             for method in methods
         ),
-        records=tuple(one for method in methods for place in columns if (one := found.get((*place, method)))),
+        records=tuple(row for method in methods for place in columns if (row := found.get((*place, method)))),
         notes=(
             "Recall of the important class above, accuracy below: mean ± sd over trials on test data. For each method, "
             "of its settings whose mean accuracy is not below cross-entropy’s, the one with the highest mean recall; "
             f"{BLANK} where there is none. Bold: the highest recall of a column.",
         ),
         spans=tuple(
-            (name, len(list(group))) for name, group in itertools.groupby(one["data"] for one in columns.values())
+            (name, len(list(group))) for name, group in itertools.groupby(row["data"] for row in columns.values())
         ),
     )
 
@@ -194,22 +191,22 @@ def paper_table(runs: Sequence[Sequence[Record]]) -> Table:
 def table_of_honest(records: Sequence[Record]) -> Table:
     """Every method, chosen on validation data and judged on test data, with its controls."""
 
-    def gain(one: Record) -> Cell:
-        is_gain = is_significant(one["p_holm"], one["num_trials"]) and one["gain_over_shifted_ce"] > 0
-        return Cell(interval_of(one, "gain_over_shifted_ce"), bold=is_gain)
+    def gain(row: Record) -> Cell:
+        is_gain = is_significant(row["p_holm"], row["num_trials"]) and row["gain_over_shifted_ce"] > 0
+        return Cell(interval_of(row, "gain_over_shifted_ce"), bold=is_gain)
 
     columns: Columns = {
-        "method": lambda one: one["row"],
-        "setting (seeds)": lambda one: one["setting"],
-        "recall": lambda one: spread(one, "recall"),
-        "hits / n": lambda one: f"{one['hits']}/{one['num']}",
-        "accuracy": lambda one: spread(one, "accuracy"),
+        "method": lambda row: row["row"],
+        "setting (seeds)": lambda row: row["setting"],
+        "recall": lambda row: spread(row, "recall"),
+        "hits / n": lambda row: f"{row['hits']}/{row['num']}",
+        "accuracy": lambda row: spread(row, "accuracy"),
         "Δ recall vs CE + shift": gain,
-        "p (Holm)": lambda one: p_value(one["p_holm"], one["num_trials"]),
-        "Δ accuracy vs CE": lambda one: interval_of(one, "accuracy_change"),
+        "p (Holm)": lambda row: p_value(row["p_holm"], row["num_trials"]),
+        "Δ accuracy vs CE": lambda row: interval_of(row, "accuracy_change"),
         **TRIALS,
     }
-    return tabulate(
+    table = tabulate(
         records,
         "Honest comparison: chosen on validation data by other seeds, judged on test data.",
         columns,
@@ -218,16 +215,17 @@ def table_of_honest(records: Sequence[Record]) -> Table:
         "the method beat cross-entropy on validation data. In brackets: the number of seeds that picked the setting. "
         f"Mean ± sd over trials. Δ: percentage points, with {CI}; p: Holm’s correction over all rows. Bold: p < 0.05.",
     )
+    return replace(table, words=("setting (seeds)",))
 
 
 def table_of_trained(records: Sequence[Record]) -> Table:
     """The models as trained against cross-entropy."""
     columns: Columns = {
         **METHOD,
-        "recall": lambda one: spread(one, "recall"),
-        "Δ recall vs CE": lambda one: interval_of(one, "recall_change"),
-        "accuracy": lambda one: spread(one, "accuracy"),
-        "Δ accuracy vs CE": lambda one: gap_of(one, "accuracy_change"),
+        "recall": lambda row: spread(row, "recall"),
+        "Δ recall vs CE": lambda row: interval_of(row, "recall_change"),
+        "accuracy": lambda row: spread(row, "accuracy"),
+        "Δ accuracy vs CE": lambda row: gap_of(row, "accuracy_change"),
         **TRIALS,
     }
     return tabulate(
@@ -241,18 +239,18 @@ def table_of_trained(records: Sequence[Record]) -> Table:
 def table_of_gaps(records: Sequence[Record]) -> Table:
     """Accuracy at equal recall against cross-entropy."""
 
-    def mean(one: Record) -> Cell:
-        return Cell(gap_of(one, "mean"), bold=is_significant(one["p_holm"], one["num_trials"]) and one["mean"] > 0)
+    def mean(row: Record) -> Cell:
+        return Cell(gap_of(row, "mean"), bold=is_significant(row["p_holm"], row["num_trials"]) and row["mean"] > 0)
 
     columns: Columns = {
         **METHOD,
         "Δ accuracy vs CE": mean,
-        "p (Holm)": lambda one: p_value(one["p_holm"], one["num_trials"]),
-        "at the ends of the recall range": lambda one: ", ".join(
-            f"{points(one[gap], decimals=2)} at {one[recall]:.3f}"
+        "p (Holm)": lambda row: p_value(row["p_holm"], row["num_trials"]),
+        "at the ends of the recall range": lambda row: ", ".join(
+            f"{points(row[gap], decimals=2)} at {row[recall]:.3f}"
             for gap, recall in (("first", "recall_from"), ("last", "recall_to"))
         ),
-        "Δ accuracy vs L2-softmax": lambda one: gap_of(one, "over_l2softmax"),
+        "Δ accuracy vs L2-softmax": lambda row: gap_of(row, "over_l2softmax"),
         **TRIALS,
     }
     return tabulate(
@@ -268,24 +266,24 @@ def table_of_gaps(records: Sequence[Record]) -> Table:
 
 def table_of_alarms(records: Sequence[Record]) -> Table | None:
     """False alarms at equal recall against cross-entropy; None where they were not counted."""
-    counted = [one for one in records if one.get("alarms") is not None]
+    counted = [row for row in records if row.get("alarms") is not None]
 
-    def change(one: Record) -> Cell:
-        is_fewer = is_significant(one["p_alarms_holm"], one["num_trials"]) and one["alarms"] < 0
-        return Cell(gap_of(one, "alarms"), bold=is_fewer)
+    def change(row: Record) -> Cell:
+        is_fewer = is_significant(row["p_alarms_holm"], row["num_trials"]) and row["alarms"] < 0
+        return Cell(gap_of(row, "alarms"), bold=is_fewer)
 
     columns: Columns = {
         **METHOD,
-        "CE’s false alarms (%)": lambda one: two_decimals(one["alarms_of_ce"]),
+        "CE’s false alarms (%)": lambda row: two_decimals(row["alarms_of_ce"]),
         "Δ vs CE": change,
         "relative": relative_alarms,
-        "p (Holm)": lambda one: p_value(one["p_alarms_holm"], one["num_trials"]),
-        "Δ vs L2-softmax": lambda one: gap_of(one, "alarms_over_l2softmax"),
-        "CE: threshold vs shift": lambda one: gap_of(one, "alarms_of_ce_threshold"),
-        "Δ vs CE, both with thresholds": lambda one: gap_of(one, "alarms_threshold"),
+        "p (Holm)": lambda row: p_value(row["p_alarms_holm"], row["num_trials"]),
+        "Δ vs L2-softmax": lambda row: gap_of(row, "alarms_over_l2softmax"),
+        "CE: threshold vs shift": lambda row: gap_of(row, "alarms_of_ce_threshold"),
+        "Δ vs CE, both with thresholds": lambda row: gap_of(row, "alarms_threshold"),
         **TRIALS,
     }
-    if not all("alarms_threshold" in one for one in counted):  # results that were written before the threshold
+    if not all("alarms_threshold" in row for row in counted):  # results that were written before the threshold
         columns = {name: show for name, show in columns.items() if "threshold" not in name}
     if not counted:
         return None
@@ -302,32 +300,32 @@ def table_of_alarms(records: Sequence[Record]) -> Table | None:
     )
 
 
-def relative_alarms(one: Record) -> str:
+def relative_alarms(row: Record) -> str:
     """The change of false alarms relative to cross-entropy's.
 
     >>> relative_alarms({"alarms": -0.0078, "alarms_of_ce": 0.0709})
     '−11 %'
     """
-    return f"{points(one['alarms'] / one['alarms_of_ce'], decimals=0)} %" if one["alarms_of_ce"] else BLANK
+    return f"{points(row['alarms'] / row['alarms_of_ce'], decimals=0)} %" if row["alarms_of_ce"] else BLANK
 
 
 def table_of_epochs(records: Sequence[Record]) -> Table | None:
     """Recall and accuracy near the end of training; None where there were too few epochs."""
-    late = [one for one in records if one["late_epochs"]]
+    late = [row for row in records if row["late_epochs"]]
     if not late:
         return None
     show = {"recall": interval_of, "accuracy": gap_of}
 
     def columns_of(name: str) -> Columns:
         return {
-            name: lambda one: f"{one[f'{name}_late']:.3f}",
-            f"sd of {name} over epochs": lambda one: f"{100 * one[f'{name}_wander']:.1f}",
-            f"Δ {name} vs CE": lambda one: show[name](one, f"{name}_gain"),
+            name: lambda row: f"{row[f'{name}_late']:.3f}",
+            f"sd of {name} over epochs": lambda row: f"{100 * row[f'{name}_wander']:.1f}",
+            f"Δ {name} vs CE": lambda row: show[name](row, f"{name}_gain"),
         }
 
     num = late[0]["late_epochs"]
     return tabulate(
-        [{name: value for name, value in one.items() if name not in show} for one in late],
+        [{name: value for name, value in row.items() if name not in show} for row in late],
         f"Near the end of training: the last {num} of {late[0]['epochs']} epochs.",
         {**METHOD, **columns_of("recall"), **columns_of("accuracy"), **TRIALS},
         f"Validation data, models as trained, mean over the last {num} epochs and over trials. sd over epochs: of one "
@@ -338,16 +336,16 @@ def table_of_epochs(records: Sequence[Record]) -> Table | None:
 
 def table_of_angles(records: Sequence[Record]) -> Table:
     """Table II: the important class, the minimum and median of the others; the smallest in bold."""
-    names, groups = list(dict.fromkeys(one["method"] for one in records)), []
-    for number in dict.fromkeys(one["column"] for one in records):
-        own = [one for one in records if one["column"] == number and one["sd_rad"] is not None]
-        values = {(one["line"], one["method"]): one["sd_rad"] for one in own}
+    names, groups = list(dict.fromkeys(row["method"] for row in records)), []
+    for number in dict.fromkeys(row["column"] for row in records):
+        own = [row for row in records if row["column"] == number and row["sd_rad"] is not None]
+        values = {(row["line"], row["method"]): row["sd_rad"] for row in own}
         smallest = {name: min((sd for (_, own), sd in values.items() if own == name), default=None) for name in names}
 
         def shown(sd: float | None, least: float | None) -> Cell:
             return Cell(BLANK) if sd is None else Cell(f"{sd:.4f}", bold=sd == least)
 
-        lines = dict.fromkeys(one["line"] for one in records if one["column"] == number)
+        lines = dict.fromkeys(row["line"] for row in records if row["column"] == number)
         groups.append(
             tuple((Cell(line), *(shown(values.get((line, name)), smallest[name]) for name in names)) for line in lines)
         )
@@ -367,16 +365,16 @@ def table_of_angles(records: Sequence[Record]) -> Table:
 def calibration_table(verdicts: Sequence[ColumnVerdict]) -> Table | None:
     """Expected calibration error of the chosen models and their controls on test data; None without a choice."""
     records = [
-        {**about(one), "model": title, "ece": arm.calibration.ece, "accuracy": float(arm.accuracy.mean())}
-        for one in verdicts
-        if one.best is not None
+        {**about(verdict), "model": title, "ece": arm.calibration.ece, "accuracy": float(arm.accuracy.mean())}
+        for verdict in verdicts
+        if verdict.best is not None
         for name, title in ARMS.items()
-        for arm in [one.best.judgement.arms[name]]
+        for arm in [verdict.best.judgement.arms[name]]
     ]
     columns: Columns = {
-        "models": lambda one: one["model"],
-        "ECE": lambda one: f"{one['ece']:.4f}",
-        "accuracy": lambda one: f"{one['accuracy']:.3f}",
+        "models": lambda row: row["model"],
+        "ECE": lambda row: f"{row['ece']:.4f}",
+        "accuracy": lambda row: f"{row['accuracy']:.3f}",
     }
     note = (
         "Expected calibration error over 15 bins and all trials. A shift, a margin and a scale change it: calibrate "
@@ -454,7 +452,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """The numbers behind the table in full precision, one line a record; blank where there is none.
+    """The numbers behind the table in full precision, one line per record; blank where there is none.
 
     A text that a spreadsheet would take for a formula has an apostrophe before it.
 

@@ -33,7 +33,7 @@ def place_into(run: Run, study: Study) -> Study:
     if [study.to_json()["important"], study.important_from] == run.asked:
         return study
     asked, split = run.asked
-    found = [one.resolved for one in run.columns()]
+    found = [column.resolved for column in run.columns()]
     own: list[list[int]] = [[] for _ in asked]  # the study's columns that are the run's column of this place
     for number, column in enumerate(study.important):
         is_sought = bool(set(column.classes) & set(SYMBOLS))
@@ -92,7 +92,7 @@ def merge(sources: Sequence[str | Path], out: str | Path) -> Merged:
     reported. An outcome that is done replaces a failed one.
     """
     folder = Path(out)
-    places = [Path(one).resolve() for one in (*sources, out)]
+    places = [Path(path).resolve() for path in (*sources, out)]
     for source, place in zip(sources, places, strict=False):  # a run merged with itself would seem to be confirmed
         if places.count(place) > 1:
             raise InputError(f"{source} is given twice; give each run once, and not the one in --out, which is kept")
@@ -129,7 +129,7 @@ def _merge(sources: Sequence[str | Path], folder: Path) -> Merged:
         known = [stack.enter_context(open_run(folder))] if (folder / STORE_FILE).exists() else []
         widest = (known or [max(runs, key=lambda run: len(run.columns()))])[0]
         studies = [study for run in runs for study in _placed(widest, run)]
-        facts, columns = widest.facts(), [one.resolved for one in widest.columns()] or None
+        facts, columns = widest.facts(), [column.resolved for column in widest.columns()] or None
         for run in known:
             run.close()
         stack.enter_context(run_folder.hold(folder))
@@ -245,7 +245,7 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
         training = training.with_(model_options=(*training.model_options, ("ensemble", size)))
         facts = replace(run.facts(), training=training.to_json())
         with _new_run(folder) as part, Store.open(part, facts) as store:
-            columns = [one.resolved for one in run.columns()]
+            columns = [column.resolved for column in run.columns()]
             for spec in run.studies:
                 study = Study.from_json(spec)
                 name = f"{study.name}, ensembles of {size}"

@@ -98,7 +98,7 @@ MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An outcome for a tracker: `curves` have a value an epoch, `metrics` one at the end."""
+    """An outcome for a tracker: `curves` have a value per epoch, `metrics` one at the end."""
 
     name: str
     params: dict[str, str | int | float]
@@ -185,7 +185,7 @@ class TensorBoardTracker:
 
 
 def listen(track: Callable[[Entry], None], data: "DataSet", name: str) -> Listener:
-    """A listener that logs every outcome; after a failure it warns and is off, and the study continues."""
+    """A listener that logs every outcome; if it fails, it warns and stops logging; the study continues."""
     works = True
 
     def log(outcome: "Outcome") -> None:

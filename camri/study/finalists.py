@@ -50,7 +50,7 @@ class Finalist:
 
 @dataclass(frozen=True)
 class Edge:
-    """A knob whose chosen value is the least or the largest that was tried, and the next value beyond it."""
+    """A knob whose chosen value is the smallest or largest tried, and the next value beyond it."""
 
     knob: str
     value: float
@@ -138,7 +138,7 @@ def _tried(run: Run, column: ColumnFacts) -> dict[str, dict[Point, Setting]]:
 
 
 def _edges(method: str, point: Point, tried: Sequence[Point]) -> tuple[Edge, ...]:
-    """Knobs at the end of their values; not one that does nothing there, beyond which there is nothing to try."""
+    """Knobs at the smallest or largest value tried, except at the neutral value: there is nothing beyond it."""
     found = []
     for place, (name, knob) in enumerate(methods.method(method).knobs.items()):
         values = sorted({one[place] for one in tried})
@@ -149,7 +149,7 @@ def _edges(method: str, point: Point, tried: Sequence[Point]) -> tuple[Edge, ...
 
 
 def _beyond(values: Sequence[float], knob: str, neutral: float | None) -> float:
-    """The value after the last two: by their ratio for a scale, by their difference otherwise, short of doing nothing.
+    """The next value after the last two: by their ratio for a scale, else by their difference; before the neutral one.
 
     >>> _beyond([4.0, 8.0, 16.0], "s", None), _beyond([0.1, 0.2], "m", 0.0), _beyond([8.0, 4.0], "w", 1.0)
     (32.0, 0.3, 2.5)
@@ -227,7 +227,7 @@ def write_study(study: Study, path: Path) -> None:
 
 
 def find_column(columns: Sequence[ColumnFacts], text: str) -> ColumnFacts:
-    """The column of that title ("cat", "cat+dog") or number, the first being 0."""
+    """The column of that title ("cat", "cat+dog") or number, from 0."""
     by_title = {column.title.replace(" ", ""): column for column in columns}
     by_number = {str(column.number): column for column in columns}
     chosen = by_title.get(text.replace(" ", "")) or by_number.get(text)

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -129,7 +130,7 @@ class Crew:
 
     def run(self) -> bool:
         """Train all trials; return whether all ended. False: stopped."""
-        with stop_on_signals() as stopped:
+        with stop_on_signals() as stopped, _insisting(stopped, SIGNAL_PATIENCE_S + 0.5):
             stop_by = float("inf")
             try:
                 while self._num_left() or self._num_busy():
@@ -146,6 +147,9 @@ class Crew:
             except ConnectionError as error:
                 self.calls.clear()
                 raise _head_lost(str(error)) from error
+            except KeyboardInterrupt:
+                self.calls.clear()  # to dismiss them could wait without end, too; they end with the connection
+                raise
             finally:
                 for hand in self.calls.values():
                     self._dismiss(hand)
@@ -361,6 +365,35 @@ def _leave_within(seconds: float, ray: Any) -> None:
         thread.join(seconds)
 
     atexit.unregister(ray.shutdown)
+
+
+@contextlib.contextmanager
+def _insisting(stopped: threading.Event, seconds: float) -> Iterator[None]:
+    """End what is inside so many seconds after a signal at the latest: a call of Ray waits while its head hangs."""
+    ended, insisted, taking = threading.Event(), threading.Event(), threading.Lock()
+
+    def insist() -> None:
+        while not stopped.wait(WAIT_S):
+            if ended.is_set():
+                return
+        if not ended.wait(seconds):
+            with taking:
+                if not ended.is_set():
+                    insisted.set()
+                    # A second SIGINT raises KeyboardInterrupt; sent to the thread, it wakes it.
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    if threading.current_thread() is threading.main_thread():
+        threading.Thread(target=insist, daemon=True).start()
+    try:
+        try:
+            yield
+        finally:
+            with taking:
+                ended.set()
+    except KeyboardInterrupt:
+        if not insisted.is_set():
+            raise
 
 
 def _find_running() -> str | None:

@@ -59,7 +59,7 @@ class SettingResults:
         return Setting.from_json(self.rows[0].setting)
 
     def value(self, knob: str) -> float:
-        """A knob's value; of one for each important class the largest."""
+        """A knob's value; the largest, if it has one for each important class."""
         found = self.knobs[knob]
         return float(max(found)) if isinstance(found, (list, tuple)) else float(found)
 
@@ -135,12 +135,13 @@ class RunReader:
         return [row for row in self.rows if row.status != "done"]
 
     def settings(self, column: ColumnFacts, method: str | None = None) -> list[SettingResults]:
-        """Settings that a column compares and that have outcomes, in the study's order; each once a method."""
+        """The column's settings that have outcomes, in the study's order; each once per method."""
         done, found = by_key(self.rows), {}
-        for one in self.run.plan(column.number):
-            if one.key in done and method in (None, one.method):
-                rows = tuple(sorted(done[one.key], key=lambda row: row.seed))
-                found[one.method, one.key] = SettingResults(one.key, one.method, one.title, one.setting["knobs"], rows)
+        for planned in self.run.plan(column.number):
+            name, key = planned.method, planned.key
+            if key in done and method in (None, name):
+                rows = tuple(sorted(done[key], key=lambda row: row.seed))
+                found[name, key] = SettingResults(key, name, planned.title, planned.setting["knobs"], rows)
         return list(found.values())
 
     def methods(self) -> list[str]:
@@ -169,7 +170,7 @@ class RunReader:
         )
 
     def confusion(self, setting: SettingResults) -> Array:
-        """Shares of each true class's test images (a row each), mean over trials: (C, C); nan where it has none."""
+        """Confusion as shares of each true class (row), mean over trials, on test data: (C, C); nan without images."""
         counts = np.mean([self.run.confusion(row, "test") for row in setting.rows], axis=0)
         with np.errstate(invalid="ignore"):
             return counts / counts.sum(axis=1, keepdims=True)
@@ -188,9 +189,9 @@ class RunReader:
         """Mean and sd of the angles of each class, averaged over trials, in radians: (C,), (C,)."""
         split = self.angles_of
         arrays = [self.run.arrays(row) for row in setting.rows]
-        if not all(f"angle_sd.{split}" in one for one in arrays):
+        if not all(f"angle_sd.{split}" in own for own in arrays):
             raise InputError(f"{setting.title} has no angles: an ensemble has several weight vectors for a class")
-        return tuple(np.mean([one[f"{name}.{split}"] for one in arrays], axis=0) for name in ("angle_mean", "angle_sd"))
+        return tuple(np.mean([own[f"{name}.{split}"] for own in arrays], axis=0) for name in ("angle_mean", "angle_sd"))
 
     def cautions(self) -> list[str]:
         """Problems of the data, a sentence each: copies in two splits, images left out, doubtful names."""
@@ -249,7 +250,7 @@ def list_environment(found: Mapping[str, Sequence[str]], names: Sequence[str]) -
 
 
 def measure(setting: SettingResults, important: Sequence[int]) -> Measured:
-    """Recall (the important classes' mean) and accuracy on the test images, one number a trial."""
+    """Recall (the important classes' mean) and accuracy on the test images, one number per trial."""
     recalls = tuple(float(np.mean([row.recall["test"][index] for index in important])) for row in setting.rows)
     return Measured(setting.key, recalls, tuple(row.accuracy["test"] for row in setting.rows))
 
@@ -265,7 +266,7 @@ class Judged:
 
     @property
     def keeps_baseline(self) -> bool:
-        """Whether nothing but the shifted baseline was picked: there is no setting to judge then."""
+        """Whether only the shifted baseline was picked, so that there is no setting to judge."""
         arms = self.judgement.arms
         return set(arms["chosen"].keys) == set(arms["baseline"].keys)
 
@@ -275,18 +276,18 @@ class Judged:
 
     @property
     def gain(self) -> Difference:
-        """Recall over the shifted baseline: what the method adds to what a shift alone gives."""
+        """Change of recall against the shifted baseline: what the method adds to a shift."""
         return self.judgement.gains["baseline shifted"].recall
 
     @property
     def accuracy(self) -> Difference:
-        """Accuracy less that of the baseline as it is: whether it was given up."""
+        """Change of accuracy against the baseline as trained."""
         return self.judgement.gains["baseline"].accuracy
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnVerdict:
-    """All that is known about one column. `best` is the choice among all methods, None without validation data.
+    """What a run says about one column. `best` is the choice among all methods, None without validation data.
 
     `by_method` has the choice among one method's settings and the baseline; `own` the method's own best setting on
     validation data; `paper` the paper's choice, made on the test set; `fitted` the method's best setting for each seed,
@@ -304,11 +305,11 @@ class ColumnVerdict:
 
     def find(self, key: str, method: str | None = None) -> SettingResults:
         """The setting of a key; where several methods share it, that of the method."""
-        found = [one for one in self.settings if one.key == key]
-        return next((one for one in found if one.method == method), found[0])
+        found = [setting for setting in self.settings if setting.key == key]
+        return next((setting for setting in found if setting.method == method), found[0])
 
     def of(self, method: str) -> list[SettingResults]:
-        return [one for one in self.settings if one.method == method]
+        return [setting for setting in self.settings if setting.method == method]
 
     def shown(self, method: str) -> SettingResults | None:
         """A method's setting in charts: its best on validation data, else the paper's, else its first."""
@@ -343,9 +344,8 @@ def _judge_column(reading: RunReader, column: ColumnFacts) -> ColumnVerdict:
     if not reading.has_validation:
         return ColumnVerdict(column, baseline, settings, None, {}, {}, paper)
     distinct = _distinct(settings, baseline)
-    choice = choose(
-        reading.validation(baseline, column), [reading.validation(one, column) for one in distinct], reading.rule
-    )
+    rivals_seen = [reading.validation(setting, column) for setting in distinct]
+    choice = choose(reading.validation(baseline, column), rivals_seen, reading.rule)
     judged: dict[str, Judged] = {}
     best_own = {}
     fitted = {}
@@ -353,7 +353,7 @@ def _judge_column(reading: RunReader, column: ColumnFacts) -> ColumnVerdict:
         rivals = {setting.key: setting for setting in own if setting.key != baseline.key}
         if rivals:
             judged[name] = _judge(reading, column, baseline, list(rivals.values()), choice, settings)
-            accuracies = {key: {row.seed: row.accuracy["val"] for row in one.rows} for key, one in rivals.items()}
+            accuracies = {key: {row.seed: row.accuracy["val"] for row in s.rows} for key, s in rivals.items()}
             best_own[name] = rivals[best_setting(choice.final, accuracies)]
             fitted[name] = {seed: rivals[key] for seed, key in cross_fit(choice, accuracies).items()}
     best = _judge(reading, column, baseline, distinct, choice, settings)
@@ -411,8 +411,8 @@ def cross_fit(choice: Choice, accuracies: Accuracies) -> dict[int, str]:
 
 
 def _distinct(settings: Sequence[SettingResults], baseline: SettingResults) -> list[SettingResults]:
-    """The settings but for the baseline, each once, where methods share one as the first of them has it."""
-    by_key = {one.key: one for one in reversed(settings) if one.key != baseline.key}
+    """The settings except the baseline; one that several methods share, only as the first of them has it."""
+    by_key = {setting.key: setting for setting in reversed(settings) if setting.key != baseline.key}
     return list(reversed(by_key.values()))
 
 
@@ -424,14 +424,14 @@ def _judge(
     among_all: Choice,
     settings: Sequence[SettingResults],
 ) -> Judged:
-    rival_of = {one.key: one for one in rivals}
+    rival_of = {setting.key: setting for setting in rivals}
     choice = among_all.only([baseline.key, *rival_of])
     final = rival_of.get(choice.final.key, baseline)
     control = control_among(final, settings)
     picked = {choice.final.key, *(pick.key for _, pick in choice.folds)} - {baseline.key}
     if control is not None:
         picked.add(control.key)
-    every = {one.key: one for one in settings}
+    every = {setting.key: setting for setting in settings}
     judgement = judge(
         choice,
         reading.candidate(baseline, column),
@@ -446,13 +446,15 @@ def _judge(
 def control_among(final: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
     """The trained control of a setting (see `methods.control_of`) with all its seeds; None where there is none."""
     control = control_of(final.setting) if is_known(final.method) else None
-    trained = (one for one in settings if control is not None and one.key == control.key)
-    return next((one for one in trained if set(final.seeds) <= set(one.seeds)), None)
+    trained = (setting for setting in settings if control is not None and setting.key == control.key)
+    return next((setting for setting in trained if set(final.seeds) <= set(setting.seeds)), None)
 
 
-def picked(one: ColumnVerdict, row: Judged, in_words: bool = False) -> str:
+def picked(verdict: ColumnVerdict, row: Judged, in_words: bool = False) -> str:
     """The settings picked for the judged seeds, the most frequent first; of several, each with its number of seeds."""
-    return list_picks([one.find(key, row.final.method).title for key in row.judgement.arms["chosen"].keys], in_words)
+    return list_picks(
+        [verdict.find(key, row.final.method).title for key in row.judgement.arms["chosen"].keys], in_words
+    )
 
 
 def list_picks(titles: Sequence[str], in_words: bool = False) -> str:
@@ -468,5 +470,5 @@ def list_picks(titles: Sequence[str], in_words: bool = False) -> str:
 
 
 def is_significant(p: float | None, num_seeds: int) -> bool:
-    """Whether a corrected p counts: below 0.05, of at least three seeds."""
+    """Whether a corrected p is significant: below 0.05, of at least three seeds."""
     return p is not None and p < LEVEL and num_seeds >= LEAST_SEEDS

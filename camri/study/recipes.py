@@ -32,6 +32,9 @@ COLUMNS: dict[str, dict[str, str | int]] = {
 }
 
 
+TITLES = {"cifar10": "CIFAR-10", "gtsrb": "GTSRB", "awa2": "AwA2"}
+
+
 def find_schedule(schedule: Schedule) -> Training:
     """The training of that name, or the training given.
 
@@ -169,15 +172,15 @@ def call(name: str, make: Callable[..., Study], given: dict[str, Any]) -> Study:
 
 
 def _recipes() -> Iterator[Recipe]:
-    for (data, columns), title in zip(COLUMNS.items(), ("CIFAR-10", "GTSRB", "AwA2"), strict=True):
+    for data, columns in COLUMNS.items():
         make = functools.partial(table_one, data)
-        yield Recipe(f"paper.{data}", make, f"Table I, {title}: {', '.join(columns)}")
+        yield Recipe(f"paper.{data}", make, f"Table I, {TITLES[data]}: {', '.join(columns)}")
         for name in columns:
             column = functools.partial(make, columns=name)
-            yield Recipe(f"paper.{data}.{name}", column, f"Table I, {title}: the column of {name}")
-    for data, title in (("cifar10", "CIFAR-10"), ("gtsrb", "GTSRB")):
+            yield Recipe(f"paper.{data}.{name}", column, f"Table I, {TITLES[data]}: the column of {name}")
+    for data in ("cifar10", "gtsrb"):
         make = functools.partial(screening, data)
-        yield Recipe(f"screen.{data}", make, f"{title}'s columns and rivals in short trials, for finalists")
+        yield Recipe(f"screen.{data}", make, f"{TITLES[data]}'s columns and rivals in short trials, for finalists")
     yield Recipe("paper.mnist_2d", mnist_2d, 'Fig. 6: MNIST in two features, "3" important')
     yield Recipe("digits", digits, "the embedded digits, worst class important; minutes on a CPU")
     yield Recipe("digits.pair", digits_pair, "two digits important jointly, one at half strength")

@@ -42,6 +42,8 @@ def refuse_other_files(folder: Path, marker: str, kind: str, beside: Collection[
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
     """Lock the folder, made if need be, for this process; the system frees it however the process ends."""
+    if (folder / LOCK_FILE).exists() and not (folder / LOCK_FILE).is_file():
+        raise InputError(f"{folder / LOCK_FILE} is not a file but a folder, pipe or device; remove it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
@@ -67,6 +69,8 @@ def hold(folder: Path) -> Iterator[None]:
 
 def holder(folder: Path) -> int | None:
     """The process that runs in the folder now; None if there is none."""
+    if not (folder / LOCK_FILE).is_file():
+        return None  # to open a pipe would wait for its other end
     try:
         handle = os.open(folder / LOCK_FILE, os.O_RDONLY)
     except OSError:

@@ -283,7 +283,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of the device for a whole study, and where the throughput comes from."""
+    """Device seconds of a study, and where the throughput comes from."""
 
     device: str
     images_per_s: float
@@ -320,7 +320,7 @@ def _data_of(study: Study) -> tuple[int, tuple[int, ...], int]:
 
 
 def measure(training: Training, shape: tuple[int, ...], num_classes: int, device: torch.device) -> float:
-    """Images/s of cross-entropy trials on random images, without the start: 8 side by side on a GPU, one on a CPU."""
+    """Images/s of cross-entropy trials on random images, start-up excluded: 8 at once on a GPU, one on a CPU."""
     # On a GPU an epoch of few steps is mostly its end: curves, draws and evaluation, which a real one has once in 700.
     num, batches = (8, 32) if device.type == "cuda" else (1, 1)
     rows = batches * training.batch_size
@@ -337,7 +337,7 @@ def measure(training: Training, shape: tuple[int, ...], num_classes: int, device
 
 
 def _slope(timed: Callable[[int], float], least_s: float = 0.5, most: int = 4096) -> float:
-    """Seconds an epoch, from the difference of a long and a short call, the quicker of two of each."""
+    """Seconds per epoch: a long call minus a short one, the faster of two each."""
     short, epochs = min(timed(1), timed(1)), 2
     while True:
         more = timed(1 + epochs) - short

@@ -21,6 +21,7 @@ from camri.methods import Setting
 
 SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-entropy
 DATA_OPTIONS = tuple(TAKEN_BY)
+MOST_SEEDS = 1_000_000  # of a study
 
 Point = tuple[float, ...]  # one value for each knob of a method
 Resolved = tuple[tuple[int, float], ...]  # a column's class indices with their strengths
@@ -102,7 +103,7 @@ class Grid:
 
     @staticmethod
     def at(name: str, columns: Sequence[Sequence[Sequence[float]]]) -> "Grid":
-        """The grid of some points of each column; a plain one if they are all combinations of their values.
+        """The grid of the points given for each column; a plain one if they are all combinations of their values.
 
         >>> Grid.at("camri", [[(0.1, 8), (0.2, 8)]]) == Grid.of("camri", {"m": [0.1, 0.2], "s": [8]})
         True
@@ -284,7 +285,7 @@ class Study:
 
     @property
     def key(self) -> str:
-        """Sixteen hexadecimal digits, the same on every machine and Python; the name does not count."""
+        """Hash of the study without its name: 16 hexadecimal digits, the same on every machine."""
         return digest({name: value for name, value in self.to_json().items() if name != "name"})
 
 
@@ -321,10 +322,10 @@ def study(
     for field in ("val_fraction", "test_fraction"):  # 0 and 0.0 are one study, so they have one hash
         if type(rest.get(field)) is int:
             rest[field] = float(rest[field])
-    if type(seeds) is int and seeds > 0:
+    if type(seeds) is int and 0 < seeds <= MOST_SEEDS:
         seeds = range(seeds)
     if not isinstance(seeds, (list, tuple, range)):
-        message = f"seeds={seeds!r} is not allowed; give a number of seeds, at least 1, or a list of seeds"
+        message = f"seeds={seeds!r} is not allowed; give a number of seeds from 1 to {MOST_SEEDS:,}, or a list of seeds"
         raise InputError(message, argument="seeds")
     return Study(
         name=name,

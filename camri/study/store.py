@@ -1,4 +1,4 @@
-"""The outcomes of a run: one SQLite file, one row an outcome, written as the trial ends. Reading needs no torch.
+"""The outcomes of a run: one SQLite file, one row per outcome, written as the trial ends. Reading needs no torch.
 
 run = open_run("runs/x")
 for row in run.rows(method="camri"):
@@ -33,7 +33,7 @@ SPLITS = ("val", "test")
 FULL_DISK = "what was stored is safe; make room and run the same command again"
 APPLICATION_ID = 0x63616D72  # "camr": tells a store from any other SQLite file
 VERSION = 2
-UNCHECKED = 1  # the version without checksums: can be read, and gets them when it is written to
+UNCHECKED = 1  # the version without checksums, which can be read only
 
 TABLES = (
     # Facts of the run as JSON: fingerprint, classes, data, training, columns, …
@@ -135,7 +135,7 @@ class ColumnFacts:
 
     @property
     def resolved(self) -> "Resolved":
-        """As studies and grids take it."""
+        """(class index, strength) pairs."""
         return tuple(zip(self.indices, self.strengths, strict=True))
 
 
@@ -340,7 +340,7 @@ def kept_classes(columns: "Sequence[Resolved]", num_classes: int) -> tuple[int, 
 
 
 def restrict_scores(scores: Scores, important: Sequence[int], num_classes: int) -> Scores:
-    """The scores of some classes, from those of more or of all.
+    """The scores of fewer classes, from those of more or of all.
 
     >>> wide = condense(np.array([[2.0, 1.0, 0.5]]), labels=[0], important=(1, 2))
     >>> restrict_scores(wide, (0,), num_classes=3).lead.tolist()
@@ -418,7 +418,7 @@ class Run:
 
     @property
     def fingerprint(self) -> str:
-        """Of the data, splits included."""
+        """Fingerprint of the data, splits included."""
         return self._meta("fingerprint")
 
     @property
@@ -447,7 +447,7 @@ class Run:
 
     @property
     def studies(self) -> list[dict[str, Any]]:
-        """The studies that were run into this folder, as plain JSON, the first first."""
+        """The studies that were run into this folder, as plain JSON, in their order."""
         found = self._checked("studies", STUDIES)
         with explained(self.path):
             return [{**json.loads(spec)} for _, spec in found]
@@ -504,7 +504,7 @@ class Run:
         return {row.identity: row.status for row in self.rows(status=None)}
 
     def _outcomes(self) -> list[tuple[Any, ...]]:
-        """The plain values of all outcomes: without an index, which may be damaged, and none may be missing."""
+        """The plain values of all outcomes, read without the index, which may be damaged."""
         with self._snapshot():
             found = self._select(f"SELECT {ROW_COLUMNS} FROM outcomes NOT INDEXED ORDER BY method, setting, seed")
             if self._is_checked:
@@ -589,29 +589,12 @@ class Store(Run):
         store = Store(path, connection)
         if is_new:
             store._begin(facts)
+        elif not store._is_checked:
+            connection.close()
+            raise InputError(f"{path} has store version {UNCHECKED}; `camri study merge` copies it into a new folder")
         else:
-            store._upgrade()
             check_same(store.facts(), facts, path)
         return store
-
-    def _upgrade(self) -> None:
-        """Give the outcomes of an older store their checksums."""
-        if self._is_checked:
-            return
-        with explained(self.path), transaction(self._connection):
-            self._connection.execute(CHECKS)
-            for kind, table, name, value in (
-                ("meta", "meta", "name", "value"),
-                ("labels", "labels", "split", "arrays"),
-            ):
-                for key, content in self._select(f"SELECT {name}, {value} FROM {table}"):
-                    self._sign({f"{kind}/{key}": sign([content])})
-            self._sign_plan()
-            names = [*NAMES, *BLOBS]
-            for values in self._select(f"SELECT {', '.join(names)} FROM outcomes"):
-                self._sign(sign_outcome(dict(zip(names, values, strict=True))))
-            self._connection.execute(f"PRAGMA user_version={VERSION}")
-        self._is_checked = True
 
     def _sign(self, crcs: Mapping[str, int]) -> None:
         self._connection.executemany("INSERT OR REPLACE INTO checks VALUES (?, ?)", list(crcs.items()))

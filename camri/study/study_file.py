@@ -16,7 +16,7 @@ from camri.backbones import decoding, find, is_backbone, read_weights
 from camri.engine.spec import FAST, Training
 from camri.errors import InputError, closest
 from camri.study.recipes import RECIPES, call, find_schedule
-from camri.study.spec import Column, Grid, Study, study
+from camri.study.spec import MOST_SEEDS, Column, Grid, Study, study
 
 _TABLES = ("name", "columns", "strengths", "important_from", "seeds", "data", "split", "training", "methods", "keep")
 _SPLIT = {"val_fraction": "val_fraction", "test_fraction": "test_fraction", "seed": "split_seed", "thin": "thin"}
@@ -95,7 +95,7 @@ def in_radians(method: str, grid: Any) -> dict[str, Any]:
         parsed[knob] = [parse_angle(value) if isinstance(value, str) else value for value in several]
         for value in parsed[knob]:
             is_angle = knob in knobs and knobs[knob].is_angle
-            if is_angle and isinstance(value, (int, float)) and value > math.pi:
+            if is_angle and isinstance(value, (int, float)) and math.pi < value < math.inf:
                 raise InputError(f'{method} {knob}={value:g} is above π; margins are radians: write "{value:g}pi/64"')
     return parsed
 
@@ -172,6 +172,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a file but a folder, pipe or device; give a TOML or JSON file")
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -267,7 +269,7 @@ def parse_seeds(text: str) -> list[int]:
     try:
         for word in text.split(","):
             first, _, last = word.partition("-")
-            if not 0 <= int(last or first) - int(first) < 1_000_000:
+            if not 0 <= int(last or first) - int(first) < MOST_SEEDS:
                 raise ValueError("a range that ends before it begins, or has no end in sight")
             seeds += range(int(first), int(last or first) + 1)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Bits flip and files are cut: that is reported or made anew, and never another answer."""
+"""Flipped bits and truncated files are reported or rebuilt; they never change an answer."""
 
 import random
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ def flip(path, place, bit=0):
     path.write_bytes(content)
 
 
-def test_a_data_cache_with_a_flipped_bit_is_made_anew(tmp_path):
+def test_a_data_cache_with_a_flipped_bit_is_rebuilt(tmp_path):
     write_folder(tmp_path / "pets", {"cat": 3, "dog": 3})
     first = load(tmp_path / "pets", cache=tmp_path)
     (cached,) = tmp_path.glob("*.data")

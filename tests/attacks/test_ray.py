@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 from pathlib import Path
@@ -89,6 +90,25 @@ def test_workers_that_do_not_stop_are_waited_for_a_known_time(data, small, monke
     ended, _, _ = gather(data, small, slots=1, should_stop=lambda: how != "signal" and len(asked) > 2)
     assert not ended
     assert now[0] == pytest.approx(30.0 if how == "time is up" else 2.5, abs=2 * ray_driver.WAIT_S)
+
+
+def test_a_head_that_hangs_does_not_keep_a_run_from_stopping(data, small, monkeypatch):
+    monkeypatch.setattr(ray_driver, "SIGNAL_PATIENCE_S", 0.1)
+    asked = []
+
+    def wait(self, calls, timeout):
+        asked.append(1)
+        if len(asked) > 2:
+            signal.raise_signal(signal.SIGTERM)
+            threading.Event().wait(60)
+            pytest.fail("nothing has interrupted this call")
+        return calls[:1], calls[1:]
+
+    monkeypatch.setattr("tests.study.test_ray_driver.Ray.wait", wait)
+    monkeypatch.setattr("tests.study.test_ray_driver.Ray.kill", lambda *_: pytest.fail("it would wait for the head"))
+    with pytest.raises(AssertionError, match="set"):  # of gather: no worker was dismissed
+        gather(data, small, slots=1)
+    assert len(asked) == 3
 
 
 # A process whose other threads and libraries end slowly, as Ray's do.

@@ -71,7 +71,7 @@ def end(process):
 
 
 def kill_within(process, seconds):
-    """Whether it was killed, after so many seconds; it may have ended before."""
+    """Kill it after `seconds`; return whether it was killed (it may have ended before)."""
     process.join(timeout=seconds)
     if process.exitcode is not None:
         assert process.exitcode == 0
@@ -221,7 +221,7 @@ def test_a_fit_whose_process_is_killed(tally, rows, whole_fit, tmp_path, seed):
 
 @pytest.fixture
 def disk(tmp_path):
-    """A function that mounts a disk of so many bytes, or changes its size or options."""
+    """A function that mounts a disk of a given size, or changes its size or options."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = []

@@ -19,7 +19,7 @@ def write_picture(path: Path, pixels: np.ndarray, **options: object) -> Path:
 
 
 def write_folder(root: Path, counts: dict[str, int], first_seed: int = 0, **shape: int) -> dict[str, np.ndarray]:
-    """{file name: pixels} of an image folder with so many PNG files per class folder."""
+    """{file name: pixels} of an image folder with this many PNG files per class folder."""
     written = {}
     for folder, count in counts.items():
         (root / folder).mkdir(parents=True, exist_ok=True)

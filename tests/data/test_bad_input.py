@@ -1,4 +1,4 @@
-"""Whatever is wrong with the input, one sentence says where and what to do; nothing half-written stays."""
+"""Bad input gives one sentence that says where and what to do, and leaves no partial files."""
 
 import gzip
 import os
@@ -223,7 +223,7 @@ def test_images_without_a_class_folder(pets: Path) -> None:
     refused(pets, r"images beside its class folders \(loose.png\)")
 
 
-def test_nothing_that_is_a_data_set(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_data_set(tmp_path: Path) -> None:
     (tmp_path / "readme.txt").write_text("x")
     refused(tmp_path, "no data set is recognised in .*; give a folder")
     refused(tmp_path / "readme.txt", "no data set is recognised")
@@ -546,7 +546,7 @@ def test_the_columns_of_a_table_in_an_archive_are_taken(tmp_path: Path) -> None:
     assert load(tmp_path / "t.zip", label_column="kind").classes == ("a", "b")
 
 
-def test_every_option_says_who_takes_it() -> None:
+def test_every_option_says_which_sources_take_it() -> None:
     assert set(vars(Options())) == {*GIVEN, "resize"}  # how a backbone wants its images
     assert set(kinds_of_data.TAKEN_BY) == {*vars(Options()), "backbone", "weights"}  # used after decoding
 

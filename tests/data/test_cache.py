@@ -1,4 +1,4 @@
-"""The cache: believed only when whole, keyed by content and options, never in the way."""
+"""The cache: used only if complete, keyed by content and options; its failures are not fatal."""
 
 import hashlib
 import os
@@ -132,7 +132,7 @@ def test_a_copy_of_the_data_is_not_decoded_again(pets: Path, tmp_path: Path, dec
 
 
 @pytest.mark.parametrize("damage", ["cut", "longer", "empty", "header", "length", "magic"])
-def test_a_damaged_file_is_not_believed(pets: Path, own_cache: Path, damage: str) -> None:
+def test_a_damaged_file_is_not_used(pets: Path, own_cache: Path, damage: str) -> None:
     whole = load(pets)
     (file,) = data_files(own_cache)
     content = bytearray(file.read_bytes())
@@ -150,7 +150,7 @@ def test_a_damaged_file_is_not_believed(pets: Path, own_cache: Path, damage: str
     assert cache.read_cache(file) is not None
 
 
-def test_a_kill_in_the_middle_leaves_nothing_that_is_believed(pets: Path, own_cache: Path) -> None:
+def test_a_kill_in_the_middle_leaves_no_valid_entry(pets: Path, own_cache: Path) -> None:
     """The process is killed between writing and renaming, where the file is complete but has no name yet."""
     script = (
         "import os, signal, camri.data.cache as cache\n"

@@ -121,7 +121,7 @@ def test_giving_up_keeps_the_part_and_the_next_call_resumes(server: Server, tmp_
     assert server.asked[-1][1] == "bytes=1000-"
 
 
-def test_a_server_that_cannot_resume_begins_anew(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_cannot_resume_starts_over(server: Server, tmp_path: Path) -> None:
     server.knows_ranges = False
     (tmp_path / "data.bin.part").write_bytes(b"x" * 1000)
     assert fetch(file_at(server), tmp_path, quiet).read_bytes() == CONTENT
@@ -160,7 +160,7 @@ def test_not_found(server: Server, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_ailing_server_is_asked_again_then_given_up(server: Server, tmp_path: Path) -> None:
+def test_a_failing_server_is_retried_then_given_up(server: Server, tmp_path: Path) -> None:
     server.status = 503
     with pytest.raises(InputError, match="it answered 503 Service Unavailable"):
         fetch(file_at(server), tmp_path, quiet)

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone: what is computed, cached, trained on and handed over."""
+"""Features of a frozen backbone: computed, cached, trained on, and in the final model."""
 
 import os
 import time
@@ -66,7 +66,7 @@ def test_features_are_the_network_s_in_float16_and_cached(model, cache, monkeypa
     assert not list(cache.glob(".part*"))
 
 
-def test_other_images_weights_and_preprocessing_are_computed_anew(model):
+def test_other_images_weights_and_preprocessing_are_computed_again(model):
     options = find(model)
     first = embed(made(), model, options)
     others = (
@@ -147,14 +147,14 @@ def test_features_are_not_embedded_and_damaged_weights_are_reported(model):
         load("digits", weights="w")
 
 
-def test_a_cache_that_cannot_be_written_is_no_failure(model, tmp_path):
+def test_a_cache_that_cannot_be_written_does_not_fail(model, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match="cannot be cached"):
         data = embed(made(), model, find(model), cache=tmp_path / "file")
     assert data.input_shape == (16,)
 
 
-def test_the_model_handed_over_takes_images(model, folder, tmp_path):
+def test_the_final_model_takes_images(model, folder, tmp_path):
     data = load(folder, backbone=model)
     images = load(folder, size=32, resize="bicubic 42 floor")
     (outcome,) = train([Trial(setting("ce"), 0)], data, "cpu", training=PROBE, keep_weights=True, keep_logits=True)

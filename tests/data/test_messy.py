@@ -1,4 +1,4 @@
-"""Data as it lies around: what can be read is read right, what is doubtful is told, the rest is refused by name."""
+"""Messy data: what can be read is read correctly, what is doubtful gives a warning, the rest is refused by name."""
 
 import os
 import unicodedata
@@ -426,7 +426,7 @@ def test_names_of_copies_fit_although_images_were_left_out(pets: Path) -> None:
 
 
 @pytest.mark.parametrize("split", [hold_out, make_test])
-def test_copies_of_an_image_are_never_torn_apart(tmp_path: Path, split: Callable[..., DataSet]) -> None:
+def test_copies_of_an_image_stay_in_one_split(tmp_path: Path, split: Callable[..., DataSet]) -> None:
     write_folder(tmp_path / "d", {"a": 20, "b": 20})
     for klass in "ab":
         for k in range(10):

@@ -1,4 +1,4 @@
-"""Splits: sizes by hand, groups kept whole, nothing lost, and the very same rows for ever."""
+"""Splits: sizes, whole groups, no lost rows, and the same rows in every version."""
 
 import hashlib
 

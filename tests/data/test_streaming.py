@@ -1,6 +1,7 @@
 """Images that stay on disk: the same rows, splits and results as in memory, within a bound of memory."""
 
 import errno
+import os
 import pickle
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import torch
 
 from camri.data import DataSet, hold_out, load, make_test
 from camri.data.describe import describe
-from camri.data.rows import Rows
+from camri.data.rows import Rows, Stored
 from camri.engine import Pool, Training, Trial, train
 from camri.errors import InputError
 from camri.methods import setting
@@ -48,6 +49,14 @@ def test_the_data_set_is_the_same(pets: Path, first: str | None) -> None:
     on_disk, tensor = streamed.splits["train"].inputs, torch.as_tensor(resident.splits["train"].inputs)
     keys = (3, -1, slice(5, 2), slice(1, None, 3), torch.tensor([4, 4, 5, 6, 0]), torch.tensor([], dtype=torch.int64))
     assert all(on_disk[key].equal(tensor[key]) for key in keys)
+
+
+def test_reads_that_bring_less_than_asked_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.preadv
+    monkeypatch.setattr("os.preadv", lambda file, parts, at: whole(file, [parts[0][:5]], at))
+    (tmp_path / "rows").write_bytes(b"_" + bytes(range(48)))
+    rows = Rows(Stored(tmp_path / "rows", 1, (4, 12)))
+    assert rows[torch.tensor([2, 3, 0])].flatten().tolist() == [*range(24, 48), *range(12)]
 
 
 def test_blocks_are_decoded_one_after_another(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +213,7 @@ print(most_mib() - before)
 
 
 def grown_mib(folder: Path, num: int, side: int, limit: str) -> float:
-    """MiB by which a process grows that reads so many images of this side."""
+    """MiB by which a process grows that reads this many images of this side."""
     for name in ("cat", "dog"):
         (folder / name).mkdir(parents=True)
     for number in range(num):

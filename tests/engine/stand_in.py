@@ -82,7 +82,7 @@ class Event:
 
 
 class Graph:
-    """Captured, nothing runs: the calls are noted. Replayed, they run."""
+    """While captured, calls are recorded and do not run; replaying runs them."""
 
     capturing = None
 

@@ -31,7 +31,7 @@ def gpu(monkeypatch):
     return engine
 
 
-def test_the_stand_in_leaves_nothing_behind():
+def test_the_stand_in_cleans_up():
     def found():
         names = [f"camri.engine.{name}" for name in MODULES_ON_GPU]
         return [sys.modules.get(name) for name in names], [vars(camri.engine).get(name) for name in MODULES_ON_GPU]
@@ -92,7 +92,7 @@ def test_fine_tuning_trains_what_the_plain_loop_trains(gpu, trials, data, traini
         assert_trained_alike(mine, its, within=2e-4)
 
 
-def test_compiled_too_where_the_backward_pass_computes_some_of_the_forward_pass_anew(gpu, trials, data, training):
+def test_compiled_with_a_backward_pass_that_recomputes_part_of_the_forward_pass(gpu, trials, data, training):
     def compiled(signature):  # torch.compile as it is, but for the C++
         return torch.compile(gpu.replica.run_trunk, fullgraph=True, dynamic=False, backend="aot_eager_decomp_partition")
 
@@ -198,6 +198,8 @@ def test_a_trunk_with_embeddings_and_layer_norms_trains_as_on_the_cpu(gpu, data,
 @pytest.mark.parametrize("resident", [0, 90 * 64])  # none of the splits, or val and no other
 def test_streamed_images_give_the_same_bits(gpu, trials, data, training, resident, monkeypatch):
     monkeypatch.setattr("camri.engine.feed.DEPTHS", (3, 4))
+    monkeypatch.setattr("camri.engine.feed.PART_BYTES", 500)  # a step is gathered in parts
+    monkeypatch.setattr("camri.engine.feed.num_cores", lambda: 3)
     broken = Trial(setting("wce", 1, w=1e38), 3)
     mine, its = (
         run(gpu, [*trials, broken], replace(data, resident=limit), training, pack_size=4) for limit in (resident, None)

@@ -25,7 +25,7 @@ from camri.models import MLP, Classifier
 from tests.engine.stand_in import gpu_engine
 
 
-def test_the_papers_rate_is_constant_and_the_fast_one_is_held_then_falls_to_nothing():
+def test_the_papers_rate_is_constant_and_the_fast_one_is_held_then_falls_to_zero():
     assert spec.learning_rates(PAPER, 1000).tolist() == pytest.approx([1e-3] * 1000)
     rates = spec.learning_rates(FAST, 1000)
     assert rates[:501].tolist() == pytest.approx([1e-3] * 501)
@@ -351,7 +351,7 @@ def test_other_layers_are_left_as_they_are(PaddedConv2d, layer):
     assert not PaddedConv2d.fits(layer)
 
 
-def test_a_checkpoint_is_of_one_moment_though_another_takes_its_place(tmp_path, monkeypatch):
+def test_a_checkpoint_is_consistent_though_another_replaces_it(tmp_path, monkeypatch):
     """A killed run's worker writes its last checkpoint after the next run has begun to read."""
     path = tmp_path / "trial.safetensors"
     replica.write_checkpoint(path, {"a": torch.tensor([4.0])}, {"engine": "cpu", "epoch": 4})
@@ -367,7 +367,7 @@ def test_a_checkpoint_is_of_one_moment_though_another_takes_its_place(tmp_path, 
     assert (tensors["a"].item(), notes["epoch"]) == (4.0, 4)
 
 
-def test_where_a_checkpoint_stands_is_read_without_its_tensors(tmp_path):
+def test_the_step_of_a_checkpoint_is_read_without_its_tensors(tmp_path):
     path = tmp_path / "trial.safetensors"
     replica.write_checkpoint(path, {"a": torch.ones(2)}, {"engine": "cuda", "epoch": 4})
     assert replica.read_notes(path, "cuda") == {"engine": "cuda", "epoch": 4}

@@ -1,4 +1,4 @@
-"""Processes that stay between calls: the same bits, and nothing of a call gets into the next."""
+"""Processes kept between calls: the same bits, and calls do not affect each other."""
 
 import os
 import signal

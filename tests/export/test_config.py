@@ -1,4 +1,4 @@
-"""config.json by value: what is written, and what is refused in which words."""
+"""config.json: what is written, and what is refused with which message."""
 
 import dataclasses
 import json

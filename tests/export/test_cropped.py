@@ -1,4 +1,4 @@
-"""A model of cropped images: boxes are used where a table has them, and whole images are not taken in silence."""
+"""A model of cropped images: boxes of a table are used, and whole images give a warning."""
 
 import csv
 import dataclasses

@@ -1,4 +1,4 @@
-"""A model's folder: whole or not at all, back to the same value, and refused where it is not what was saved."""
+"""A model's folder: written completely or not at all, loaded to the same values, refused if changed."""
 
 import dataclasses
 import hashlib
@@ -145,7 +145,7 @@ def test_a_config_that_asks_for_a_giant_is_refused_before_memory_is_taken(copied
 
 
 def write_raw(folder, header, size):
-    """A safetensors file with that header and so many bytes behind it."""
+    """A safetensors file with that header and this many bytes after it."""
     text = json.dumps(header).encode()
     data = len(text).to_bytes(8, "little") + text + b"\0" * size
     (folder / "model.safetensors").write_bytes(data)

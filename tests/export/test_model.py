@@ -1,4 +1,4 @@
-"""A model at work: what the engine said of it, shifted, on raw inputs; and what is refused."""
+"""A loaded model: the engine's outputs, shifted, on raw inputs; and what is refused."""
 
 import dataclasses
 

@@ -83,7 +83,7 @@ def test_torch_export_agrees(name, tmp_path):
     assert b".py" not in path.read_bytes(), "it tells where the code lay on this machine"
 
 
-def test_the_saved_folder_has_an_onnx_file_that_tells_its_classes_and_nothing_of_this_machine(trained, tmp_path):
+def test_the_saved_onnx_file_names_its_classes_and_no_paths_of_this_machine(trained, tmp_path):
     path = save(trained, tmp_path / "model", card="# card")
     session = onnxruntime.InferenceSession(path / "model.onnx", providers=["CPUExecutionProvider"])
     facts = session.get_modelmeta().custom_metadata_map

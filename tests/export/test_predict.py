@@ -268,7 +268,7 @@ def test_features_are_found_by_the_names_they_had_in_training(features):
     for row, wanted in ((first, expected[0]), (last, expected[1])):
         np.testing.assert_allclose([float(row[f"p:{name}"]) for name in features.classes], wanted, atol=1e-5)
     assert [row["row"] for row in (first, bad, last)] == ["0", "1", "2"]
-    assert bad["problem"] == "feature 'c' is nan; it must be a number within ±3.4e+38"
+    assert bad["problem"] == "feature 'c' is missing; it must be a number within ±3.4e+38"
     Path("u.csv").write_text("a,b\n1,2\n")
     groups, _ = find_inputs(["u.csv"], features.trained)
     assert [one.problem for one in predict(features, groups)] == [
@@ -305,7 +305,7 @@ def test_features_from_every_kind_of_file(ending, tmp_path, monkeypatch):
 
 def test_bad_rows_of_a_later_chunk_are_named_and_the_others_keep_their_places(tmp_path):
     rows = np.random.default_rng(0).normal(size=(2 * CHUNK_ROWS + 3, 3))
-    bad = {CHUNK_ROWS: "feature 1 is nan", 2 * CHUNK_ROWS + 1: "feature 2 is -1e+300"}
+    bad = {CHUNK_ROWS: "feature 1 is missing", 2 * CHUNK_ROWS + 1: "feature 2 is -1e+300"}
     rows[CHUNK_ROWS, 1:], rows[2 * CHUNK_ROWS + 1, 2] = np.nan, -1e300
     np.save(tmp_path / "t.npy", rows)
     model, heard = Model(FEATURES), []
@@ -411,7 +411,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(saved, photos
     assert "no/such/out.csv cannot be written (No such file or directory)" in str(done.exception)
 
 
-def test_what_was_predicted_is_kept_when_it_is_broken_off(saved, photos, monkeypatch):
+def test_predictions_are_kept_when_it_is_interrupted(saved, photos, monkeypatch):
     def break_off(model, groups, batch_size, on_progress):
         found = predict(model, groups, batch_size)
         yield next(found)
@@ -425,7 +425,7 @@ def test_what_was_predicted_is_kept_when_it_is_broken_off(saved, photos, monkeyp
     assert not os.path.exists("out.csv")
 
 
-def test_export_writes_what_is_asked(saved, tmp_path):
+def test_export_writes_the_requested_files(saved, tmp_path):
     done = run("export", saved, "--torch-export", tmp_path / "m.pt2")
     assert done.exit_code == 0, done.output
     assert "inputs uint8 (N, 8, 8, 1) -> logits, probabilities, prediction" in done.output

@@ -96,7 +96,7 @@ def test_files_left_out_are_counted_over_all_words_folders_and_patterns(here):
 
 
 def test_an_image_in_a_folder_is_found_by_what_it_is_where_its_name_does_not_say(here):
-    """Training takes images by any name; left out, they would be missing from the answer, and nobody told."""
+    """Training takes images by any name; here they must not be left out silently."""
     for name in ("a.png", "b.png", "c.png"):
         made_image(f"photos/{name}")
     Path("photos/b.png").rename("photos/b")
@@ -274,7 +274,7 @@ def test_a_list_that_is_missing_or_short_is_a_problem_of_its_row_alone(here):
     ((found,), _) = find_inputs(["t.parquet"], FEATURES)
     assert only_chunk(found, FEATURES).problems == {
         1: "its list is missing, and the model takes 3 numbers",
-        2: "feature 1 is nan; it must be a number within ±3.4e+38",
+        2: "feature 1 is missing; it must be a number within ±3.4e+38",
         3: "its list is 1 long, and the model takes 3 numbers",
     }
     assert only_chunk(found, FEATURES).inputs[0].tolist() == [1, 2, 3]

@@ -16,7 +16,7 @@ IMPORTANT = "9"
 
 @dataclass
 class Trained:
-    """The trials that the engine was given, call by call, and what it should do after so many outcomes."""
+    """The trials that the engine was given, call by call, and what it should do after this many outcomes."""
 
     calls: list = field(default_factory=list)
     ended: list = field(default_factory=list)

@@ -51,7 +51,7 @@ def test_lengths_double_and_the_last_takes_what_time_is_left(clock):
     assert Budget(None, 8, began=0.0, num_ended=4).longer(40, num_trials=2) is None
 
 
-def test_nothing_is_refused_for_time_and_what_is_given_up_is_said(monkeypatch):
+def test_no_budget_is_refused_and_what_is_left_out_is_reported(monkeypatch):
     rows = plan_at(monkeypatch, 45.0)  # two fifths of 96 s for three epochs: a part of the rows
     assert (rows.num_rows, rows.epochs, rows.epoch_s) == (286, 3, pytest.approx(12.8, rel=0.01))
     assert rows.given_up == ("720 of 1,006 train images",)

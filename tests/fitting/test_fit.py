@@ -17,7 +17,7 @@ import camri
 from camri.data import DataSet, Split, hold_out, load
 from camri.fit_record import Counts, read_record
 from camri.fitting import Unfinished, fit, handover
-from camri.fitting.card import own_figures, write_card
+from camri.fitting.handover import own_figures, write_card
 from camri.models import build
 from camri.report.page import write_page
 from camri.study.store import open_run
@@ -98,7 +98,7 @@ def test_before_is_the_median_of_plain_cross_entropy(fitted):
     assert fitted.record.evidence.num_seeds == len(rows)
 
 
-def test_the_claim_is_made_with_seeds_that_nothing_was_chosen_by(fitted):
+def test_the_claim_uses_seeds_that_chose_nothing(fitted):
     decided = json.loads((fitted.out / "fit.json").read_text())
     assert decided["winner"] is not None
     assert seeds_in(fitted.out) == set(range(500, 500 + decided["final_seeds"]))
@@ -218,7 +218,7 @@ fit("digits", "9", sys.argv[1], num_trials=30, epochs=2, device="cpu")
 """
 
 
-def test_after_a_kill_in_the_finals_the_same_command_goes_on(fitted, tmp_path, trained, without_files, in_this_process):
+def test_after_a_kill_in_the_finals_the_same_command_resumes(fitted, tmp_path, trained, without_files, in_this_process):
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "out"), "22"], capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert not (tmp_path / "out" / "model").exists()
@@ -228,7 +228,7 @@ def test_after_a_kill_in_the_finals_the_same_command_goes_on(fitted, tmp_path, t
     assert weights_of(again) == weights_of(fitted)
 
 
-def test_after_a_break_among_the_candidates_the_same_command_goes_on(fitted, tmp_path, trained, without_files):
+def test_after_an_interruption_among_the_candidates_the_same_command_resumes(fitted, tmp_path, trained, without_files):
     def break_off():
         raise MemoryError
 
@@ -241,7 +241,7 @@ def test_after_a_break_among_the_candidates_the_same_command_goes_on(fitted, tmp
 
 
 def test_nothing_is_chosen_by_test_labels(fitted, digits, tmp_path, without_files):
-    """With the test labels dealt out anew, everything that is chosen stays, and only what is said of it changes."""
+    """With shuffled test labels all choices stay the same, and only the reported figures change."""
     test = digits.splits["test"]
     dealt = test.labels[torch.randperm(len(test), generator=torch.Generator().manual_seed(1))]
     splits = {**digits.splits, "test": Split(test.inputs, dealt)}

@@ -11,8 +11,7 @@ import camri
 from camri.backbones import at_hand
 from camri.data import load
 from camri.errors import InputError
-from camri.fitting.handover import command
-from camri.fitting.request import make_request
+from camri.fitting.request import command, make_request
 from camri.study.store import open_run
 from tests.networks import photos, save_tiny
 
@@ -24,12 +23,13 @@ def model(tmp_path, monkeypatch):
 
 
 def test_a_fit_of_heads_hands_over_a_model_that_takes_photos(model, tmp_path):
-    folder, stages = photos(tmp_path / "photos", num=40, shape=(34, 36, 3)), set()
+    folder, stages = photos(tmp_path / "photos", num=40, shape=(34, 36, 3)), {}
     fitted = camri.fit(
         folder, "b", tmp_path / "out", model=model, num_trials=16, epochs=3, device="cpu",
-        on_progress=lambda progress: stages.add(progress.stage),
+        on_progress=lambda progress: stages.setdefault(progress.stage, progress),
     )  # fmt: skip
     assert "reading data" in stages
+    assert stages["computing features"].left_s is not None
     trained = camri.load(fitted.model_path).trained
     assert (trained.is_image, trained.training.model) == (True, model)
     images = load(folder, size=32, resize="bicubic 42 floor").splits["test"]
@@ -38,6 +38,7 @@ def test_a_fit_of_heads_hands_over_a_model_that_takes_photos(model, tmp_path):
     assert found == pytest.approx(fitted.record.handed.after.hits[0], abs=1)
     card = (fitted.model_path / "README.md").read_text()
     assert "linear on hf:" in card
+    assert f"{model} started from the published weights (sha256 " in card
     assert "32x32x3 images, uint8" in card
     with np.load(tmp_path / "out" / "examples.npz") as stored:
         assert stored["missed_inputs"].shape[1:] == (32, 32, 3)

@@ -13,8 +13,9 @@ from camri.data import DataSet, Split
 from camri.decision import AtLeast, BestRecall, LeastCost, Shift
 from camri.export import load, save
 from camri.fitting import handover
-from camri.fitting.handover import _scores, _trained, can_draw, command, doubts
+from camri.fitting.handover import _scores, _trained, can_draw, doubts
 from camri.fitting.judge import count
+from camri.fitting.request import command
 from camri.methods import setting
 from camri.models import build
 from camri.study.spec import Column

@@ -116,7 +116,7 @@ def test_models_are_shifted_back_only_where_their_setting_has_to_be():
     assert rule.values[1] < 0
 
 
-def test_the_median_model_is_neither_the_luckiest_nor_the_unluckiest():
+def test_the_median_model_is_neither_the_best_nor_the_worst():
     recalls = {7: 0.2, 3: 1.0, 5: 0.6, 4: 0.8, 6: 0.4}
     models = [
         leads(*np.where(np.arange(10) < 10 * recall, 1.0, -1.0), *[-1.0] * 10, important=10, seed=seed)

@@ -1,4 +1,4 @@
-"""What is refused before anything is trained or written, and what is taken where nothing is said."""
+"""What is refused before anything is trained or written, and the defaults."""
 
 import sys
 import types
@@ -93,7 +93,7 @@ def test_nothing_is_written_when_something_is_refused(tmp_path):
     assert [path.name for path in strange.iterdir()] == ["thesis.tex"]
 
 
-def test_a_fit_goes_on_where_a_kill_left_its_first_folder_alone(tmp_path):
+def test_a_fit_resumes_where_a_kill_left_only_its_first_folder(tmp_path):
     (tmp_path / "trainings").mkdir()
     assert Journal.open(tmp_path, {"seed": 0}).values == {"request": {"seed": 0}, "spent_s": 0.0}
 
@@ -123,7 +123,7 @@ def test_without_the_reports_extra_there_is_a_model_and_no_page(monkeypatch, tmp
     assert (found.model_path / "config.json").exists()
 
 
-def test_what_is_taken_where_nothing_is_said():
+def test_defaults():
     found = ask(important=None, num_trials=None)
     assert found.important.classes == ("worst",)
     assert found.resolved() is None
@@ -267,7 +267,7 @@ def test_a_journal_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reading_is_heard(tmp_path):
+def test_reading_is_reported(tmp_path):
     drawn = np.random.default_rng(0)
     for name in ("row", "column"):
         (tmp_path / name).mkdir()

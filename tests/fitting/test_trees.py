@@ -12,7 +12,7 @@ from camri.data import DataSet, Split
 from camri.errors import InputError
 from camri.fitting import fit, handover, job
 from camri.fitting.budget import Budget
-from camri.fitting.trees import can_grow, grow, to_weights
+from camri.fitting.rivals import can_grow, grow, to_weights
 from camri.models import Trees
 from tests.fitting.conftest import weights_of
 from tests.fitting.test_request import ask
@@ -76,9 +76,10 @@ def test_growing_stops_when_the_validation_loss_rises():
 
 
 def test_growing_keeps_its_share_of_the_time(monkeypatch):
-    passed = iter(range(0, 10_000, 9))
+    passed = iter(range(0, 10_000, 3))
     monkeypatch.setattr("camri.fitting.budget.time.monotonic", lambda: float(next(passed)))
     assert grow(ask(stripes(), "yes").data, Budget(200.0, None, began=0.0)).training.epochs < 300
+    assert grow(ask(stripes(), "yes").data, Budget(20.0, None, began=0.0)) is None  # no time for 25 iterations
 
 
 def test_trees_that_do_better_are_handed_over_like_any_model(tmp_path, in_this_process, monkeypatch):

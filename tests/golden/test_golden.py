@@ -1,4 +1,4 @@
-"""What the program computes is what was recorded: numbers and names, whatever modules and sentences look like.
+"""The program computes what was recorded: numbers and names, not wording or module layout.
 
     CAMRI_RECORD=1 pytest tests/golden     record anew, after a change that is meant; the diff of *.json shows it
     CAMRI_GOLDEN=all pytest tests/golden   the whole `camri demo` too (a minute); with CAMRI_RECORD=1 it is recorded too

@@ -384,7 +384,7 @@ def test_dark_mode_and_print_change_the_colours_of_the_charts(look, gain_page):
     assert (dark, printed) == ("rgb(236, 236, 236)", "rgb(27, 27, 27)")
 
 
-def test_validation_images_that_say_nothing_are_reported(tmp_path):
+def test_uninformative_validation_images_are_reported(tmp_path):
     make_run(tmp_path, important=("column", "ring"), seeds=2)
     place = CLASSES.index("column")
     with edit_store(tmp_path) as connection:

@@ -27,6 +27,7 @@ from camri.report.tables import (
     write,
 )
 from camri.selection import Measured, PaperChoice
+from camri.study import recipes
 from camri.study.reader import (
     ColumnVerdict,
     RunReader,
@@ -40,7 +41,7 @@ from tests.report.conftest import make_run
 from tools import paper_print
 
 COLUMNS = [name for _, name, _ in paper_print.COLUMNS]
-DATA = [paper_print.DATA_TITLES[data] for data, *_ in paper_print.COLUMNS]
+DATA = [recipes.TITLES[data] for data, *_ in paper_print.COLUMNS]
 
 
 def ten(mean, sd):

@@ -72,7 +72,7 @@ def local(data, longer, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def fresh_digest():
-    """Look at the source anew: somebody may be editing it while the tests run."""
+    """Read the source again: it may be edited while the tests run."""
     code_digest.cache_clear()
 
 

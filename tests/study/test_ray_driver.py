@@ -21,7 +21,7 @@ from tests.study.conftest import TRAINING, first_trials, made_outcome
 
 @pytest.fixture(autouse=True)
 def fresh_digest():
-    """Look at the source anew: somebody may be editing it while the tests run."""
+    """Read the source again: it may be edited while the tests run."""
     code_digest.cache_clear()
 
 
@@ -108,7 +108,7 @@ def test_a_worker_reports_the_progress_of_this_pack_alone(make_worker, small, mo
 TRAINS = ("losses.py", "engine/loop.py", "study/ray_worker.py")
 DOES_NOT_TRAIN = (
     "study/store.py",
-    "study/executor.py",
+    "study/runner.py",
     "report/page.py",
     "cli/study.py",
     "fitting/plan.py",

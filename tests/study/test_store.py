@@ -13,8 +13,9 @@ from camri.engine.spec import Trial
 from camri.errors import InputError
 from camri.methods import setting
 from camri.metrics import condense
+from camri.study.combine import merge
 from camri.study.run_folder import facts_of
-from camri.study.store import STORE_FILE, Store, all_but_first, connect, open_run, restrict_scores
+from camri.study.store import STORE_FILE, UNCHECKED, Store, all_but_first, connect, open_run, restrict_scores
 from tests.study.conftest import TRAINING, first_trials, made_outcome, put, stored_outcome
 
 
@@ -147,7 +148,11 @@ def edit(store, statement):
 
 
 def reopened(store, data, small):
-    return Store.open(store.path.parent, facts_of(small, data))
+    return reopened_in(store.path.parent, data, small)
+
+
+def reopened_in(folder, data, small):
+    return Store.open(folder, facts_of(small, data))
 
 
 def test_a_store_of_another_version_is_refused(store, data, small):
@@ -156,6 +161,18 @@ def test_a_store_of_another_version_is_refused(store, data, small):
     for open_it in (lambda: reopened(store, data, small), lambda: open_run(store.path)):
         with pytest.raises(InputError, match="store version 7, but this camri reads version 2"):
             open_it()
+
+
+def test_a_store_without_checksums_is_read_and_merged_but_not_written_to(store, data, small, tmp_path):
+    name = put(store, made_outcome(data, first_trials(small)[0]))
+    store.close()
+    edit(store, "DROP TABLE checks")
+    edit(store, f"PRAGMA user_version={UNCHECKED}")
+    with pytest.raises(InputError, match="has store version 1; `camri study merge` copies it into a new folder"):
+        reopened(store, data, small)
+    assert merge([store.path.parent], tmp_path / "new").added == 1
+    with reopened_in(tmp_path / "new", data, small) as copy:
+        assert copy.statuses() == {name: "done"}
 
 
 def test_another_sqlite_file_is_refused(tmp_path):
