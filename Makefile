@@ -29,8 +29,8 @@ ATTACKS = tests/attacks tests/study/test_cluster.py tests/data/test_bad_input.py
   tests/data/test_decode.py tests/export/test_files.py tests/export/test_predict.py tests/report/test_tables.py \
   tests/report/test_page.py tests/report/test_slider.py tests/test_audit.py::test_hostile_names_are_shown_as_they_are
 
-attacks: $(VENV)/.dev  ## the long attacks too: random kills, flipped bits, fuzzed files (about an hour)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "long or not long" $(ATTACKS)
+attacks: $(VENV)/.dev  ## the long attacks too: random kills, flipped bits, fuzzed files
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "long or not long" $(ATTACKS)
 
 results: $(VENV)/.dev  ## results/ of the columns anew from per-image scores (RUNS=folder: of the screenings too)
 	$(BIN)/python -m tools.releases rebuild $(RUNS)

@@ -19,12 +19,18 @@ for _name in ("COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "NO_COLOR", "PY_COLORS
 EXPENSIVE = ("fitted", "example_run", "undisturbed")  # fixtures that take seconds
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config, items):
     """Tests that share an expensive fixture run in one process, which makes it once (--dist loadgroup)."""
     for item in items:
         for name in set(EXPENSIVE).intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group(name))
+    yield
+    for item in items if config.getoption("loadgroup", False) else ():
+        groups = sorted({mark.args[0] for mark in item.iter_markers("xdist_group")})
+        suffix = f"@{'_'.join(groups)}"
+        if groups and not item.nodeid.endswith(suffix):  # pytest 9.2 ignores what pytest-xdist 3.8 does to this end
+            item._id = type(item._id).parse(item.nodeid + suffix)
 
 
 @pytest.fixture(autouse=True)

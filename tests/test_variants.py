@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from benchmarks.variants import rank
-from benchmarks.variants.ensembles import false_alarms
 from camri.study.reader import RunReader
 from tests import references
 
@@ -227,9 +226,3 @@ def test_a_study_of_variants_is_ranked_on_validation_data(variants, tmp_path):
 
         change = alarms("two_sided_logits m=2") - alarms("ce")
         assert record["threshold"]["alarms"] == pytest.approx(change, abs=1e-3)
-
-
-def test_false_alarms_of_averaged_probabilities_by_hand():
-    probability, own = np.array([0.9, 0.8, 0.3, 0.1]), np.array([True, False, True, False])
-    assert false_alarms(probability, own, np.array([0.5])) == 0
-    assert false_alarms(probability, own, np.array([0.5, 1.0])) == 0.125

@@ -23,7 +23,6 @@ from camri.text import points
 MODELS = {"small": "small CNN", "paper": "authors’ CNN"}
 TITLES = {**recipes.TITLES, "tiny-imagenet-animals64": "Tiny ImageNet animals"}  # in the order of tables
 ARMS = {  # of benchmarks/variants, which need not be installed here
-    "margin_beside_one_vs_rest": "two-sided margin + one-vs-rest",
     "margin_hard_one_vs_rest": "hard-negative margin + one-vs-rest",
 }
 ENDS = ("", "_low", "_high")

@@ -2,7 +2,8 @@
 
     python -m tools.releases rebuild [FOLDER] [--names NAME…]   # check the files, write results/ anew from them
     python -m tools.releases add NAME RUN [--folder FOLDER]     # pack a run's scores, note their checksum
-    python -m tools.releases add NAME RUN --against "five models=OTHER"   # rank OTHER's cross-entropy against RUN's
+    python -m tools.releases add OTHER RUN --compared           # test scores only, to be compared with another file's:
+    python -m tools.releases add NAME RUN --compared --against "five models=OTHER" --num-seeds 6
 
 The scores that tables rest on are in results/scores/NAME.sqlite.xz: a run's store with lead, spread and rightness of
 each image as float16, for the columns that a trial serves. Screenings are too large for the repository; FOLDER holds
@@ -38,7 +39,8 @@ PACKING = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 3, "lp": 1, "pb": 1}]
 def read_list(results: Path) -> dict[str, dict[str, Any]]:
     """Name -> file, bytes, sha256 and commit of every release file.
 
-    "ranked": it is a screening. "against": title -> name of the others whose cross-entropy is compared with its own.
+    "ranked": it is a screening. "compared": it has test scores only. "against": title -> name of files whose
+    cross-entropy is compared with its own.
     """
     path = results / LIST
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -49,8 +51,11 @@ def checksum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def pack(store: Path, target: Path) -> None:
-    """Write a store as an .xz file with the scores of each trial's own columns; logits and weights are left out."""
+def pack(store: Path, target: Path, is_compared: bool = False, num_seeds: int | None = None) -> None:
+    """Write a store as an .xz file with the scores of each trial's own columns; logits and weights are left out.
+
+    `is_compared`: only test scores are kept, which a comparison of runs needs. `num_seeds`: of the first seeds only.
+    """
     with tempfile.TemporaryDirectory() as folder, open_run(store) as run:
         copy = Path(shutil.copyfile(store, Path(folder) / STORE_FILE))
         copy.chmod(0o644)
@@ -58,10 +63,17 @@ def pack(store: Path, target: Path) -> None:
         serves: dict[str, set[int]] = {}
         for planned in run.plan():
             serves.setdefault(planned.key, set()).update(classes[planned.column])
+        seeds = sorted({row.seed for row in run.rows()})[:num_seeds]
         with contextlib.closing(sqlite3.connect(copy)) as connection:
             for row in run.rows():
+                if row.seed not in seeds:
+                    connection.execute("DELETE FROM outcomes WHERE identity = ?", (row.identity,))
+                    connection.execute("DELETE FROM checks WHERE what LIKE ?", (f"%/{row.identity}",))
+                    continue
                 wanted, arrays = sorted(serves[row.key]), run.arrays(row)
-                for split in (splits := run.important(row)):
+                splits = ["test"] if is_compared else list(run.important(row))
+                arrays = {name: array for name, array in arrays.items() if not name.startswith("scores.")}
+                for split in splits:
                     found = run.scores(row, split, wanted)
                     arrays |= {f"scores.{split}.{part}": getattr(found, part) for part in SCORE_PARTS}
                 file = io.BytesIO()
@@ -95,20 +107,23 @@ def add(
     results: Path,
     folder: Path | None = None,
     ranked: bool = False,
+    compared: bool = False,
     against: Mapping[str, str] | None = None,
+    num_seeds: int | None = None,
 ) -> None:
     """Pack a run's scores into results/scores, or copy its store into the folder; note it in the list."""
     store = run if run.suffix == ".sqlite" else run / STORE_FILE
     target = (folder or results / SCORES) / (f"{name}.sqlite" if folder else f"{name}.sqlite.xz")
     target.parent.mkdir(parents=True, exist_ok=True)
     if folder is None:
-        pack(store, target)
+        pack(store, target, compared, num_seeds)
     elif store.resolve() != target.resolve():
         shutil.copyfile(store, target)
     with RunReader(store) as reading:
         commit = " / ".join(reading.environment().get("commit", [])) or None
     entry = {"file": target.name, "bytes": target.stat().st_size, "sha256": checksum(target), "commit": commit}
-    found = {**read_list(results), name: {**entry, "ranked": ranked, **({"against": against} if against else {})}}
+    more = {"ranked": ranked, **({"compared": True} if compared else {}), **({"against": against} if against else {})}
+    found = {**read_list(results), name: {**entry, **more}}
     (results / LIST).write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n", encoding="utf-8")
 
 
@@ -135,9 +150,9 @@ def rebuild(results: Path, folder: Path | None = None, names: Sequence[str] = ()
             continue
         with contextlib.ExitStack() as stack:
             store, *rivals = (stack.enter_context(unpacked(path)) for path in paths if path is not None)
-            if not entry["ranked"]:
-                write_results(store, results / name)
             if not entry["ranked"] and not others:
+                if not entry.get("compared"):
+                    write_results(store, results / name)
                 continue
             reading, *found = (stack.enter_context(RunReader(one)) for one in (store, *rivals))
             if others:
@@ -161,12 +176,14 @@ def main() -> None:
     new.add_argument("run", type=Path)
     new.add_argument("--folder", type=Path, help="put the store here, as it is, instead of results/scores")
     new.add_argument("--ranked", action="store_true", help="a screening: only its ranking is shown")
+    new.add_argument("--compared", action="store_true", help="test scores only, to be compared with another file's")
+    new.add_argument("--num-seeds", type=int, help="the first seeds only")
     new.add_argument("--against", nargs="*", default=[], metavar="TITLE=NAME", help="release files to compare with it")
     asked = parser.parse_args()
     results = Path(__file__).parents[1] / "results"
     if asked.command == "add":
         against = dict(word.split("=", 1) for word in asked.against)
-        add(asked.name, asked.run, results, asked.folder, asked.ranked, against)
+        add(asked.name, asked.run, results, asked.folder, asked.ranked, asked.compared, against, asked.num_seeds)
     else:
         for name in rebuild(results, asked.folder, asked.names):
             print(f"{name}: its file is not there, left as it is")

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from camri.study.executor import LocalExecutor
 from camri.study.reader import RunReader
 from camri.study.run_folder import load_data
-from camri.study.runner import run
+from camri.study.runner import LocalExecutor, run
 from camri.study.spec import Grid
 from camri.study.study_file import find_study
 

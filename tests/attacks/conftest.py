@@ -30,7 +30,6 @@ without_files = borrow("without_files", "fitting", scope="function")
 SHARED = ("pool", "whole", "whole_fit", "checkpoint")  # fixtures that take seconds
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
     """Tests that share such a fixture run in one process (--dist loadgroup), long ones function by function."""
     for item in items:
