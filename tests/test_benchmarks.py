@@ -158,3 +158,29 @@ def test_the_training_that_is_best_on_validation_data_is_the_one_that_studies_ge
     assert others == [training]
     assert [str(training[name]) for name in tune.VALUES] == [best[name] for name in tune.VALUES]
     assert best["learning_rate"] == "0.001"
+
+
+def test_lanes_run_every_cell_once_and_the_loop_again_where_a_budget_cuts_it(monkeypatch, tmp_path, capsys):
+    ran = []
+
+    def run_pinned(lane, words, file):
+        ran.append(file.name)
+        arms, budget = words[words.index("--arms") + 1 :], float(words[words.index("--budget") + 1])
+        cell = {"budget_s": budget, "hits": 9, "num": 10, "recall": 0.9, "accuracy": 0.8, "false_alarms": 3}
+        cell |= {"wall_s": 100.0, "late": budget < 70, "verdict": "cannot_tell"}
+        file.write_text(json.dumps({"commit": "abc", "cells": [{**cell, "arm": arm} for arm in arms]}))
+        return 0
+
+    monkeypatch.setattr(fitting, "run_pinned", run_pinned)
+    words = ["--cells", "60", "600", "--tasks", "table:1", "--lanes", "0,1", "2,3", "--out", str(tmp_path)]
+    for _ in range(2):  # the second time there is nothing left
+        monkeypatch.setattr(sys, "argv", ["fit", *words])
+        fitting.main()
+    names = ["table-1_600_fit", "table-1_600_rivals", "table-1_60_fit", "table-1_60_loop"]
+    assert sorted(ran) == [f"{name}.json" for name in names]
+    monkeypatch.setattr(sys, "argv", ["fit", "--table", str(tmp_path)])
+    capsys.readouterr()
+    fitting.main()
+    shown = capsys.readouterr().out
+    assert "| made table, state 1 | 10 | 60 s | 0.900 at 0.800 (3, 100 s) |" in shown
+    assert "2 fits; the longest took 1.67 × budget; 1 late 100 of 60 s (table-1_60_fit)" in shown
