@@ -191,8 +191,9 @@ class Evidence:
 class Verdict:
     """One of four verdicts; `camri.fitting.judge.decide` has the rule of each.
 
-    gain: the deciding figure's change, of `arm` over `over`. method: title of what to train with. reason: why nothing
-    can be told. more_rows: test rows of the important classes that would settle a difference of `settles`.
+    gain: the deciding figure's change, of `arm` over `over`. method: title of what validation data chose.
+    reason: why nothing can be told. more_rows: test rows of the important classes that would settle a difference of
+    `settles`.
     """
 
     kind: VerdictKind
@@ -322,7 +323,11 @@ def verdict(record: FitRecord) -> str:
     if one.kind == "train_with":
         return f"Train with {one.method}: {gained} over the re-decided baseline ({seeds})."
     if one.kind == "change_the_decision":
-        return f"Change the decision, no other training is needed: {gained} over argmax ({seeds})."
+        adds = "" if one.method is None else f" {one.method[0].upper()}{one.method[1:]} adds less than 2 points."
+        return f"Change the decision, no other training is needed: {gained} over argmax ({seeds}).{adds}"
+    if one.kind == "nothing_to_gain" and one.gain is not None:
+        title, over = one.method or "the changed decision", _over(one)
+        return f"Nothing to gain: on test data {title} gives {gained} {over} ({seeds}); 2 points are excluded."
     if one.kind == "nothing_to_gain":
         return (
             "Nothing to gain: no method and no decision rule was better than plain cross-entropy "
@@ -344,7 +349,7 @@ def _reason(record: FitRecord) -> str:
     one, num_seeds = record.verdict, record.evidence.num_seeds
     gained = "" if one.gain is None else amount(record, one.gain)
     title = one.method or "the changed decision"
-    over = "over the re-decided baseline" if one.over == "redecided" else "over argmax"
+    over = _over(one)
     match one.reason:
         case "not_learnt":
             return "cross-entropy is no better than guessing, so nothing can be compared with it"
@@ -364,6 +369,10 @@ def _reason(record: FitRecord) -> str:
             return f"{title} gives {gained} {over}, which may be chance"
 
 
+def _over(one: Verdict) -> str:
+    return "over the re-decided baseline" if one.over == "redecided" else "over argmax"
+
+
 def _remedy(record: FitRecord) -> str:
     one = record.verdict
     if one.reason in ("not_learnt", "still_improving", "no_rivals", "few_seeds"):
@@ -381,10 +390,12 @@ def _remedy(record: FitRecord) -> str:
 
 def amount(record: FitRecord, change: Change) -> str:
     """A change of the figure of the goal: "recall +5.2 points (95 % CI +2.1 to +8.4)"."""
+    found = record.evidence.compare(record.verdict.arm, record.verdict.over)
+    is_recall = found is not None and change == found.recall  # what was asked for is reached by it
     if record.goal.figure == "cost":
         ends = "" if change.low is None else f" (95 % CI {change.low:+.4g} to {change.high:+.4g})"
         return f"mean cost {change.value:+.4g}{ends}".replace("-", "−")
-    if record.goal.figure == "false_alarms":
+    if record.goal.figure == "false_alarms" and not is_recall:
         return f"false alarms {show(change, 2)}"
     return f"recall {show(change)}"
 

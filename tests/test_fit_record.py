@@ -99,6 +99,16 @@ def test_costs_are_in_the_first_line():
             "(10 seeds).",
         ),
         (
+            Verdict("change_the_decision", method="two-sided margin", arm="redecided", over="baseline", gain=GAIN),
+            "Change the decision, no other training is needed: recall +4.1 points (95 % CI +1.2 to +7.0) over argmax "
+            "(10 seeds). Two-sided margin adds less than 2 points.",
+        ),
+        (
+            Verdict("nothing_to_gain", method="CAMRI", arm="method", over="redecided", gain=Change(0.0, -0.01, 0.01)),
+            "Nothing to gain: on test data CAMRI gives recall 0.0 points (95 % CI −1.0 to +1.0) over the re-decided "
+            "baseline (10 seeds); 2 points are excluded.",
+        ),
+        (
             Verdict("nothing_to_gain"),
             "Nothing to gain: no method and no decision rule was better than plain cross-entropy without losing "
             "accuracy.",
@@ -118,6 +128,15 @@ def test_costs_are_in_the_first_line():
 )
 def test_every_verdict_is_a_sentence(given, words):
     assert verdict(make_record(verdict=given)) == words
+
+
+def test_a_recall_that_is_reached_is_not_called_false_alarms():
+    record = make_record(goal=Goal("at_least", recall=0.95))
+    recall = next(one.recall for one in record.evidence.comparisons if one.arm == "redecided")
+    given = Verdict("change_the_decision", arm="redecided", over="baseline", gain=recall)
+    assert "needed: recall +" in verdict(replace(record, verdict=given))
+    given = replace(given, gain=Change(-0.01, -0.02, -0.005))
+    assert "needed: false alarms −1.00 points" in verdict(replace(record, verdict=given))
 
 
 def test_a_baseline_that_has_learnt_nothing_is_not_shown_as_before():

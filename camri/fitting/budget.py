@@ -26,6 +26,7 @@ BASELINE_SHARE = 0.5  # of the counted trials, for the length of training
 FIRST_SHARE = 0.4  # of the time, in which the first length should end
 PROBE_SHARE = 0.05
 THREE_LENGTHS = 7.4  # times the first: it, twice and four times as many epochs, with a little to spare
+SHORT_EPOCHS, SHORT_STEPS = 5, 300  # of the first length: whatever the time, longer ones may be worse
 LEAST_EPOCHS = 3
 LEAST_GROWTH = 1.4  # from one length to the next, where the time does not allow twice as many epochs
 SPARE = 0.9  # of the time left, in which a last length should end
@@ -179,7 +180,8 @@ def make_plan(request: Request, pool: Pool, num_parallel: int = 1) -> Plan:
             epoch_s, num_rows = epoch_s * kept / num_rows, kept
     epochs = training.epochs
     if request.epochs is None:
-        epochs = min(epochs, max(LEAST_EPOCHS, int(time_s / (THREE_LENGTHS * epoch_s))))
+        short = max(SHORT_EPOCHS, math.ceil(SHORT_STEPS / steps_per_epoch(training, num_rows)))
+        epochs = min(epochs, short, max(LEAST_EPOCHS, int(time_s / (THREE_LENGTHS * epoch_s))))
     if epochs * epoch_s > most_s:
         fewer = max(1, int(most_s / epoch_s))
         if request.epochs is not None and fewer < epochs:

@@ -54,7 +54,9 @@ FIRST_END = 0.6  # of the time: a first length that has not ended by then is too
 SEEDS_APART = 1000  # between the seeds of two fits; those of the finals begin in the middle
 BASELINE_SEEDS = 2
 MOST_SEEDS = 20  # of the finals; half as many if there is no rival
-VARIANTS_FROM = 60  # trials left: with fewer, other trainings are not tried
+VARIANTS_FROM = 60  # counted trials left: with fewer, other trainings are not tried
+VARIANTS_IN_TIME = 24  # the same of a budget of time: two trainings with two seeds, and enough for the finals
+FLAT_LENGTHS = 2  # lengths in a row without a rise, after which the baseline is trained out
 TREES_BEFORE = 0.3  # of the time: later there is none for them
 FEW_RIVALS = 8  # four methods at two strengths
 FEATURE_RIVALS = 16  # where a network is fine-tuned: heads on its features train in seconds
@@ -187,9 +189,11 @@ class Stages:
         models = run.models(CE, important)
         lengths = [(plain.epochs, accuracy_of(models))]
         is_rising = self.request.epochs is None  # not known of a single length
-        while self.request.epochs is None:
-            twice = self._run_of("plain", plain.with_(epochs=2 * plain.epochs))
-            epochs = self.budget.longer(plain.epochs, len(seeds) - len(statuses_of([twice.folder])))
+        num_flat = 0  # lengths in a row that were not better
+        while self.request.epochs is None and num_flat < (FLAT_LENGTHS if self.budget.is_timed else 1):
+            latest = lengths[-1][0]
+            twice = self._run_of("plain", plain.with_(epochs=2 * latest))
+            epochs = self.budget.longer(latest, len(seeds) - len(statuses_of([twice.folder])))
             if epochs is None:
                 break
             longer = plain.with_(epochs=epochs)
@@ -200,9 +204,10 @@ class Stages:
                 break
             lengths.append((longer.epochs, accuracy_of(found)))
             is_rising = rises(found, models)
-            if is_rising or accuracy_of(found) > accuracy_of(models):  # it is trained already
+            num_flat = 0 if is_rising else num_flat + 1
+            if accuracy_of(found) > accuracy_of(models):  # it is trained already
                 plain, models, run = longer, found, other
-            if not is_rising or not is_complete:
+            if not is_complete:
                 break
         column = run.column()
         check_rows(self.request.data, [index for index, _ in column])
@@ -221,7 +226,8 @@ class Stages:
         seeds, chosen = self.search_seeds[:BASELINE_SEEDS], "plain"
         best = before = self._run_of("plain", plain).models(CE, self.important)
         if self.journal.get("has_variants") is None:
-            is_plenty = self.budget.trials_left(plain.epochs) >= VARIANTS_FROM
+            least = VARIANTS_IN_TIME if self.budget.is_timed else VARIANTS_FROM
+            is_plenty = self.budget.trials_left(plain.epochs) >= least
             self.note(has_variants=is_plenty and self.journal.get("learnt"))
         for name, training in variants_of(self.request.data, plain).items():
             if not self.journal.get("has_variants"):

@@ -326,6 +326,8 @@ def decide(
     | cannot tell | validation data chose the method, and test data do not show it |
     | change the decision | validation data chose a rule other than argmax, and on test data the re-decided baseline
       beats argmax in the same sense |
+    | change the decision | validation data chose the method, test data exclude a gain of 2 points over the re-decided
+      baseline, and that one beats argmax |
     | nothing to gain | validation data chose neither, or test data exclude a gain of 2 points; cross-entropy had
       stopped improving, and rivals were trained |
     | cannot tell | everything else |
@@ -365,6 +367,12 @@ def decide(
     if not reason:
         kind = "train_with" if method is not None else "change_the_decision"
     elif reason == "not_significant" and figure != "cost" and high < SMALL_GAIN:
+        if method is not None:  # the rule alone may be what helps
+            alone = decide(
+                evidence, goal, method=None, is_redecided=True, still_improving=still_improving, has_rivals=has_rivals
+            )
+            if alone.kind == "change_the_decision":
+                return replace(alone, method=method)
         return replace(nothing, method=method, arm=arm, over=over, gain=gain)
     verdict = Verdict(kind, reason, method, arm, over, gain)
     if reason != "not_significant" or figure != "recall":

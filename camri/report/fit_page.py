@@ -33,6 +33,8 @@ from camri.text import percent, quoted
 SHOWN = 12  # examples of each kind
 MOST_FEATURES = 6
 GOOD = ("train_with", "change_the_decision")
+STILL = "Still improving when the time was up: a larger --budget gives a better model."
+BEFORE = "Before: another model, plain cross-entropy, whose largest score decides. After: the model handed over."
 WORDS = {
     "recall": "share of a class’s {many} that are found",
     "accuracy": "share of all {many} that are classified correctly",
@@ -69,11 +71,7 @@ def render_fit(record: FitRecord, reading: RunReader) -> str:
     of_run = [one for one in sections(source, with_paper=False) if not one.is_empty and one.name != "changes"]
     reading.begin("writing the page")
     cautions = [f"Caution: {text}." for text in record.cautions]
-    cautions += ["Still improving when the time was up: a larger --budget gives a better model."] * (
-        record.effort.still_improving
-    )
-    if not record.finished:
-        cautions.append(compose(record)[-1])
+    lead = [STILL] * record.effort.still_improving + [compose(record)[-1]] * (not record.finished)
     slider = [] if arrays is None else [_slider(record, arrays, rule)]
     return fill(
         "answer.html.j2",
@@ -82,10 +80,10 @@ def render_fit(record: FitRecord, reading: RunReader) -> str:
         brand="camri fit",
         title=f"{record.data}: {', '.join(map(quoted, record.names))}",
         kind="gain" if record.verdict.kind in GOOD else "none",
-        lead=verdict(record),
+        lead=" ".join([*lead, verdict(record)]),
         cautions=cautions,
         figures=_figures(record),
-        actions=(),
+        actions=[BEFORE],
         examples=() if arrays is None else _examples(record, arrays, rule),
         bars=make_bars(changes, "Change of recall of the other classes, mean over seeds"),
         words=[(word, text.format(many=record.noun[1])) for word, text in WORDS.items()],
@@ -173,7 +171,7 @@ def _examples(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule
         ]
         if inputs.ndim > 2:
             shown = tuple(
-                (picture(one), f"{true} → {called}, p = {p}")
+                (picture(one), f"{true} → {called}, p\u00a0=\u00a0{p}")
                 for one, (true, called, p) in zip(inputs, texts, strict=True)
             )
             note = "True class → predicted class, and the probability of the important class. The worst come first."

@@ -37,13 +37,18 @@ def trapped(tally, tmp_path, monkeypatch):
     tally("Python files beside the data", "not executed", len(NAMES))
 
 
-def run(*commands, **environment):
+def with_path():
+    """The environment, with this package on the path of processes in other folders."""
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def run(*commands, **environment):
     ended = subprocess.run(
         [sys.executable, "-c", START, *commands],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment},
+        env={**with_path(), **environment},
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
@@ -70,3 +75,10 @@ def test_clusters(trapped):
     with tempfile.TemporaryDirectory() as folder:  # another cluster on this machine, dead or alive, is not this one's
         options = {**QUIET, "RAY_TMPDIR": folder}
         assert "12 done" in run("study run study.toml --out out --on ray", **options)
+
+
+def test_the_package_run_as_a_module(trapped):
+    """Python itself puts the current folder first for `python -m camri`: camri.py there would be taken for camri."""
+    (trapped / "camri.py").unlink()
+    ended = subprocess.run([sys.executable, "-m", "camri", "data", "show", "."], env=with_path(), capture_output=True)
+    assert ended.returncode == 0, ended.stderr

@@ -1,6 +1,7 @@
 """The plan of a fit and its time, with a clock that the tests move."""
 
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from camri.data import DataSet, Split
 from camri.engine import Pool
 from camri.fitting import budget
 from camri.fitting.budget import Budget, Plan, apply_plan, make_plan, smaller
-from camri.fitting.request import fewer_rows
+from camri.fitting.job import Stages, TooSlow
+from camri.fitting.request import Journal, fewer_rows
+from camri.fitting.trainer import Trainer
 from camri.text import Noun
 from tests.fitting.test_request import ask
 
@@ -30,14 +33,15 @@ def plan_at(monkeypatch, epoch_s, budget_s=100.0, **asked):
     return make_plan(ask(budget=budget_s, **asked), Pool())
 
 
-def test_a_quick_model_gets_its_usual_length(monkeypatch):
-    assert plan_at(monkeypatch, 0.001) == Plan("small", 1006, 60, 0.001)
+def test_the_first_length_is_short_whatever_the_time(monkeypatch):
+    assert plan_at(monkeypatch, 0.001) == Plan("small", 1006, 20, 0.001)  # 300 steps
+    assert plan_at(monkeypatch, 0.001, epochs=40) == Plan("small", 1006, 40, 0.001)
 
 
 def test_the_first_length_leaves_time_for_two_doublings(monkeypatch):
-    plan = plan_at(monkeypatch, 0.5)
-    assert plan == Plan("small", 1006, 25, 0.5)
-    assert 7 * plan.epochs * 0.5 <= 96 < 7 * 28 * 0.5
+    plan = plan_at(monkeypatch, 1.0)
+    assert plan == Plan("small", 1006, 12, 1.0)
+    assert 7 * plan.epochs <= 96 < 7 * 14
 
 
 def test_lengths_double_and_the_last_takes_what_time_is_left(clock):
@@ -61,7 +65,7 @@ def test_no_budget_is_refused_and_what_is_left_out_is_reported(monkeypatch):
 
 def test_a_large_model_is_given_up_before_rows_are(monkeypatch):
     plan = plan_at(monkeypatch, {"resnet18": 500.0, "small": 0.5}, model="resnet18")
-    assert (plan.model, plan.num_rows, plan.epochs) == ("small", 1006, 25)
+    assert (plan.model, plan.num_rows, plan.epochs) == ("small", 1006, 20)
     assert "the model resnet18" in plan.given_up[0]
     kept = plan_at(monkeypatch, {"resnet18": 10.0, "small": 0.5}, model="resnet18")
     assert (kept.model, kept.given_up) == ("resnet18", ())
@@ -150,3 +154,38 @@ def test_counted_trials_have_no_deadline():
     counted = Budget(None, 20, began=0.0, num_ended=5)
     assert (counted.end_s(), counted.left_s(), counted.part_done()) == (float("inf"), None, 0.25)
     assert (counted.trials_left(60), counted.fits(60, 5, 0.5), counted.fits(60, 6, 0.5)) == (15, True, False)
+
+
+def test_a_slow_machine_starts_no_workers_and_leaves_the_page_for_later(clock):
+    spent = Budget(100.0, None, began=0.0)
+    assert spent.has_time_for(3.5, 0.3)
+    spent.slowness = 9.0
+    assert not spent.has_time_for(3.5, 0.3)
+    clock[0] = 108.0
+    assert not spent.is_late
+    clock[0] = 110.0
+    assert spent.is_late
+    assert not Budget(None, 9, began=0.0).is_late
+
+
+def test_a_first_length_that_takes_too_long_is_planned_anew(clock, tmp_path, monkeypatch):
+    request, seen = replace(ask(budget="100s"), out=tmp_path), []
+    journal = Journal(tmp_path, {"spent_s": 0.0, "plan": vars(Plan("small", 1006, 8, 1.0))})
+    trainer = Trainer(request, Budget(100.0, None, began=0.0), None, lambda: False, Pool())
+    stages = Stages(request, journal, trainer)
+
+    def train_out():
+        seen.append((stages.request.plain.epochs, len(stages.request.data.splits["train"])))
+        if len(seen) == 1:
+            clock[0] = 60.0
+            raise TooSlow(part=0.1, spent_s=60.0)
+
+    monkeypatch.setattr(stages, "_train_out", train_out)
+    for stage in ("_choose_training", "_race", "_finals", "hand_over"):
+        monkeypatch.setattr(stages, stage, lambda **_: None)
+    stages.run()
+    assert seen[0] == (8, 1006)
+    assert seen[1][0] == 1  # 0.8 epochs in 60 s: a part of the rows in the 36 s that are left
+    assert abs(seen[1][1] - 0.8 * 0.9 * 36 / 60 * 1006) < 6
+    assert trainer.request is stages.request
+    assert "train images" in journal.get("given_up")[0]

@@ -11,7 +11,7 @@ import camri
 from camri.backbones import at_hand
 from camri.data import load
 from camri.errors import InputError
-from camri.fitting.request import command, make_request
+from camri.fitting.request import Journal, command, make_request
 from camri.study.store import open_run
 from tests.networks import photos, save_tiny
 
@@ -42,6 +42,24 @@ def test_a_fit_of_heads_hands_over_a_model_that_takes_photos(model, tmp_path):
     assert "32x32x3 images, uint8" in card
     with np.load(tmp_path / "out" / "examples.npz") as stored:
         assert stored["missed_inputs"].shape[1:] == (32, 32, 3)
+
+
+def test_features_that_take_too_long_are_those_of_fewer_images(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("camri.data.features.BATCH_ROWS", 4)
+    monkeypatch.setattr("camri.fitting.request.FEATURES_SHARE", 0.0)
+    folder = photos(tmp_path / "photos", num=40)
+
+    def ask():
+        return make_request(folder, "b", tmp_path / "out", model=model, budget="60s", device="cpu")
+
+    request = ask()
+    assert 0 < request.inputs.share < 1
+    for part, split in request.data.splits.items():
+        assert split.labels.equal(request.inputs.images.splits[part].labels)
+    (tmp_path / "out").mkdir()
+    Journal(tmp_path / "out", {}).set(share=request.inputs.share)
+    monkeypatch.setattr("camri.fitting.request.FEATURES_SHARE", 1.0)
+    assert ask().data.fingerprint == request.data.fingerprint  # a fit resumes with the images that it had
 
 
 def test_the_command_and_the_refusals(model, tmp_path):

@@ -219,7 +219,8 @@ UP, WIDE, FLAT, DOWN = (0.05, 0.02, 0.08), (0.05, -0.02, 0.12), (0.0, -0.01, 0.0
         (evidence(method=UP, rule=UP, control=DOWN), {"method": "CAMRI"}, "cannot_tell", "control_as_good"),
         (evidence(method=UP, rule=UP, accuracy=-0.03), {"method": "CAMRI"}, "cannot_tell", "accuracy_dropped"),
         (evidence(method=WIDE, rule=UP), {"method": "CAMRI"}, "cannot_tell", "not_significant"),
-        (evidence(method=FLAT, rule=UP), {"method": "CAMRI"}, "nothing_to_gain", ""),
+        (evidence(method=FLAT, rule=UP), {"method": "CAMRI"}, "change_the_decision", ""),
+        (evidence(method=FLAT, rule=FLAT), {"method": "CAMRI"}, "nothing_to_gain", ""),
         (evidence(method=UP, rule=UP), {}, "change_the_decision", ""),
         (evidence(rule=UP, accuracy=-0.03), {}, "cannot_tell", "accuracy_dropped"),
         (evidence(rule=WIDE), {}, "cannot_tell", "not_significant"),
@@ -248,6 +249,7 @@ def test_fewer_false_alarms_decide_at_a_promised_recall():
     fewer = evidence(method=FLAT, rule=UP, alarms=(-0.02, -0.03, -0.01))
     assert decide(fewer, goal, method="CAMRI", is_redecided=True).kind == "train_with"
     more = evidence(method=UP, rule=UP, alarms=(0.02, 0.01, 0.03))
-    assert decide(more, goal, method="CAMRI", is_redecided=True).kind == "nothing_to_gain"
+    alone = decide(more, goal, method="CAMRI", is_redecided=True)
+    assert (alone.kind, alone.method, alone.over) == ("change_the_decision", "CAMRI", "baseline")
     reached = decide(more, goal, method=None, is_redecided=True)  # argmax missed the recall
     assert (reached.kind, reached.gain) == ("change_the_decision", Change(*UP))
