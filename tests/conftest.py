@@ -16,7 +16,7 @@ for _name in ("COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "NO_COLOR", "PY_COLORS
     os.environ.pop(_name, None)
 
 
-EXPENSIVE = ("fitted", "example_run", "undisturbed")  # fixtures that take seconds
+EXPENSIVE = ("fitted", "example_run", "undisturbed", "cifar10", "gtsrb")  # fixtures that take seconds
 
 
 @pytest.hookimpl(wrapper=True)
