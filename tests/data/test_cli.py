@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from camri.cli import app, main
+from camri.cli import app
+from camri.cli import run as run_command
 from camri.data import load
 from camri.data.dataset import DataSet, Split, assemble
 from camri.data.describe import TILE_PX, _tile_shape, contact_sheet, describe
@@ -177,7 +178,7 @@ def test_names_without_glyphs_are_numbers_on_the_sheet_and_in_the_legend(tmp_pat
 def refuse(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> str:
     monkeypatch.setattr(sys, "argv", ["camri", "data", *map(str, arguments)])
     with pytest.raises(SystemExit) as exit_info:
-        main()
+        run_command()
     assert exit_info.value.code == 2
     return capsys.readouterr().err
 

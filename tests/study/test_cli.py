@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from camri.cli import app, main
+from camri.cli import app
+from camri.cli import run as run_command
 from camri.cli.study_view import print_result, print_status
 from camri.errors import InputError
 from camri.study.finalists import Finalist, Status
@@ -143,7 +144,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(line, said, tmp_path, monk
     folder = tmp_path / "new"
     monkeypatch.setattr(sys, "argv", ["camri", "study", *shlex.split(line.format(folder, folder, folder))])
     with pytest.raises(SystemExit) as end:
-        main()
+        run_command()
     told = capsys.readouterr()
     assert end.value.code == 2
     assert told.out == ""
