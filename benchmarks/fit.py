@@ -47,7 +47,7 @@ from camri.export import Model
 from camri.fitting import Fitted, handover
 from camri.fitting.judge import Held, apply, floor_of, tune_each
 from camri.fitting.request import prepare
-from camri.fitting.trainer import setting_of, variants_of
+from camri.fitting.trainer import change, setting_of
 from camri.methods import Setting, setting
 from camri.metrics import exact
 
@@ -299,8 +299,7 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
 def true_gains(fitted: Fitted, data: DataSet, num_new: int) -> dict[str, float]:
     """Recall that the rule and the chosen or best rival add on fresh rows, over new seeds; trees need none."""
     decided = json.loads((fitted.out / "fit.json").read_text())
-    plain = Training(model="features", epochs=decided["epochs"])
-    training = {"plain": plain, **variants_of(data, plain)}[decided["training"]]
+    training = change(data, Training(model="features", epochs=decided["epochs"]), decided["training"])
     is_trees = fitted.record.handed.method == "trees"
     settings: list[Setting] = [setting("ce")]
     if decided["winner"] is not None and not is_trees:

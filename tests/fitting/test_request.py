@@ -15,7 +15,7 @@ from camri.decision import read_costs
 from camri.errors import InputError
 from camri.fitting import fit
 from camri.fitting.request import Journal, make_request, prepare
-from camri.fitting.trainer import describe_training, variants_of
+from camri.fitting.trainer import change, changes_of, describe_training
 from camri.models import build
 
 
@@ -152,18 +152,20 @@ def test_costs_are_read_by_the_names_of_the_classes(tmp_path):
         assert end.value.argument == "cost_matrix"
 
 
-def test_other_trainings_move_images_and_mirror_photographs_only():
+def test_other_trainings_widen_the_network_move_images_and_mirror_photographs_only():
     digits = ask()
-    found = variants_of(digits.data, digits.plain)
-    assert list(found) == ["augmented", "smooth"]
-    assert (found["augmented"].translate_px, found["augmented"].flip) == (1, False)
-    whole = found["smooth"]
+    assert list(changes_of(digits.data, digits.plain)) == ["wide", "wider", "moved", "smooth"]
+    moved = change(digits.data, digits.plain, ["moved"])
+    assert (moved.translate_px, moved.flip, moved.label_smoothing) == (1, False, 0.0)
+    whole = change(digits.data, digits.plain, ["wide", "wider", "moved", "smooth"])
     assert (whole.translate_px, whole.flip, whole.label_smoothing, whole.average) == (1, False, 0.1, 0.999)
-    assert describe_training(whole) == "random moves of up to 1 px, label smoothing 0.1, averaged weights"
+    assert dict(whole.model_options) == {"width": 64}
+    assert describe_training(whole) == "width 64, random moves of up to 1 px, label smoothing 0.1, averaged weights"
     assert describe_training(digits.plain) == "plain"
-    photographs = replace(digits.data, name="cifar10")
-    assert variants_of(photographs, digits.plain)["augmented"].flip
-    assert not variants_of(replace(digits.data, name="signs"), digits.plain)["smooth"].flip
+    assert changes_of(replace(digits.data, name="cifar10"), digits.plain)["moved"]["flip"]
+    assert not changes_of(replace(digits.data, name="signs"), digits.plain)["moved"]["flip"]
+    own = digits.plain.with_(model_options=(("width", 8),))
+    assert list(changes_of(digits.data, own)) == ["moved", "smooth"]  # a width that was asked for stays
 
 
 def test_first_values_come_from_a_file(tmp_path):
