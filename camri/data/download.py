@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from camri.data import published
-from camri.data.cache import md5
+from camri.data.cache import hash_file
 from camri.data.listing import Options
 from camri.errors import InputError, closest
 from camri.files import NO_ROOM, alone_in
@@ -103,20 +103,16 @@ def fetch(file: RemoteFile, folder: Path, report: Report) -> Path:
     for address in file.addresses:
         try:
             _download(address, part, lambda done, total: report(file.name, done, total))
-            if file.md5 is None:
-                is_right, wanted = zipfile.is_zipfile(part), "a zip archive"
-            else:
-                is_right, wanted = md5(str(part)) == file.md5, f"the official file (md5 {file.md5})"
-            if not is_right:
-                part.unlink()
-                _version_of(part).unlink(missing_ok=True)
-                raise InputError(f"the file from {address} is not {wanted}, and was deleted; try again later")
         except InputError as error:
             errors.append(str(error))
-        else:
+            continue
+        _version_of(part).unlink(missing_ok=True)
+        if zipfile.is_zipfile(part) if file.md5 is None else hash_file(part, "md5") == file.md5:
             os.replace(part, target)
-            _version_of(part).unlink(missing_ok=True)
             return target
+        part.unlink()
+        wanted = "a zip archive" if file.md5 is None else f"the official file (md5 {file.md5})"
+        errors.append(f"the file from {address} is not {wanted}, and was deleted; try again later")
     raise InputError("; and ".join(errors))
 
 

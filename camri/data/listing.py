@@ -46,7 +46,7 @@ class Slice(NamedTuple):
     size: int
 
 
-Encoded = str | memoryview | Slice  # an image: a file, the bytes of one, a part of one
+Encoded = str | bytes | memoryview | Slice  # an image: a file, its bytes, or a part of a file
 
 
 @dataclass(frozen=True)
@@ -192,20 +192,30 @@ def encode(
                 known = f"there are {len(names)} classes, 0 to {len(names) - 1}"
                 raise InputError(f"{where}, {part} part: label {outside[0]} has no name; {known}")
         return tuple(names), {part: column.astype(np.int64) for part, column in columns.items()}
-    texts = np.concatenate([column.astype(str) for column in columns.values()])
-    distinct, inverse = np.unique(texts, return_inverse=True)
-    if len(distinct) > MANY_CLASSES and len(distinct) > len(texts) / 2:
-        counts = f"{len(distinct):,} different labels in {len(texts):,} rows"
+    distinct, places = index_values(columns)
+    num_rows = sum(map(len, columns.values()))
+    if len(distinct) > MANY_CLASSES and len(distinct) > num_rows / 2:
+        counts = f"{len(distinct):,} different labels in {num_rows:,} rows"
         remedy = "choose another label_column=NAME"
         raise InputError(f"{where}: {counts} look like identifiers, not classes; {remedy}", argument="label_column")
-    used = _without_points(distinct.tolist(), where)
+    used = _without_points(distinct, where)
     classes = natural_order(list(dict.fromkeys(used))) if names is None else list(names)
     index = {name: position for position, name in enumerate(classes)}
     if unknown := [name for name in used if name not in index]:
         raise InputError(f"{where}: label {unknown[0]!r} is not among the class names {listed(classes)}")
-    codes = np.array([index[name] for name in used], dtype=np.int64)[inverse.ravel()]
+    codes = np.array([index[name] for name in used], dtype=np.int64)
+    return tuple(classes), {part: codes[place] for part, place in places.items()}
+
+
+def index_values(columns: Mapping[str, np.ndarray]) -> tuple[list[str], dict[str, np.ndarray]]:
+    """(different values of all columns as sorted text, the index of each row's value: int64 by column).
+
+    >>> index_values({"train": np.array([3, 1]), "test": np.array([3])})
+    (['1', '3'], {'train': array([1, 0]), 'test': array([1])})
+    """
+    values, inverse = np.unique(np.concatenate([c.astype(str) for c in columns.values()]), return_inverse=True)
     ends = np.cumsum([len(column) for column in columns.values()])[:-1]
-    return tuple(classes), dict(zip(columns, np.split(codes, ends), strict=True))
+    return values.tolist(), dict(zip(columns, np.split(inverse.ravel().astype(np.int64), ends), strict=True))
 
 
 def _check_labels(column: np.ndarray, where: str) -> np.ndarray:

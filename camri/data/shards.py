@@ -2,7 +2,6 @@
 
 import glob
 import os
-import stat
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from camri.data.decode import image_suffixes
 from camri.data.folder import is_clutter, subfolders, visible
 from camri.data.listing import SPLIT_ALIASES, EncodedImages, Listing, Part, Slice, Source, encode
-from camri.data.tables import by_split
+from camri.data.tables import by_split, refuse_special
 from camri.errors import InputError
 
 SUFFIX = ".tar"
@@ -70,8 +69,7 @@ def _has_labels(file: Path) -> bool:
 def members(file: Path) -> Iterator[tuple[str, Slice]]:
     """(name, place) of each file in a shard; links, devices and damaged shards are refused."""
     try:
-        if not stat.S_ISREG(os.stat(file).st_mode):
-            raise InputError(f"{file} is not a file but a folder, pipe or device; give a tar file")
+        refuse_special(file)
         size = os.path.getsize(file)
         with tarfile.open(file, "r:") as opened:
             while (member := opened.next()) is not None:
