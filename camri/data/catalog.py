@@ -33,7 +33,7 @@ from camri.data.decode import LANCZOS, Decoder, decode_parts, join, resize_array
 from camri.data.features import embed
 from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Source
 from camri.data.parallel import Progress
-from camri.data.rows import Inputs, Rows, Store, Stored, memory_for_images, num_bytes, parse_size
+from camri.data.rows import Rows, Store, Stored, memory_for_images, num_bytes, parse_size
 from camri.errors import InputError, closest
 from camri.files import NO_ROOM, cache_folder, data_folder, scratch_folder
 
@@ -291,10 +291,7 @@ def _decode(job: _Job, scratch: str, draft_for: Callable[[tuple[int, ...]], Draf
             listing.check_classes(str(path), content.classes, {part: rows.labels for part, rows in parts.items()})
     inputs = {part: rows.inputs for part, rows in parts.items() if not isinstance(rows.inputs, EncodedImages)}
     if options.size:  # decoded images have it already
-        inputs = {
-            part: images if isinstance(images, Rows) else resize_array(images, options.size, job.resize)
-            for part, images in inputs.items()
-        }
+        inputs = {part: resize_array(images, options.size, job.resize) for part, images in inputs.items()}
     train = inputs["train"]
     if 0 in train.shape[1:]:
         raise InputError(f"{path}: the inputs are empty, of shape {train.shape[1:]}; give at least one number per row")
@@ -304,14 +301,14 @@ def _decode(job: _Job, scratch: str, draft_for: Callable[[tuple[int, ...]], Draf
                 f"{path}: inputs of {part} are {values.dtype} {values.shape[1:]}, those of train {train.dtype} "
                 f"{train.shape[1:]}; all splits need the same"
             )
-    splits = {
-        part: Split(
-            _to_tensor(inputs[part]),
+    splits = {}
+    for part, rows in parts.items():
+        values = inputs[part]
+        splits[part] = Split(
+            values if isinstance(values, Rows) else torch.from_numpy(np.require(values, requirements="W")),
             torch.from_numpy(rows.labels),
             None if rows.groups is None else torch.from_numpy(rows.groups),
         )
-        for part, rows in parts.items()
-    }
     used = {key: value for key, value in vars(options).items() if value is not None}
     provenance = {"source": job.name, "layout": layout, "options": used, **content.facts, **facts}
     dataset = assemble(job.name, content.classes, splits, provenance)
@@ -331,12 +328,6 @@ def _decode(job: _Job, scratch: str, draft_for: Callable[[tuple[int, ...]], Draf
         columns = tables.encoded_names(provenance.get("encoding", {})) or provenance.get("feature_columns", ())
         provenance["notes"] += listing.giveaways(split.inputs.numpy(), split.labels.numpy(), columns)
     return replace(dataset, provenance=json.loads(json.dumps(provenance)))  # as it will come from the cache
-
-
-def _to_tensor(inputs: np.ndarray | Rows) -> Inputs:
-    if isinstance(inputs, Rows):
-        return inputs
-    return torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
 
 
 def _write_cache(file: Path | None, dataset: DataSet, draft: Draft | None) -> None:

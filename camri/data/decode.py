@@ -155,9 +155,9 @@ class Decoder:
         list(self.threads.map(decode, range(len(pixels))))
 
 
-def resize_array(images: np.ndarray, size: tuple[int, int], resize: str = LANCZOS) -> np.ndarray:
-    """Resize uint8 images (N, H, W, C) to (height, width); features (N, D) stay as they are."""
-    if images.ndim != 4 or images.shape[1:3] == size:
+def resize_array(images: np.ndarray | Rows, size: tuple[int, int], resize: str = LANCZOS) -> np.ndarray | Rows:
+    """Resize uint8 images (N, H, W, C) to (height, width); features (N, D) and images on disk stay as they are."""
+    if isinstance(images, Rows) or images.ndim != 4 or images.shape[1:3] == size:
         return images
     resized = [_resized(to_image(pixels), size, resize) for pixels in images]
     return np.stack([np.asarray(image) for image in resized]).reshape(-1, *size, images.shape[-1])
