@@ -39,8 +39,9 @@ from camri.files import NO_ROOM, cache_folder, data_folder, scratch_folder
 
 NAMES = ("digits", "mnist", "cifar10", "gtsrb", "awa2")
 CACHE_VERSION = 8  # raise it when the same files and options would decode to something else, or be refused
-SPARE = 0.95  # of the free disk that decoded images may take
-PIXELS, ROWS = ".pixels", "rows"  # the file of images that do not fit in memory, and which of them a split has
+SPARE = 0.95  # share of the free disk that decoded images may take
+PIXELS = ".pixels"  # ending of the file of images that do not fit in memory
+ROWS = "rows"  # in the cache: which of these images a split has
 
 
 def load(
@@ -225,9 +226,9 @@ def _read_archive(path: Path, scratch: Path, options: Options) -> Listing:
 
 
 def _make(job: _Job, no_room: str = "") -> DataSet:
-    """Decode the data set and cache it; images of more than `most_bytes` are written to the cache at once.
+    """Decode the data set and cache it. Images of more than `most_bytes` go to the cache while they are decoded.
 
-    If the cache has no room for them (`no_room` says why), they are decoded on the fly.
+    If there is no room for them in the cache (`no_room` says why), they are decoded whenever they are read.
     """
     draft: Draft | None = None
 
@@ -327,7 +328,7 @@ def _decode(job: _Job, scratch: str, draft_for: Callable[[tuple[int, ...]], Draf
     else:
         columns = tables.encoded_names(provenance.get("encoding", {})) or provenance.get("feature_columns", ())
         provenance["notes"] += listing.giveaways(split.inputs.numpy(), split.labels.numpy(), columns)
-    return replace(dataset, provenance=json.loads(json.dumps(provenance)))  # as it will come from the cache
+    return replace(dataset, provenance=json.loads(json.dumps(provenance)))  # as it is when read from the cache
 
 
 def _write_cache(file: Path | None, dataset: DataSet, draft: Draft | None) -> None:

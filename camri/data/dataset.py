@@ -40,7 +40,7 @@ class Split:
         return len(self.labels)
 
     def rows(self, indices: np.ndarray) -> "Split":
-        """The rows at the indices, in that order: a copy, or a selection of those on disk."""
+        """The rows at the indices, in that order. Images in memory are copied, those on disk stay there."""
         index = torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64))
         groups = None if self.groups is None else self.groups[index]
         return Split(take(self.inputs, index), self.labels[index], groups)
@@ -196,7 +196,7 @@ def thin_out(dataset: DataSet, parts: Mapping[str, float], seed: int = 0) -> Dat
     (122, 12, 539)
     """
     _check_seed(seed)
-    if "thinned" in dataset.provenance:  # parts of parts would be hard to report
+    if "thinned" in dataset.provenance:  # a part of a part would be hard to report
         done = ", ".join(dataset.provenance["thinned"]["parts"])
         raise InputError(f"{dataset.name} is thinned already ({done}); give the parts of all classes at once")
     train = dataset.splits["train"]

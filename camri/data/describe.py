@@ -106,12 +106,12 @@ def contact_sheet(dataset: DataSet) -> tuple[Image.Image, dict[str, str]]:
 
 
 def _has_glyphs(font: Any, text: str) -> bool:
-    missing = bytes(font.getmask("\U0010ffff"))  # no font has this one: the box that stands for it
+    missing = bytes(font.getmask("\U0010ffff"))  # no font has this letter: it is drawn as the box for missing ones
     return all(letter == " " or bytes(font.getmask(letter)) != missing for letter in text)
 
 
 def _sample(labels: torch.Tensor, klass: int) -> list[int]:
-    """Rows of the class, evenly spaced over the data: neighbours often look alike."""
+    """Some rows of the class, evenly spaced over the data: neighbours often look alike."""
     rows = torch.nonzero(labels == klass).flatten()
     steps = torch.linspace(0, len(rows) - 1, min(SHEET_COLUMNS, len(rows))).round().long()
     return rows[steps].tolist()
@@ -132,7 +132,7 @@ def _tile(pixels: torch.Tensor, height: int, width: int) -> Image.Image:
 
 
 def _fitted(draw: ImageDraw.ImageDraw, text: str, font: Any) -> str:
-    """The text, shortened to the label column."""
+    """The text, shortened to the width of the label column."""
     while draw.textlength(text, font=font) > LABEL_PX - 24:
         text = text[:-2].rstrip("…") + "…"
     return text

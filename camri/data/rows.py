@@ -88,9 +88,6 @@ class Rows:
     def __len__(self) -> int:
         return len(self.index)
 
-    def __repr__(self) -> str:
-        return f"Rows({self.shape} of {self.store})"
-
     @property
     def shape(self) -> tuple[int, ...]:
         return (len(self.index), *self.store.shape[1:])

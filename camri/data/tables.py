@@ -51,8 +51,8 @@ pq: Any = LazyModule("pyarrow.parquet")
 TEXT_SUFFIXES = (".csv", ".tsv")
 SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-MOST_CATEGORIES = 50  # of a column of texts
-ROWS_TO_TRY = 100  # of a table whose paths lead nowhere: some of its images may be missing
+MOST_CATEGORIES = 50  # in a column of text
+ROWS_TO_TRY = 100  # if no path of a table exists: the first of its images may be missing
 LONGEST_ROW_BYTES = 2**25  # of a text table; Arrow's default, 2**20, is too short for a row of 60,000 genes
 ROLES = {
     "image": ("image", "img", "picture", "photo", "bytes"),
@@ -254,7 +254,7 @@ def to_numpy(column: Any) -> np.ndarray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_boolean(column.type) and column.null_count:
-        column = column.cast(pa.int8())  # otherwise None would stand among the numbers
+        column = column.cast(pa.int8())  # numpy has no missing booleans
     return column.to_numpy(zero_copy_only=False)
 
 

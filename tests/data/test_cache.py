@@ -17,13 +17,7 @@ from camri.data import cache, decode, load
 from camri.data.dataset import DataSet
 from camri.errors import InputError
 
-from .pictures import picture, write_folder, write_picture
-
-
-@pytest.fixture
-def pets(tmp_path: Path) -> Path:
-    write_folder(tmp_path / "pets", {"cat": 3, "dog": 3})
-    return tmp_path / "pets"
+from .pictures import picture, write_picture
 
 
 @pytest.fixture
