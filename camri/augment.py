@@ -1,7 +1,7 @@
-"""Random changes of training images as batched tensor functions: what is drawn for each image, and how it is applied.
+"""Augmentation of training images as batched tensor functions: random draws for each image, and their application.
 
-Draws come from a trial's own generator on the CPU, so they are the same on every device and beside any neighbours. An
-image's result depends on its own draws alone; under mixup also on the image before it.
+Draws come from a trial's own generator on the CPU, so they do not depend on the device or on other trials. The result
+for an image depends only on its own draws; under mixup also on the image before it.
 """
 
 import math
@@ -54,7 +54,7 @@ def translate(images: Tensor, dx: Tensor, dy: Tensor) -> Tensor:
 
 
 def draw_boxes(num_images: int, smallest: float, generator: torch.Generator, device: torch.device | str) -> Tensor:
-    """Crops of at least `smallest` of the image, 3:4 to 4:3: (B, 4) top, left, height, width as shares of the image."""
+    """Crops of at least `smallest` of the area, 3:4 to 4:3: (B, 4) top, left, height, width as shares of the image."""
     draws = torch.rand(4, num_images, generator=generator, device=device)
     area = smallest + (1 - smallest) * draws[0]
     ratio = torch.exp((2 * draws[1] - 1) * torch.log(torch.tensor(4 / 3)))
@@ -70,15 +70,18 @@ def crop(images: Tensor, boxes: Tensor) -> Tensor:
     """
     top, left, height, width = boxes.unbind(dim=1)
     zero = torch.zeros_like(top)
-    # Where the corners of the result lie in the image, whose own lie at -1 and 1.
-    rows = [torch.stack([width, zero, 2 * left + width - 1], dim=1)]
-    rows.append(torch.stack([zero, height, 2 * top + height - 1], dim=1))
-    grid = F.affine_grid(torch.stack(rows, dim=1), list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    return _warp(images, [width, zero, 2 * left + width - 1], [zero, height, 2 * top + height - 1], "border")
 
 
-# The operations of TrivialAugment with the ranges of RandAugment, by their numbers. Strengths are -1 to 1: the sign is
-# a direction, or for the four that mix with another image, less (-0.9) to more (+0.9) of the image itself.
+def _warp(images: Tensor, x: list[Tensor], y: list[Tensor], padding: str) -> Tensor:
+    """Resample bilinearly: a pixel at (u, v), both in [-1, 1], comes from x[0] u + x[1] v + x[2] and the same of y."""
+    theta = torch.stack([torch.stack(x, dim=1), torch.stack(y, dim=1)], dim=1)
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode=padding, align_corners=False)
+
+
+# The operations of TrivialAugment with the ranges of RandAugment. Strengths are -1 to 1. The sign is the direction; for
+# brightness, colour, contrast and sharpness it means less or more of the effect.
 OPERATIONS = (
     "identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate",
     "brightness", "colour", "contrast", "sharpness", "posterize", "solarize", "autocontrast", "equalize",
@@ -94,10 +97,10 @@ def draw_operations(num_images: int, generator: torch.Generator) -> Tensor:
 
 
 def trivial_augment(images: Tensor, drawn: Tensor) -> Tensor:
-    """Apply to each image the one operation drawn for it: (B, C, H, W) in [0, 1], (B, 2) -> (B, C, H, W).
+    """Apply to each image the operation drawn for it: (B, C, H, W) in [0, 1], (B, 2) -> (B, C, H, W).
 
-    Uncovered pixels become 0. Every operation is computed for the whole batch and kept where it was drawn: there is no
-    loop over images and nothing that a captured graph could not hold.
+    Uncovered pixels become 0. Every operation is computed for the whole batch and kept where it was drawn, so there is
+    no loop over images and a CUDA graph can capture it.
 
     >>> images = torch.tensor([[[[0.25, 0.5]]], [[[0.25, 0.5]]]])
     >>> brightness = [OPERATIONS.index("brightness"), 1.0]
@@ -114,7 +117,7 @@ def trivial_augment(images: Tensor, drawn: Tensor) -> Tensor:
     other = where("contrast", grey.mean((2, 3), keepdim=True).expand_as(images), other)
     other = where("sharpness", _smooth(images), other)
     mixed = (other + (1 + ENHANCE * strength) * (images - other)).clamp(0, 1)
-    lost = torch.exp2((strength.abs() * MOST_BITS_LOST).round())  # levels that become one
+    lost = torch.exp2((strength.abs() * MOST_BITS_LOST).round())  # how many levels become one
     posterized = ((images * 255 + 1e-3).floor() / lost).floor() * lost / 255
     result = images
     for name in ("brightness", "colour", "contrast", "sharpness"):
@@ -136,7 +139,7 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def _smooth(images: Tensor) -> Tensor:
-    """Each inner pixel averaged with its eight neighbours, itself five times; the border is left as it is."""
+    """Average each inner pixel (weight 5) with its eight neighbours (weight 1); the border stays as it is."""
     height, width = images.shape[2:]
     if min(height, width) < 3:
         return images
@@ -150,14 +153,14 @@ def _smooth(images: Tensor) -> Tensor:
 
 
 def _autocontrast(images: Tensor) -> Tensor:
-    """Each colour of each image stretched to [0, 1]; a constant one is left as it is."""
+    """Stretch each colour of each image to [0, 1]; a constant one stays as it is."""
     low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
     span = high - low
     return torch.where(span > 0, (images - low) / torch.where(span > 0, span, 1.0), images)
 
 
 def _equalize(images: Tensor) -> Tensor:
-    """Each colour of each image with its 256 levels spread so that they are used evenly, as Pillow does it."""
+    """Equalise the histogram of each colour of each image over 256 levels, as Pillow does."""
     levels = (images * 255).round().clamp(0, 255).long().flatten(2)
     counts = torch.zeros(*levels.shape[:2], 256, dtype=torch.int64, device=images.device)
     counts.scatter_add_(2, levels, torch.ones_like(levels))
@@ -177,22 +180,19 @@ def _move(images: Tensor, operation: Tensor, strength: Tensor) -> Tensor:
 
     angle = when("rotate", ROTATE_RAD * strength)
     cos, sin = angle.cos(), angle.sin()
-    # Where a pixel of the result comes from; grid_sample's coordinates run from -1 to 1 along either side.
     x = [cos, (sin + when("shear_x", SHEAR * strength)) * height / width, when("translate_x", 2 * TRANSLATE * strength)]
     y = [(when("shear_y", SHEAR * strength) - sin) * width / height, cos, when("translate_y", 2 * TRANSLATE * strength)]
-    theta = torch.stack([torch.stack(x, dim=1), torch.stack(y, dim=1)], dim=1)
-    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, padding_mode="zeros", align_corners=False)
+    return _warp(images, x, y, "zeros")
 
 
 def draw_shares(num_images: int, alpha: float, generator: torch.Generator) -> Tensor:
-    """How much of itself each image keeps under mixup, from Beta(alpha, alpha): float (B,)."""
+    """Share of itself that each image keeps under mixup, from Beta(alpha, alpha): float (B,)."""
     seed = int(torch.randint(2**62, (), generator=generator))  # torch draws no Beta from a generator
     return torch.from_numpy(np.random.default_rng(seed).beta(alpha, alpha, num_images)).float()
 
 
 def mixup(inputs: Tensor, shares: Tensor) -> Tensor:
-    """Mix each row with the one before it, of which it gets 1 - share: (B, ...), (B,) -> (B, ...).
+    """Mix each row, with weight `share`, with the one before it: (B, ...), (B,) -> (B, ...).
 
     The loss mixes the labels the same way: `criterion(outputs, labels, shares)`.
 

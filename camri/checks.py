@@ -1,4 +1,4 @@
-"""Checks of what losses and models are given: shapes and numbers always, values of tensors where they can be read.
+"""Checks of the inputs of losses and models: shapes and numbers always, tensor values where reading them is cheap.
 
 Also counters on the device, which a forward pass reads and then advances.
 """
@@ -12,17 +12,17 @@ from torch import Tensor
 
 from camri.errors import InputError
 
-# π as float32 has it, 9e-8 more than π: modules keep margins in float32, and losses of float64 outputs see them so.
+# π in float32, 9e-8 more than π: modules keep margins in float32, for float64 outputs too.
 HIGHEST_MARGIN_RAD = torch.tensor(math.pi, dtype=torch.float32).item()
 
 
 def is_size(value: Any) -> bool:
-    """Whether it is a whole number of at least 1; True and False are none."""
+    """Whether a value is a whole number of at least 1; True and False are not."""
     return isinstance(value, (int, Integral)) and not isinstance(value, bool) and int(value) >= 1
 
 
 def usable(outputs: Tensor) -> Tensor:
-    """The outputs themselves, a float tensor (…, C) of two classes or more; anything else is refused."""
+    """Return the outputs if they are a float tensor (…, C) of two or more classes; refuse anything else."""
     if not isinstance(outputs, Tensor):
         raise InputError(f"outputs of type {type(outputs).__name__} are no tensor; give the head's own output")
     if outputs.dim() < 2 or outputs.shape[-1] < 2:
@@ -33,13 +33,13 @@ def usable(outputs: Tensor) -> Tensor:
 
 
 def as_float(outputs: Tensor) -> Tensor:
-    """The outputs in float32, or float64 if they are: half precision would round the loss away."""
+    """Convert the outputs to float32, or keep float64: half precision is too coarse for a loss."""
     outputs = usable(outputs)
     return outputs if outputs.dtype == torch.float64 else outputs.float()
 
 
 def per_class(values: Tensor, outputs: Tensor, name: str, *, scalar: bool = False) -> Tensor:
-    """The values (C,) in the outputs' dtype; with `scalar`, one number serves every class."""
+    """Convert the values (C,) to the outputs' dtype; with `scalar`, a single number counts for every class."""
     num_classes = outputs.shape[-1]
     if scalar and isinstance(values, Tensor) and values.dim() == 0:
         values = values.expand(num_classes)
@@ -47,7 +47,7 @@ def per_class(values: Tensor, outputs: Tensor, name: str, *, scalar: bool = Fals
 
 
 def square(values: Tensor, outputs: Tensor, name: str) -> Tensor:
-    """The values (C, C) in the outputs' dtype."""
+    """Convert the values (C, C) to the outputs' dtype."""
     return _fitting(values, outputs, name, (outputs.shape[-1],) * 2)
 
 
@@ -63,7 +63,7 @@ def _fitting(values: Tensor, outputs: Tensor, name: str, wanted: tuple[int, ...]
 
 
 def eager() -> bool:
-    """Whether operations run as they are called: no trace is being made, and vmap and grad are not around."""
+    """Whether operations run at once: not inside torch.compile, torch.func.vmap or torch.func.grad."""
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
 
 
@@ -81,12 +81,12 @@ def check_loss_inputs(
     sums_to_one: Tensor | None = None,
     validate: bool = False,
 ) -> None:
-    """Raise InputError for wrong shapes and numbers, and for wrong values in tensors where they can be read."""
-    look = eager()
+    """Refuse wrong shapes and numbers, and wrong tensor values where they can be read, or with `validate` always."""
+    is_eager = eager()
 
     def readable(values: Tensor) -> bool:
-        """Whether values can be looked at without waiting for a device or breaking a trace."""
-        return validate or (look and values.device.type == "cpu")
+        """Whether values can be read without waiting for a device or breaking a trace."""
+        return validate or (is_eager and values.device.type == "cpu")
 
     if labels is not None:
         _refuse_unfit_labels(labels, outputs)
@@ -144,7 +144,7 @@ def _refuse_unknown_labels(labels: Tensor, num_classes: int) -> None:
 
 def _refuse_outside(values: Tensor, highest: float, name: str, allowed: str) -> None:
     low, high = values.detach().aminmax()
-    if not (low.item() >= 0 and high.item() <= highest):  # seldom: the search for the culprit takes five times as long
+    if not (low.item() >= 0 and high.item() <= highest):  # finding the wrong value takes five times as long
         _refuse_if(values, ~((values >= 0) & (values <= highest)), name, allowed)
 
 
@@ -155,11 +155,11 @@ def _refuse_if(values: Tensor, wrong: Tensor, name: str, allowed: str) -> None:
 
 
 def freeze_for_backward(counter: Tensor) -> Tensor:
-    """The counter's current value, also for a compiled backward pass.
+    """The counter's current value, in a compiled backward pass too.
 
-    torch.compile may compute a value anew in the backward pass instead of keeping it, and then reads a counter that has
-    been advanced (https://github.com/pytorch/pytorch/pull/197039): dropout's mask was that of the next call, the
-    margin of a ramp that of the next step. An operator of our own is not computed anew; its result is kept.
+    torch.compile may recompute a value in the backward pass, and then reads a counter that has been advanced
+    (https://github.com/pytorch/pytorch/pull/197039): dropout used the mask of the next call, a ramp the margin of the
+    next step. The result of a custom operator is kept, not recomputed.
     """
     return _copy(counter) if torch.compiler.is_compiling() else counter
 

@@ -1,4 +1,4 @@
-"""The one exception for input that a person can correct."""
+"""The exception for input that the user can correct, and hints for its messages."""
 
 import contextlib
 import difflib
@@ -7,14 +7,14 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
-ENDED_BY = "ended_by"  # in the environment of a lost trial: what ended its process each time it was tried
+ENDED_BY = "ended_by"  # in the environment of a lost trial: what ended its process in each attempt
 
 
 class InputError(ValueError):
     """Bad input, explained in one sentence that names the value and the choices.
 
-    `argument` is the Python argument at fault, if there is one. The command line prints the message with the option
-    in its place, without a traceback, and exits with 2.
+    `argument` is the Python argument at fault, if any; the command line shows its option instead. It prints the
+    message without a traceback and exits with 2.
     """
 
     def __init__(self, message: str, argument: str | None = None):
@@ -27,7 +27,7 @@ class InputError(ValueError):
 
 @contextlib.contextmanager
 def blame(argument: str) -> Iterator[None]:
-    """Name the argument at fault in InputErrors that name none."""
+    """Add the argument at fault to InputErrors without one."""
     try:
         yield
     except InputError as error:
@@ -36,7 +36,7 @@ def blame(argument: str) -> Iterator[None]:
 
 
 def require(what: str, *packages: str, install: str) -> None:
-    """Raise InputError with the install command where a package is missing that `what` needs.
+    """Raise InputError with the install command if a package that `what` needs is missing.
 
     >>> require("a page", "json", "no_such_package", install="'camri[report]'")
     Traceback (most recent call last):
@@ -50,7 +50,7 @@ def require(what: str, *packages: str, install: str) -> None:
 
 
 def last_line(error: str | None) -> str:
-    """The last line of a stored error: of a traceback, what went wrong.
+    """The last line of a stored error: in a traceback, the error itself.
 
     >>> last_line("Traceback (most recent call last):\\n  File …\\nRuntimeError: out of memory")
     'RuntimeError: out of memory'
@@ -59,7 +59,7 @@ def last_line(error: str | None) -> str:
 
 
 def closest(name: object, choices: Iterable[object], shown: int = 12) -> str:
-    """A hint for a name that is not among the choices: the closest ones, then what there is.
+    """A hint for a name that is not among the choices: the closest ones, then all.
 
     >>> closest("cta", ["cat", "dog"])
     "did you mean 'cat'? choices: cat, dog"
@@ -77,7 +77,7 @@ def closest(name: object, choices: Iterable[object], shown: int = 12) -> str:
 
 
 def one_by_one(word: object, classes: Iterable[str]) -> str:
-    """How to give several classes, for a word that seems to name them at once; nothing for other words.
+    """How to give several classes, if the word seems to name several at once; otherwise "".
 
     >>> one_by_one("cat+no entry", ["cat", "dog", "no entry"])
     "several are given one by one: --important cat --important 'no entry' (in Python: ['cat', 'no entry'])"

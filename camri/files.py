@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and folders that one process has for itself."""
+"""Atomic writes, locks on files and folders, temporary folders, and where data and caches are kept."""
 
 import contextlib
 import errno
@@ -22,12 +22,12 @@ except ImportError:  # Windows: nothing is locked there
     fcntl = None  # type: ignore[assignment]
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, a limit on a file's size
-PART = ".part"  # how the name of a file ends that is being written, or was when its writer was killed
-SCRATCH = "camri-scratch-"  # how the name of a temporary folder begins: no user's own folder may be called so
+PART = ".part"  # ending of a file that is being written
+SCRATCH = "camri-scratch-"  # beginning of a temporary folder's name; old ones are removed
 
 
 def checksum(*contents: Any) -> int:
-    """CRC-32 of bytes or contiguous arrays, one after another: it tells damage, not malice.
+    """CRC-32 of bytes or contiguous arrays, one after another. It detects damage, not tampering.
 
     >>> checksum(b"123456789"), checksum(b"1234", b"56789")
     (3421780262, 3421780262)
@@ -40,9 +40,9 @@ def checksum(*contents: Any) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Path, remedy: str = "") -> Iterator[Path]:
-    """A file beside the path to write to, which takes the path's place at the end; nothing of it stays otherwise.
+    """Give a temporary file to write to, which replaces the path at the end; on an error it is removed.
 
-    No two writers have the same one. What killed writers left is removed after a day.
+    Every writer has its own. What killed writers left is removed after a day.
     """
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
     try:
@@ -55,21 +55,21 @@ def replacing(path: Path, remedy: str = "") -> Iterator[Path]:
     except OSError as error:
         raise cannot_write(path, error, remedy) from None
     finally:
-        with contextlib.suppress(OSError):  # it has moved, or was never there
+        with contextlib.suppress(OSError):  # it was renamed, or never written
             part.unlink()
 
 
 def cannot_write(path: Path, error: OSError, remedy: str, argument: str | None = None) -> InputError:
-    """The error of a path that cannot be written; where the disk is full, its remedy is to make room and go on."""
+    """The error for a path that cannot be written; if the disk is full, the remedy is to make room."""
     if error.errno in NO_ROOM:
         remedy = "; make room and run the same command again"
     return InputError(f"{path} cannot be written ({error.strerror or error}){remedy}", argument)
 
 
 def take_lock(handle: int, shared: bool = False) -> bool:
-    """Whether the open file or folder is locked for this process; the system frees it however the process ends.
+    """Lock an open file or folder; False if another process has locked it. The lock ends with the process.
 
-    Shared, others may hold it so too. On Windows always true; an OSError where the file system has no locks.
+    Several processes may hold a shared lock. Always True on Windows. OSError if the file system has no locks.
     """
     if fcntl is None:
         return True
@@ -82,8 +82,8 @@ def take_lock(handle: int, shared: bool = False) -> bool:
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[bool | None]:
-    """Whether this process alone is in the folder until the end; None where the file system has no locks to tell by."""
-    if fcntl is None:  # and a folder cannot be opened
+    """Lock the folder for this process; False if another one has locked it, None if the file system has no locks."""
+    if fcntl is None:  # on Windows a folder cannot be opened
         yield None
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -99,10 +99,10 @@ def alone_in(folder: Path) -> Iterator[bool | None]:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A temporary folder, removed at the end; and so are those that killed processes have left."""
+    """Make a temporary folder and remove it at the end. Those that killed processes left are removed too."""
     for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError):  # another user's, or removed meanwhile
-            if left.stat().st_mtime < time.time() - 60:  # a newer one's owner may be about to lock it
+            if left.stat().st_mtime < time.time() - 60:  # the owner of a newer one may not have locked it yet
                 with alone_in(left) as is_alone:
                     if is_alone:
                         shutil.rmtree(left, ignore_errors=True)
@@ -111,12 +111,12 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def data_folder() -> Path:
-    """$CAMRI_DATA, or where this platform keeps users' data."""
+    """$CAMRI_DATA, or the platform's folder for user data."""
     return _user_folder("CAMRI_DATA", "XDG_DATA_HOME", ".local/share", "Library/Application Support", "data")
 
 
 def cache_folder() -> Path:
-    """$CAMRI_CACHE, or where this platform keeps caches."""
+    """$CAMRI_CACHE, or the platform's folder for caches."""
     return _user_folder("CAMRI_CACHE", "XDG_CACHE_HOME", ".cache", "Library/Caches", "cache")
 
 

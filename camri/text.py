@@ -1,4 +1,4 @@
-"""Names and quantities as every terminal, page, card and CSV file shows them."""
+"""Format names and quantities for terminals, pages, cards and CSV files."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\
 
 
 def is_printable(name: str) -> bool:
-    """Whether every terminal can show the name; zero-width joiners, which Persian and emoji need, are allowed.
+    """Whether a terminal can show the name. Zero-width joiners are allowed: Persian and emoji need them.
 
     >>> is_printable("stop"), is_printable("\u0645\u06cc\u200c\u0631\u0648\u062f"), is_printable("a\x1b[31m")
     (True, True, False)
@@ -23,16 +23,16 @@ def is_printable(name: str) -> bool:
 
 
 class Noun(NamedTuple):
-    """What one input and several of them are called."""
+    """The word for an input, in singular and plural."""
 
     one: str
     many: str
 
 
 def noun_of(input_shape: Sequence[int]) -> Noun:
-    """What inputs of a shape are called: (D,) are a table's rows, (H, W, C) images.
+    """The word for inputs of a shape: row for (D,), image for (H, W, C).
 
-    Sentences that need no such word say "test data": this is for those that count.
+    For sentences that count inputs; others say "test data".
 
     >>> noun_of((30,)).many, noun_of((32, 32, 3)).many
     ('rows', 'images')
@@ -41,7 +41,7 @@ def noun_of(input_shape: Sequence[int]) -> Noun:
 
 
 def name_rows(rows: Sequence[int], num_rows: int) -> str:
-    """Some of a table's rows, by the numbers of the first, and how many they are.
+    """Numbers of the first of these rows, and how many there are.
 
     >>> name_rows([4], 90), name_rows([4, 7], 90), name_rows([4, 7, 8, 9], 90)
     ('row 4', 'rows 4, 7 (2 of 90)', 'rows 4, 7, 8, … (4 of 90)')
@@ -53,7 +53,7 @@ def name_rows(rows: Sequence[int], num_rows: int) -> str:
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """Names in a row; of more than `most` the first and the last, which is where tables often have their label.
+    """Join names with commas; of more than `most`, show the first and the last, often a table's label column.
 
     >>> listed(["a", "b", "c"], most=3), listed(["a", "b", "c", "d"], most=3)
     ('a, b, c', 'a, b, …, d')
@@ -62,7 +62,8 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 
 
 def plural(num: int, noun: str) -> str:
-    """
+    """A count with its noun.
+
     >>> plural(1, "seed"), plural(1200, "seed")
     ('1 seed', '1,200 seeds')
     """
@@ -70,7 +71,8 @@ def plural(num: int, noun: str) -> str:
 
 
 def percent(share: float, decimals: int = 1) -> str:
-    """
+    """A share in percent.
+
     >>> percent(0.9312), percent(0.0045, decimals=2)
     ('93.1 %', '0.45 %')
     """
@@ -105,7 +107,7 @@ def duration(seconds: float) -> str:
 
 
 def quoted(name: str, most: int = 60) -> str:
-    """A name within a sentence: in quotes, cut where it is long, and apart where it is written from right to left.
+    """A name for use in a sentence: in quotes, shortened if long, isolated if written from right to left.
 
     >>> quoted("cat"), quoted("x" * 100, most=5), quoted("שלט") == "“\\u2068שלט\\u2069”"
     ('“cat”', '“xxxxx…”', True)
@@ -116,7 +118,7 @@ def quoted(name: str, most: int = 60) -> str:
 
 
 def visible(text: str) -> str:
-    r"""The text with control characters, direction marks and stray bytes written out: no terminal acts on it.
+    r"""Escape control characters, direction marks and undecodable bytes, so that no terminal acts on them.
 
     >>> print(visible("a\x1b[2J\nb\u202e"))
     a\x1b[2J\nb\u202e
@@ -128,7 +130,7 @@ def visible(text: str) -> str:
 
 
 def csv_path(path: str) -> str:
-    """A path as a CSV cell that no spreadsheet takes for a formula; "./" leads to the same file.
+    """A path as a CSV cell that no spreadsheet takes for a formula: "./" before it leads to the same file.
 
     >>> csv_path("=1+1.png"), csv_path("a.png")
     ('./=1+1.png', 'a.png')
@@ -138,9 +140,9 @@ def csv_path(path: str) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """A text as a CSV cell that no spreadsheet takes for a formula: an apostrophe before it, as OWASP's ASVS has it.
+    """A text as a CSV cell that no spreadsheet takes for a formula: an apostrophe before it, as OWASP's ASVS advises.
 
-    A number stays one: it is no formula, and programs that read the file want it.
+    Numbers stay as they are, for programs that read the file.
 
     >>> csv_cell("@SUM(A1)"), csv_cell("-1"), csv_cell("stop")
     ("'@SUM(A1)", '-1', 'stop')
@@ -151,7 +153,7 @@ def csv_cell(text: str) -> str:
 
 
 def csv_text(names: Sequence[str], records: Iterable[Mapping[str, Any]]) -> str:
-    """CSV of the named fields; texts, headers too, are guarded as `csv_cell` does.
+    """Write the named fields as CSV; texts and headers go through `csv_cell`.
 
     >>> csv_text(["class", "recall"], [{"class": "=1+1", "recall": 0.5}, {"class": "stop", "recall": None}])
     "class,recall\\n'=1+1,0.5\\nstop,\\n"

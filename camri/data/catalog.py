@@ -1,6 +1,5 @@
-"""From a name or path to a DataSet: find the files, recognise the layout, decode, check; or read the cache."""
+"""Load a DataSet from a name or path: find the files, recognise the layout, decode and check, or read the cache."""
 
-import contextlib
 import glob
 import json
 import math
@@ -8,7 +7,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -30,18 +29,19 @@ from camri.data.dataset import (
     hash_json,
     make_test,
 )
-from camri.data.decode import LANCZOS, Decoder, decode_parts, resize_array
+from camri.data.decode import LANCZOS, Decoder, decode_parts, join, resize_array
 from camri.data.features import embed
 from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Source
 from camri.data.parallel import Progress
-from camri.data.rows import Inputs, Rows, Stored, memory_for_images, num_bytes, parse_size
+from camri.data.rows import Rows, Store, Stored, memory_for_images, num_bytes, parse_size
 from camri.errors import InputError, closest
 from camri.files import NO_ROOM, cache_folder, data_folder, scratch_folder
 
 NAMES = ("digits", "mnist", "cifar10", "gtsrb", "awa2")
 CACHE_VERSION = 8  # raise it when the same files and options would decode to something else, or be refused
-SPARE = 0.95  # of the free disk that decoded images may take
-PIXELS, ROWS = ".pixels", "rows"  # the file of images that do not fit in memory, and which of them a split has
+SPARE = 0.95  # share of the free disk that decoded images may take
+PIXELS = ".pixels"  # ending of the file of images that do not fit in memory
+ROWS = "rows"  # in the cache: which of these images a split has
 
 
 def load(
@@ -69,8 +69,8 @@ def load(
     verify: check the official files of CIFAR-10 and MNIST against their published checksums.
     cache: folder for decoded data, or False for none; the default is $CAMRI_CACHE or the user's cache folder.
     path_column and so on: columns of a table, if their names are not the usual ones.
-    backbone: "timm:NAME" or "hf:NAME" gives the features of this pretrained network instead of images, computed once.
-    weights: its safetensors file, where the published weights cannot be had.
+    backbone: "timm:NAME" or "hf:NAME" replaces images by the features of this pretrained network, computed once.
+    weights: its safetensors file, if the published weights cannot be downloaded.
     resident: "2GiB", or bytes: the memory that images may take, a GPU's or this machine's; by default half of what is
     free. If they take more, they stay on disk and are read by the batch; results are the same.
     An option that has no effect on this kind of data is refused.
@@ -84,10 +84,10 @@ def load(
             raise InputError(f"{flag}={value!r} is not allowed; choices: true, false", argument=flag)
     if backbone is not None:
         asked: dict[str, Any] = {k: v for k, v in (("size", _as_size(size)), ("resize", resize)) if v is not None}
-        found, asked = decoding(find(backbone, weights=weights, size=asked.get("size")), asked)
+        trunk_options, asked = decoding(find(backbone, weights=weights, size=asked.get("size")), asked)
         images = load(source, **{**given_options, "size": None, "resize": None, **asked})
-        kept = Path(cache) if isinstance(cache, (str, PathLike)) else None
-        return embed(images, backbone, found, cache=kept, progress=progress)
+        folder = Path(cache) if isinstance(cache, (str, PathLike)) else None
+        return embed(images, backbone, trunk_options, cache=folder, progress=progress)
     if weights is not None:
         raise InputError(f"weights={weights} is for a backbone; give backbone=NAME too", argument="weights")
     if resize is not None:
@@ -98,8 +98,7 @@ def load(
         _as_size(size), resize, roi, skip_bad, verify, path_column, label_column, group_column, split_column
     )
     name = str(source) if str(source) in NAMES else Path(source).stem.rstrip("-_*?") or Path(source).parent.name
-    given = parse_size(resident)
-    most = memory_for_images() if given is None else given
+    limit = parse_size(resident)
     try:
         path = locate(source)
         layout = published.find_digits() if str(source) == "digits" else recognise(path, options)
@@ -110,20 +109,36 @@ def load(
             how = {name: value for name, value in vars(options).items() if name != "resize" or value is not None}
             key = [CACHE_VERSION, content, sorted(layout.also), how, layout.layout, path.name]
             file = root / f"{hash_json(key)}.data"
-        dataset = _read_cache(file, most, layout, options.resize) if file else None
-        if dataset is None:
-            dataset = _make(name, path, layout, options, file, most, progress)
+        job = _Job(name, path, layout, options, file, memory_for_images() if limit is None else limit, progress)
+        dataset = _read_cache(job) or _make(job)
     except PermissionError as error:
         raise InputError(f"{error.filename}: permission denied; change its permissions") from None
     is_benchmark = str(dataset.provenance["layout"]).split(maxsplit=1)[0] in NAMES
-    # A benchmark's copies are known and must stay for results to be comparable: no warning, but in `camri data show`.
+    # A benchmark's copies are known and must stay for results to be comparable: `camri data show` lists them.
     for note in notes({**dataset.provenance, "notes": []} if is_benchmark else dataset.provenance):
         warnings.warn(f"{dataset.name}: {note}", DataWarning, stacklevel=2)
-    return replace(dataset, resident=given)
+    return replace(dataset, resident=limit)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A data set to load: its name, where it is and how to read it, and the cache file, if it is to be cached."""
+
+    name: str
+    path: Path
+    source: Source
+    options: Options
+    file: Path | None
+    most_bytes: int  # of images in memory
+    progress: Progress | None
+
+    @property
+    def resize(self) -> str:
+        return self.options.resize or LANCZOS
 
 
 def notes(provenance: Mapping[str, Any]) -> list[str]:
-    """What the owner of a data set should know, one sentence each."""
+    """Notes for the owner of a data set, one sentence each."""
     single = [provenance[key] for key in ("path_note", "size_note", "depth_note", "skipped_note") if key in provenance]
     return [*single, *provenance.get("notes", [])]
 
@@ -138,7 +153,7 @@ def _as_size(size: Any) -> tuple[int, int] | None:
 
 
 def locate(source: str | PathLike[str]) -> Path:
-    """The path of a data set; names are looked up in the data folder."""
+    """Path of a data set; a name is looked up in the data folder."""
     text = os.fspath(source)
     if text == "digits":
         return Path(text)  # comes with scikit-learn
@@ -164,7 +179,7 @@ def locate(source: str | PathLike[str]) -> Path:
 
 
 def recognise(path: Path, options: Options) -> Source:
-    """The layout at the path: the most specific reader that fits."""
+    """Recognise the layout at the path; the most specific one wins."""
     if source := shards.find_shards(path):
         return source
     if download.is_archive(path):
@@ -210,50 +225,42 @@ def _read_archive(path: Path, scratch: Path, options: Options) -> Listing:
     return content
 
 
-def _make(
-    name: str,
-    path: Path,
-    source: Source,
-    options: Options,
-    file: Path | None,
-    most: float,
-    progress: Progress | None,
-    no_room: str = "",
-) -> DataSet:
-    """Decode the data set and cache it in the file; images of more than `most` bytes stay there.
+def _make(job: _Job, no_room: str = "") -> DataSet:
+    """Decode the data set and cache it. Images of more than `most_bytes` go to the cache while they are decoded.
 
-    Where there is no room for them (`no_room` says why), they are decoded on the fly.
+    If there is no room for them in the cache (`no_room` says why), they are decoded whenever they are read.
     """
-    drafts: list[Draft] = []
-    with contextlib.ExitStack() as stack:
+    draft: Draft | None = None
 
-        def draft_for(shape: tuple[int, ...]) -> Draft | str | None:
-            if math.prod(shape) <= most:
-                return None
-            why = no_room or _why_not_kept(file, math.prod(shape))
-            if not why and file is not None:
-                drafts.append(stack.enter_context(contextlib.closing(Draft(file.with_suffix(PIXELS), shape))))
-                return drafts[0]
-            if source.layout == "archive":  # its files are there only until they are decoded
-                needed = f"its images take {math.prod(shape) / 2**30:,.1f} GiB decoded"
-                raise InputError(f"{path}: {needed} ({why}); unpack it and give the folder, or set CAMRI_CACHE")
-            return why
+    def draft_for(shape: tuple[int, ...]) -> Draft | str | None:
+        nonlocal draft
+        if math.prod(shape) <= job.most_bytes:
+            return None
+        why = no_room or _why_not_kept(job.file, math.prod(shape))
+        if why and job.source.layout == "archive":  # its files are there only until they are decoded
+            needed = f"its images take {math.prod(shape) / 2**30:,.1f} GiB decoded"
+            raise InputError(f"{job.path}: {needed} ({why}); unpack it and give the folder, or set CAMRI_CACHE")
+        if not why and job.file is not None:
+            draft = Draft(job.file.with_suffix(PIXELS))
+        return draft or why
 
-        scratch = stack.enter_context(scratch_folder())
+    with scratch_folder() as scratch:
         try:
-            dataset = _decode(name, path, source, options, str(scratch), progress, draft_for)
+            dataset = _decode(job, str(scratch), draft_for)
+            _write_cache(job.file, dataset, draft)
         except OSError as error:
-            if not drafts or error.errno not in NO_ROOM:
+            if draft is None or error.errno not in NO_ROOM:
                 raise
-            return _make(name, path, source, options, file, most, progress, "no room in the cache")
-        is_large = sum(num_bytes(split.inputs) for split in dataset.splits.values()) > most
-        if file is None:
-            return dataset
-        inputs = dataset.splits["train"].inputs
-        _write_cache(file, dataset, drafts[0] if drafts else None)
-        if is_large and not (isinstance(inputs, Rows) and isinstance(inputs.store, Decoder)):
-            return _read_cache(file, most, source, options.resize) or dataset
+            return _make(job, "no room in the cache")
+        finally:
+            if draft is not None:
+                draft.close()
+    inputs = dataset.splits["train"].inputs
+    is_large = sum(num_bytes(split.inputs) for split in dataset.splits.values()) > job.most_bytes
+    is_decoded_on_the_fly = isinstance(inputs, Rows) and isinstance(inputs.store, Decoder)
+    if is_decoded_on_the_fly or (draft is None and not is_large):
         return dataset
+    return _read_cache(job) or dataset
 
 
 def _why_not_kept(file: Path | None, needed: int) -> str:
@@ -270,33 +277,22 @@ def _why_not_kept(file: Path | None, needed: int) -> str:
     return "" if needed < SPARE * free else f"the cache's disk has {free / 2**30:,.1f} GiB left"
 
 
-def _decode(
-    name: str,
-    path: Path,
-    source: Source,
-    options: Options,
-    scratch: str,
-    progress: Progress | None,
-    draft_for: Callable[[tuple[int, ...]], Draft | str | None],
-) -> DataSet:
-    content = source.read(scratch)
-    parts, layout = content.parts, content.facts.pop("layout", source.layout)
+def _decode(job: _Job, scratch: str, draft_for: Callable[[tuple[int, ...]], Draft | str | None]) -> DataSet:
+    """Read, decode and check the data set, and make its test split if it needs one."""
+    path, options = job.path, job.options
+    content = job.source.read(scratch)
+    parts, layout = content.parts, content.facts.pop("layout", job.source.layout)
     listing.refuse_untaken(str(path), layout, content, options)
     listing.check_classes(str(path), content.classes, {part: rows.labels for part, rows in parts.items()})
     facts: dict[str, Any] = {}
     if any(isinstance(rows.inputs, EncodedImages) for rows in parts.values()):
-        parts, facts = decode_parts(
-            parts, options.size or content.size, options.skip_bad, progress, options.resize or LANCZOS, draft_for
-        )
+        size = options.size or content.size
+        parts, facts = decode_parts(parts, size, options.skip_bad, job.progress, job.resize, draft_for)
         if "skipped" in facts:
             listing.check_classes(str(path), content.classes, {part: rows.labels for part, rows in parts.items()})
-            facts["skipped_note"] = f"{len(facts['skipped'])} unreadable images were skipped"
     inputs = {part: rows.inputs for part, rows in parts.items() if not isinstance(rows.inputs, EncodedImages)}
     if options.size:  # decoded images have it already
-        inputs = {
-            part: images if isinstance(images, Rows) else resize_array(images, options.size, options.resize or LANCZOS)
-            for part, images in inputs.items()
-        }
+        inputs = {part: resize_array(images, options.size, job.resize) for part, images in inputs.items()}
     train = inputs["train"]
     if 0 in train.shape[1:]:
         raise InputError(f"{path}: the inputs are empty, of shape {train.shape[1:]}; give at least one number per row")
@@ -306,18 +302,18 @@ def _decode(
                 f"{path}: inputs of {part} are {values.dtype} {values.shape[1:]}, those of train {train.dtype} "
                 f"{train.shape[1:]}; all splits need the same"
             )
-    splits = {
-        part: Split(
-            _to_tensor(inputs[part]),
+    splits = {}
+    for part, rows in parts.items():
+        values = inputs[part]
+        splits[part] = Split(
+            values if isinstance(values, Rows) else torch.from_numpy(np.require(values, requirements="W")),
             torch.from_numpy(rows.labels),
             None if rows.groups is None else torch.from_numpy(rows.groups),
         )
-        for part, rows in parts.items()
-    }
     used = {key: value for key, value in vars(options).items() if value is not None}
-    provenance = {"source": name, "layout": layout, "options": used, **content.facts, **facts}
-    dataset = assemble(name, content.classes, splits, provenance)
-    if name == "cifar10" and "verified" not in provenance:  # parquet: the files have no published checksums
+    provenance = {"source": job.name, "layout": layout, "options": used, **content.facts, **facts}
+    dataset = assemble(job.name, content.classes, splits, provenance)
+    if job.name == "cifar10" and "verified" not in provenance:  # parquet: the files have no published checksums
         digests = dataset.provenance["sha256"]
         provenance["verified"] = all(digests[p]["inputs"] == published.OFFICIAL_SHA256.get(p) for p in digests)
     if content.test_rows:
@@ -332,57 +328,50 @@ def _decode(
     else:
         columns = tables.encoded_names(provenance.get("encoding", {})) or provenance.get("feature_columns", ())
         provenance["notes"] += listing.giveaways(split.inputs.numpy(), split.labels.numpy(), columns)
-    return replace(dataset, provenance=json.loads(json.dumps(provenance)))  # as it will come from the cache
+    return replace(dataset, provenance=json.loads(json.dumps(provenance)))  # as it is when read from the cache
 
 
-def _to_tensor(inputs: np.ndarray | Rows) -> Inputs:
-    if isinstance(inputs, Rows):
-        return inputs
-    return torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
-
-
-def _write_cache(file: Path, dataset: DataSet, draft: Draft | None) -> None:
+def _write_cache(file: Path | None, dataset: DataSet, draft: Draft | None) -> None:
+    if file is None:
+        return
     arrays: dict[str, np.ndarray] = {}
+    facts = {key: getattr(dataset, key) for key in ("name", "classes", "fingerprint", "provenance")}
     for part, split in dataset.splits.items():
         for kind, values in vars(split).items():
             if isinstance(values, Rows):
                 arrays[f"{part}/{ROWS}"] = values.index
+                facts["pixels"] = {"shape": values.store.shape}
             elif values is not None:
                 arrays[f"{part}/{kind}"] = values.numpy()
-    facts = {key: getattr(dataset, key) for key in ("name", "classes", "fingerprint", "provenance")}
     if draft is not None:
-        facts["pixels"] = draft.finish()
-    inputs = dataset.splits["train"].inputs
-    if isinstance(inputs, Rows) and isinstance(inputs.store, Decoder):
-        facts["pixels"] = {"shape": inputs.store.shape}
+        draft.finish()
+        facts["pixels"]["crc"] = draft.crc
     write_cache(file, facts, arrays)
 
 
-def _read_cache(file: Path, resident: float, source: Source, resize: str | None) -> DataSet | None:
-    """The cached data set; None if there is none, or if images that were decoded on the fly could be kept now."""
-    stored = read_cache(file, resident)
-    if stored is None:
+def _read_cache(job: _Job) -> DataSet | None:
+    """The cached data set; None if there is none, or if images that were decoded on the fly can now be kept."""
+    if job.file is None or (cached := read_cache(job.file, job.most_bytes)) is None:
         return None
-    facts, arrays = stored
-    pixels: Any = None
-    if "pixels" in facts:
-        shape = tuple(facts["pixels"]["shape"])
-        fits, why = math.prod(shape) <= resident, _why_not_kept(file, math.prod(shape))
-        if "crc" in facts["pixels"]:
-            pixels = read_pixels(file.with_suffix(PIXELS), facts["pixels"])
+    facts, arrays = cached
+    store: Store | None = None
+    if pixels := facts.get("pixels"):
+        shape = tuple(pixels["shape"])
+        fits, why = math.prod(shape) <= job.most_bytes, _why_not_kept(job.file, math.prod(shape))
+        if "crc" in pixels:
+            store = read_pixels(job.file.with_suffix(PIXELS), shape, pixels["crc"])
         elif why and not fits:
-            pixels = Decoder.of(source.read("").parts, shape, resize or LANCZOS, why)
-        if pixels is None:
+            store = Decoder(join(job.source.read("").parts), shape, job.resize, why)
+        if store is None:
             return None
-        if fits:
-            pixels = np.memmap(pixels.path, np.uint8, mode="c", shape=pixels.shape)
-    parts: dict[str, dict[str, Any]] = {}
+    tensors: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():
         part, kind = name.split("/")
-        if kind == ROWS:
-            kind, array = "inputs", np.asarray(pixels[array]) if isinstance(pixels, np.ndarray) else Rows(pixels, array)
-        elif isinstance(array, Stored):
-            array = Rows(array)
-        parts.setdefault(part, {})[kind] = array if isinstance(array, Rows) else torch.from_numpy(array)
-    splits = {part: Split(**tensors) for part, tensors in parts.items()}
+        if kind == ROWS and store is not None:
+            rows = Rows(store, array)
+            tensors.setdefault(part, {})["inputs"] = rows[:] if fits else rows
+        else:
+            values = Rows(array) if isinstance(array, Stored) else torch.from_numpy(array)
+            tensors.setdefault(part, {})[kind] = values
+    splits = {part: Split(**by_kind) for part, by_kind in tensors.items()}
     return DataSet(facts["name"], tuple(facts["classes"]), splits, facts["fingerprint"], facts["provenance"])

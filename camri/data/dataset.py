@@ -1,7 +1,8 @@
-"""Data sets as tensors: uint8 images or float features, labels, names, splits; parts held out; copies across splits.
+"""Data sets as tensors: uint8 images or float features, labels and class names; held-out splits; copies of images.
 
-Parts are held out by class and keep groups and copies together. Rows are drawn in the order of
-blake2b(seed, part, unit), not by a library's random numbers: a split is the same on every machine, with every version.
+Splits are held out by class and keep groups and copies together. Rows are drawn in the order of
+blake2b(seed, split, unit), not by a library's random numbers: a split is the same on every machine and with every
+version.
 """
 
 import hashlib
@@ -25,10 +26,10 @@ SPLIT_NAMES = ("train", "val", "test")
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Rows of one part of a data set.
+    """Rows of one split of a data set.
 
-    inputs: uint8 (N, H, W, C) images or float32 (N, D) features, `Rows` if they stay on disk; labels: int64 (N,);
-    groups: int64 (N,) or None; rows of one group (frames of one GTSRB track) belong together.
+    inputs: uint8 (N, H, W, C) images or float32 (N, D) features, as `Rows` if they stay on disk. labels: int64 (N,).
+    groups: int64 (N,) or None. Rows of one group, such as the frames of a GTSRB track, belong together.
     """
 
     inputs: Inputs
@@ -39,7 +40,7 @@ class Split:
         return len(self.labels)
 
     def rows(self, indices: np.ndarray) -> "Split":
-        """The rows at the indices, in that order: a copy, or a selection of those on disk."""
+        """The rows at the indices, in that order. Images in memory are copied, those on disk stay there."""
         index = torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64))
         groups = None if self.groups is None else self.groups[index]
         return Split(take(self.inputs, index), self.labels[index], groups)
@@ -90,7 +91,7 @@ class DataSet:
 
     @property
     def noun(self) -> Noun:
-        """The word for its inputs: image or row; features of a frozen backbone are images to their owner."""
+        """The word for an input: image or row. Features of a frozen backbone are called images."""
         return noun_of(self.provenance.get("backbone", {}).get("input_shape", self.input_shape))
 
     @property
@@ -195,7 +196,7 @@ def thin_out(dataset: DataSet, parts: Mapping[str, float], seed: int = 0) -> Dat
     (122, 12, 539)
     """
     _check_seed(seed)
-    if "thinned" in dataset.provenance:  # parts of parts would be hard to report
+    if "thinned" in dataset.provenance:  # a part of a part would be hard to report
         done = ", ".join(dataset.provenance["thinned"]["parts"])
         raise InputError(f"{dataset.name} is thinned already ({done}); give the parts of all classes at once")
     train = dataset.splits["train"]
@@ -252,20 +253,13 @@ def _take(dataset: DataSet, part: str, num_rows: int, seed: int) -> DataSet:
             f"{dataset.classes[int(kept_only[0])]!r}",
             stacklevel=3,
         )
-    splits = {
-        **dataset.splits,
-        "train": train.rows(np.flatnonzero(~taken)),
-        part: train.rows(np.flatnonzero(taken)),
-    }
+    splits = {**dataset.splits, "train": train.rows(np.flatnonzero(~taken)), part: train.rows(np.flatnonzero(taken))}
     provenance = {**dataset.provenance, "splits": [*dataset.provenance.get("splits", []), step]}
     if has_copies:
         provenance["copies_in_train"] = count_copies(splits["train"])
-    return replace(
-        dataset,
-        splits={name: splits[name] for name in SPLIT_NAMES if name in splits},
-        fingerprint=hash_json([dataset.fingerprint, step]),
-        provenance=provenance,
-    )
+    ordered = {name: splits[name] for name in SPLIT_NAMES if name in splits}
+    fingerprint = hash_json([dataset.fingerprint, step])
+    return replace(dataset, splits=ordered, fingerprint=fingerprint, provenance=provenance)
 
 
 def _hash_rows(mask: np.ndarray) -> str:
@@ -278,7 +272,7 @@ def _check_seed(seed: object) -> None:
 
 
 def choose_rows(split: Split, num_classes: int, num_rows: int, salt: str) -> np.ndarray:
-    """Which rows to take, bool (N,): `num_rows` of them, in the classes' proportions.
+    """Choose `num_rows` rows in the classes' proportions: bool (N,).
 
     A group counts for the class that most of its rows have.
     """
@@ -296,7 +290,7 @@ def choose_rows(split: Split, num_classes: int, num_rows: int, salt: str) -> np.
     is_last = np.concatenate([is_first[1:], [True]])
     rows_before = np.cumsum(rows) - rows
     before = rows_before - rows_before[is_first][np.cumsum(is_first) - 1]
-    # Take a group if that brings its class nearer to the target; always take the first of several.
+    # Take a group if that brings its class nearer to the target. Always take the first of several.
     wanted = (2 * (targets[classes] - before) >= rows) | is_first
     taken = np.zeros(len(names), dtype=bool)
     taken[order] = wanted & ~is_last & (targets[classes] > 0)
@@ -313,7 +307,7 @@ def _majority_class(unit_of_row: np.ndarray, labels: np.ndarray, num_units: int)
 
 
 def _apportion(class_rows: np.ndarray, num_rows: int) -> np.ndarray:
-    """Whole rows per class in proportion (largest remainder) that add up to `num_rows`: (C,).
+    """Rows to take from each class in proportion to its size, `num_rows` in all, by largest remainder: (C,).
 
     Each class keeps at least one row, and gives at least one if `num_rows` suffices.
     """
@@ -340,7 +334,7 @@ def across_splits(dataset: DataSet) -> list[dict[str, Any]]:
 
     A test row that equals several train rows is listed with the first of them.
     """
-    hashes = {name: _hashes(split) for name, split in dataset.splits.items()}
+    hashes = {name: row_hashes(split) for name, split in dataset.splits.items()}
     duplicates: list[dict[str, Any]] = []
     for first, second in combinations(dataset.splits, 2):
         first_row = {key: row for row, key in reversed(list(enumerate(hashes[first])))}
@@ -351,9 +345,9 @@ def across_splits(dataset: DataSet) -> list[dict[str, Any]]:
 
 
 def first_copies(split: Split) -> np.ndarray:
-    """For each row the first row with the same content, usually itself: int64 (N,)."""
+    """For each row the first row with the same content, itself if there is none before: int64 (N,)."""
     first_row: dict[bytes, int] = {}
-    return np.array([first_row.setdefault(key, row) for row, key in enumerate(_hashes(split))], dtype=np.int64)
+    return np.array([first_row.setdefault(key, row) for row, key in enumerate(row_hashes(split))], dtype=np.int64)
 
 
 def count_copies(split: Split) -> int:
@@ -361,7 +355,8 @@ def count_copies(split: Split) -> int:
     return int(np.count_nonzero(first_copies(split) != np.arange(len(split))))
 
 
-def _hashes(split: Split) -> list[bytes]:
+def row_hashes(split: Split) -> list[bytes]:
+    """Hash of each row's content."""
     inputs = split.inputs
     if isinstance(inputs, Rows) and inputs.store.hashes is not None:
         return [inputs.store.hashes[row] for row in inputs.index.tolist()]
@@ -371,9 +366,9 @@ def _hashes(split: Split) -> list[bytes]:
 def copy_notes(
     dataset: DataSet, duplicates: Sequence[Mapping[str, Any]], names: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Notes on image copies that distort results: rows in two splits, or in two classes.
+    """Notes on copies of images in two splits or in two classes, which distort results.
 
-    duplicates: from `across_splits`. names: of the rows by split, if known.
+    duplicates: from `across_splits`. names: of the rows of each split, if known.
     """
 
     def called(part: str, row: int) -> str:

@@ -24,8 +24,8 @@ from camri.errors import InputError
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 MAX_PIXELS = 89_478_485  # a quarter of a gigabyte of RGB, where Pillow begins to warn
 DEFAULT_SIDE_PX = 64  # the largest default size: the paper's largest
-DARK = 64  # 16-bit images that stay below this after scaling to 8 bits are reported as dark
-LANCZOS = "lanczos"  # stretched to the size with Pillow's filter of this name
+DARK = 64  # 16-bit images that stay below this after scaling to 8 bits get a note
+LANCZOS = "lanczos"  # stretch to the size with Pillow's filter of this name
 BAD_SHOWN = 5  # unreadable images that an error names
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 
@@ -38,141 +38,137 @@ def decode_parts(
     resize: str = LANCZOS,
     draft_for: Callable[[tuple[int, ...]], Draft | str | None] = lambda shape: None,
 ) -> tuple[dict[str, Part], dict[str, Any]]:
-    """Decode all images to uint8 (N, H, W, C); also returns notes for the provenance.
+    """Decode all images to uint8 (N, H, W, C); return the parts with them and facts for the provenance.
 
-    Unreadable images are refused by name, or with `skip_bad` left out and listed in the notes. draft_for: a file for
-    images of that shape (N, H, W, C), if they do not fit in memory; why there is none, if they are to be decoded on
-    the fly.
+    Unreadable images are refused by name, or with `skip_bad` left out and listed in the facts. draft_for: called with
+    the shape (N, H, W, C) of all images. It returns a file to write them to, None to keep them in memory, or the reason
+    why they have to be decoded on the fly.
     """
-    sources, names, boxes = _together(parts)
-    probed = shared_array((len(sources), 4), np.int32)
+    images = join(parts)
+    names, num_images = images.names, len(images.sources)
+    probed = shared_array((num_images, 4), np.int32)
 
     def probe(row: int) -> None:
-        probed[row] = _probe(sources[row])
+        probed[row] = _probe(images.sources[row])
 
-    bad = for_each(len(sources), probe, progress)
-    good = np.setdiff1d(np.arange(len(sources)), list(bad))
+    bad = for_each(num_images, probe, progress)
+    good = np.setdiff1d(np.arange(num_images), list(bad))
     if not len(good):
         _refuse_bad(bad, names, skip_bad)
-    shape, notes = _choose_shape(probed[good], size, cropped=any(box is not None for box in boxes))
+    shape, facts = _choose_shape(probed[good], size, cropped=images.boxes is not None)
     extent = probed[good, :2]
-    notes["original_sizes"] = {"smallest": extent.min(axis=0).tolist(), "largest": extent.max(axis=0).tolist()}
-    draft = draft_for((len(sources), *shape))
-    num_rows = len(sources) if draft is None else max(1, BLOCK_BYTES // math.prod(shape))
-    pixels = shared_array((min(num_rows, len(sources)), *shape), np.uint8)
+    facts["original_sizes"] = {"smallest": extent.min(axis=0).tolist(), "largest": extent.max(axis=0).tolist()}
+    draft = draft_for((num_images, *shape))
+    block_rows = num_images if draft is None else min(num_images, max(1, BLOCK_BYTES // math.prod(shape)))
+    pixels = shared_array((block_rows, *shape), np.uint8)
     brightest, hashes = -1, list[bytes]()
-    for first in range(0, len(sources), num_rows):
-        rows = range(first, min(first + num_rows, len(sources)))
+    for first in range(0, num_images, block_rows):
+        rows = range(first, min(first + block_rows, num_images))
 
         def read(place: int, first: int = first) -> None:
             if first + place not in bad:
-                pixels[place] = to_array(sources[first + place], shape, boxes[first + place], resize)
+                pixels[place] = _decode(images, first + place, shape, resize)
 
         def report(done: int, _: int, first: int = first) -> None:
             if progress is not None:
-                progress(first + done, len(sources))
+                progress(first + done, num_images)
 
         # Also after bad headers: one error names all bad images.
         bad.update((first + place, why) for place, why in for_each(len(rows), read, report).items())
         deep = [row - first for row in rows if probed[row, 3] and row not in bad]
         brightest = max(brightest, int(pixels[deep].max())) if deep else brightest
         if isinstance(draft, Draft):
-            draft.write(pixels[: len(rows)])
+            draft.write(pixels[: len(rows)].data)
         elif draft is not None:
             hashes += map(row_hash, pixels[: len(rows)])
     _refuse_bad(bad, names, skip_bad)
     if bad:
-        notes["skipped"] = [{"file": names[row], "why": why} for row, why in sorted(bad.items())]
+        facts["skipped"] = [{"file": names[row], "why": why} for row, why in sorted(bad.items())]
+        facts["skipped_note"] = f"{len(bad)} unreadable images were skipped"
     if 0 <= brightest < DARK:
-        notes["depth_note"] = (
+        facts["depth_note"] = (
             f"the brightest pixel of the 16-bit images is {brightest} of 255 after scaling (12-bit values?); stretch "
             "them to the full 16 bits to keep more grey levels"
         )
     held: np.ndarray | Rows = pixels
-    if draft is not None:
-        decoder = Decoder(sources, boxes, (len(sources), *shape), resize, str(draft), hashes)
-        held = draft.rows() if isinstance(draft, Draft) else Rows(decoder)
+    if isinstance(draft, Draft):
+        held = draft.rows((num_images, *shape))
+    elif draft is not None:
+        held = Rows(Decoder(images, (num_images, *shape), resize, draft, hashes))
     decoded, start = {}, 0
     for part_name, part in parts.items():
-        end = start + len(part.labels)
-        good = np.setdiff1d(np.arange(start, end), list(bad))
-        keep = slice(None) if len(good) == len(part.labels) else good - start
-        chosen = slice(start, end) if len(good) == len(part.labels) else good  # a slice copies nothing
+        good = np.array([row for row in range(len(part.labels)) if start + row not in bad], dtype=np.int64)
+        whole = len(good) == len(part.labels)
+        chosen = slice(start, start + len(good)) if whole else start + good  # a slice copies nothing
         decoded[part_name] = replace(
             part,
             inputs=held.take(chosen) if isinstance(held, Rows) else held[chosen],
-            labels=part.labels[keep],
-            groups=None if part.groups is None else part.groups[keep],
-            names=[names[row] for row in good],
+            labels=part.labels[good],
+            groups=None if part.groups is None else part.groups[good],
+            names=[names[start + row] for row in good],
         )
-        start = end
-    return decoded, notes
+        start += len(part.labels)
+    return decoded, facts
 
 
-def _together(
-    parts: Mapping[str, Part],
-) -> tuple[list[Encoded], list[str], list[np.ndarray | None]]:
-    """(sources, names, boxes) of the images of all parts, one after another."""
-    images = [part.inputs for part in parts.values() if isinstance(part.inputs, EncodedImages)]
-    sources = [source for group in images for source in group.sources]
-    names = [name for group in images for name in group.names]
-    boxes = [box for group in images for box in ([None] * len(group.names) if group.boxes is None else group.boxes)]
-    return sources, names, boxes
+def join(parts: Mapping[str, Part]) -> EncodedImages:
+    """The images of all parts in turn. Either all of them have boxes, or none has."""
+    groups = [part.inputs for part in parts.values() if isinstance(part.inputs, EncodedImages)]
+    boxes = [group.boxes for group in groups if group.boxes is not None]
+    return EncodedImages(
+        [source for group in groups for source in group.sources],
+        [name for group in groups for name in group.names],
+        np.concatenate(boxes) if boxes else None,
+    )
+
+
+def _decode(images: EncodedImages, row: int, shape: tuple[int, ...], resize: str) -> np.ndarray:
+    return to_array(images.sources[row], shape, None if images.boxes is None else images.boxes[row], resize)
 
 
 class Decoder:
-    """Images that are decoded whenever they are read, on all cores; nothing of them is kept."""
+    """Images that are decoded on all cores whenever they are read; none is kept. `why` they are not cached."""
 
     def __init__(
-        self,
-        sources: Sequence[Encoded],
-        boxes: Sequence[np.ndarray | None],
-        shape: tuple[int, ...],
-        resize: str,
-        why: str,
-        hashes: Sequence[bytes] | None = None,
+        self, images: EncodedImages, shape: tuple[int, ...], resize: str, why: str, hashes: list[bytes] | None = None
     ):
-        self.sources, self.boxes, self.shape, self.resize, self.hashes = sources, boxes, shape, resize, hashes
-        self.why, self.how = why, f"decoded on the fly ({why})"
+        self.images, self.shape, self.resize, self.why = images, shape, resize, why
+        self.hashes: Sequence[bytes] | None = hashes
+        self.how = f"decoded on the fly ({why})"
         self.threads = ThreadPoolExecutor(num_cores())
 
-    @staticmethod
-    def of(parts: Mapping[str, Part], shape: tuple[int, ...], resize: str, why: str) -> "Decoder":
-        """The decoder of all images of the parts."""
-        sources, _, boxes = _together(parts)
-        return Decoder(sources, boxes, shape, resize, why)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        portable = [bytes(source) if isinstance(source, memoryview) else source for source in self.sources]
-        return Decoder, (portable, self.boxes, self.shape, self.resize, self.why)
+        portable = [bytes(source) if isinstance(source, memoryview) else source for source in self.images.sources]
+        return Decoder, (replace(self.images, sources=portable), self.shape, self.resize, self.why)
 
     def read(self, rows: np.ndarray, out: np.ndarray) -> None:
-        height, width, channels = self.shape[1:]
+        pixels = out.reshape(-1, *self.shape[1:])
 
         def decode(place: int) -> None:
-            source = self.sources[rows[place]]
             try:
-                images[place] = to_array(source, (height, width, channels), self.boxes[rows[place]], self.resize)
+                pixels[place] = _decode(self.images, rows[place], self.shape[1:], self.resize)
             except Exception as error:  # image libraries raise anything on broken files
+                source = self.images.sources[rows[place]]
                 where = source if isinstance(source, str) else getattr(source, "file", f"row {rows[place]}")
                 raise InputError(f"{where} has changed while it was in use: {error}") from None
 
-        images = out.reshape(-1, *self.shape[1:])
-        list(self.threads.map(decode, range(len(images))))
+        list(self.threads.map(decode, range(len(pixels))))
 
 
-def resize_array(images: np.ndarray, size: tuple[int, int], resize: str = LANCZOS) -> np.ndarray:
-    """Resize uint8 images (N, H, W, C) to (height, width); features (N, D) stay as they are."""
-    if images.ndim != 4 or images.shape[1:3] == size:
+def resize_array(images: np.ndarray | Rows, size: tuple[int, int], resize: str = LANCZOS) -> np.ndarray | Rows:
+    """Resize uint8 images (N, H, W, C) to (height, width); features (N, D) and images on disk stay as they are."""
+    if isinstance(images, Rows) or images.ndim != 4 or images.shape[1:3] == size:
         return images
-    resized = []
-    for pixels in images:
-        image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-        resized.append(np.asarray(_resized(image, size, resize)))
-    return np.stack(resized).reshape(-1, *size, images.shape[-1])
+    resized = [_resized(to_image(pixels), size, resize) for pixels in images]
+    return np.stack([np.asarray(image) for image in resized]).reshape(-1, *size, images.shape[-1])
 
 
-def _refuse_bad(bad: Mapping[int, str], names: list[str], skip_bad: bool) -> None:
+def to_image(pixels: np.ndarray) -> Image.Image:
+    """A Pillow image of uint8 (H, W, 1 or 3)."""
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+
+def _refuse_bad(bad: Mapping[int, str], names: Sequence[str], skip_bad: bool) -> None:
     if bad and len(bad) == len(names):
         raise InputError(f"none of the {len(names):,} images can be read; the first, {names[0]}: {bad[0]}")
     if not bad or skip_bad:
@@ -190,7 +186,7 @@ def _refuse_bad(bad: Mapping[int, str], names: list[str], skip_bad: bool) -> Non
 def _choose_shape(
     probed: np.ndarray, size: tuple[int, int] | None, cropped: bool
 ) -> tuple[tuple[int, int, int], dict[str, Any]]:
-    """(H, W, C) for all images, and a note if the size was chosen by default."""
+    """(H, W, C) for all images, and a note if the size is the default one."""
     channels = 1 if probed[:, 2].all() else 3
     if size is not None:
         return (*size, channels), {}
@@ -239,7 +235,7 @@ def _open(source: Encoded) -> Image.Image:
 
 
 def is_image(file: str) -> bool:
-    """Whether the file's content begins like an image of a known kind, whatever its name."""
+    """Whether the file's content, not its name, is that of a known image format."""
     try:
         with _open(file):
             return True
@@ -248,16 +244,16 @@ def is_image(file: str) -> bool:
 
 
 def _probe(source: Encoded) -> tuple[int, int, bool, bool]:
-    """(height, width, is grey, has 16 bits) from the file's header; the size is that of the upright image."""
+    """(height, width, is grey, has 16 bits) from the file's header; height and width after EXIF rotation."""
     with _open(source) as image:
         width, height = image.size
-        # Only if the header showed EXIF data: asking a PNG for it decodes the whole image.
+        # Only if the header shows EXIF data: asking a PNG for it decodes the whole image.
         if "exif" in image.info and image.getexif().get(0x0112, 1) in (5, 6, 7, 8):
             width, height = height, width
         return height, width, image.mode in GREY_MODES, image.mode == "I" or image.mode.startswith("I;16")
 
 
-def to_array(source: Encoded, shape: tuple[int, int, int], box: np.ndarray | None, resize: str = LANCZOS) -> np.ndarray:
+def to_array(source: Encoded, shape: tuple[int, ...], box: np.ndarray | None, resize: str = LANCZOS) -> np.ndarray:
     """Decode one image to uint8 (H, W, C).
 
     box: left, top, right, bottom as fractions of the image, to crop to; None for the whole image. resize: as in
@@ -279,7 +275,7 @@ def to_array(source: Encoded, shape: tuple[int, int, int], box: np.ndarray | Non
 
 
 def _resized(image: Image.Image, size: tuple[int, int], resize: str) -> Image.Image:
-    """The image at (height, width): stretched, or scaled and cut out; pixels beyond its edge are 0."""
+    """Stretch the image to (height, width), or scale and crop it; pixels beyond its edge are 0."""
     if image.size == size[::-1] and len(resize.split()) == 1:
         return image
     height, width, top, left = frame(image.height, image.width, size, resize)
@@ -288,7 +284,7 @@ def _resized(image: Image.Image, size: tuple[int, int], resize: str) -> Image.Im
 
 
 def _to_eight_bits(image: Image.Image, mode: str) -> Image.Image:
-    """Convert to mode L or RGB: 16 bits scaled down, transparency on white."""
+    """Convert to mode L or RGB: 16 bits are scaled down, transparent pixels put on white."""
     if image.mode == "F":
         raise ValueError("its pixels are floats; save it with 8 or 16 bits per channel")
     if image.mode == "I" or image.mode.startswith("I;16"):

@@ -7,6 +7,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from camri.data.catalog import notes
 from camri.data.dataset import DataSet
+from camri.data.decode import to_image
 from camri.data.rows import Rows, memory_for_images, num_bytes
 from camri.errors import InputError
 
@@ -20,7 +21,7 @@ INK, FAINT, PAPER = "#1a1a1a", "#6b6b6b", "#ffffff"
 
 
 def describe(dataset: DataSet) -> dict[str, Any]:
-    """A summary as plain JSON: layout, shape, rows per class and split, groups, duplicates, skipped files."""
+    """Summarise a data set as JSON: layout, shape, rows per class and split, groups, duplicates, skipped files."""
     facts = dataset.provenance
     counts = [dataset.class_counts(part).tolist() for part in dataset.splits]
     return {
@@ -56,10 +57,11 @@ def _where(dataset: DataSet) -> str:
     taken = f"{sum(map(num_bytes, inputs)) / 2**20:,.1f} MiB"
     if not isinstance(inputs[0], Rows):
         return f"resident, {taken}"
-    given = dataset.resident is not None
-    limit = f"{(memory_for_images() if dataset.resident is None else dataset.resident) / 2**20:,.1f} MiB"
-    why = f"resident={limit}" if given else f"half of the free memory ({limit})"
-    return f"{inputs[0].store.how}, {taken} being more than {why}"
+    if dataset.resident is None:
+        limit = f"half of the free memory ({memory_for_images() / 2**20:,.1f} MiB)"
+    else:
+        limit = f"resident={dataset.resident / 2**20:,.1f} MiB"
+    return f"{inputs[0].store.how}, {taken} being more than {limit}"
 
 
 def contact_sheet(dataset: DataSet) -> tuple[Image.Image, dict[str, str]]:
@@ -104,12 +106,12 @@ def contact_sheet(dataset: DataSet) -> tuple[Image.Image, dict[str, str]]:
 
 
 def _has_glyphs(font: Any, text: str) -> bool:
-    missing = bytes(font.getmask("\U0010ffff"))  # no font has this one: the box that stands for it
+    missing = bytes(font.getmask("\U0010ffff"))  # no font has this letter: it is drawn as the box for missing ones
     return all(letter == " " or bytes(font.getmask(letter)) != missing for letter in text)
 
 
 def _sample(labels: torch.Tensor, klass: int) -> list[int]:
-    """Rows of the class, evenly spaced over the data: neighbours often look alike."""
+    """Some rows of the class, evenly spaced over the data: neighbours often look alike."""
     rows = torch.nonzero(labels == klass).flatten()
     steps = torch.linspace(0, len(rows) - 1, min(SHEET_COLUMNS, len(rows))).round().long()
     return rows[steps].tolist()
@@ -123,15 +125,14 @@ def _tile_shape(height: int, width: int) -> tuple[int, int]:
 
 
 def _tile(pixels: torch.Tensor, height: int, width: int) -> Image.Image:
-    array = pixels.numpy()
-    image = Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array).convert("RGB")
+    image = to_image(pixels.numpy()).convert("RGB")
     # Small images are shown pixel by pixel: smoothing would invent detail.
     enlarged = height >= image.height
     return image.resize((width, height), Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS)
 
 
 def _fitted(draw: ImageDraw.ImageDraw, text: str, font: Any) -> str:
-    """The text, shortened to the label column."""
+    """The text, shortened to the width of the label column."""
     while draw.textlength(text, font=font) > LABEL_PX - 24:
         text = text[:-2].rstrip("…") + "…"
     return text

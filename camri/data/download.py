@@ -1,6 +1,6 @@
-"""The paper's data sets from their official addresses: download, check, unpack.
+"""Download the paper's data sets from their official addresses, check and unpack them.
 
-A broken download is resumed, also by a later call. A file or folder gets its name only when it is complete and checked.
+A broken download is resumed, by a later call too. A file or folder gets its name only when it is complete and checked.
 """
 
 import errno
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from camri.data import published
-from camri.data.cache import md5
+from camri.data.cache import hash_file
 from camri.data.listing import Options
 from camri.errors import InputError, closest
 from camri.files import NO_ROOM, alone_in
@@ -28,7 +28,7 @@ SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 MAX_RATIO = 1000  # deflate's own limit is 1032 for a file of zeros; photographs are near 1
 SMALL_BYTES = 1 << 30  # below this a high ratio does no harm
 TIMEOUT_S = 30
-ATTEMPTS = 5  # in a row without a new byte, before an address is given up
+ATTEMPTS = 5  # without a new byte, before the next address is tried
 PAUSE_S = 1.0  # before the second attempt; doubled before each further one
 
 DAMAGE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, RuntimeError)
@@ -42,7 +42,7 @@ def is_archive(path: Path) -> bool:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack into the folder; links, devices and names that lead outside are refused before anything is written."""
+    """Unpack into the folder; refuse links, devices and names that lead outside before anything is written."""
     try:
         if archive.name.lower().endswith(".zip"):
             with zipfile.ZipFile(archive) as opened_zip:
@@ -94,7 +94,7 @@ class RemoteFile:
 
 
 def fetch(file: RemoteFile, folder: Path, report: Report) -> Path:
-    """Download and check the file; resume if a part of it is there."""
+    """Download and check the file; resume a partial download."""
     target, part = folder / file.name, folder / f"{file.name}.part"
     if target.is_file():
         return target
@@ -103,25 +103,21 @@ def fetch(file: RemoteFile, folder: Path, report: Report) -> Path:
     for address in file.addresses:
         try:
             _download(address, part, lambda done, total: report(file.name, done, total))
-            if file.md5 is None:
-                is_right, wanted = zipfile.is_zipfile(part), "a zip archive"
-            else:
-                is_right, wanted = md5(str(part)) == file.md5, f"the official file (md5 {file.md5})"
-            if not is_right:
-                part.unlink()
-                _version_of(part).unlink(missing_ok=True)
-                raise InputError(f"the file from {address} is not {wanted}, and was deleted; try again later")
         except InputError as error:
             errors.append(str(error))
-        else:
+            continue
+        _version_of(part).unlink(missing_ok=True)
+        if zipfile.is_zipfile(part) if file.md5 is None else hash_file(part, "md5") == file.md5:
             os.replace(part, target)
-            _version_of(part).unlink(missing_ok=True)
             return target
+        part.unlink()
+        wanted = "a zip archive" if file.md5 is None else f"the official file (md5 {file.md5})"
+        errors.append(f"the file from {address} is not {wanted}, and was deleted; try again later")
     raise InputError("; and ".join(errors))
 
 
 def _version_of(part: Path) -> Path:
-    """The file that keeps the server's ETag of a partial download, so that two versions are never joined."""
+    """The file with the server's ETag of a partial download, so that two versions are never joined."""
     return part.with_name(part.name + ".version")
 
 
@@ -160,7 +156,7 @@ def _download(address: str, part: Path, report: Callable[[int, int | None], None
 
 
 def _request_rest(address: str, part: Path, report: Callable[[int, int | None], None]) -> int | None:
-    """Make one request for the missing bytes; return the length of the whole file if the server tells it."""
+    """Request the missing bytes once; return the length of the whole file, None if the server does not give it."""
     have, version = _size(part), _version_of(part)
     request = urllib.request.Request(address, headers={"User-Agent": "camri", "Accept-Encoding": "identity"})
     if have:
@@ -190,7 +186,7 @@ def _request_rest(address: str, part: Path, report: Callable[[int, int | None], 
 
 @dataclass(frozen=True)
 class Official:
-    """A data set's files; if they are to be unpacked, the rows per split that must be in them."""
+    """Files of a data set. If they are to be unpacked: how many rows each split must have."""
 
     files: tuple[RemoteFile, ...]
     unpacked_rows: dict[str, int] | None = None
@@ -239,7 +235,7 @@ OFFICIAL = {
 def fetch_official(name: str, to: Path, report: Report) -> tuple[Path, bool]:
     """Download a data set into to/name; return that folder and whether it was there already.
 
-    Until all files are checked they stay in a hidden folder beside it, where the next call resumes.
+    Until all files are checked, they are in a hidden folder beside it, and the next call resumes there.
     """
     if name not in OFFICIAL:
         raise InputError(f"{name!r} cannot be fetched; {closest(name, OFFICIAL)}", argument="name")

@@ -21,20 +21,19 @@ import torch
 from torch import nn
 
 from camri.data.cache import read_cache, write_cache
-from camri.data.dataset import DataSet, hash_json, to_float
+from camri.data.dataset import DataSet, hash_json, row_hashes, to_float
 from camri.data.parallel import Progress, num_cores
-from camri.data.rows import blocks
 from camri.errors import InputError
 from camri.files import cache_folder
 from camri.models import Backbone, build, to_half
 
 FEATURES_VERSION = 1
 BATCH_ROWS = 64
-DONE = " done"  # after a split's name: which of its rows have features, if time ran out
+DONE = " done"  # after a split's name: a mask of its rows that have features, if time ran out
 
 
 def embed(data: DataSet, model: str, options: Mapping[str, Any], **how: Any) -> DataSet:
-    """The data set with the features of a backbone in the place of its images; `how` as for :func:`embed_within`."""
+    """Replace the images of a data set by a backbone's features; `how` as for :func:`embed_within`."""
     return embed_within(data, model, options, **how)[1]
 
 
@@ -48,14 +47,14 @@ def embed_within(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[DataSet, DataSet]:
-    """(images, their features): of all images, or of those whose features can be computed in `limit_s` seconds.
+    """(images, their features): all images, or those whose features can be computed in `limit_s` seconds.
 
-    options: as `camri.backbones.find` returns them. device: by default a GPU where there is one. cache: a folder, by
+    options: as `camri.backbones.find` returns them. device: by default a GPU if there is one. cache: a folder, by
     default camri's. progress: called with (images done, images in all) while features are computed. The provenance
-    keeps the backbone, from which `camri.export.Trained.of` makes a model that takes images.
+    keeps the backbone; from it `camri.export.Trained.of` makes a model that takes images.
 
-    When time is up, every class of every split has lost about the same share of its images, but not its first. What
-    was computed is cached: the next call computes more, or with `limit_s=0` returns the same images.
+    When time is up, every class of every split has lost about the same share of its images and keeps at least one.
+    Finished features are cached: the next call computes more, or with `limit_s=0` returns the same images.
     """
     deadline = time.monotonic() + limit_s
     if not data.is_image:
@@ -94,16 +93,16 @@ def _compute(
     stored: Mapping[str, np.ndarray],
     deadline: float,
 ) -> dict[str, np.ndarray]:
-    """Features of every split, float16 (N, D); if time runs out, also which rows have theirs, under the name + DONE.
+    """Compute the features of every split: float16 (N, D) by the split's name.
 
-    stored: what a call that ran out of time had computed.
+    If time runs out, there is also a mask of the rows that have theirs, by the split's name + DONE. stored: the result
+    of an earlier call that ran out of time.
     """
-    first: dict[bytes, tuple[str, int]] = {}  # where each content is seen first
+    first: dict[bytes, tuple[str, int]] = {}  # where each image appears first
     copies: dict[tuple[str, int], tuple[str, int]] = {}
     for part, split in data.splits.items():
-        images = (image for block in blocks(split.inputs) for image in block.numpy())
-        for row, image in enumerate(images):
-            place = first.setdefault(hashlib.blake2b(image.tobytes(), digest_size=16).digest(), (part, row))
+        for row, content in enumerate(row_hashes(split)):
+            place = first.setdefault(content, (part, row))
             if place != (part, row):
                 copies[part, row] = place
     sizes = {part: len(split) for part, split in data.splits.items()}
@@ -142,7 +141,7 @@ def _compute(
 
 
 def _spread(labels: np.ndarray) -> np.ndarray:
-    """A random order of the rows in which every beginning has about the same share of each class, and at least one.
+    """Shuffle the rows so that the first rows, however many, have about the same share of each class.
 
     >>> np.array([0, 0, 0, 0, 1, 1])[_spread(np.array([0, 0, 0, 0, 1, 1]))]
     array([0, 1, 0, 0, 1, 0])
@@ -156,15 +155,15 @@ def _spread(labels: np.ndarray) -> np.ndarray:
 
 
 def _ready(trunk: Backbone, shape: tuple[int, ...], device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The trunk for inference: channels last, batch norms folded into the convolutions before them.
+    """Prepare the trunk for inference: channels last, batch norms folded into the convolutions before them.
 
-    On a CPU it is also traced, which joins convolutions, sums and ReLUs: 295 images/s of a core instead of 215
-    (resnet10t, 96 px). A trace that gives other features for another number of images is not used.
+    On a CPU it is also traced, which fuses convolutions, sums and ReLUs: 295 images/s per core instead of 215
+    (resnet10t, 96 px). A trace that gives other features at another batch size is not used.
     """
     made = copy.deepcopy(trunk).eval().to(device)
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's own code, and of what a trace cannot follow
-        with contextlib.suppress(Exception):  # torch.fx cannot follow every network
+        warnings.simplefilter("ignore")  # from torch's own code and its tracer
+        with contextlib.suppress(Exception):  # torch.fx cannot trace every network
             from torch.fx.experimental.optimization import fuse
 
             fused: nn.Module = fuse(made.net)
@@ -181,7 +180,7 @@ def _ready(trunk: Backbone, shape: tuple[int, ...], device: torch.device) -> Cal
 
 @contextlib.contextmanager
 def _one_thread_each(num_workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads in each of which torch uses one core: batches side by side scale better than one batch on all cores."""
+    """Pool of threads that each use one core in torch: several batches at once scale better than one on all cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

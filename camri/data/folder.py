@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ CLUTTER = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "__pycache__")
 
 
 def find_folder(path: Path) -> Source | None:
-    """The image folder at path; None if it has no subfolders."""
+    """Find the image folder at path; None if it has no subfolders."""
     top = subfolders(path)
     if not top:
         return None
@@ -78,18 +78,20 @@ def _refuse_loose_images(root: Path) -> None:
 
 
 def _list(path: Path, tree: dict[str, dict[str, list[str]]]) -> Listing:
-    names = natural_order(list({name for classes in tree.values() for name in classes}))
-    index = {name: position for position, name in enumerate(names)}
-    parts = {}
-    for part, classes in tree.items():
-        files = [file for name in classes for file in classes[name]]
-        labels = [index[name] for name, class_files in classes.items() for _ in class_files]
-        parts[part] = Part(EncodedImages(files, [shown(f, path) for f in files]), np.array(labels, dtype=np.int64))
-    return Listing(tuple(names), parts)
+    classes = natural_order(list({name for by_class in tree.values() for name in by_class}))
+    return Listing(tuple(classes), {part: to_part(path, by_class, classes) for part, by_class in tree.items()})
+
+
+def to_part(root: Path, by_class: dict[str, list[str]], classes: Sequence[str]) -> Part:
+    """A split of the image files of each class, in the mapping's order."""
+    index = {name: position for position, name in enumerate(classes)}
+    files = [file for class_files in by_class.values() for file in class_files]
+    labels = [index[name] for name, class_files in by_class.items() for _ in class_files]
+    return Part(EncodedImages(files, [shown(file, root) for file in files]), np.array(labels, dtype=np.int64))
 
 
 def shown(file: str, root: Path) -> str:
-    """A file's name for messages: relative to the root if it is below it, undecodable bytes escaped."""
+    """A file's name for messages: relative to the root if it is inside, undecodable bytes escaped."""
     name = os.path.relpath(file, root) if file.startswith(str(root)) else file
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
@@ -110,7 +112,7 @@ def visible(path: Path) -> list[str]:
 
 
 def files_below(folder: Path | str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
-    """Visible files under a folder, sorted, links followed. A link to a folder above is refused."""
+    """Yield the visible files below a folder, sorted; links are followed. A link to a folder above is refused."""
     status = os.stat(folder)
     here = (status.st_dev, status.st_ino)
     if here in above:

@@ -1,6 +1,6 @@
-"""The hand-off from the readers to the decoder: what a source holds before anything is decoded.
+"""Records that readers hand to the decoder, and what all readers share.
 
-Also what all readers share: the options of `load`, class names and labels, and the checks that every data set passes.
+That is the options of `load`, class names and labels, and the checks that every data set passes.
 """
 
 import math
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class DataWarning(UserWarning):
-    """Something about a data set that its owner should know; `camri data show` lists it as a note."""
+    """A problem with a data set that its owner should know of; `camri data show` lists it as a note."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a data set is read; part of the cache's key."""
+    """How a data set is read; part of the key of the cache."""
 
     size: tuple[int, int] | None = None  # (height, width)
     resize: str | None = None  # how images get that size, as in camri.backbones.Preprocessing; None: "lanczos"
@@ -39,21 +39,21 @@ class Options:
 
 
 class Slice(NamedTuple):
-    """A file inside another: a member of a tar shard."""
+    """A part of a file: a member of a tar shard."""
 
     file: str
     offset: int
     size: int
 
 
-Encoded = str | memoryview | Slice  # an image: a file, the bytes of one, a part of one
+Encoded = str | bytes | memoryview | Slice  # an image: a file, its bytes, or a part of a file
 
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """Images as files, as the bytes of files or as parts of larger files.
+    """Images before decoding.
 
-    boxes: float (N, 4), left, top, right, bottom as fractions of the width and height, to crop to.
+    boxes: regions to crop to, float (N, 4): left, top, right, bottom as fractions of the width and height.
     """
 
     sources: Sequence[Encoded]
@@ -88,8 +88,8 @@ class Source:
 
     layout: str
     files: Sequence[str]
-    read: Callable[[str], Listing]  # its argument is a scratch folder that outlives the decoding
-    also: Sequence[str] = ()  # what else identifies the content: names of empty folders
+    read: Callable[[str], Listing]  # its argument: a temporary folder that stays until the images are decoded
+    also: Sequence[str] = ()  # names of folders, which belong to the content even if empty
 
 
 TABLES, OFFICIAL_FILES = "tables (CSV, TSV, parquet)", "the official files of CIFAR-10 and MNIST"
@@ -101,7 +101,7 @@ TAKEN_BY = {
     "verify": OFFICIAL_FILES,
     **dict.fromkeys(("path_column", "label_column", "group_column", "split_column"), TABLES),
 }
-# The first word of a layout -> what it takes beside the options for images.
+# First word of a layout -> the options it takes besides those for images, as in TAKEN_BY.
 LAYOUTS = {
     **dict.fromkeys(("table", "parquet"), TABLES),
     **dict.fromkeys(("cifar10", "mnist", "idx"), OFFICIAL_FILES),
@@ -110,7 +110,7 @@ LAYOUTS = {
 
 
 def refuse_untaken(where: str, layout: str, listing: Listing, options: Options) -> None:
-    """Refuse an option that was given but has no effect on this kind of data."""
+    """Refuse an option that has no effect on this kind of data."""
     inputs = next(iter(listing.parts.values())).inputs
     is_image = isinstance(inputs, EncodedImages) or inputs.ndim == 4
     taken = {LAYOUTS.get(layout.split()[0].strip(",")), *(["images"] if is_image else [])}
@@ -120,7 +120,7 @@ def refuse_untaken(where: str, layout: str, listing: Listing, options: Options) 
         value = getattr(options, option.name)
         if value != option.default and TAKEN_BY[option.name] not in taken:
             if isinstance(value, tuple) and value[0] == value[1]:
-                value = value[0]  # a size as the user gave it
+                value = value[0]  # the size as the user gave it
             held = f"{where} holds {'images' if is_image else 'features'} ({layout})"
             message = f"{option.name}={value!r} is for {TAKEN_BY[option.name]}, and {held}; leave it out"
             raise InputError(message, argument=option.name)
@@ -141,7 +141,7 @@ PERHAPS_MISSING = ("NA", "N/A", "#N/A", "null", "NULL", "None", "<NA>", "?")  # 
 
 
 def clean_name(name: str) -> str:
-    r"""Normalise a class name: accents in one encoding (NFC), one space for any run of white space.
+    r"""Normalise a class name: Unicode form NFC, one space for any run of white space.
 
     >>> clean_name(" stop\u00a0sign "), clean_name("cafe\u0301") == "caf\u00e9"
     ('stop sign', True)
@@ -150,7 +150,7 @@ def clean_name(name: str) -> str:
 
 
 def to_splits(words: Iterable[object], where: str) -> list[str]:
-    """The split that each word names, by any of its usual names.
+    """The split that each word stands for.
 
     >>> to_splits(["Training", "dev"], "t.csv")
     ['train', 'val']
@@ -179,9 +179,9 @@ def natural_order(names: Sequence[str]) -> list[str]:
 def encode(
     values: Mapping[str, np.ndarray], where: str, names: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-    """(class names, int64 labels per part) of text or whole-number labels.
+    """(class names, int64 labels of each part) from labels as text or whole numbers.
 
-    names: the class names if the source has them; numbers are then indices into them. where: for messages.
+    names: the class names, if the source has them; numbers are then indices into them. where: for messages.
     """
     columns = {part: _check_labels(column, f"{where}, {part} part") for part, column in values.items()}
     names = None if names is None else [clean_name(name) for name in names]
@@ -192,24 +192,34 @@ def encode(
                 known = f"there are {len(names)} classes, 0 to {len(names) - 1}"
                 raise InputError(f"{where}, {part} part: label {outside[0]} has no name; {known}")
         return tuple(names), {part: column.astype(np.int64) for part, column in columns.items()}
-    texts = np.concatenate([column.astype(str) for column in columns.values()])
-    distinct, inverse = np.unique(texts, return_inverse=True)
-    if len(distinct) > MANY_CLASSES and len(distinct) > len(texts) / 2:
-        counts = f"{len(distinct):,} different labels in {len(texts):,} rows"
+    distinct, places = index_values(columns)
+    num_rows = sum(map(len, columns.values()))
+    if len(distinct) > MANY_CLASSES and len(distinct) > num_rows / 2:
+        counts = f"{len(distinct):,} different labels in {num_rows:,} rows"
         remedy = "choose another label_column=NAME"
         raise InputError(f"{where}: {counts} look like identifiers, not classes; {remedy}", argument="label_column")
-    used = _without_points(distinct.tolist(), where)
+    used = _without_points(distinct, where)
     classes = natural_order(list(dict.fromkeys(used))) if names is None else list(names)
     index = {name: position for position, name in enumerate(classes)}
     if unknown := [name for name in used if name not in index]:
         raise InputError(f"{where}: label {unknown[0]!r} is not among the class names {listed(classes)}")
-    codes = np.array([index[name] for name in used], dtype=np.int64)[inverse.ravel()]
+    codes = np.array([index[name] for name in used], dtype=np.int64)
+    return tuple(classes), {part: codes[place] for part, place in places.items()}
+
+
+def index_values(columns: Mapping[str, np.ndarray]) -> tuple[list[str], dict[str, np.ndarray]]:
+    """(sorted distinct values of all columns as text, the index of each row's value: int64 for each column).
+
+    >>> index_values({"train": np.array([3, 1]), "test": np.array([3])})
+    (['1', '3'], {'train': array([1, 0]), 'test': array([1])})
+    """
+    values, inverse = np.unique(np.concatenate([c.astype(str) for c in columns.values()]), return_inverse=True)
     ends = np.cumsum([len(column) for column in columns.values()])[:-1]
-    return tuple(classes), dict(zip(columns, np.split(codes, ends), strict=True))
+    return values.tolist(), dict(zip(columns, np.split(inverse.ravel().astype(np.int64), ends), strict=True))
 
 
 def _check_labels(column: np.ndarray, where: str) -> np.ndarray:
-    """The labels as whole numbers or text; missing and broken values are refused with their row."""
+    """Convert labels to whole numbers or text; refuse missing and broken values with their row."""
     if column.ndim == 2 and column.shape[1] == 1:
         column = column[:, 0]
     if column.ndim != 1:
@@ -246,7 +256,7 @@ def _as_text(value: object, row: int, where: str) -> str:
 
 
 def refuse_missing(is_missing: Sequence[bool] | np.ndarray, what: str, remedy: str = "fill it in") -> None:
-    """Refuse a column with missing values; `what` is a value of it."""
+    """Refuse a column with missing values; `what` names one of its values."""
     if len(rows := np.flatnonzero(is_missing)):
         raise InputError(
             f"{what} of {name_rows(rows.tolist(), len(is_missing))} is missing; {remedy} or remove the row"
@@ -254,12 +264,12 @@ def refuse_missing(is_missing: Sequence[bool] | np.ndarray, what: str, remedy: s
 
 
 def is_missing(value: object) -> bool:
-    """Whether it is None, NaN or blank text."""
+    """Whether a value is None, NaN or blank text."""
     return value is None or value != value or not str(value).strip()
 
 
 def _without_points(names: list[str], where: str) -> list[str]:
-    """The names; if all are numbers, whole ones written as floats ("3.0") lose the point.
+    """If all names are numbers, write whole ones without a point ("3.0" as "3"); otherwise leave them alone.
 
     >>> _without_points(["0.0", "1.0", "2"], "t.csv"), _without_points(["1.0", "beta"], "t.csv")
     (['0', '1', '2'], ['1.0', 'beta'])
@@ -285,7 +295,7 @@ def is_float(name: str) -> bool:
 
 
 def doubtful_names(classes: Sequence[str]) -> list[str]:
-    """A note for each class name that may be a slip: nearly equal to another, or a word for a missing label.
+    """A note for each class name that may be a mistake: nearly equal to another, or a word for a missing label.
 
     >>> doubtful_names(["Cat", "cat", "01", "1", "NA"])[0]
     "classes 'Cat' and 'cat' differ only in case; if they are one class, give them one name"
@@ -306,7 +316,7 @@ def doubtful_names(classes: Sequence[str]) -> list[str]:
 
 
 def giveaways(features: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> list[str]:
-    """A note on features (N, D) that have one value for each class: the label under another name.
+    """A note on features (N, D) that may be the label under another name: they have one value for each class.
 
     >>> giveaways(np.array([[5.0], [7.0]] * 20), np.array([0, 1] * 20), ["code"])[0].split(";")[0]
     "feature 'code' has one value for each class"
@@ -314,8 +324,8 @@ def giveaways(features: np.ndarray, labels: np.ndarray, names: Sequence[str]) ->
     if len(labels) < ROWS_FOR_GIVEAWAYS:
         return []
     _, first, class_of = np.unique(labels, return_index=True, return_inverse=True)
-    values = features[first]  # (C, D): each column's value in the first row of each class
-    fits = (np.diff(np.sort(values, axis=0), axis=0) > 0).all(axis=0)
+    values = features[first]  # (C, D), from the first row of each class
+    fits = (np.diff(np.sort(values, axis=0), axis=0) > 0).all(axis=0)  # another value in each class
     columns = [column for column in np.flatnonzero(fits).tolist()
                if (features[:, column] == values[class_of.ravel(), column]).all()]  # fmt: skip
     if not columns:

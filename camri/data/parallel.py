@@ -1,7 +1,7 @@
-"""One function over many rows on all cores, writing into shared arrays.
+"""Run a function for many rows on all cores; it writes its results into shared arrays.
 
-Forked processes on Linux, threads elsewhere. Measured on two cores with CIFAR-10's small WebP files: one process 102 us
-per image, two threads 154 us (Pillow holds the interpreter lock for most of a small image), two processes 75 us.
+On Linux by forked processes, elsewhere by threads. Measured on two cores with CIFAR-10's small WebP files: one process
+102 us per image, two threads 154 us (Pillow holds the interpreter lock for most of a small image), two processes 75 us.
 """
 
 import mmap
@@ -51,7 +51,7 @@ def for_each(num_rows: int, work: Callable[[int], None], progress: Progress | No
     def run(worker: int, after_block: Callable[[], None]) -> dict[int, str]:
         errors = {}
         done[worker] = 0  # a process that replaces a dead one starts over
-        # Every workers-th block: slow stretches of the data are shared out.
+        # Every workers-th block, so that all workers get some of the slow images.
         for start in range(worker * BLOCK_ROWS, num_rows, workers * BLOCK_ROWS):
             block = range(start, min(start + BLOCK_ROWS, num_rows))
             for row in block:
@@ -83,7 +83,7 @@ def _in_processes(workers: int, run: Run, report: Callable[[], None]) -> dict[in
             os._exit(1)
 
     def child(worker: int, answer: Connection) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends this one silently
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent kills this one
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         answer.send(run(worker, stop_if_orphaned))
 
@@ -95,8 +95,8 @@ def _in_processes(workers: int, run: Run, report: Callable[[], None]) -> dict[in
         ours, theirs = fork.Pipe(duplex=False)
         process = fork.Process(target=child, args=(worker, theirs), daemon=True)
         with warnings.catch_warnings():
-            # Python 3.12 warns about forking beside threads. The child takes none of their locks: it runs Pillow
-            # and numpy but not torch, as torch's own DataLoader workers do.
+            # Python 3.12 warns about forking a process that has threads. The child runs Pillow and numpy, which do
+            # not need the threads' locks; torch's own DataLoader forks in the same way.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         theirs.close()
@@ -117,7 +117,7 @@ def _in_processes(workers: int, run: Run, report: Callable[[], None]) -> dict[in
                     if deaths > MOST_DEATHS:
                         why = f"{deaths} processes that decode images died, the last with exit code {process.exitcode}"
                         raise InputError(f"{why}; is memory short?") from None
-                    start(worker)  # from its first row on: rows are written in place
+                    start(worker)  # again from its first row
             report()
     finally:
         for _, process in running.values():

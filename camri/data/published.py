@@ -11,19 +11,19 @@ import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from camri.data import tables
-from camri.data.cache import md5
-from camri.data.folder import files_below, shown, subfolders
+from camri.data.cache import hash_file
+from camri.data.folder import files_below, shown, subfolders, to_part
 from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Part, Source, encode
 from camri.errors import InputError, closest
 
 
 def find_digits() -> Source:
-    """scikit-learn's 1,797 digits, 8x8. They have no test part: 539 rows (30 %) are held out by a seeded split."""
+    """scikit-learn's 1,797 digits, 8x8. They have no test split: 539 rows (30 %) are held out by a seeded split."""
 
     def read(scratch: str) -> Listing:
         from sklearn.datasets import load_digits
@@ -46,10 +46,10 @@ MNIST_MD5 = {
 
 
 def find_mnist(path: Path, verify: bool) -> Source | None:
-    """MNIST, or another data set in its layout, at path, path/raw or path/MNIST/raw; None otherwise.
+    """Find MNIST, or another data set in its layout, in path, path/raw or path/MNIST/raw; None otherwise.
 
-    It is MNIST if its folder is named so or any file is MNIST's; then all files must be. Another data set may name its
-    classes in classes.txt, one per line.
+    It is MNIST if its folder has that name or any file is MNIST's; then all files must be. Another data set may name
+    its classes in classes.txt, one per line.
     """
     for folder in (path, path / "raw", path / "MNIST" / "raw"):
         if _idx_file(folder, "train-images-idx3-ubyte"):
@@ -106,7 +106,7 @@ def _unpacked(file: str) -> bytes:
 
 
 def _read_idx(content: bytes, file: str) -> np.ndarray:
-    """The array of unsigned bytes in an idx file."""
+    """Read the array of unsigned bytes in an idx file."""
     zeros, kind, num_axes = struct.unpack(">HBB", content[:4].ljust(4, b"\xff"))
     shape = struct.unpack(f">{num_axes}I", content[4 : 4 + 4 * num_axes].ljust(4 * num_axes, b"\x00"))
     if zeros != 0 or kind != 8 or len(content) != 4 + 4 * num_axes + math.prod(shape):
@@ -140,7 +140,7 @@ PIXELS = 3 * 32 * 32
 
 
 def find_cifar10(path: Path, verify: bool) -> Source | None:
-    """The batches in path or in the folder that the official archive makes there; None if there are none."""
+    """Find CIFAR-10's batches in path or in the folder of the official archive; None if there are none."""
     for folder in (path, path / "cifar-10-batches-py", path / "cifar-10-batches-bin"):
         if (folder / "data_batch_1").is_file():
             return _find_batches("cifar10 python", folder, PICKLED_MD5, _read_pickled, verify)
@@ -163,7 +163,7 @@ def _find_batches(
 
     def read(scratch: str) -> Listing:
         for file in files:
-            if verify and md5(str(file)) != checksums[file.name]:
+            if verify and hash_file(file, "md5") != checksums[file.name]:
                 remedy = "get it again, or give verify=False if it is meant to differ"
                 raise InputError(f"{file} differs from the official file; {remedy}", argument="verify")
         batches = [_check_batch(*reader(file), file) for file in files]
@@ -205,7 +205,7 @@ def _check_batch(pixels: np.ndarray, labels: np.ndarray, file: Path) -> tuple[np
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Read byte arrays, lists, dicts, strings and numbers; anything else in the pickle is refused, not run."""
+    """Unpickle byte arrays, lists, dicts, strings and numbers only; anything else is refused, not run."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
@@ -218,7 +218,7 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 class ByteType:
-    """Stand-in for a pickled numpy type: numpy's own would believe flags in the file that make it unsafe."""
+    """Stand-in for a pickled numpy dtype. numpy's own is unsafe: it trusts flags in the file."""
 
     def __init__(self, code: object = "u1", *_: object):
         self.code = code
@@ -256,11 +256,19 @@ GTSRB_CLASSES = tuple(
     .split("; ")
 )
 BOX_COLUMNS = ("roi_x1", "roi_y1", "roi_x2", "roi_y2", "width", "height")
-Row = tuple[Any, str, int, tuple[float, ...]]  # source, name, class, (x1, y1, x2, y2, width, height)
+
+
+class Sign(NamedTuple):
+    """An image of GTSRB; region: x1, y1, x2, y2, width, height."""
+
+    source: str | memoryview
+    name: str
+    label: int
+    region: tuple[float, ...]
 
 
 def find_gtsrb(path: Path, roi: bool) -> Source | None:
-    """GTSRB as official folders, Kaggle folders or parquet; None if path holds none of them. The track is the group."""
+    """Find GTSRB as official folders, Kaggle's folders or parquet; None for anything else. Tracks are the groups."""
     for folder in (path, path / "GTSRB"):
         if (folder / "Final_Training" / "Images").is_dir():
             return _gtsrb_source("gtsrb official", path, _official_rows(folder, path), roi)
@@ -286,19 +294,17 @@ def _has_boxes(file: Path) -> bool:
         return "Roi.X1" in lines.readline()
 
 
-def _gtsrb_source(layout: str, path: Path, rows: dict[str, list[Row]], roi: bool) -> Source:
-    images = [str(row[0]) for part in rows.values() for row in part]
+def _gtsrb_source(layout: str, path: Path, rows: dict[str, list[Sign]], roi: bool) -> Source:
+    images = [str(sign.source) for signs in rows.values() for sign in signs]
     csv_files = [str(file) for pattern in ("**/GT-*.csv", "T*.csv") for file in sorted(path.glob(pattern))]
     return Source(layout, [*csv_files, *images], lambda scratch: _list_gtsrb(rows, path, roi))
 
 
-def _official_rows(folder: Path, path: Path) -> dict[str, list[Row]]:
+def _official_rows(folder: Path, path: Path) -> dict[str, list[Sign]]:
     training = folder / "Final_Training" / "Images"
-    train = [
-        row
-        for name in subfolders(training)
-        for row in _csv_rows(training / name / f"GT-{name}.csv", training / name, ";", "Filename")
-    ]
+    train: list[Sign] = []
+    for name in subfolders(training):
+        train += _csv_rows(training / name / f"GT-{name}.csv", training / name, ";", "Filename")
     test = folder / "Final_Test" / "Images"
     answers = [place / "GT-final_test.csv" for place in (test, folder / "Final_Test", folder, path)]
     truth = next((file for file in answers if file.is_file()), None)
@@ -309,7 +315,7 @@ def _official_rows(folder: Path, path: Path) -> dict[str, list[Row]]:
     return {"train": train, "test": _csv_rows(truth, test, ";", "Filename")}
 
 
-def _csv_rows(file: Path, root: Path, delimiter: str, path_column: str) -> list[Row]:
+def _csv_rows(file: Path, root: Path, delimiter: str, path_column: str) -> list[Sign]:
     box = ("Roi.X1", "Roi.Y1", "Roi.X2", "Roi.Y2", "Width", "Height")
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
@@ -318,7 +324,7 @@ def _csv_rows(file: Path, root: Path, delimiter: str, path_column: str) -> list[
         if note:
             warnings.warn(f"{file}: {note}", DataWarning, stacklevel=2)
         return [
-            (image, shown(image, root), int(line["ClassId"]), tuple(float(line[name]) for name in box))
+            Sign(image, shown(image, root), int(line["ClassId"]), tuple(float(line[name]) for name in box))
             for line, image in zip(lines, images, strict=True)
         ]
     except FileNotFoundError:
@@ -327,27 +333,28 @@ def _csv_rows(file: Path, root: Path, delimiter: str, path_column: str) -> list[
         raise InputError(f"{file} is not a GTSRB table ({type(error).__name__}: {error}); unpack GTSRB again") from None
 
 
-def _parquet_rows(path: Path, files: list[Path]) -> dict[str, list[Row]]:
+def _parquet_rows(path: Path, files: list[Path]) -> dict[str, list[Sign]]:
     rows = {}
     for part, table in tables.load_tables(tables.by_split(path, files), Options()).items():
         sources, names, _ = tables.image_sources(table.column("image"), files[0].parent)
         boxes = zip(*(tables.to_numpy(table.column(name)) for name in BOX_COLUMNS), strict=True)
         labels = tables.to_numpy(table.column("label")).tolist()
-        rows[part] = list(zip(sources, names, labels, boxes, strict=True))
+        rows[part] = [Sign(*row) for row in zip(sources, names, labels, boxes, strict=True)]
     return rows
 
 
-def _list_gtsrb(rows: dict[str, list[Row]], path: Path, roi: bool) -> Listing:
-    """List the rows in the order of the official files, so that the layout does not change a split."""
+def _list_gtsrb(rows: dict[str, list[Sign]], path: Path, roi: bool) -> Listing:
+    """List the rows in the order of the official files, so that splits do not depend on the layout."""
     parts = {}
     for part, unordered in rows.items():
-        ordered = sorted(unordered, key=lambda row: (row[2] if part == "train" else 0, Path(row[1]).name))
-        labels = np.array([row[2] for row in ordered], dtype=np.int64)
+        signs = sorted(unordered, key=lambda sign: (sign.label if part == "train" else 0, Path(sign.name).name))
+        labels = np.array([sign.label for sign in signs], dtype=np.int64)
         if len(labels) and (labels.min() < 0 or labels.max() >= len(GTSRB_CLASSES)):
             raise InputError(f"{path} has class {labels.max()}; GTSRB has 0 to {len(GTSRB_CLASSES) - 1}")
-        sources, names = [row[0] for row in ordered], [row[1] for row in ordered]
-        images = EncodedImages(sources, names, to_boxes([row[3] for row in ordered]) if roi else None)
-        parts[part] = Part(images, labels, _tracks(ordered) if part == "train" else None)
+        boxes = to_boxes([sign.region for sign in signs]) if roi else None
+        images = EncodedImages([sign.source for sign in signs], [sign.name for sign in signs], boxes)
+        groups = np.array([_track(sign) for sign in signs], dtype=np.int64) if part == "train" else None
+        parts[part] = Part(images, labels, groups)
     return Listing(GTSRB_CLASSES, parts, size=GTSRB_SIZE, facts={"roi": roi})
 
 
@@ -361,15 +368,12 @@ def to_boxes(regions: Sequence[Sequence[float]]) -> np.ndarray:
     return np.clip(boxes, 0, 1)
 
 
-def _tracks(rows: list[Row]) -> np.ndarray:
-    """class * 100,000 + track, from file names track_frame (official) or class_track_frame."""
-    tracks = []
-    for _, name, label, _ in rows:
-        pieces = Path(name).stem.split("_")
-        if len(pieces) not in (2, 3) or not all(piece.isdigit() for piece in pieces):
-            raise InputError(f"{name} is not named class_track_frame or track_frame: its track is unknown")
-        tracks.append(label * 100_000 + int(pieces[-2]))
-    return np.array(tracks, dtype=np.int64)
+def _track(sign: Sign) -> int:
+    """class * 100,000 + track, from a file name track_frame (official) or class_track_frame."""
+    pieces = Path(sign.name).stem.split("_")
+    if len(pieces) not in (2, 3) or not all(piece.isdigit() for piece in pieces):
+        raise InputError(f"{sign.name} is not named class_track_frame or track_frame: its track is unknown")
+    return sign.label * 100_000 + int(pieces[-2])
 
 
 AWA2_SIZE = (64, 64)  # the paper's
@@ -377,7 +381,7 @@ AWA2_NUM_IMAGES, TEST_ROWS = 37_322, 11_165  # the paper: 26,157 for training
 
 
 def find_awa2(path: Path) -> Source | None:
-    """AwA2 in path or path/Animals_with_Attributes2; None if there is no JPEGImages with classes.txt."""
+    """Find AwA2 in path or path/Animals_with_Attributes2; None if there is no JPEGImages beside classes.txt."""
     for folder in (path, path / "Animals_with_Attributes2"):
         if (folder / "JPEGImages").is_dir() and (folder / "classes.txt").is_file():
             break
@@ -392,13 +396,10 @@ def find_awa2(path: Path) -> Source | None:
 
 
 def _list_awa2(folder: Path, classes: tuple[str, ...], by_class: dict[str, list[str]]) -> Listing:
-    index = {name: position for position, name in enumerate(classes)}
     for name in by_class:
-        if name not in index:
+        if name not in classes:
             raise InputError(f"{folder}/JPEGImages/{name} is not in classes.txt; {closest(name, classes)}")
-    files = [file for name in classes for file in by_class.get(name, [])]
-    labels = np.array([index[name] for name in classes for _ in by_class.get(name, [])], dtype=np.int64)
-    part = Part(EncodedImages(files, [shown(file, folder) for file in files]), labels)
-    # A part of AwA2 is split in the paper's proportion.
-    test_rows = TEST_ROWS if len(files) == AWA2_NUM_IMAGES else round(len(files) * TEST_ROWS / AWA2_NUM_IMAGES)
+    part = to_part(folder, {name: by_class[name] for name in classes if name in by_class}, classes)
+    # If images are missing, the rest is split in the paper's proportion.
+    test_rows = round(len(part.labels) * TEST_ROWS / AWA2_NUM_IMAGES)
     return Listing(classes, {"train": part}, size=AWA2_SIZE, test_rows=test_rows)

@@ -1,8 +1,8 @@
 """Images that stay on disk and are read by the batch, and how much memory images may take.
 
-Rows are read with `preadv` and not through a memory map. The pages of a map count as memory of the process until the
-system takes them back, so no bound could be promised; and a file that is cut short, or a disk that fails, would end the
-process by a signal instead of an error.
+Rows are read with `preadv`, not through a memory map. Pages of a map count as memory of the process until the system
+takes them back, so memory would have no bound. And if the file is cut short or the disk fails, a map ends the process
+by a signal instead of an error.
 """
 
 import hashlib
@@ -18,31 +18,26 @@ import torch
 
 from camri.errors import InputError
 
-BLOCK_BYTES = 64 << 20  # of rows that are read at once where all of them are gone through
+BLOCK_BYTES = 64 << 20  # of rows that are in memory at once where all rows are read in turn
 SHARE = 0.5  # of the free memory that images may take: splits copy them, and training needs some too
-UNITS = {"": 1, **{f"{p}{kind}": base**n for kind, base in (("B", 1000), ("iB", 1024))
-                   for n, p in enumerate(("", "K", "M", "G", "T"))}}  # fmt: skip
+SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(?:B|([KMGT])(i?)B)?")
 
 
 class Store(Protocol):
-    """Where rows are kept: `read` fills an array (N, ...) with the rows of those numbers."""
+    """Where rows (N, ...) are kept: `read` copies the rows with these numbers into an array."""
 
-    @property
-    def how(self) -> str: ...  # how rows are read, in words
-
-    @property
-    def hashes(self) -> Sequence[bytes] | None: ...  # of the rows, if they are known
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+    how: str  # they are read, in words
+    hashes: Sequence[bytes] | None  # of the rows, if known
+    shape: tuple[int, ...]
 
     def read(self, rows: np.ndarray, out: np.ndarray) -> None: ...
 
 
 class Stored:
-    """A uint8 array (N, ...) in a file, from the offset on; another process opens the file anew."""
+    """A uint8 array (N, ...) in a file, from the offset on. Unpickling opens the file again."""
 
-    how, hashes = "streamed from the cache", None
+    how = "streamed from the cache"
+    hashes: Sequence[bytes] | None = None
 
     def __init__(self, path: Path, offset: int, shape: tuple[int, ...]):
         self.path, self.offset, self.shape = path, offset, shape
@@ -60,10 +55,10 @@ class Stored:
 
     def read(self, rows: np.ndarray, out: np.ndarray) -> None:
         size, target = math.prod(self.shape[1:]), memoryview(out.reshape(-1).data)
-        starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)  # rows that follow each other are read at once
+        starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)  # one read for each run of consecutive rows
         firsts = (starts * size).tolist()
         ends, places = [*firsts[1:], len(rows) * size], (self.offset + rows[starts] * size).tolist()
-        # The interpreter's share is most of the time of small rows: one slice and one call for each.
+        # For small rows the interpreter takes most of the time: one slice and one call each.
         for at, end, place in zip(firsts, ends, places, strict=False):
             part = target[at:end]
             got = os.preadv(self.handle, (part,), place)
@@ -75,7 +70,7 @@ class Stored:
 
 
 class Rows:
-    """uint8 rows (N, ...) on disk: an index reads them as a tensor, `take` selects some without reading.
+    """uint8 rows (N, ...) on disk: indexing reads them as a tensor, `take` selects some without reading.
 
     >>> path = Path(__import__("tempfile").mkdtemp()) / "rows"
     >>> _ = path.write_bytes(bytes(range(12)))
@@ -93,9 +88,6 @@ class Rows:
     def __len__(self) -> int:
         return len(self.index)
 
-    def __repr__(self) -> str:
-        return f"Rows({self.shape} of {self.store})"
-
     @property
     def shape(self) -> tuple[int, ...]:
         return (len(self.index), *self.store.shape[1:])
@@ -105,7 +97,7 @@ class Rows:
         return len(self.store.shape)
 
     def take(self, key: Any) -> "Rows":
-        """The rows at an index, a slice or a mask, still on disk."""
+        """Select the rows at an index, a slice or a mask; they stay on disk."""
         return Rows(self.store, self.index[np.asarray(key) if isinstance(key, torch.Tensor) else key])
 
     def read(self, key: Any, out: np.ndarray) -> None:
@@ -119,7 +111,7 @@ class Rows:
         return torch.from_numpy(out)
 
     def numpy(self) -> np.ndarray:
-        """All rows, in memory."""
+        """Read all rows into memory."""
         return self[:].numpy()
 
 
@@ -127,7 +119,7 @@ Inputs = torch.Tensor | Rows
 
 
 def take(inputs: Inputs, key: Any) -> Inputs:
-    """Some of the rows: indexed in memory, selected on disk."""
+    """Select rows: a tensor is indexed, `Rows` stay on disk."""
     return inputs.take(key) if isinstance(inputs, Rows) else inputs[key]
 
 
@@ -137,14 +129,14 @@ def num_bytes(inputs: Inputs) -> int:
 
 
 def blocks(inputs: Inputs) -> Iterator[torch.Tensor]:
-    """All rows in order, some at a time, so that no more than `BLOCK_BYTES` of them are in memory."""
+    """Yield all rows in order, in blocks of at most `BLOCK_BYTES`."""
     step = max(1, BLOCK_BYTES * len(inputs) // max(1, num_bytes(inputs)))
     for start in range(0, len(inputs), step):
         yield inputs[start : start + step]
 
 
 def row_hash(row: np.ndarray) -> bytes:
-    """A hash of the row's content, by which copies are found."""
+    """Hash of a row's content, to find copies."""
     return hashlib.blake2b(row.data, digest_size=16).digest()
 
 
@@ -156,16 +148,18 @@ def parse_size(size: str | int | None) -> int | None:
     """
     if size is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?i?B|)", str(size).strip())
-    if found is None or isinstance(size, bool) or found[2] == "iB":
+    match = SIZE.fullmatch(str(size).strip())
+    if match is None or isinstance(size, bool):
         raise InputError(f"resident={size!r} is not a size; for example 2GiB or 500MB", argument="resident")
     if not hasattr(os, "preadv"):
         raise InputError(f"resident={size!r} needs Linux or macOS; leave it out", argument="resident")
-    return int(float(found[1]) * UNITS[found[2]])
+    number, prefix, is_binary = match.groups(default="")
+    power = "KMGT".index(prefix) + 1 if prefix else 0
+    return int(float(number) * (1024 if is_binary else 1000) ** power)
 
 
 def memory_for_images() -> int:
-    """Bytes of images that may be held in memory: a share of what this machine, or its container, has free."""
+    """Bytes of images that may be in memory: half of what this machine, or its container, has free."""
     free = [math.inf]
     try:
         with open("/proc/meminfo") as lines:

@@ -1,8 +1,8 @@
-"""Tar shards in WebDataset's layout, 000012.jpg beside 000012.cls: indexed by offset, never unpacked."""
+"""Tar shards in WebDataset's layout, 000012.jpg beside 000012.cls. They are read in place, never unpacked."""
 
 import glob
+import itertools
 import os
-import stat
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +12,13 @@ import numpy as np
 from camri.data.decode import image_suffixes
 from camri.data.folder import is_clutter, subfolders, visible
 from camri.data.listing import SPLIT_ALIASES, EncodedImages, Listing, Part, Slice, Source, encode
-from camri.data.tables import by_split
+from camri.data.tables import by_split, refuse_special
 from camri.errors import InputError
 
 SUFFIX = ".tar"
 LABEL, LABEL_BYTES = ".cls", 1 << 10
 IMAGE_BYTES = 1 << 28  # an encoded image that is larger is refused before it is read
-PEEKED = 16  # members that are looked at to recognise the layout
+PEEKED = 16  # members that are read to recognise the layout
 CLASSES_FILE = "classes.txt"
 
 
@@ -28,7 +28,7 @@ def is_pattern(path: Path) -> bool:
 
 
 def find_shards(path: Path) -> Source | None:
-    """The shards of a folder, of its train, val and test folders, of a pattern, or one; None for other tar files."""
+    """Find the shards of a folder, of its train, val and test folders or of a pattern, or one; None for other files."""
     if is_pattern(path):
         by_part = by_split(path, [Path(file) for file in sorted(glob.glob(str(path)))])
         folder = path.parent
@@ -50,28 +50,22 @@ def find_shards(path: Path) -> Source | None:
 
 
 def _tars(folder: Path) -> list[Path]:
-    """The tar files of a folder; none if it holds anything else but class names."""
+    """The tar files of a folder; none if it holds other files than these and the class names."""
     names = [name for name in visible(folder) if name != CLASSES_FILE]
     return [folder / name for name in names] if all(name.endswith(SUFFIX) for name in names) else []
 
 
 def _has_labels(file: Path) -> bool:
     try:
-        for number, (name, _) in enumerate(members(file)):
-            if name.endswith(LABEL):
-                return True
-            if number == PEEKED:
-                break
+        return any(name.endswith(LABEL) for name, _ in itertools.islice(members(file), PEEKED + 1))
     except InputError:  # another kind of archive, whose reader says what is wrong
-        pass
-    return False
+        return False
 
 
 def members(file: Path) -> Iterator[tuple[str, Slice]]:
-    """(name, place) of each file in a shard; links, devices and damaged shards are refused."""
+    """Yield (name, place) of each file in a shard; refuse links, devices and damaged shards."""
     try:
-        if not stat.S_ISREG(os.stat(file).st_mode):
-            raise InputError(f"{file} is not a file but a folder, pipe or device; give a tar file")
+        refuse_special(file)
         size = os.path.getsize(file)
         with tarfile.open(file, "r:") as opened:
             while (member := opened.next()) is not None:
@@ -98,7 +92,7 @@ def members(file: Path) -> Iterator[tuple[str, Slice]]:
 
 
 def is_image(name: str, place: Slice) -> bool:
-    """Whether a member of a shard is named like an image; a huge one is refused before it is read."""
+    """Whether a member of a shard is named like an image; refuse a huge one before it is read."""
     if os.path.splitext(name)[1].lower() not in image_suffixes():
         return False
     if place.size > IMAGE_BYTES:
@@ -109,9 +103,9 @@ def is_image(name: str, place: Slice) -> bool:
 def _list(path: Path, by_part: dict[str, list[Path]], names_file: Path) -> Listing:
     labels, parts = {}, {}
     for part, files in by_part.items():
-        found = [sample for file in files for sample in _samples(file)]
-        labels[part or "train"] = np.array([label for _, _, label in found], dtype=object)
-        parts[part or "train"] = EncodedImages([place for _, place, _ in found], [name for name, _, _ in found])
+        samples = [sample for file in files for sample in _samples(file)]
+        labels[part or "train"] = np.array([label for _, _, label in samples], dtype=object)
+        parts[part or "train"] = EncodedImages([place for _, place, _ in samples], [name for name, _, _ in samples])
     names = names_file.read_text(encoding="utf-8").splitlines() if names_file.is_file() else None
     if names is not None and all(label.isdigit() for column in labels.values() for label in column):
         labels = {part: column.astype(np.int64) for part, column in labels.items()}

@@ -23,6 +23,7 @@ from camri.data.listing import (
     Part,
     Source,
     encode,
+    index_values,
     is_float,
     is_missing,
     refuse_missing,
@@ -33,7 +34,7 @@ from camri.text import ROWS_SHOWN, listed
 
 
 class LazyModule:
-    """A module that is imported when one of its names is first used: what reads no table starts without it."""
+    """A module that is imported when one of its names is first used: commands that read no table start faster."""
 
     def __init__(self, name: str):
         self._name = name
@@ -50,8 +51,8 @@ pq: Any = LazyModule("pyarrow.parquet")
 TEXT_SUFFIXES = (".csv", ".tsv")
 SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-MOST_CATEGORIES = 50  # of a column of texts
-ROWS_TO_TRY = 100  # of a table whose paths lead nowhere: some of its images may be missing
+MOST_CATEGORIES = 50  # in a column of text
+ROWS_TO_TRY = 100  # if no path of a table exists: the first of its images may be missing
 LONGEST_ROW_BYTES = 2**25  # of a text table; Arrow's default, 2**20, is too short for a row of 60,000 genes
 ROLES = {
     "image": ("image", "img", "picture", "photo", "bytes"),
@@ -66,7 +67,7 @@ NUMBER_WITH_COMMAS = re.compile(r"\s*[-+]?[0-9.]*,[0-9.,]*[0-9](e[-+]?[0-9]+)?\s
 
 
 def find_tables(path: Path, options: Options) -> Source | None:
-    """The table at path, or the tables in a folder (train*.parquet, data/*.parquet, train.csv …, or its only one)."""
+    """Find the table at path, or those of a folder: train*.parquet, data/*.parquet, train.csv …, or its only one."""
     if path.is_file() and not is_table(path):
         return None
     by_part = {"": [path]} if path.is_file() else _files_of_folder(path)
@@ -76,11 +77,11 @@ def find_tables(path: Path, options: Options) -> Source | None:
     layout = "parquet" if files[0].suffix.lower() == ".parquet" else "table"
     if layout == "parquet" and not options.path_column and all(map(_holds_images, files)):
         return Source(layout, [str(file) for file in files], lambda scratch: _list(path, by_part, options))
-    # A table may only point to its images: then their files are part of the content.
+    # If the images are files of their own, these are part of the content too.
     listing = _list(path, by_part, options)
     images = [part.inputs for part in listing.parts.values() if isinstance(part.inputs, EncodedImages)]
-    pointed = [source for group in images for source in group.sources if isinstance(source, str)]
-    return Source(layout, [*map(str, files), *pointed], lambda scratch: listing)
+    image_files = [source for group in images for source in group.sources if isinstance(source, str)]
+    return Source(layout, [*map(str, files), *image_files], lambda scratch: listing)
 
 
 def is_table(file: Path) -> bool:
@@ -101,13 +102,12 @@ def part_of_file(path: Path) -> str | None:
 
 def parquet_files(path: Path) -> list[Path]:
     """Parquet files in a folder, or in its only subfolder that has some ("data", "plain_text"), sorted."""
-
-    def matching(pattern: str) -> list[Path]:
+    for pattern in ("*.parquet", "*/*.parquet"):
         files = sorted(path.glob(pattern))
-        return [file for file in files if not any(map(is_clutter, file.relative_to(path).parts))]
-
-    below = matching("*/*.parquet")
-    return matching("*.parquet") or (below if len({file.parent for file in below}) == 1 else [])
+        files = [file for file in files if not any(map(is_clutter, file.relative_to(path).parts))]
+        if files:
+            return files if len({file.parent for file in files}) == 1 else []
+    return []
 
 
 def _files_of_folder(path: Path) -> dict[str, list[Path]]:
@@ -131,7 +131,7 @@ def by_split(path: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def refuse_special(file: Path) -> None:
-    """Refuse a pipe or device: reading it may never end."""
+    """Refuse a folder, and a pipe or device, which may never end."""
     if file.exists() and not file.is_file():
         raise InputError(f"{file} is not a file but a folder, pipe or device; give a file")
 
@@ -139,12 +139,13 @@ def refuse_special(file: Path) -> None:
 def read_table(file: Path, named: Container[str | None] = ()) -> Any:
     """Read the file as an Arrow table.
 
-    A CSV's columns for paths, labels, groups and splits, by usual or `named` names, stay text: "01" is not 1.
+    In a CSV, columns of paths, labels, groups and splits, by usual or `named` names, stay text: "01" is not 1.
     """
-    is_text = file.suffix.lower() in TEXT_SUFFIXES
+    remedy = "save it again"
     refuse_special(file)
     try:
-        if is_text:
+        if file.suffix.lower() in TEXT_SUFFIXES:
+            remedy = "give each row as many values as the first line has names, decimals with a point"
             table = _read_text(file, named)
         else:
             with pq.ParquetFile(file, memory_map=True) as opened:  # pq.read_table has an error of its own for
@@ -155,11 +156,6 @@ def read_table(file: Path, named: Container[str | None] = ()) -> Any:
         raise
     except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
         reason = str(error).partition("\n")[0]
-        remedy = (
-            "give each row as many values as the first line has names, decimals with a point"
-            if is_text
-            else "save it again"
-        )
         raise InputError(f"{file} cannot be read as a table: {reason}; {remedy}") from None
     if twice := sorted(name for name, count in Counter(table.column_names).items() if count > 1):
         raise InputError(f"{file} has two columns called {twice[0]!r}; rename one")
@@ -194,9 +190,9 @@ def _read_text(file: Path, named: Container[str | None]) -> Any:
 
 
 def _unclosed_quote(lines: Iterable[str], delimiter: str) -> int:
-    """The number of the line with a quote that is never closed; 0 if all are closed.
+    """Number of the line with a quote that is never closed; 0 if all are closed.
 
-    A quote opens only at the start of a value, and two in a row stand for one in the text.
+    A quote opens only at the start of a value. Two in a row stand for a quote in the text.
 
     >>> _unclosed_quote(['size,label', '5",a', '"6"" x', 'y",b'], ","), _unclosed_quote(['a,"b', 'c'], ",")
     (0, 1)
@@ -216,7 +212,7 @@ def _unclosed_quote(lines: Iterable[str], delimiter: str) -> int:
 def role(
     table: Any, wanted: str, chosen: str | None, where: str, fits: Callable[[Any], bool] | None = None
 ) -> str | None:
-    """The name of the column with a role: the chosen one, or one with a usual name; None if there is none."""
+    """Name of the column with this role: the chosen one, or one with a usual name; None if there is none."""
     names = table.column_names
     if chosen is not None:
         if chosen not in names:
@@ -258,19 +254,19 @@ def to_numpy(column: Any) -> np.ndarray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_boolean(column.type) and column.null_count:
-        column = column.cast(pa.int8())  # otherwise None would stand among the numbers
+        column = column.cast(pa.int8())  # numpy has no missing booleans
     return column.to_numpy(zero_copy_only=False)
 
 
 def to_matrix(column: Any, wanted: int | None = None) -> tuple[np.ndarray, dict[int, int | None]]:
-    """(numbers (N, D), rows that do not fit) of a column of lists. D is the most common length.
+    """(numbers (N, D), {row: length} of the rows that do not fit) of a column of lists.
 
-    If any list has the `wanted` length, D is that. The rows that do not fit are given with their length (None if the
-    list is missing); their numbers are NaN.
+    D is the `wanted` length if any list has it, else the most common one. A row that does not fit is NaN; the length of
+    a missing list is None.
     """
     rows = column.combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(rows), -1).to_numpy(zero_copy_only=False)
-    # Empty lists do not count, however many there are: some tools write missing lists so.
+    # Empty lists do not count: some tools write missing lists this way.
     common, counts = np.unique(lengths[lengths > 0], return_counts=True)
     width = int(common[counts == counts.max()][-1]) if len(common) else 0  # of two equally common, the longer
     if wanted is not None and wanted in common:
@@ -311,7 +307,7 @@ def class_label_names(table: Any, column: str) -> Sequence[str] | None:
 
 
 def _holds_images(file: Path) -> bool:
-    """True for a parquet file with the bytes of all its images; False if some or all are files of their own."""
+    """True for a parquet file that holds the bytes of all its images; False if some are files of their own."""
     try:
         with pq.ParquetFile(file) as opened:
             images = [field.name for field in opened.schema_arrow if is_image_type(field.type)]
@@ -325,10 +321,10 @@ def _holds_images(file: Path) -> bool:
 
 
 def pointed_files(folder: Path, names: Sequence[str]) -> tuple[list[str], str]:
-    """The files that a table names, and a note if their paths were cut.
+    """(paths of the files that a table names, a note if their beginnings were cut off).
 
     Spaces around a name and Windows' backslashes are accepted. If no file exists, the table was written on another
-    machine: all paths lose the same beginning, the shortest one without which a file is found in the table's folder.
+    machine: the shortest beginning without which one is found in the table's folder is cut off all paths.
     """
     files, plain = [str(folder / name) for name in names], [name.strip().replace("\\", "/") for name in names]
     for row, (name, given) in enumerate(zip(plain, names, strict=True)):
@@ -349,34 +345,28 @@ def pointed_files(folder: Path, names: Sequence[str]) -> tuple[list[str], str]:
 
 
 def image_sources(column: Any, folder: Path) -> tuple[list[str | memoryview], list[str], str]:
-    """(the bytes of each image without a copy, its name): from a binary column or a struct of bytes and path.
+    """(bytes or file of each image, their names, the note of :func:`pointed_files`) of a column of images.
 
-    An image without bytes but with a path is a file beside the table; with the note of :func:`pointed_files`.
+    The column is binary, or a struct of bytes and path. Bytes are not copied. An image with a path but no bytes is a
+    file beside the table.
     """
-    sources: list[str | memoryview] = []
-    names: list[str] = []
-    for chunk in column.chunks:
-        paths: list[str | None] = [None] * len(chunk)
-        if pa.types.is_struct(chunk.type):
-            if "path" in [field.name for field in chunk.type]:
-                paths = chunk.field("path").to_pylist()
-            chunk = chunk.field("bytes")
-        chunk = chunk.cast(pa.large_binary())
-        _, offsets, data = chunk.buffers()
-        ends = np.frombuffer(offsets, dtype=np.int64)[chunk.offset : chunk.offset + len(chunk) + 1].tolist()
-        content = memoryview(data) if data is not None else memoryview(b"")
-        for start, end, path in zip(ends, ends[1:], paths, strict=False):
-            names.append(path or f"row {len(names)}")
-            sources.append(content[start:end] if end > start or not path else path)
-    outside = [row for row, source in enumerate(sources) if isinstance(source, str)]
-    files, note = pointed_files(folder, [names[row] for row in outside])
-    for row, file in zip(outside, files, strict=True):
+    paths: list[str | None] = [None] * len(column)
+    if pa.types.is_struct(column.type):
+        if column.type.get_field_index("path") >= 0:
+            paths = pc.struct_field(column, "path").to_pylist()
+        column = pc.struct_field(column, "bytes")
+    names = [path or f"row {row}" for row, path in enumerate(paths)]
+    buffers = [cell.as_buffer() for cell in column.cast(pa.large_binary())]
+    in_files = [row for row, path in enumerate(paths) if path and not buffers[row]]
+    files, note = pointed_files(folder, [names[row] for row in in_files])
+    sources: list[str | memoryview] = [memoryview(buffer or b"") for buffer in buffers]
+    for row, file in zip(in_files, files, strict=True):
         sources[row] = file
     return sources, names, note
 
 
 def load_tables(by_part: dict[str, list[Path]], options: Options) -> dict[str, Any]:
-    """An Arrow table per split: by file, or by the split column of one file; otherwise all rows are train."""
+    """Read an Arrow table per split: by file, or by the split column of one file; otherwise all rows are train."""
     named = {options.path_column, options.label_column, options.group_column, options.split_column}
     tables = {}
     for part, files in by_part.items():
@@ -401,7 +391,7 @@ def load_tables(by_part: dict[str, list[Path]], options: Options) -> dict[str, A
 
 
 def _list(path: Path, by_part: dict[str, list[Path]], options: Options) -> Listing:
-    # train first: its columns decide
+    # train comes first: its columns decide
     tables = dict(sorted(load_tables(by_part, options).items(), key=lambda item: item[0] != "train"))
     folder = next(iter(by_part.values()))[0].parent
     first = next(iter(tables.values()))
@@ -435,36 +425,43 @@ def _inputs(
     first = next(iter(tables.values()))
     image = role(first, "image", None, where, is_image_type) if not path_column else None
     path = role(first, "path", path_column, where, is_text_type) if not image else None
+    inputs: dict[str, EncodedImages | np.ndarray] = {}
     if column := image or path:
-        images: dict[str, EncodedImages | np.ndarray] = {}
         facts: dict[str, Any] = {"image_column" if image else "path_column": column}
         for part, table in tables.items():
             cells = table.column(column)
             files, names, note = image_sources(cells, folder) if image else _paths(cells, folder, where)
-            images[part] = EncodedImages(files, names)
+            inputs[part] = EncodedImages(files, names)
             facts |= {"path_note": note} if note else {}
-        return images, facts
+        return inputs, facts
     used = _feature_columns(first, roles, where)
     facts = {"feature_columns": used, "num_feature_columns": len(used)}
+    for part, table in tables.items():
+        available = set(table.column_names)  # once: Arrow builds the list on each access, and there may be thousands
+        if missing := [name for name in used if name not in available]:
+            hint = closest(missing[0], table.column_names)
+            raise InputError(f"{where}, {part} part has no column {missing[0]!r}; {hint}")
     if encoding := _encoding(tables, used, where):
-        coded = {part: encode_columns(table, encoding, f"{where}, {part} part") for part, table in tables.items()}
-        return dict(coded), {**facts, "encoding": encoding}
-    features = {part: _matrix(table, used, f"{where}, {part} part") for part, table in tables.items()}
-    return dict(features), facts
+        facts["encoding"] = encoding
+    for part, table in tables.items():
+        here = f"{where}, {part} part"
+        inputs[part] = encode_columns(table, encoding, here) if encoding else _matrix(table, used, here)
+    return inputs, facts
 
 
 def _paths(column: Any, folder: Path, where: str) -> tuple[list[str], list[str], str]:
-    """The files of a column of paths, their names for messages, and the note of :func:`pointed_files`."""
+    """(files, their names for messages, the note of :func:`pointed_files`) of a column of paths."""
     names = to_numpy(column)
     refuse_missing([*map(is_missing, names)], f"{where}: the path")
-    if distant := [row for row, name in enumerate(names) if "://" in str(name)]:
-        where = f"{where}: {names[distant[0]]} in row {distant[0]}"
-        raise InputError(f"{where} is a URL; download the images and give their paths")
+    for row, name in enumerate(names):
+        if "://" in str(name):
+            raise InputError(f"{where}: {name} in row {row} is a URL; download the images and give their paths")
     files, note = pointed_files(folder, [str(name) for name in names])
     return files, [shown(file, folder) for file in files], note
 
 
 def _feature_columns(table: Any, roles: Container[str | None], where: str) -> list[str]:
+    """The column of lists, or all columns without another role; those that cannot be features are refused."""
     matrix = role(table, "features", None, where, is_list_type)
     if matrix:
         return [matrix]
@@ -498,7 +495,7 @@ def _feature_columns(table: Any, roles: Container[str | None], where: str) -> li
 
 
 def _has_categories(column: Any) -> bool:
-    """Whether texts are categories: few, each in two rows or more on average, and not numbers with a few words."""
+    """Whether texts are categories: few, each in two or more rows on average, and most of them not numbers."""
     texts = [text for text in to_numpy(column) if text]
     distinct = set(texts)
     num_numbers = sum(is_float(text) or bool(NUMBER_WITH_COMMAS.fullmatch(text)) for text in distinct)
@@ -508,12 +505,10 @@ def _has_categories(column: Any) -> bool:
 def _encoding(tables: dict[str, Any], used: list[str], where: str) -> dict[str, dict[str, Any]]:
     """How columns with text or missing values become numbers, from the train part; empty if all are plain numbers.
 
-    Text: its categories. Numbers: "fill", their median, for missing ones. "flag": whether a column more says which are
-    missing.
+    Text has "categories". Numbers have "fill" for missing ones: their median. "flag": whether an extra column says
+    which values are missing.
     """
     first = next(iter(tables.values()))
-    if any(name not in table.column_names for table in tables.values() for name in used):
-        return {}  # refused later, by name
     if not any(_needs_code(table.column(name)) for table in tables.values() for name in used):
         return {}
     encoding: dict[str, dict[str, Any]] = {}
@@ -531,7 +526,7 @@ def _encoding(tables: dict[str, Any], used: list[str], where: str) -> dict[str, 
 
 
 def _needs_code(column: Any) -> bool:
-    """Whether it holds texts or, as numbers, missing values."""
+    """Whether a column holds text or missing numbers."""
     if is_list_type(column.type):
         return False
     if is_text_type(column.type) or column.null_count:
@@ -540,9 +535,9 @@ def _needs_code(column: Any) -> bool:
 
 
 def encode_columns(table: Any, encoding: Mapping[str, Mapping[str, Any]], where: str) -> np.ndarray:
-    """float32 (N, D): a column for each category and number, and one for each flag.
+    """Encode columns as float32 (N, D): one for each category, for each column of numbers and for each flag.
 
-    A text that is no category has 0 in all of its columns.
+    A text that is not a known category has 0 in all columns of its categories.
     """
     made: list[np.ndarray] = []
     for name, code in encoding.items():
@@ -576,10 +571,7 @@ def encoded_names(encoding: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _matrix(table: Any, used: list[str], where: str) -> np.ndarray:
-    """float32 (N, D); a missing or infinite value is refused with its position."""
-    available = set(table.column_names)  # once: Arrow builds the list on each access, and there may be thousands
-    if missing := [name for name in used if name not in available]:
-        raise InputError(f"{where} has no column {missing[0]!r}; {closest(missing[0], table.column_names)}")
+    """Features as float32 (N, D) from columns of numbers or one column of lists."""
     if len(used) == 1 and is_list_type(table.schema.field(used[0]).type):
         rows = table.column(used[0])
         kind = rows.type.value_type
@@ -593,7 +585,7 @@ def _matrix(table: Any, used: list[str], where: str) -> np.ndarray:
 
 
 def to_features(values: np.ndarray, where: str, names: list[str] | None = None) -> np.ndarray:
-    """Convert numbers (N, D) to float32; missing, infinite and too large ones are refused."""
+    """Convert numbers (N, D) to float32; refuse missing, infinite and too large ones with the position of the first."""
     with np.errstate(over="ignore"):
         features = values.astype(np.float32)
     wrong = np.argwhere(~np.isfinite(features))
@@ -612,12 +604,10 @@ def to_features(values: np.ndarray, where: str, names: list[str] | None = None) 
 
 def _groups(tables: dict[str, Any], column: str, where: str) -> dict[str, np.ndarray]:
     """int64 groups per split, numbered over all splits together; none for a split without that column."""
-    texts = {part: to_numpy(t.column(column)) for part, t in tables.items() if column in t.column_names}
-    for part, values in texts.items():
+    columns = {part: to_numpy(table.column(column)) for part, table in tables.items() if column in table.column_names}
+    for part, values in columns.items():
         refuse_missing([*map(is_missing, values)], f"{where}, {part} part, column {column!r}: the group")
-    _, codes = np.unique(np.concatenate([v.astype(str) for v in texts.values()]), return_inverse=True)
-    ends = np.cumsum([len(values) for values in texts.values()])[:-1]
-    return dict(zip(texts, np.split(codes.ravel().astype(np.int64), ends), strict=True))
+    return index_values(columns)[1]
 
 
 # What numpy raises for a damaged file of arrays; MemoryError where its header lies about a shape.
@@ -629,13 +619,13 @@ GROUPS = ("groups", "group")
 
 
 def find_arrays(path: Path) -> Source | None:
-    """The .npz file at path; None for anything else."""
+    """Find the .npz file at path; None for anything else."""
     if path.suffix.lower() != ".npz" or not path.is_file():
         return None
-    return Source("npz", [str(path)], lambda scratch: _read(path))
+    return Source("npz", [str(path)], lambda scratch: _list_arrays(path))
 
 
-def _read(path: Path) -> Listing:
+def _list_arrays(path: Path) -> Listing:
     arrays = {name.lower(): array for name, array in read_npz(path).items()}
     inputs, labels, groups = (_by_part(arrays, words) for words in (INPUTS, LABELS, GROUPS))
     if not inputs or inputs.keys() != labels.keys():
@@ -666,7 +656,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _by_part(arrays: dict[str, np.ndarray], words: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """The arrays of one kind by split: x_train, train_images, or images alone (train)."""
+    """The arrays with one of these names by split: x_train, train_images, or images alone, which is train."""
     by_part = {
         part: arrays[name]
         for spelling, part in SPLIT_ALIASES.items()

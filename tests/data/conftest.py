@@ -1,4 +1,4 @@
-"""A fresh cache for every test, and the real data sets where they are at hand."""
+"""A fresh cache for every test, a small image folder, and the real data sets where they are at hand."""
 
 import os
 from collections.abc import Callable
@@ -9,6 +9,8 @@ import pytest
 import camri.data
 from camri.data import DataSet
 
+from .pictures import write_folder
+
 Loader = Callable[..., DataSet]
 
 
@@ -18,6 +20,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("CAMRI_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """A folder of three cats and three dogs."""
+    write_folder(tmp_path / "pets", {"cat": 3, "dog": 3})
+    return tmp_path / "pets"
 
 
 @pytest.fixture(scope="session")

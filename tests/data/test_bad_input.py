@@ -29,12 +29,6 @@ from camri.errors import InputError
 from .pictures import picture, write_folder, write_picture
 
 
-@pytest.fixture
-def pets(tmp_path: Path) -> Path:
-    write_folder(tmp_path / "pets", {"cat": 3, "dog": 3})
-    return tmp_path / "pets"
-
-
 def refused(source: Path, sentence: str, **options: object) -> None:
     """The source is refused with this sentence, and the refusal leaves no file in the cache."""
     with pytest.raises(InputError, match=sentence):
@@ -124,12 +118,6 @@ def test_skipping_all_of_a_class_is_refused(pets: Path) -> None:
     refused(pets, "class 'cat' is empty", skip_bad=True)
 
 
-def test_no_image_that_can_be_read(pets: Path) -> None:
-    for file in pets.glob("*/*.png"):
-        scribble(file)
-    refused(pets, r"none of the 6 images .*cat/000\.png: .*not an image", skip_bad=True)
-
-
 def test_a_folder_that_may_not_be_read(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(path: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
@@ -140,14 +128,12 @@ def test_a_folder_that_may_not_be_read(pets: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_no_space_to_unpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from camri.data import download as archives
-
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
         out.writestr("a/1.png", b"x")
-    monkeypatch.setattr(archives.shutil, "copyfileobj", full)
+    monkeypatch.setattr(shutil, "copyfileobj", full)
     refused(tmp_path / "a.zip", r"a\.zip cannot be unpacked .*No space left on device\); free some space")
 
 
@@ -178,44 +164,29 @@ def test_symlink_loops(pets: Path) -> None:
     refused(pets, "self")
 
 
-def test_an_empty_class(pets: Path) -> None:
-    (pets / "eel").mkdir()
-    refused(pets, "class 'eel' is empty")
-
-
-def test_an_empty_class_is_seen_although_the_rest_is_in_the_cache(pets: Path) -> None:
-    load(pets)
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_an_empty_class(pets: Path, is_cached: bool) -> None:
+    """It is seen although the images are in the cache."""
+    if is_cached:
+        load(pets)
     (pets / "eel").mkdir()
     with pytest.raises(InputError, match="class 'eel' is empty"):
         load(pets)
 
 
-def test_one_class_only(tmp_path: Path) -> None:
-    write_folder(tmp_path / "d", {"cat": 3})
-    refused(tmp_path / "d", r"only one class \('cat'\)")
-
-
-def test_a_class_that_train_lacks(tmp_path: Path) -> None:
-    write_folder(tmp_path / "d" / "train", {"a": 2, "b": 2})
-    write_folder(tmp_path / "d" / "test", {"a": 1, "c": 1})
-    refused(tmp_path / "d", "class 'c' is in test but has no training rows")
-
-
-def test_no_train_folder(tmp_path: Path) -> None:
-    write_folder(tmp_path / "d" / "test", {"a": 2, "b": 2})
-    refused(tmp_path / "d", "has no training rows; it has test")
-
-
-def test_a_stray_folder_beside_the_splits(tmp_path: Path) -> None:
-    write_folder(tmp_path / "d" / "train", {"a": 2, "b": 2})
-    (tmp_path / "d" / "extra").mkdir()
-    refused(tmp_path / "d", "train/ and also extra/")
-
-
-def test_two_folders_for_one_split(tmp_path: Path) -> None:
-    write_folder(tmp_path / "d" / "train", {"a": 2, "b": 2})
-    write_folder(tmp_path / "d" / "training", {"a": 2, "b": 2})
-    refused(tmp_path / "d", "two folders for one split: train, training")
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        ({"cat": 3}, r"only one class \('cat'\)"),
+        ({"train/a": 2, "train/b": 2, "test/a": 1, "test/c": 1}, "class 'c' is in test but has no training rows"),
+        ({"test/a": 2, "test/b": 2}, "has no training rows; it has test"),
+        ({"train/a": 2, "train/b": 2, "extra": 0}, "train/ and also extra/"),
+        ({"train/a": 2, "train/b": 2, "training/a": 2}, "two folders for one split: train, training"),
+    ],
+)
+def test_bad_folders(tmp_path: Path, counts: dict[str, int], sentence: str) -> None:
+    write_folder(tmp_path / "d", counts)
+    refused(tmp_path / "d", sentence)
 
 
 def test_images_without_a_class_folder(pets: Path) -> None:
@@ -461,10 +432,8 @@ def test_a_damaged_archive(tmp_path: Path) -> None:
 
 
 def test_an_archive_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from camri.data import download as archives
-
-    monkeypatch.setattr(archives, "SMALL_BYTES", 1 << 20)
-    monkeypatch.setattr(archives, "MAX_RATIO", 100)
+    monkeypatch.setattr("camri.data.download.SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr("camri.data.download.MAX_RATIO", 100)
     with zipfile.ZipFile(tmp_path / "z.zip", "w", zipfile.ZIP_DEFLATED) as out:
         out.writestr("a/1.png", bytes(1 << 23))
     refused(tmp_path / "z.zip", r"would grow from .* bytes \(a decompression bomb\?\)")

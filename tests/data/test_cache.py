@@ -17,13 +17,7 @@ from camri.data import cache, decode, load
 from camri.data.dataset import DataSet
 from camri.errors import InputError
 
-from .pictures import picture, write_folder, write_picture
-
-
-@pytest.fixture
-def pets(tmp_path: Path) -> Path:
-    write_folder(tmp_path / "pets", {"cat": 3, "dog": 3})
-    return tmp_path / "pets"
+from .pictures import picture, write_picture
 
 
 @pytest.fixture
@@ -111,7 +105,7 @@ def test_changed_content_is_seen_even_with_size_and_time_kept(
 def test_the_content_hash_is_remembered_for_settled_files(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "SETTLED_AFTER_NS", -1)
     first = load(pets)
-    monkeypatch.setattr(cache, "_hash_file", lambda *_: pytest.fail("an unchanged file was read again"))
+    monkeypatch.setattr(cache, "hash_file", lambda *_: pytest.fail("an unchanged file was read again"))
     assert same(load(pets), first)
 
 

@@ -170,12 +170,6 @@ def test_the_size_of_all_images_is_theirs_or_the_median_side_up_to_64(
     assert _choose_shape(probed, (5, 7), cropped) == ((5, 7, 3), {})
 
 
-def test_large_images_are_capped(tmp_path: Path) -> None:
-    write_folder(tmp_path, {"a": 1, "b": 1}, height=200, width=200)
-    with pytest.warns(UserWarning, match="resized to 64x64"):
-        assert load(tmp_path).input_shape == (64, 64, 3)
-
-
 @pytest.mark.parametrize(("size", "shape"), [(9, (9, 9, 3)), ((7, 11), (7, 11, 3))])
 def test_a_size_can_be_asked_for(
     tmp_path: Path, size: object, shape: tuple[int, ...], recwarn: pytest.WarningsRecorder

@@ -23,12 +23,6 @@ from .pictures import picture, write_folder, write_picture
 COMPOSED, APART = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
 
 
-@pytest.fixture
-def pets(tmp_path: Path) -> Path:
-    write_folder(tmp_path / "pets", {"cat": 3, "dog": 3})
-    return tmp_path / "pets"
-
-
 def quietly(source: Path, **options: object) -> DataSet:
     """The data set, read without a warning."""
     with warnings.catch_warnings():
