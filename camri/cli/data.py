@@ -1,4 +1,4 @@
-"""`camri data`: fetch data sets and show what they hold."""
+"""`camri data`: download data sets and show their content."""
 
 import contextlib
 from pathlib import Path
@@ -60,7 +60,7 @@ def get(
     with contextlib.ExitStack() as stack:
 
         def report(file: str, done: int, total: int | None) -> None:
-            if not bars:  # only now: a name that is refused shows no bar
+            if not bars:  # not earlier: a refused name shows no bar
                 stack.enter_context(progress)
             if file not in bars:
                 bars[file] = progress.add_task(file, total=total)
@@ -108,12 +108,12 @@ def show(
     from camri.data.describe import contact_sheet, describe
     from camri.data.listing import DataWarning
 
-    options = {name: value for name, value in context.params.items() if name not in ("sheet", "as_json")}  # of `load`
+    load_options = {name: value for name, value in context.params.items() if name not in ("sheet", "as_json")}
     if sheet and sheet.suffix.lower() != ".png":
         raise InputError(f"sheet={str(sheet)!r} must end in .png", argument="sheet")
     with warnings.catch_warnings(), reading_progress() as progress:
         warnings.simplefilter("ignore", DataWarning)  # the summary lists them
-        dataset = load(progress=progress, **options)
+        dataset = load(progress=progress, **load_options)
     summary = describe(dataset)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
