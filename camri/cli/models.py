@@ -34,9 +34,7 @@ def audit(
     ],
     important: Annotated[list[str], typer.Option(help="A class that must not be missed. Repeat it for several.")],
     label_column: Annotated[str | None, typer.Option(help="Column with the labels, names or numbers from 0.")] = None,
-    split_column: Annotated[
-        str | None, typer.Option(help="Column with val and test: tune on one, judge on the other.")
-    ] = None,
+    split_column: Annotated[str | None, typer.Option(help="Column with val (to tune) and test (to judge).")] = None,
     group_column: Annotated[
         str | None,
         typer.Option(
@@ -117,9 +115,7 @@ def predict(
     out: Annotated[
         str | None, typer.Option("--csv", help="Write every class's probability to this file; '-' is standard output.")
     ] = None,
-    cropped: Annotated[
-        bool, typer.Option("--cropped", help="The images are crops of the object already: do not warn.")
-    ] = False,
+    cropped: Annotated[bool, typer.Option("--cropped", help="The images are crops already: do not warn.")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs per batch.")] = 256,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "cpu",
 ) -> None:

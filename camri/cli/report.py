@@ -31,19 +31,13 @@ def report(
     figure: Annotated[
         str | None, typer.Option(help="Write one of the paper's figures 3, 5 and 6, or curve, gaps or training.")
     ] = None,
-    format: Annotated[
-        str | None, typer.Option(help="md, latex or csv of a table; png, svg or pdf of a figure.")
-    ] = None,
+    format: Annotated[str | None, typer.Option(help="Of a table: md, latex, csv; of a figure: png, svg, pdf.")] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; '-' is standard output.")] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="Write the run's numbers to this folder, as small files.")
-    ] = None,
+    results: Annotated[Path | None, typer.Option(help="Write the run's numbers as small files here.")] = None,
     commit: Annotated[
         str | None, typer.Option(help="With --results: the commit that trained, if the outcomes do not record it.")
     ] = None,
-    screening: Annotated[
-        Path | None, typer.Option(help="With --results: the run that its settings were chosen from.")
-    ] = None,
+    screening: Annotated[Path | None, typer.Option(help="With --results: the run that chose the settings.")] = None,
 ) -> None:
     """Write RUN/report.html: one page with the answer, the tables and the charts. It needs no network.
 

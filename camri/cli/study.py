@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import Resident, class_numbers, examples, group
+from camri.cli.options import Resident, class_numbers, examples, group, reading_progress
 from camri.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Words = Annotated[
 ]
 Methods = Annotated[str | None, typer.Option(help="Methods to run, for example ce,camri.")]
 NumSeeds = Annotated[int | None, typer.Option(min=1, help="Number of seeds of each setting: 0, 1, …")]
-Seeds = Annotated[str | None, typer.Option(help="The seeds, for example 5-9 or 0,3; to share work between machines.")]
+Seeds = Annotated[str | None, typer.Option(help="The seeds, for example 5-9 or 0,3; they can differ by machine.")]
 Schedule = Annotated[str | None, typer.Option(help="fast (18 epochs, falling rate) or paper (300 epochs).")]
 Rule = Annotated[str | None, typer.Option(help="honest (choose on held-out data) or paper (on the test data).")]
 GridWords = Annotated[
@@ -34,9 +34,7 @@ Important = Annotated[
     typer.Option("--column", help="An important class: name, index, worst, second or median; jointly: cat+dog. "
                  "Repeat it for more columns."),
 ]  # fmt: skip
-Strengths = Annotated[
-    list[str] | None, typer.Option("--strength", help="Strength of a class in joint columns, for example dog=0.5.")
-]
+Strengths = Annotated[list[str] | None, typer.Option("--strength", help="Strength in joint columns: dog=0.5.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
 
 
@@ -65,7 +63,7 @@ def show(
     important: Important = None,
     strengths: Strengths = None,
     device: Annotated[str, typer.Option(help="Device to estimate for: auto, cpu, cuda.")] = "auto",
-    cost: Annotated[bool, typer.Option("--cost/--no-cost", help="Estimate the cost, measuring if need be.")] = True,
+    cost: Annotated[bool, typer.Option("--cost/--no-cost", help="Estimate the cost, if needed by measuring.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the study's JSON instead.")] = False,
 ) -> None:
     """Show a study's settings, its trials after merging duplicates, and its cost on this device."""
@@ -106,22 +104,20 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
     pack_size: Annotated[int | None, typer.Option(min=1, help="Models side by side on a GPU.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="CPU processes, by default one a core. Ray: most workers at a time.")
+        int | None,
+        typer.Option(min=1, help="CPU processes, by default one per core. With Ray: most workers at a time."),
     ] = None,
     resident: Resident = None,
     on: Annotated[str, typer.Option(help="local, ray (a cluster on this machine) or ray://HOST:PORT.")] = "local",
     track: Annotated[
         list[str] | None, typer.Option(help="Also log every trial: mlflow, mlflow=URI, tensorboard, tensorboard=DIR.")
     ] = None,
-    max_wall: Annotated[
-        str | None, typer.Option(help="Stop before this time is up, checkpoints written; e.g. 25m.")
-    ] = None,
+    max_wall: Annotated[str | None, typer.Option(help="Write checkpoints and stop within this time: 25m, 2h.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train failed trials again.")] = False,
 ) -> None:
     """Run a study, or resume it: train what is not done yet, and store every outcome as its trial ends."""
     began = time.monotonic()  # the time limit includes the imports below, which take seconds
 
-    from camri.cli.options import reading_progress
     from camri.cli.study_view import print_result, watching
     from camri.study import runner
     from camri.study.export import find_tracker
@@ -197,16 +193,10 @@ def merge(
 def finalists(
     folder: Annotated[Path, typer.Argument(metavar="SCREEN_RUN", help="The folder of the screening's run.")],
     out: Annotated[Path, typer.Option(help="The file to write: the JSON of the finals' study.")],
-    methods: Annotated[str | None, typer.Option(help="Methods to take, by default all. Controls are added.")] = None,
-    column: Annotated[
-        str | None, typer.Option(help="One column alone: its important class, or its number from 0.")
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Seeds of the finals, none of the screening's; by default ten others.")
-    ] = None,
-    schedule: Annotated[
-        str | None, typer.Option(help="fast or paper, with the screening's model; by default its training.")
-    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, by default all; controls are added.")] = None,
+    column: Annotated[str | None, typer.Option(help="Only this column: its important class or its number.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds that the screening did not use; by default ten.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="fast or paper; by default the screening's training.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the finals; by default the schedule's.")] = None,
 ) -> None:
     """Choose each method's best setting on a screening's validation data, and write the study that trains it again.
@@ -238,7 +228,7 @@ def finalists(
 def ensembles(
     folder: RunFolder,
     size: Annotated[int, typer.Option(min=2, help="Trials in an ensemble.")],
-    out: Annotated[Path, typer.Option(help="A new folder, for the run of ensembles.")],
+    out: Annotated[Path, typer.Option(help="The folder of the new run.")],
 ) -> None:
     """Average the probabilities of a setting's trials; the ensembles are a run that `camri report` takes.
 

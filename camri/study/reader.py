@@ -12,24 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from camri import selection
 from camri.errors import InputError
 from camri.methods import BASELINE, Setting, control_of, in_order, is_known
 from camri.metrics import Array, Scores
-from camri.selection import (
-    Candidate,
-    Choice,
-    Judgement,
-    Measured,
-    PaperChoice,
-    Pick,
-    Rule,
-    Trial,
-    Validation,
-    choose,
-    choose_as_paper,
-    judge,
-    worth,
-)
 from camri.stats import Difference, compare, holm
 from camri.study import run_folder
 from camri.study.store import ColumnFacts, Row, by_key, open_run
@@ -118,9 +104,9 @@ class RunReader:
         return noun_of(self.run.data.get("input_shape", ()))
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> selection.Rule:
         """How settings are chosen: the rule that the run recorded, or else the default without loss of accuracy."""
-        return Rule(**(self.run.note("rule") or {}))
+        return selection.Rule(**(self.run.note("rule") or {}))
 
     @property
     def has_validation(self) -> bool:
@@ -157,14 +143,14 @@ class RunReader:
             self._scores[name] = self.run.scores(row, split, important=column.indices)
         return self._scores[name]
 
-    def validation(self, setting: SettingResults, column: ColumnFacts) -> Validation:
+    def validation(self, setting: SettingResults, column: ColumnFacts) -> selection.Validation:
         """A setting's validation scores, all that a choice may see of it."""
-        return Validation(setting.key, {row.seed: self.scores(row, "val", column) for row in setting.rows})
+        return selection.Validation(setting.key, {row.seed: self.scores(row, "val", column) for row in setting.rows})
 
-    def candidate(self, setting: SettingResults, column: ColumnFacts) -> Candidate:
+    def candidate(self, setting: SettingResults, column: ColumnFacts) -> selection.Candidate:
         """A setting with its trials' validation and test scores."""
         scores = {row.seed: [self.scores(row, split, column) for split in ("val", "test")] for row in setting.rows}
-        return Candidate(setting.key, [Trial(seed, *both) for seed, both in scores.items()])
+        return selection.Candidate(setting.key, [selection.Trial(seed, *both) for seed, both in scores.items()])
 
     def confusion(self, setting: SettingResults) -> Array:
         """Share of each true class (row) predicted as each class, on test data, mean over trials: (C, C).
@@ -251,18 +237,18 @@ def list_environment(environment: Mapping[str, Sequence[str]], names: Sequence[s
     return ", ".join(named) or "not recorded"
 
 
-def measure(setting: SettingResults, important: Sequence[int]) -> Measured:
+def measure(setting: SettingResults, important: Sequence[int]) -> selection.Measured:
     """Recall (the important classes' mean) and accuracy on the test images, one number per trial."""
     recalls = tuple(float(np.mean([row.recall["test"][index] for index in important])) for row in setting.rows)
-    return Measured(setting.key, recalls, tuple(row.accuracy["test"] for row in setting.rows))
+    return selection.Measured(setting.key, recalls, tuple(row.accuracy["test"] for row in setting.rows))
 
 
 @dataclass(frozen=True, eq=False)
 class Judged:
     """A choice among settings and its judgement. `control` is L2-softmax at the chosen scale, if it was trained."""
 
-    choice: Choice
-    judgement: Judgement
+    choice: selection.Choice
+    judgement: selection.Judgement
     final: SettingResults
     control: SettingResults | None
 
@@ -302,7 +288,7 @@ class ColumnVerdict:
     best: Judged | None = None
     by_method: dict[str, Judged] = field(default_factory=dict)
     own: dict[str, SettingResults] = field(default_factory=dict)
-    paper: dict[str, PaperChoice | None] = field(default_factory=dict)
+    paper: dict[str, selection.PaperChoice | None] = field(default_factory=dict)
     fitted: dict[str, dict[int, SettingResults]] = field(default_factory=dict)
 
     def find(self, key: str, method: str | None = None) -> SettingResults:
@@ -349,7 +335,7 @@ def _judge_column(reading: RunReader, column: ColumnFacts) -> ColumnVerdict:
     rivals_by_key = {setting.key: setting for setting in reversed(settings) if setting.key != baseline.key}
     distinct = list(rivals_by_key.values())[::-1]
     candidates = [reading.validation(setting, column) for setting in distinct]
-    choice = choose(reading.validation(baseline, column), candidates, reading.rule)
+    choice = selection.choose(reading.validation(baseline, column), candidates, reading.rule)
     best = _judge(reading, column, baseline, distinct, choice, settings)
     verdict = ColumnVerdict(column, baseline, settings, best, paper=paper)
     for name, own in by_method.items():
@@ -363,10 +349,10 @@ def _judge_column(reading: RunReader, column: ColumnFacts) -> ColumnVerdict:
     return verdict
 
 
-def choose_paper(measured: dict[str, list[Measured]]) -> dict[str, PaperChoice | None]:
+def choose_paper(measured: dict[str, list[selection.Measured]]) -> dict[str, selection.PaperChoice | None]:
     """The paper's choice for every method of a column, the baseline included; None for a blank cell."""
     baseline = measured[BASELINE][0]
-    return {method: choose_as_paper(baseline, settings) for method, settings in measured.items()}
+    return {method: selection.choose_as_paper(baseline, settings) for method, settings in measured.items()}
 
 
 def correct_several(values: Sequence[float]) -> list[float]:
@@ -389,12 +375,13 @@ def gain_over_shifted(judged: Judged, arm: str, labels: Array, groups: Array | N
 Accuracies = Mapping[str, Mapping[int, float]]  # of settings on validation data: key -> seed -> accuracy
 
 
-def best_setting(pick: Pick, accuracies: Accuracies) -> str:
+def best_setting(pick: selection.Pick, accuracies: Accuracies) -> str:
     """The best of these settings on the pick's validation data; if no shift reaches the floor, the most accurate."""
-    return max(accuracies, key=lambda key: worth(pick.shifts.get(key), float(np.mean([*accuracies[key].values()]))))
+    means = {key: float(np.mean([*own.values()])) for key, own in accuracies.items()}
+    return max(means, key=lambda key: selection.worth(pick.shifts.get(key), means[key]))
 
 
-def cross_fit(choice: Choice, accuracies: Accuracies) -> dict[int, str]:
+def cross_fit(choice: selection.Choice, accuracies: Accuracies) -> dict[int, str]:
     """For each seed, the best of these settings on validation data of the other half of the seeds: seed -> key.
 
     A setting chosen and judged on the same seeds looks too good: of 20 equal settings over 5 seeds the best one seems
@@ -418,7 +405,7 @@ def _judge(
     column: ColumnFacts,
     baseline: SettingResults,
     rivals: Sequence[SettingResults],
-    among_all: Choice,
+    among_all: selection.Choice,
     settings: Sequence[SettingResults],
 ) -> Judged:
     """Choose among the baseline and its rivals, and judge the choice beside its control on test data."""
@@ -428,7 +415,7 @@ def _judge(
     control = control_among(final, settings)
     controls = [] if control is None else [control.key]
     opened = {choice.final.key, *(pick.key for _, pick in choice.folds), *controls} - {baseline.key}
-    judgement = judge(
+    judgement = selection.judge(
         choice,
         reading.candidate(baseline, column),
         [reading.candidate(every[key], column) for key in sorted(opened)],
