@@ -17,18 +17,15 @@ import typer
 
 import camri
 from camri.cli import data, fit, models, report, study
-from camri.cli.options import Command, unwrap
+from camri.cli.options import Command, group, unwrap
 from camri.errors import InputError, last_line
 from camri.text import visible
 
-app = typer.Typer(
-    name="camri",
-    help="Raise the recall of the classes that must not be missed, without giving up accuracy.",
-    no_args_is_help=True,
+app = group(
+    "camri",
+    "Raise the recall of the classes that must not be missed, without giving up accuracy.",
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 app.command()(fit.fit)
@@ -69,14 +66,14 @@ def demo(out: Annotated[Path, typer.Option(help="The folder to write.")] = Path(
 
 
 def _finish(group: typer.Typer) -> None:
-    """Finish every command: its help is wrapped by the terminal, errors name options, no option is taken twice."""
+    """Give every command unwrapped help and the checks of `Command`."""
     for command in group.registered_commands:
         assert command.callback is not None
         command.help = unwrap(inspect.cleandoc(command.callback.__doc__ or ""))
         command.cls = Command
-    for one in group.registered_groups:
-        if one.typer_instance is not None:
-            _finish(one.typer_instance)
+    for subgroup in group.registered_groups:
+        if subgroup.typer_instance is not None:
+            _finish(subgroup.typer_instance)
 
 
 _finish(app)
@@ -84,7 +81,7 @@ _finish(app)
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
     if issubclass(category, UserWarning):
-        typer.echo(f"warning: {visible(str(message))}", err=True)  # where in the code is nothing to the user
+        typer.echo(f"warning: {visible(str(message))}", err=True)  # without the place in the code
     else:
         _show_with_place(message, category, *place, **more)
 
@@ -99,21 +96,21 @@ def main() -> None:
     except SystemExit as end:
         if "ray" not in sys.modules:
             raise
-        # With Ray's threads Python took 12 s to end on busy cores (load 18), after the last line of this program.
+        # End at once: with Ray's threads Python took 12 s to exit on busy cores (load 18).
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # closed by its reader
+            with contextlib.suppress(OSError, ValueError):  # the reader has closed it
                 stream.flush()
         os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
 
 
 def run() -> None:
-    """Run the command line: bad input is one sentence and exit code 2, an error of camri's own one and exit code 70."""
+    """Run the command line. Bad input prints a sentence and exits with 2, an internal error with 70."""
     warnings.showwarning = _show_warning
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # temporary files go, as after Ctrl-C
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # removes temporary files, as Ctrl-C
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # in Latin-1 an arrow would be the end of it
+            stream.reconfigure(errors="backslashreplace")  # a Latin-1 terminal has no arrow, for example
     try:
         app()
     except InputError as error:
@@ -126,7 +123,7 @@ def run() -> None:
 
 
 def _log(details: str) -> str:
-    """Write the details of an error to a file; returns the sentence that names it."""
+    """Write the details of an internal error to a file; return a sentence that names the file."""
     details = f"camri {camri.__version__}, {' '.join(map(repr, sys.argv[1:]))}\n{details}"
     with (
         contextlib.suppress(OSError),
@@ -136,4 +133,4 @@ def _log(details: str) -> str:
     ):
         file.write(details)
         return f"This is a fault of camri; please report it with {file.name}"
-    return f"This is a fault of camri; please report it with:\n{details}"  # the disk is full, or read-only
+    return f"This is a fault of camri; please report it with:\n{details}"  # no file could be written

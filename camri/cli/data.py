@@ -1,4 +1,4 @@
-"""`camri data`: fetch data sets and show what they hold."""
+"""`camri data`: download data sets and show their content."""
 
 import contextlib
 from pathlib import Path
@@ -6,18 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import (
-    GroupColumn,
-    LabelColumn,
-    PathColumn,
-    Resident,
-    Roi,
-    Size,
-    SplitColumn,
-    Verify,
-    examples,
-    group,
-)
+from camri.cli import options
 from camri.errors import InputError
 from camri.files import cannot_write
 from camri.text import listed
@@ -25,14 +14,14 @@ from camri.text import listed
 if TYPE_CHECKING:
     from rich.console import Console
 
-app = group("data", "Fetch the paper's data sets, and show what a data set holds.")
+app = options.group("data", "Fetch the paper's data sets, and show what a data set holds.")
 
 SKIPPED_SHOWN = 20
 CLASSES_SHOWN = 60
 
 
 @app.command(
-    epilog=examples(
+    epilog=options.examples(
         "camri data get cifar10",
         "camri data get gtsrb --to ~/datasets",
         "Broken off? Run the same command again to resume.",
@@ -60,7 +49,7 @@ def get(
     with contextlib.ExitStack() as stack:
 
         def report(file: str, done: int, total: int | None) -> None:
-            if not bars:  # only now: a name that is refused shows no bar
+            if not bars:  # not earlier: a refused name shows no bar
                 stack.enter_context(progress)
             if file not in bars:
                 bars[file] = progress.add_task(file, total=total)
@@ -73,7 +62,7 @@ def get(
 
 
 @app.command(
-    epilog=examples(
+    epilog=options.examples(
         "camri data show digits",
         "camri data show photos/ --sheet photos.png",
         "camri data show labels.csv --label-column diagnosis --path-column scan",
@@ -86,15 +75,15 @@ def show(
         typer.Argument(metavar="DATA", help="A folder, table, .npz, archive, shards, or digits, mnist, cifar10 …"),
     ],
     sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG) here.")] = None,
-    size: Size = None,
-    roi: Roi = False,
+    size: options.Size = None,
+    roi: options.Roi = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip unreadable images; count and list them.")] = False,
-    verify: Verify = True,
-    resident: Resident = None,
-    path_column: PathColumn = None,
-    label_column: LabelColumn = None,
-    group_column: GroupColumn = None,
-    split_column: SplitColumn = None,
+    verify: options.Verify = True,
+    resident: options.Resident = None,
+    path_column: options.PathColumn = None,
+    label_column: options.LabelColumn = None,
+    group_column: options.GroupColumn = None,
+    split_column: options.SplitColumn = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show what was recognised: rows per class and split, sizes, groups, duplicates across splits."""
@@ -103,17 +92,16 @@ def show(
 
     from rich.console import Console
 
-    from camri.cli.options import reading_progress
     from camri.data import load
     from camri.data.describe import contact_sheet, describe
     from camri.data.listing import DataWarning
 
-    options = {name: value for name, value in context.params.items() if name not in ("sheet", "as_json")}  # of `load`
+    load_options = {name: value for name, value in context.params.items() if name not in ("sheet", "as_json")}
     if sheet and sheet.suffix.lower() != ".png":
         raise InputError(f"sheet={str(sheet)!r} must end in .png", argument="sheet")
-    with warnings.catch_warnings(), reading_progress() as progress:
+    with warnings.catch_warnings(), options.reading_progress() as progress:
         warnings.simplefilter("ignore", DataWarning)  # the summary lists them
-        dataset = load(progress=progress, **options)
+        dataset = load(progress=progress, **load_options)
     summary = describe(dataset)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))

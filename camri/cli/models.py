@@ -1,4 +1,4 @@
-"""`camri audit`, `predict` and `export`: judge a trained model, use it on files, write it for other runtimes."""
+"""`camri audit`, `predict` and `export`: judge a model's scores, apply a model, write it for other runtimes."""
 
 import contextlib
 import csv
@@ -34,9 +34,7 @@ def audit(
     ],
     important: Annotated[list[str], typer.Option(help="A class that must not be missed. Repeat it for several.")],
     label_column: Annotated[str | None, typer.Option(help="Column with the labels, names or numbers from 0.")] = None,
-    split_column: Annotated[
-        str | None, typer.Option(help="Column with val and test: tune on one, judge on the other.")
-    ] = None,
+    split_column: Annotated[str | None, typer.Option(help="Column with val (to tune) and test (to judge).")] = None,
     group_column: Annotated[
         str | None,
         typer.Option(
@@ -117,9 +115,7 @@ def predict(
     out: Annotated[
         str | None, typer.Option("--csv", help="Write every class's probability to this file; '-' is standard output.")
     ] = None,
-    cropped: Annotated[
-        bool, typer.Option("--cropped", help="The images are crops of the object already: do not warn.")
-    ] = False,
+    cropped: Annotated[bool, typer.Option("--cropped", help="The images are crops already: do not warn.")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs per batch.")] = 256,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, … or auto.")] = "cpu",
 ) -> None:
@@ -155,22 +151,22 @@ def predict(
     problems: list[Prediction] = []
     counts: Counter[str] = Counter()
 
-    def counted(found: "Iterable[Prediction]") -> "Iterator[Prediction]":
-        for one in found:
-            if one.probabilities is None:
-                problems.append(one)
+    def counted(predictions: "Iterable[Prediction]") -> "Iterator[Prediction]":
+        for prediction in predictions:
+            if prediction.probabilities is None:
+                problems.append(prediction)
             else:
-                counts[loaded.classes[one.predicted]] += 1
-            yield one
+                counts[loaded.classes[prediction.predicted]] += 1
+            yield prediction
 
     columns = ("predicting", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with progress_bar(*columns, quiet=out == "-" and sys.stdout.isatty(), total=total) as update:
-        found = predict_all(loaded, groups, batch_size, lambda num_read: update(completed=num_read))
+        predictions = counted(predict_all(loaded, groups, batch_size, lambda num_read: update(completed=num_read)))
         if out is None:
-            shown = list(counted(found))
+            shown = list(predictions)
         else:
             with _open_csv(out) as stream:
-                _write_csv(counted(found), loaded, stream)
+                _write_csv(predictions, loaded, stream)
     if out is None:
         _print_table(shown, loaded)
     _print_end(problems, counts, total, left_out, out)
@@ -179,19 +175,19 @@ def predict(
 
 
 def _refuse_input(out: str | None, groups: "Iterable[Group]") -> None:
-    """Refuse to write to a file that is to be read."""
+    """Refuse to overwrite an input."""
     if out is None or out == "-" or not os.path.exists(out):
         return
     from camri.export.inputs import Images
 
-    files = {file for one in groups for file in (one.files if isinstance(one, Images) else [one.file])}
+    files = {file for group in groups for file in (group.files if isinstance(group, Images) else [group.file])}
     if any(os.path.exists(file) and os.path.samefile(file, out) for file in files):
         raise InputError(f"{out} is one of the inputs and would be overwritten; choose another file with --csv")
 
 
 @contextlib.contextmanager
 def _open_csv(out: str) -> Iterator[IO[str]]:
-    """Yield the stream to write to. A file appears when it is whole; if interrupted, a part is left."""
+    """Yield the stream to write to. The file appears when it is complete; Ctrl-C leaves OUT.part."""
     if out == "-":
         yield sys.stdout
         return
@@ -208,25 +204,25 @@ def _open_csv(out: str) -> Iterator[IO[str]]:
         raise InputError(f"{out} cannot be written ({error.strerror}); choose another file with --csv") from None
 
 
-def _write_csv(found: "Iterable[Prediction]", model: "Model", stream: IO[str]) -> None:
+def _write_csv(predictions: "Iterable[Prediction]", model: "Model", stream: IO[str]) -> None:
     writer = csv.writer(stream, lineterminator="\n")
     probabilities = [csv_cell(f"p:{name}") for name in model.classes]
     writer.writerow(["file", "row", "predicted", "probability", *probabilities, "problem"])
-    for one in found:
-        where: list[Any] = [csv_path(one.file), one.row]
-        if one.probabilities is None:
-            writer.writerow([*where, "", "", *[""] * len(model.classes), csv_cell(one.problem or "")])
+    for each in predictions:
+        where: list[Any] = [csv_path(each.file), each.row]
+        if each.probabilities is None:
+            writer.writerow([*where, "", "", *[""] * len(model.classes), csv_cell(each.problem or "")])
             continue
-        numbers = [f"{value:.6g}" for value in one.probabilities.tolist()]
-        writer.writerow([*where, csv_cell(model.classes[one.predicted]), numbers[one.predicted], *numbers, ""])
+        numbers = [f"{value:.6g}" for value in each.probabilities.tolist()]
+        writer.writerow([*where, csv_cell(model.classes[each.predicted]), numbers[each.predicted], *numbers, ""])
 
 
-def _print_table(found: "list[Prediction]", model: "Model") -> None:
+def _print_table(predictions: "list[Prediction]", model: "Model") -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    good = [one for one in found if one.probabilities is not None]
+    good = [(each, each.probabilities) for each in predictions if each.probabilities is not None]
     if not good:
         return
     console = Console()
@@ -238,12 +234,11 @@ def _print_table(found: "list[Prediction]", model: "Model") -> None:
     table.add_column("probability", justify="right")
     for index in important:
         table.add_column(f"p({escape(model.classes[index])})", justify="right", overflow="fold")
-    for one in shown:
-        assert one.probabilities is not None
-        name = escape(model.classes[one.predicted])
-        marked = f"[bold]{name}[/bold]" if one.predicted in model.trained.important else name
-        numbers = [f"{one.probabilities[index]:.3f}" for index in (one.predicted, *important)]
-        table.add_row(escape(visible(one.name)), marked, *numbers)
+    for each, probabilities in shown:
+        name = escape(model.classes[each.predicted])
+        marked = f"[bold]{name}[/bold]" if each.predicted in model.trained.important else name
+        numbers = [f"{probabilities[index]:.3f}" for index in (each.predicted, *important)]
+        table.add_row(escape(visible(each.name)), marked, *numbers)
     console.print(table)
     if len(good) > len(shown):
         console.print(f"… and {len(good) - len(shown):,} more; --csv FILE writes all")
@@ -263,8 +258,8 @@ def _print_end(
         endings = sorted({os.path.splitext(file)[1].lower() or "no ending" for file in left_out})
         kinds = visible(", ".join(endings[:8]) + (", …" if len(endings) > 8 else ""))
         typer.echo(f"{plural(len(left_out), 'other file')} in the folders left out ({kinds})", err=True)
-    for one in problems[:PROBLEMS_SHOWN]:
-        typer.echo(f"{visible(one.name)}: {visible(one.problem or '')}", err=True)
+    for problem in problems[:PROBLEMS_SHOWN]:
+        typer.echo(f"{visible(problem.name)}: {visible(problem.problem or '')}", err=True)
     if len(problems) > PROBLEMS_SHOWN:
         more = " (the CSV names all)" if out is not None else " (--csv FILE names all)"
         typer.echo(f"… and {len(problems) - PROBLEMS_SHOWN:,} more that could not be read{more}", err=True)

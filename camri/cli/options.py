@@ -1,4 +1,4 @@
-"""What several commands share: options, errors that name them, help texts, and progress while data are read."""
+"""Shared by several commands: options, errors that name options, help texts, progress bars."""
 
 import contextlib
 import re
@@ -14,21 +14,21 @@ from typer.core import TyperCommand
 from camri.errors import InputError
 
 
-def group(name: str, about: str) -> typer.Typer:
-    """A command with commands of its own."""
-    help_options = {"help_option_names": ["-h", "--help"]}
+def group(name: str, about: str, **options: Any) -> typer.Typer:
+    """A command with subcommands."""
+    settings = {"help_option_names": ["-h", "--help"]}
     return typer.Typer(
-        name=name, help=about, no_args_is_help=True, rich_markup_mode="rich", context_settings=help_options
+        name=name, help=about, no_args_is_help=True, rich_markup_mode="rich", context_settings=settings, **options
     )
 
 
 def examples(*lines: str) -> str:
-    """The examples below a command's help."""
+    """The section of examples at the end of a command's help."""
     return "[bold]Examples[/bold]\n\n" + "\n\n".join(lines)
 
 
 def unwrap(text: str) -> str:
-    """A docstring as help: its paragraphs on one line each, for a terminal of any width; indented ones stay.
+    """A docstring as help text: joins the lines of each paragraph, which the terminal wraps; indented ones stay.
 
     >>> print(unwrap("One line\\nand another.\\n\\n  camri fit\\n  camri demo"))
     One line and another.
@@ -41,7 +41,7 @@ def unwrap(text: str) -> str:
 
 
 def class_numbers(texts: Iterable[str] | None, argument: str, example: str) -> dict[str, float]:
-    """{class: number} of CLASS=NUMBER; a class may have "=" in its name.
+    """{class: number} of texts CLASS=NUMBER; the class name may contain "=".
 
     >>> class_numbers(["dog=0.5", "no=entry=2"], "strengths", "dog=0.5")
     {'dog': 0.5, 'no=entry': 2.0}
@@ -61,7 +61,7 @@ LOG_EVERY_S = 30.0
 
 @contextlib.contextmanager
 def progress_bar(*columns: str | ProgressColumn, quiet: bool = False, **first: Any) -> Iterator[Callable[..., None]]:
-    """Yield a function that updates a bar's fields on a terminal, and in a log prints `line` every half minute."""
+    """Yield a function that updates a bar on a terminal; in a log it prints `line` every 30 s instead."""
     console, printed = Console(stderr=True), time.monotonic()
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
         bar = bars.add_task(**{"description": "", "total": 1.0, **first})
@@ -78,7 +78,7 @@ def progress_bar(*columns: str | ProgressColumn, quiet: bool = False, **first: A
 
 @contextlib.contextmanager
 def reading_progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function to call with (rows read, rows in all); nothing is shown until it is called."""
+    """Yield a function to call with (rows read, rows in all); the bar appears with the first call."""
     columns = Progress.get_default_columns()
     with progress_bar(*columns, description="reading the data", total=None, visible=False) as update:
         yield lambda done, num: update(
@@ -86,7 +86,7 @@ def reading_progress() -> Iterator[Callable[[int, int], None]]:
         )
 
 
-# How data are read; camri.data.load has the same names.
+# How data are read; the names are those of camri.data.load.
 Size = Annotated[int | None, typer.Option(help="Resize images to this side in pixels.")]
 Roi = Annotated[bool, typer.Option("--roi", help="Crop GTSRB's images to the sign.")]
 Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Check official files against their checksums.")]
@@ -105,7 +105,7 @@ SplitColumn = Annotated[str | None, typer.Option(help="Column with train, val or
 
 
 class Command(TyperCommand):
-    """A command that refuses an option given twice, and whose InputErrors name the option, not the Python argument."""
+    """A command that refuses an option given twice, and whose errors name the option instead of the argument."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         order = self.make_parser(ctx).parse_args(list(args))[2]
@@ -126,7 +126,7 @@ class Command(TyperCommand):
 
 
 def name_option(message: str, argument: str, option: str) -> str:
-    """Put the option where the message names the argument; in front of it where it does not.
+    """Replace the argument by the option; a message that does not name it gets the option in front.
 
     >>> name_option("num_trials=12 is not allowed; give 16", "num_trials", "--trials")
     '--trials 12 is not allowed; give 16'

@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,11 +12,8 @@ from camri.cli.options import progress_bar
 from camri.errors import InputError, closest, require
 from camri.files import replacing
 
-if TYPE_CHECKING:
-    from camri.report.tables import Table
-
 TABLES = ("1", "2")
-FIGURES = {  # -> records
+FIGURES = {  # name -> the records that it is drawn from
     "3": "confusion",
     "5": "penalty",
     "6": "circle",
@@ -34,19 +31,13 @@ def report(
     figure: Annotated[
         str | None, typer.Option(help="Write one of the paper's figures 3, 5 and 6, or curve, gaps or training.")
     ] = None,
-    format: Annotated[
-        str | None, typer.Option(help="md, latex or csv of a table; png, svg or pdf of a figure.")
-    ] = None,
+    format: Annotated[str | None, typer.Option(help="Of a table: md, latex, csv; of a figure: png, svg, pdf.")] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; '-' is standard output.")] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="Write the run's numbers to this folder, as small files.")
-    ] = None,
+    results: Annotated[Path | None, typer.Option(help="Write the run's numbers as small files here.")] = None,
     commit: Annotated[
         str | None, typer.Option(help="With --results: the commit that trained, if the outcomes do not record it.")
     ] = None,
-    screening: Annotated[
-        Path | None, typer.Option(help="With --results: the run that its settings were chosen from.")
-    ] = None,
+    screening: Annotated[Path | None, typer.Option(help="With --results: the run that chose the settings.")] = None,
 ) -> None:
     """Write RUN/report.html: one page with the answer, the tables and the charts. It needs no network.
 
@@ -68,13 +59,13 @@ def report(
     if len(given) > 1:
         raise InputError(f"{' and '.join(given)} cannot be given together; call camri report twice")
     if len(runs) > 1 and table != "1":
-        raise InputError(f"{len(runs)} runs are given; only --table 1 stands several side by side")
+        raise InputError(f"{len(runs)} runs are given; only --table 1 shows several side by side")
     if results is not None and out is not None:
         raise InputError(f"--out {out} is not for results, which go to --results {results}; leave it out")
     if results is None and (commit is not None or screening is not None):
         raise InputError("--commit and --screening are noted in results; give --results FOLDER with them")
     if table is not None:
-        _write_tables(_tables(runs, _known("--table", table, TABLES)), format, out)
+        _write_tables(runs, _known("--table", table, TABLES), format, out)
     elif figure is not None:
         _write_figure(runs[0], _known("--figure", figure, FIGURES), format, out)
     elif format is not None:
@@ -115,23 +106,8 @@ def _known(option: str, name: str, choices: Collection[str]) -> str:
     return name
 
 
-def _tables(runs: list[Path], number: str) -> "list[Table]":
-    from camri.report.results import open_source
-    from camri.report.tables import paper_table, table_of_angles, table_of_honest
-
-    with _watching() as on_step, contextlib.ExitStack() as stack:
-        sources = [stack.enter_context(open_source(run, on_step)) for run in runs]
-        if number == "2":
-            return [table_of_angles(sources[0].records("angles"))]
-        honest = [one.records("honest") for one in sources]
-        return [
-            paper_table([one.records("paper") for one in sources]),
-            *(table_of_honest(one) for one in honest if one),
-        ]
-
-
 def _form_of(out: Path | None, forms: Mapping[str, str], what: str, usual: str, asked: str | None = None) -> str:
-    """The format to write: the one asked for, with which the file's ending must agree, or else the ending's."""
+    """The format to write: the one asked for, which the file's ending must not contradict, or else the ending's."""
     if asked is not None:
         if asked in forms.values() and out is not None and forms.get(out.suffix.lower(), asked) != asked:
             raise InputError(f"--format {asked} is not what --out {out} is called; leave one of them out")
@@ -143,17 +119,26 @@ def _form_of(out: Path | None, forms: Mapping[str, str], what: str, usual: str, 
     return forms[out.suffix.lower()]
 
 
-def _write_tables(tables: "list[Table]", form: str | None, out: Path | None) -> None:
-    from camri.report.tables import to_terminal, write
+def _write_tables(runs: list[Path], number: str, form: str | None, out: Path | None) -> None:
+    from camri.report.results import open_source
+    from camri.report.tables import paper_table, table_of_angles, table_of_honest, to_terminal, write
 
+    with _watching() as on_step, contextlib.ExitStack() as stack:
+        sources = [stack.enter_context(open_source(run, on_step)) for run in runs]
+        if number == "1":
+            honest = [source.records("honest") for source in sources]
+            tables = [paper_table([source.records("paper") for source in sources])]
+            tables += [table_of_honest(records) for records in honest if records]
+        else:
+            tables = [table_of_angles(sources[0].records("angles"))]
     if form is None and out is None and sys.stdout.isatty():
         from rich.console import Console
 
-        for one in tables:
-            Console().print(to_terminal(one))
+        for table in tables:
+            Console().print(to_terminal(table))
         return
     form = _form_of(out, {".tex": "latex", ".csv": "csv", ".md": "md", ".txt": "md"}, "table", "md", form)
-    _write("\n".join(write(one, form) for one in tables).encode(), out)
+    _write("\n".join(write(table, form) for table in tables).encode(), out)
 
 
 def _write_figure(run: Path, name: str, form: str | None, out: Path | None) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import Resident, class_numbers, examples, group
+from camri.cli.options import Resident, class_numbers, examples, group, reading_progress
 from camri.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Words = Annotated[
 ]
 Methods = Annotated[str | None, typer.Option(help="Methods to run, for example ce,camri.")]
 NumSeeds = Annotated[int | None, typer.Option(min=1, help="Number of seeds of each setting: 0, 1, …")]
-Seeds = Annotated[str | None, typer.Option(help="The seeds, for example 5-9 or 0,3; to share work between machines.")]
+Seeds = Annotated[str | None, typer.Option(help="The seeds, for example 5-9 or 0,3; they can differ by machine.")]
 Schedule = Annotated[str | None, typer.Option(help="fast (18 epochs, falling rate) or paper (300 epochs).")]
 Rule = Annotated[str | None, typer.Option(help="honest (choose on held-out data) or paper (on the test data).")]
 GridWords = Annotated[
@@ -34,9 +34,7 @@ Important = Annotated[
     typer.Option("--column", help="An important class: name, index, worst, second or median; jointly: cat+dog. "
                  "Repeat it for more columns."),
 ]  # fmt: skip
-Strengths = Annotated[
-    list[str] | None, typer.Option("--strength", help="Strength of a class in joint columns, for example dog=0.5.")
-]
+Strengths = Annotated[list[str] | None, typer.Option("--strength", help="Strength in joint columns: dog=0.5.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
 
 
@@ -54,6 +52,7 @@ def list_() -> None:
     )
 )
 def show(
+    context: typer.Context,
     words: Words,
     methods: Methods = None,
     num_seeds: NumSeeds = None,
@@ -64,15 +63,15 @@ def show(
     important: Important = None,
     strengths: Strengths = None,
     device: Annotated[str, typer.Option(help="Device to estimate for: auto, cpu, cuda.")] = "auto",
-    cost: Annotated[bool, typer.Option("--cost/--no-cost", help="Estimate the cost, measuring if need be.")] = True,
+    cost: Annotated[bool, typer.Option("--cost/--no-cost", help="Estimate the cost, if needed by measuring.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the study's JSON instead.")] = False,
 ) -> None:
-    """Show a study's settings, trials after merging duplicates, and its cost on this device."""
+    """Show a study's settings, its trials after merging duplicates, and its cost on this device."""
     import json
 
     from camri.cli.study_view import print_cost, print_study
 
-    study = _find(words, methods, num_seeds, seeds, schedule, rule, grid, important, strengths)
+    study = _find(**context.params)
     if as_json:
         typer.echo(json.dumps(study.to_json(), indent=2))
         return
@@ -91,6 +90,7 @@ def show(
     )
 )
 def run(
+    context: typer.Context,
     words: Words,
     out: Annotated[Path, typer.Option(help="The run's folder: new, or one to resume.")],
     methods: Methods = None,
@@ -104,34 +104,31 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
     pack_size: Annotated[int | None, typer.Option(min=1, help="Models side by side on a GPU.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="CPU processes, by default one a core. Ray: most workers at a time.")
+        int | None,
+        typer.Option(min=1, help="CPU processes, by default one per core. With Ray: most workers at a time."),
     ] = None,
     resident: Resident = None,
     on: Annotated[str, typer.Option(help="local, ray (a cluster on this machine) or ray://HOST:PORT.")] = "local",
     track: Annotated[
         list[str] | None, typer.Option(help="Also log every trial: mlflow, mlflow=URI, tensorboard, tensorboard=DIR.")
     ] = None,
-    max_wall: Annotated[
-        str | None, typer.Option(help="Stop before this time is up, checkpoints written; e.g. 25m.")
-    ] = None,
+    max_wall: Annotated[str | None, typer.Option(help="Write checkpoints and stop within this time: 25m, 2h.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train failed trials again.")] = False,
 ) -> None:
-    """Run a study, or resume it: train what is not yet done, and store every outcome as its trial ends."""
-    began = time.monotonic()  # the imports below take seconds, and count for the time limit
+    """Run a study, or resume it: train what is not done yet, and store every outcome as its trial ends."""
+    began = time.monotonic()  # the time limit includes the imports below, which take seconds
 
-    from camri.cli.options import reading_progress
     from camri.cli.study_view import print_result, watching
     from camri.study import runner
     from camri.study.export import find_tracker
     from camri.study.run_folder import load_data
     from camri.study.study_file import parse_duration
 
-    study = _find(words, methods, num_seeds, seeds, schedule, rule, grid, important, strengths)
-    wall_s = None if max_wall is None else parse_duration(max_wall)
+    study = _find(**context.params)
+    end = None if max_wall is None else began + parse_duration(max_wall)
     executor = runner.find_executor(on, device, workers, pack_size)
     with reading_progress() as progress:
         data = load_data(study, progress, resident)
-    limit_s = None if wall_s is None else wall_s - (time.monotonic() - began)
     with watching() as on_progress:
         result = runner.run(
             study,
@@ -139,12 +136,12 @@ def run(
             executor,
             data=data,
             retry_failed=retry_failed,
-            max_wall_s=limit_s,
+            max_wall_s=None if end is None else end - time.monotonic(),
             listeners=[find_tracker(name, study.name, data, out) for name in track or []],
             on_progress=on_progress,
         )
     print_result(result, out)
-    if not result.finished and limit_s is None:
+    if not result.finished and end is None:
         raise typer.Exit(130)
     if result.failed:
         raise typer.Exit(3)
@@ -155,7 +152,7 @@ def status(
     folder: RunFolder,
     best: Annotated[bool, typer.Option("--best/--no-best", help="Show the best settings so far.")] = True,
 ) -> None:
-    """Show what is done, failed and left of a run, and the best setting of each method so far."""
+    """Show how many trials of a run are done, failed and pending, and each method's best setting so far."""
     from camri.cli.study_view import print_status
     from camri.study.finalists import status as status_of
 
@@ -196,22 +193,16 @@ def merge(
 def finalists(
     folder: Annotated[Path, typer.Argument(metavar="SCREEN_RUN", help="The folder of the screening's run.")],
     out: Annotated[Path, typer.Option(help="The file to write: the JSON of the finals' study.")],
-    methods: Annotated[str | None, typer.Option(help="Methods to take, by default all. Controls are added.")] = None,
-    column: Annotated[
-        str | None, typer.Option(help="One column alone: its important class, or its number from 0.")
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Seeds of the finals, none of the screening's; by default ten others.")
-    ] = None,
-    schedule: Annotated[
-        str | None, typer.Option(help="fast or paper, with the screening's model; by default its training.")
-    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, by default all; controls are added.")] = None,
+    column: Annotated[str | None, typer.Option(help="Only this column: its important class or its number.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds that the screening did not use; by default ten.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="fast or paper; by default the screening's training.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the finals; by default the schedule's.")] = None,
 ) -> None:
     """Choose each method's best setting on a screening's validation data, and write the study that trains it again.
 
-    A screening tries whole grids with few seeds. The finals train each method's best setting with other seeds, beside
-    cross-entropy and L2-softmax at every scale that a finalist has.
+    A screening tries whole grids with few seeds. The finals train each method's best setting with other seeds, with
+    cross-entropy and L2-softmax at the finalists' scales as controls.
     """
     from camri.cli.study_view import print_finalists
     from camri.study.finalists import find_column, find_finalists, make_finals, write_study
@@ -237,7 +228,7 @@ def finalists(
 def ensembles(
     folder: RunFolder,
     size: Annotated[int, typer.Option(min=2, help="Trials in an ensemble.")],
-    out: Annotated[Path, typer.Option(help="A new folder, for the run of ensembles.")],
+    out: Annotated[Path, typer.Option(help="The folder of the new run.")],
 ) -> None:
     """Average the probabilities of a setting's trials; the ensembles are a run that `camri report` takes.
 
@@ -265,30 +256,21 @@ def export(
     typer.echo(f"{num_rows:,} rows: {', '.join(str(path) for path in (csv, parquet) if path is not None)}")
 
 
-def _find(
-    words: list[str],
-    methods: str | None,
-    num_seeds: int | None,
-    seeds: str | None,
-    schedule: str | None,
-    rule: str | None,
-    grid: list[str] | None,
-    important: list[str] | None,
-    strengths: list[str] | None,
-) -> "Study":
-    """The study that the command line asks for."""
+def _find(words: list[str], num_seeds: int | None, seeds: str | None, **params: Any) -> "Study":
+    """The study that the options of `show` and `run` describe; others of their `params` are ignored."""
     from camri.study.study_file import find_study, override, parse_columns, parse_seeds
 
-    # `--grid m=0.2,0.4 s=8,16`: the parser takes one word after an option and leaves the others among the arguments.
+    # Of `--grid m=0.2,0.4 s=8,16` the parser takes one word after the option and leaves the rest to the arguments.
     names = [word for word in words if "=" not in word]
     if len(names) != 1:
         raise InputError(f"give one study, not {len(names)} ({' '.join(names) or 'none'}); see `camri study list`")
     if num_seeds is not None and seeds is not None:
         raise InputError(f"give --num-seeds {num_seeds} or --seeds {seeds}, not both")
-    given: dict[str, Any] = {"schedule": schedule, "rule": rule, "num_seeds": num_seeds}
-    if important or strengths:
-        given["columns"] = parse_columns(important or [], class_numbers(strengths, "strengths", "dog=0.5"))
+    given: dict[str, Any] = {"schedule": params["schedule"], "rule": params["rule"], "num_seeds": num_seeds}
+    if params["important"] or params["strengths"]:
+        strengths = class_numbers(params["strengths"], "strengths", "dog=0.5")
+        given["columns"] = parse_columns(params["important"] or [], strengths)
     study = find_study(names[0], **{name: value for name, value in given.items() if value is not None})
     if seeds is not None:
         study = study.with_(seeds=parse_seeds(seeds))
-    return override(study, methods, [*(grid or []), *(word for word in words if "=" in word)])
+    return override(study, params["methods"], [*(params["grid"] or []), *(word for word in words if "=" in word)])

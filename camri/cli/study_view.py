@@ -20,10 +20,11 @@ from camri.study.spec import Study
 from camri.text import duration, plural, visible
 
 NOTES_SHOWN = 5
+NONE_REACHES = "– none is as accurate as ce –"
 
 
 def print_recipes() -> None:
-    # A name must be there to the last letter: it is typed.
+    # Names are not wrapped or cut: they are typed.
     table = Table(Column("name", no_wrap=True), "settings", "trials", "about", box=None, pad_edge=False)
     for recipe in RECIPES.values():
         study = recipe()
@@ -37,21 +38,20 @@ def print_recipes() -> None:
 
 def print_study(study: Study) -> None:
     console = Console()
-    columns = study.placeholders()
+    columns, training = study.placeholders(), study.training
     every, unique = list(study.settings(columns)), study.unique_settings(columns)
-    training = study.training
-    found = f", found on {study.important_from}" if study.symbols else ""
+    split = f", found on {study.important_from}" if study.symbols else ""
     console.print(f"[bold]{escape(study.name)}[/bold]  {study.key}")
     rare = "".join(f", {name} thinned to {100 * part:g} % of its train rows" for name, part in study.thin)
     console.print(f"data: {escape(study.data)}, validation {study.val_fraction:g} of the train split{escape(rare)}")
-    console.print(f"columns: {escape('; '.join(map(str, study.important)))}{found}")
+    console.print(f"columns: {escape('; '.join(map(str, study.important)))}{split}")
     console.print(
         f"training: model {training.model}, {training.epochs} epochs of batch {training.batch_size}, "
         f"{training.optimizer} {training.learning_rate:g}{_unusual(training)}"
     )
     table = Table("method", "settings", "values", box=None, pad_edge=False)
     for grid in study.methods:
-        num = sum(one.method == grid.method for _, one in every)
+        num = sum(setting.method == grid.method for _, setting in every)
         axes = "; ".join(f"{knob} {_shown(grid.method, knob, values)}" for knob, values in grid.axes)
         axes += " – not all combinations" if grid.points else ""
         table.add_row(grid.method, f"{num:,}", axes)
@@ -70,12 +70,10 @@ def _shown(method: str, knob: str, values: tuple[float, ...]) -> str:
 
 
 def _unusual(training: Training) -> str:
-    """The fields of the training that are not at their default, and not shown elsewhere."""
-    shown = ("model", "epochs", "batch_size", "optimizer", "learning_rate")
-    usual = type(training)().to_json()
+    """The training's fields that differ from the default and are not shown elsewhere."""
+    shown, usual = ("model", "epochs", "batch_size", "optimizer", "learning_rate"), Training().to_json()
     values = {name: value for name, value in training.to_json().items() if name not in shown}
-    found = [f"{name} {value}" for name, value in values.items() if value != usual.get(name)]
-    return "".join(f", {escape(one)}" for one in found)
+    return "".join(f", {escape(f'{name} {value}')}" for name, value in values.items() if value != usual.get(name))
 
 
 def print_cost(study: Study, device: str) -> None:
@@ -92,7 +90,7 @@ def print_cost(study: Study, device: str) -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[Callable[[Progress], None]]:
-    """A function that shows a run's progress: a bar on a terminal, a line now and then in a log."""
+    """Yield a function that shows a run's progress: a bar on a terminal, a line every 30 s in a log."""
     columns = ("{task.fields[trials]}", BarColumn(), "{task.percentage:>3.0f} %", "{task.fields[rest]}")
     with progress_bar(*columns, trials="loading", rest="") as update:
 
@@ -148,14 +146,18 @@ def print_status(status: Status, folder: Path) -> None:
         console.print(
             f"best{so_far}, {what} recall at no less than cross-entropy's accuracy, each after its best shift:"
         )
-        rows = [(best.column.title, [best.method, *_cells(best)]) for best in status.best]
+        rows = []
+        for best in status.best:
+            cells = [str(best.setting), str(best.num_seeds), f"{best.recall:.4f}", f"{best.accuracy:.4f}"]
+            shown = cells if best.reaches_floor else [NONE_REACHES, "", "", ""]
+            rows.append((best.column.title, [best.method, *shown]))
         _print_by_column(console, ["method", "best setting", "seeds", "recall", "accuracy"], rows)
 
 
 def _print_by_column(console: Console, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Print (important classes, cells) as a table; with several columns, one table below each column's classes.
+    """Print rows (important classes, cells) as a table, with several columns of the study a table for each.
 
-    The tables share their widths if the terminal is wide enough.
+    The tables have the same widths if the terminal is wide enough.
     """
     widths = [max(map(len, texts)) for texts in zip(heads, *(cells for _, cells in rows), strict=True)]
     is_wide = sum(widths) + 2 * len(widths) <= console.width
@@ -163,20 +165,13 @@ def _print_by_column(console: Console, heads: Sequence[str], rows: Sequence[tupl
     for title in titles:
         if len(titles) > 1:
             console.print(f"\n[bold]{escape(title)}[/bold]", highlight=False)
-        columns = [
-            Column(head, min_width=width if is_wide else None) for head, width in zip(heads, widths, strict=True)
-        ]
-        table = Table(*columns, box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False)
+        for head, width in zip(heads, widths, strict=True):
+            table.add_column(head, min_width=width if is_wide else None)
         for column, cells in rows:
             if column == title:
                 table.add_row(*map(escape, cells))
         console.print(table)
-
-
-def _cells(best: Finalist) -> list[str]:
-    if not best.reaches_floor:
-        return ["– none is as accurate as ce –", "", "", ""]
-    return [str(best.setting), str(best.num_seeds), f"{best.recall:.4f}", f"{best.accuracy:.4f}"]
 
 
 def print_finalists(finalists: Sequence[Finalist], finals: Study, out: Path, screening: Status) -> None:
@@ -189,7 +184,7 @@ def print_finalists(finalists: Sequence[Finalist], finals: Study, out: Path, scr
     many = len({finalist.column.number for finalist in finalists}) > 1
     rows = []
     for finalist in finalists:
-        recall = f"{finalist.recall:.4f}" if finalist.reaches_floor else "– none is as accurate as ce –"
+        recall = f"{finalist.recall:.4f}" if finalist.reaches_floor else NONE_REACHES
         same = finalist.setting.canonical().method
         title = f"{finalist.setting}" + (f" (trains as {same})" if same != finalist.method else "")
         edges = ", ".join(edge.knob for edge in finalist.edges)

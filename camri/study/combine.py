@@ -1,4 +1,4 @@
-"""Put studies and runs together: a study into a run's columns, runs of several machines, models into ensembles."""
+"""Combine studies and runs: add a study to a run, merge runs of several machines, average models to ensembles."""
 
 import hashlib
 import os
@@ -25,56 +25,52 @@ Pair = Sequence[str | int | float]  # a class and its strength
 
 
 def place_into(run: Run, study: Study) -> Study:
-    """The study with the run's columns instead of its own; refused if the run lacks one of its columns.
+    """The study with the run's columns instead of its own; refused if the run lacks one of the study's columns.
 
-    Settings that depend on important classes are placed in the columns that the study has; the others, which serve all
-    columns alike, in every one.
+    Settings that depend on the important classes go to the study's own columns, all others to every column.
     """
     if [study.to_json()["important"], study.important_from] == run.asked:
         return study
     asked, split = run.asked
-    found = [column.resolved for column in run.columns()]
-    own: list[list[int]] = [[] for _ in asked]  # the study's columns that are the run's column of this place
+    columns = [Column(*zip(*pairs, strict=True)) for pairs in asked]
+    resolved = [column.resolved for column in run.columns()]
+    own: list[list[int]] = [[] for _ in asked]  # for each column of the run: the numbers of the study's equal columns
     for number, column in enumerate(study.important):
-        is_sought = bool(set(column.classes) & set(SYMBOLS))
-        by_name = [] if is_sought and study.important_from != split else _places(column.pairs, asked)
-        by_index = _places(resolve_column(column, run.classes), found)
+        is_symbolic = bool(set(column.classes) & set(SYMBOLS))
+        by_name = [] if is_symbolic and study.important_from != split else _places(column.pairs, asked)
+        by_index = _places(resolve_column(column, run.classes), resolved)
         if not by_name and not by_index:
-            raise _not_there(run, study)
+            ours = f"{', '.join(map(str, study.important))} from {study.important_from}"
+            theirs = f"{', '.join(map(str, columns))} from {split}"
+            if not resolved:
+                why = f"its important classes ({theirs}) are not known until its cross-entropy trials end"
+                raise InputError(
+                    f"{run.path}: {why}; run a study of {ours} into it after that, or choose another folder"
+                )
+            why = f"holds a study of other important classes ({theirs}, and not {ours})"
+            raise InputError(f"{run.path} {why}; choose another folder, or some of its columns")
         for place in {*by_name, *by_index}:
             own[place].append(number)
-    return study.with_(
-        important=[Column(*zip(*column, strict=True)) for column in asked],
-        important_from=split,
-        methods=[Grid.at(grid.method, [_points(grid, numbers, study) for numbers in own]) for grid in study.methods],
-    )
+
+    def points(grid: Grid, numbers: Sequence[int]) -> list[Point]:
+        served = numbers or ([] if grid.per_column else range(len(study.important)))
+        return list(dict.fromkeys(point for number in served for point in grid.tried(number)))
+
+    grids = [Grid.at(grid.method, [points(grid, numbers) for numbers in own]) for grid in study.methods]
+    return study.with_(important=columns, important_from=split, methods=grids)
 
 
 def _places(wanted: Iterable[Pair], columns: Sequence[Iterable[Pair]]) -> list[int]:
+    """The places of the columns that have exactly these (class, strength) pairs."""
     pairs = set(map(tuple, wanted))
     return [place for place, column in enumerate(columns) if set(map(tuple, column)) == pairs]
 
 
-def _points(grid: Grid, numbers: Sequence[int], study: Study) -> list[Point]:
-    served = numbers or ([] if grid.per_column else range(len(study.important)))
-    return list(dict.fromkeys(point for number in served for point in grid.tried(number)))
-
-
-def _not_there(run: Run, study: Study) -> InputError:
-    here, asked = run.asked, f"{', '.join(map(str, study.important))} from {study.important_from}"
-    theirs = f"{', '.join(str(Column(*zip(*column, strict=True))) for column in here[0])} from {here[1]}"
-    if not run.columns():
-        why = f"its important classes ({theirs}) are not known until its cross-entropy trials end"
-        return InputError(f"{run.path}: {why}; run a study of {asked} into it after that, or choose another folder")
-    why = f"holds a study of other important classes ({theirs}, and not {asked})"
-    return InputError(f"{run.path} {why}; choose another folder, or some of its columns")
-
-
 @dataclass
 class Merged:
-    """Counts of a merge: outcomes in all, copied, and present twice with equal counts.
+    """Numbers of outcomes in all, newly copied, and present twice with equal confusion counts.
 
-    `conflicts` describes trials whose counts differ, `left_out` outcomes that lack the scores of their column.
+    `conflicts` lists trials whose counts differ, `left_out` outcomes that lack the scores of a column.
     """
 
     total: int = 0
@@ -85,16 +81,16 @@ class Merged:
 
 
 def merge(sources: Sequence[str | Path], out: str | Path) -> Merged:
-    """Merge the runs in `sources` into `out`, which may hold outcomes already; a new run appears when it is whole.
+    """Merge the runs in `sources` into `out`: a run of the same study, or a new one that appears when it is complete.
 
-    The merged run has the columns of `out`, or else of the run with most columns; the others may have some of them.
-    A trial that several runs did must have the same confusion counts in all; if not, the first is kept and the trial
-    reported. An outcome that is done replaces a failed one.
+    The merged run has the columns of `out`, or else of the run with the most columns; the others may have some of
+    them. If two runs trained the same trial with different confusion counts, the first is kept and the trial reported.
+    A done outcome replaces a failed one.
     """
     folder = Path(out)
-    places = [Path(path).resolve() for path in (*sources, out)]
-    for source, place in zip(sources, places, strict=False):  # a run merged with itself would seem to be confirmed
-        if places.count(place) > 1:
+    paths = [Path(path).resolve() for path in (*sources, out)]
+    for source, path in zip(sources, paths, strict=False):  # a run merged with itself would only agree with itself
+        if paths.count(path) > 1:
             raise InputError(f"{source} is given twice; give each run once, and not the one in --out, which is kept")
     run_folder.refuse_other_files(folder, STORE_FILE, "run")
     if (folder / STORE_FILE).exists():
@@ -105,9 +101,9 @@ def merge(sources: Sequence[str | Path], out: str | Path) -> Merged:
 
 @contextmanager
 def _new_run(folder: Path) -> Iterator[Path]:
-    """A folder beside the new run's, in which to write its store; the store moves there when it is whole."""
-    whole = folder.absolute()  # "." has no name of its own
-    part = whole.with_name(f"{whole.name}.part")
+    """Yield a folder to write the new run's store in; move the store into `folder` when it is complete."""
+    part = folder.absolute()  # "." has no name of its own
+    part = part.with_name(f"{part.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
@@ -144,33 +140,35 @@ def _merge(sources: Sequence[str | Path], folder: Path) -> Merged:
 
 
 def _placed(widest: Run, run: Run) -> list[Study]:
-    """The run's studies with the columns of the widest; refused if data, training or columns differ."""
+    """The run's studies with the columns of the widest run; refused if data, training or columns differ."""
     check_same(widest.facts(), run.facts(), widest.path)
     studies = list(map(Study.from_json, run.studies))
     columns = run.columns()
     if run.asked != widest.asked:
-        # By their names: two runs may have found different classes.
+        # By class names: "worst" may be another class in each run.
         named = [name_column(column.resolved, run.classes) for column in columns]
         return [place_into(widest, study.with_(important=named or study.important)) for study in studies]
     if columns != widest.columns():
-        theirs, ours = (", ".join(column.title for column in one.columns()) or "none yet" for one in (widest, run))
-        differ = f"found different important classes ({theirs}; {ours})"
+        titles = [", ".join(column.title for column in each.columns()) or "none yet" for each in (widest, run)]
+        differ = f"found different important classes ({'; '.join(titles)})"
         raise InputError(f"{widest.path} and {run.path} {differ}; they cannot be merged")
     return studies
 
 
 def _copy(store: Store, run: Run, merged: Merged) -> None:
-    """Copy the run's outcomes that the store lacks, and compare those that both have."""
-    have, columns = store.statuses(), store.columns()
-    judged: dict[str, set[int]] = {}
+    """Copy outcomes that the store lacks, and compare those that both have."""
+    statuses, columns, classes = store.statuses(), store.columns(), run.classes
+    needed: dict[str, set[int]] = {}  # by the key of a setting: classes whose scores its columns need
     for planned in store.plan():
-        judged.setdefault(planned.key, set()).update(columns[planned.column].indices)
+        needed.setdefault(planned.key, set()).update(columns[planned.column].indices)
     for row in run.rows(status=None):
-        mine = have.get(row.identity)
+        mine = statuses.get(row.identity)
         if mine is None or (mine == "failed" and row.status == "done"):
-            lacking = _lacking(run, row, judged.get(row.key, set()))
+            all_kept = [kept for kept in run.important(row).values() if tuple(kept) != all_but_first(len(classes))]
+            lacking = sorted({index for kept in all_kept for index in needed.get(row.key, set()) - set(kept)})
             if lacking:
-                merged.left_out.append(f"{row.title} seed {row.seed}: {run.path} kept no scores of {lacking}")
+                names = " and ".join(classes[index] for index in lacking)
+                merged.left_out.append(f"{row.title} seed {row.seed}: {run.path} kept no scores of {names}")
             else:
                 store.copy(row.identity, run)
                 merged.added += 1
@@ -183,30 +181,17 @@ def _copy(store: Store, run: Run, merged: Merged) -> None:
                 merged.conflicts.append(f"{row.title} seed {row.seed}: {what}")
 
 
-def _lacking(run: Run, row: Row, judged: set[int]) -> str:
-    """The classes by which an outcome would be judged, but whose scores it did not keep."""
-    classes = run.classes
-    missing = {
-        index
-        for kept in run.important(row).values()
-        if tuple(kept) != all_but_first(len(classes))
-        for index in judged - set(kept)
-    }
-    return " and ".join(classes[index] for index in sorted(missing))
-
-
 @dataclass(frozen=True)
 class Ensembles:
-    """Number of settings, ensembles of each setting and members of each ensemble, and the seeds left over."""
+    """Number of settings, number of ensembles of each setting, and the seeds left over."""
 
     num_settings: int
     num_each: int
-    size: int
     left_over: tuple[int, ...]
 
 
 def average(logits: Sequence[Array]) -> Array:
-    """Log of the members' mean probabilities, which are logits: several (N, C) -> float32 (N, C).
+    """Logits of an ensemble: log of the members' mean probabilities, (N, C) each -> float32 (N, C).
 
     >>> np.exp(average([np.log([[0.9, 0.1]]), np.log([[0.5, 0.5]])])).round(3)
     array([[0.7, 0.3]], dtype=float32)
@@ -217,10 +202,11 @@ def average(logits: Sequence[Array]) -> Array:
 
 
 def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
-    """Make ensembles of `size` trials of each setting, no trial in two of them, as a new run in `out`.
+    """Write a new run to `out` whose outcomes are ensembles of `size` trials of one setting.
 
-    The trials must have kept their logits. Ensemble number k has the same seeds in every setting, so differences are
-    paired. The new run's training has `ensemble` among its model options, so nothing can be trained into it.
+    The trials must have kept their logits, and each is in at most one ensemble. Ensemble number k has the same seeds in
+    every setting, so differences are paired. The new run's training has the model option `ensemble`, so that nothing
+    can be trained into it.
     """
     folder = Path(out)
     with open_run(source) as run:
@@ -259,12 +245,13 @@ def make_ensembles(source: str | Path, out: str | Path, size: int) -> Ensembles:
                     text = "ensemble/" + "/".join(row.identity for row in members)
                     identity = hashlib.sha256(text.encode()).hexdigest()[:32]
                     store.add(identity, _average(run, members, number, training, important))
-    return Ensembles(len(by_setting), len(groups), size, tuple(seeds[len(groups) * size :]))
+    return Ensembles(len(by_setting), len(groups), tuple(seeds[len(groups) * size :]))
 
 
 def _average(run: Run, members: Sequence[Row], number: int, training: Training, important: Sequence[int]) -> Outcome:
+    """The outcome of an ensemble: its number stands for the seed."""
     kept = [run.logits(row) for row in members]
-    logits = {split: average([one[split] for one in kept]) for split in run.splits}
+    logits = {split: average([by_split[split] for by_split in kept]) for split in run.splits}
     labels = {split: run.labels(split) for split in run.splits}
     num_classes = len(run.classes)
     return Outcome(
@@ -273,9 +260,9 @@ def _average(run: Run, members: Sequence[Row], number: int, training: Training, 
         fingerprint=run.fingerprint,
         status="done",
         epochs_done=members[0].epochs_done,
-        confusion={split: confusion(one.argmax(axis=1), labels[split], num_classes) for split, one in logits.items()},
-        scores={split: condense(one, labels[split], tuple(important)) for split, one in logits.items()},
-        logits={split: one.astype(np.float16) for split, one in logits.items()},
+        confusion={split: confusion(own.argmax(axis=1), labels[split], num_classes) for split, own in logits.items()},
+        scores={split: condense(own, labels[split], tuple(important)) for split, own in logits.items()},
+        logits={split: own.astype(np.float16) for split, own in logits.items()},
         wall_s=sum(row.wall_s for row in members),
         device_s=sum(row.device_s for row in members),
         environment=members[0].environment,

@@ -1,4 +1,4 @@
-"""Outcomes for other programs: a tidy table as CSV or parquet, and listeners that log to MLflow or TensorBoard."""
+"""Outcomes for other programs: a tidy table as CSV or parquet, and logging to MLflow or TensorBoard."""
 
 import dataclasses
 import os
@@ -14,7 +14,7 @@ import numpy as np
 from camri.errors import InputError, blame, closest
 from camri.files import replacing
 from camri.metrics import recall
-from camri.study.store import Row, Run, open_run
+from camri.study.store import Run, open_run
 from camri.text import csv_text
 
 if TYPE_CHECKING:  # reports use `tidy` without torch
@@ -25,57 +25,52 @@ PLAIN = ("attempts", "epochs_done", "wall_s", "device_s")
 
 
 def export(folder: str | Path, csv_path: Path | None = None, parquet_path: Path | None = None) -> int:
-    """Write the run's tidy table, each file whole or not at all; return its number of rows."""
+    """Write the run's tidy table as CSV, parquet or both; return its number of rows."""
     with open_run(folder) as run:
         names, table = tidy(run)
-    for name, path, write in (("csv", csv_path, _write_csv), ("parquet", parquet_path, _write_parquet)):
-        if path is not None:
-            with blame(name), replacing(path, "; choose another file") as part:
-                write(part, names, table)
+    if csv_path is not None:
+        with blame("csv"), replacing(csv_path, "; choose another file") as part:
+            part.write_bytes(csv_text(names, table).encode())
+    if parquet_path is not None:
+        with blame("parquet"), replacing(parquet_path, "; choose another file") as part:
+            _write_parquet(part, names, table)
     return len(table)
 
 
 def tidy(run: Run) -> tuple[list[str], list[dict[str, Any]]]:
-    """Column names, and rows of plain values, one for each outcome and split; missing values are None.
+    """Column names, and a row of plain values for each outcome and split; missing values are None.
 
-    Each knob has a column; the values of several important classes are joined by semicolons, in the order of
-    `important`. `recall:cat` is the recall of cat. A failed outcome has one row, without a split.
+    Each knob has a column. Values of several important classes are joined by semicolons, in the order of `important`.
+    `recall:cat` is the recall of cat. A failed outcome has one row, without a split.
     """
-    classes = run.classes
-    rows = [split for row in run.rows(status=None) for split in _tidy(row, classes)]
-    knobs = dict.fromkeys(name for row in rows for name in row["knobs"])
-    recalls = [f"recall:{name}" for name in classes]
+    classes, rows = run.classes, []
+    knobs: dict[str, Any] = {}
+    for row in run.rows(status=None):
+        own = {name: _plain(value) for name, value in row.setting["knobs"].items()}
+        knobs |= own
+        shared = {
+            **own,
+            "method": row.method,
+            "setting": row.title,
+            "important": ";".join(classes[index] for index in row.setting["important"]),
+            **{name: getattr(row, name) for name in ("seed", "status", "error", "created", "identity", "key")},
+            **{name: round(getattr(row, name), 3) for name in PLAIN},
+        }
+        for split, accuracy in row.accuracy.items():
+            recalls = {f"recall:{n}": None if r != r else r for n, r in zip(classes, row.recall[split], strict=True)}
+            rows.append({**shared, "split": split, "accuracy": accuracy, **recalls})
+        if not row.accuracy:
+            rows.append(shared)
     before, after = ["method", "setting", "important"], ["seed", "split", "status", "accuracy"]
-    names = [*before, *knobs, *after, *recalls, "error", *PLAIN, "created", "identity", "key"]
-    return names, [{name: {**row["knobs"], **row}.get(name) for name in names} for row in rows]
-
-
-def _tidy(row: Row, classes: tuple[str, ...]) -> list[dict[str, Any]]:
-    shared = {
-        "method": row.method,
-        "setting": row.title,
-        "important": ";".join(classes[index] for index in row.setting["important"]),
-        "knobs": {name: _plain(value) for name, value in row.setting["knobs"].items()},
-        **{name: getattr(row, name) for name in ("seed", "status", "error", "created", "identity", "key")},
-        **{name: round(getattr(row, name), 3) for name in PLAIN},
-    }
-    if not row.accuracy:
-        return [shared]
-    tidy_rows = []
-    for split, accuracy in row.accuracy.items():
-        recalls = {f"recall:{n}": None if r != r else r for n, r in zip(classes, row.recall[split], strict=True)}
-        tidy_rows.append({**shared, "split": split, "accuracy": accuracy, **recalls})
-    return tidy_rows
+    recall_names = [f"recall:{name}" for name in classes]
+    names = [*before, *knobs, *after, *recall_names, "error", *PLAIN, "created", "identity", "key"]
+    return names, [{name: row.get(name) for name in names} for row in rows]
 
 
 def _plain(value: float | list[float]) -> float | str | None:
     if not isinstance(value, list):
         return value
     return value[0] if len(value) == 1 else ";".join(map(repr, value)) or None
-
-
-def _write_csv(path: Path, names: list[str], table: list[dict[str, Any]]) -> None:
-    path.write_bytes(csv_text(names, table).encode())
 
 
 def _write_parquet(path: Path, names: list[str], table: list[dict[str, Any]]) -> None:
@@ -86,19 +81,19 @@ def _write_parquet(path: Path, names: list[str], table: list[dict[str, Any]]) ->
         raise InputError("a parquet file needs pyarrow: `pip install pyarrow`, or use --csv") from None
     columns = {name: [row[name] for row in table] for name in names}
     for values in columns.values():
-        if any(isinstance(value, str) for value in values):  # several classes at once: all of the column as text
+        if any(isinstance(value, str) for value in values):  # a parquet column has one type
             values[:] = [value if value is None or isinstance(value, str) else repr(value) for value in values]
     parquet.write_table(pyarrow.table(columns), path, compression="zstd")
 
 
 Listener: TypeAlias = "Callable[[Outcome], None]"
-MLFLOW_BATCH = 1000  # metrics a request may have
-MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}  # its own: minutes
+MLFLOW_BATCH = 1000  # most metrics in a request
+MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}  # default: minutes
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An outcome for a tracker: `curves` have a value per epoch, `metrics` one at the end."""
+    """An outcome to log: `curves` have a value per epoch, `metrics` one at the end."""
 
     name: str
     params: dict[str, str | int | float]
@@ -108,9 +103,9 @@ class Entry:
 
 
 def describe_outcome(outcome: "Outcome", data: "DataSet") -> Entry:
-    """The outcome's setting, seed, accuracies, recalls and curves; numbers that are not finite are left out."""
+    """The outcome's setting, seed, accuracies, recalls and curves; metrics that are not finite are left out."""
     setting = outcome.trial.setting
-    names = [re.sub(r"[^\w .-]", "_", name) for name in data.classes]  # characters that MLflow allows
+    names = [re.sub(r"[^\w .-]", "_", name) for name in data.classes]  # MLflow allows these characters only
     important = ", ".join(data.classes[index] for index in setting.important)
     params: dict[str, str | int | float] = {
         "method": setting.method,
@@ -141,12 +136,13 @@ def describe_outcome(outcome: "Outcome", data: "DataSet") -> Entry:
 
 
 def _points(curves: Mapping[str, list[float]]) -> Iterator[tuple[str, int, float]]:
+    """(name, epoch, value) of every finite value of the curves."""
     for name, values in curves.items():
         yield from ((name, epoch, value) for epoch, value in enumerate(values, start=1) if np.isfinite(value))
 
 
 class MlflowTracker:
-    """Logs each entry to an MLflow experiment; `client` is an MlflowClient, the others are `mlflow.entities`."""
+    """Logs each entry as a run of an MLflow experiment; `metric` and `param` are classes of `mlflow.entities`."""
 
     def __init__(self, experiment: str, client: Any, metric: Callable[..., Any], param: Callable[..., Any]):
         self.experiment, self.client, self.metric, self.param = experiment, client, metric, param
@@ -167,7 +163,7 @@ class MlflowTracker:
 
 
 class TensorBoardTracker:
-    """Logs each entry to a folder of its own under `folder`; `make` is torch's SummaryWriter."""
+    """Logs each entry to its own folder under `folder`; `make` is torch's SummaryWriter."""
 
     def __init__(self, folder: Path, make: Callable[[str], Any]):
         self.folder, self.make = folder, make
@@ -185,7 +181,7 @@ class TensorBoardTracker:
 
 
 def listen(track: Callable[[Entry], None], data: "DataSet", name: str) -> Listener:
-    """A listener that logs every outcome; if it fails, it warns and stops logging; the study continues."""
+    """A listener that logs every outcome. After an error it warns and logs no more; the study continues."""
     works = True
 
     def log(outcome: "Outcome") -> None:
@@ -203,7 +199,7 @@ def listen(track: Callable[[Entry], None], data: "DataSet", name: str) -> Listen
 
 
 def find_tracker(asked: str, study: str, data: "DataSet", run: Path) -> Listener:
-    """The listener for "mlflow", "mlflow=URI", "tensorboard" or "tensorboard=DIR"; without DIR, a folder of the run."""
+    """The listener for "mlflow", "mlflow=URI", "tensorboard" (RUN/tensorboard) or "tensorboard=DIR"."""
     kind, _, where = asked.partition("=")
     tracker: MlflowTracker | TensorBoardTracker
     try:

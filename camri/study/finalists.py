@@ -1,6 +1,6 @@
-"""Best settings of a run on validation data: how it stands so far, and the finalists of a screening.
+"""Best settings of a run on validation data, the finals of a screening, and the status of a run.
 
-A screening tries whole grids with few seeds. A setting that won there also drew good seeds, so the finals use others.
+A screening tries whole grids with few seeds. Its winner also had good seeds, so the finals use other seeds.
 """
 
 import itertools
@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from camri.engine.spec import Training, identity
 from camri.errors import InputError, closest
 from camri.files import replacing
 from camri.methods import BASELINE, Setting
-from camri.selection import Floor, Rule, Validation, worth
+from camri.selection import Rule, Validation, worth
 from camri.study import run_folder
 from camri.study.recipes import find_schedule
 from camri.study.spec import Grid, Point, Study, name_column
@@ -30,10 +29,10 @@ NUM_SEEDS = 10
 
 @dataclass(frozen=True)
 class Finalist:
-    """A method's best setting in a column: recall at no less than cross-entropy's accuracy, after its best shift.
+    """A method's best setting in a column: most recall at no less than cross-entropy's accuracy, after a shift.
 
-    `point` are its values in the order of the method's knobs. Where no setting reaches that accuracy, it is the most
-    accurate one, and `reaches_floor` is False. `edges` says which values to try beyond those it was chosen from.
+    `point` has its values in the order of the method's knobs. If no setting reaches that accuracy, it is the most
+    accurate one and `reaches_floor` is False. `edges` names values to try beyond the grid it was chosen from.
     """
 
     column: ColumnFacts
@@ -60,7 +59,7 @@ class Edge:
 def find_finalists(
     run: Run, chosen: Sequence[str] | None = None, columns: Sequence[ColumnFacts] | None = None
 ) -> list[Finalist]:
-    """The finalists of every column, in the study's order of methods; or those of some methods or columns."""
+    """Each method's best setting on validation data in each column, or those of some methods or columns."""
     if "val" not in run.splits:
         raise InputError(f"{run.path}: the screening held out no validation data, so nothing can be chosen")
     if not run.columns():
@@ -70,94 +69,94 @@ def find_finalists(
         if name not in planned:
             raise InputError(f"method {name!r} is not in the screening; {closest(name, planned)}", argument="methods")
     refuse_lost(run.rows(status="failed"), run.path, "the finalists")
-    rows = by_key(run.rows())
-    finalists = []
+    finalists, rows = [], by_key(run.rows())
     for column in run.columns() if columns is None else columns:
-        pool = Pool(run, column, rows)
-        if pool.baseline is None:
+        best = best_settings(run, column, rows, "val", chosen)
+        if best is None:
             raise InputError(f"{run.path}: no cross-entropy trial has ended well, and its accuracy is the floor")
-        finalists += [pool.best(name) for name in planned if name in (chosen or planned)]
-    return [finalist for finalist in finalists if finalist is not None]
+        finalists += best
+    return finalists
 
 
-class Pool:
-    """The results of a column's settings on a split; `baseline` is None while no cross-entropy trial has ended well."""
+def best_settings(
+    run: Run, column: ColumnFacts, rows: dict[str, list[Row]], split: str, chosen: Collection[str] | None = None
+) -> list[Finalist] | None:
+    """Each method's best setting in a column: best recall, then accuracy, then the first.
 
-    def __init__(self, run: Run, column: ColumnFacts, rows: dict[str, list[Row]], split: str = "val"):
-        self.run, self.column, self.rows, self.split = run, column, rows, split
-        self.tried = _tried(run, column)
-        self.baseline = next((s.key for s in self.tried.get(BASELINE, {}).values() if s.key in rows), None)
+    `rows` are the run's outcomes by setting. None while no cross-entropy trial has ended well: its accuracy is the
+    floor. A method that has no outcomes, or only those of the baseline, is left out.
+    """
+    tried = _tried(run, column)
+    baseline = next((setting.key for setting in tried.get(BASELINE, {}).values() if setting.key in rows), None)
+    if baseline is None:
+        return None
 
-    def _validation(self, key: str) -> Validation:
-        rows = self.rows[key]
-        return Validation(key, {row.seed: self.run.scores(row, self.split, self.column.indices) for row in rows})
+    def validation(key: str) -> Validation:
+        return Validation(key, {row.seed: run.scores(row, split, column.indices) for row in rows[key]})
 
-    @cached_property
-    def floor(self) -> Floor:
-        """The least accuracy allowed: cross-entropy's."""
-        assert self.baseline is not None
-        return Rule().floor(self._validation(self.baseline))
+    def mean_accuracy(key: str) -> float:
+        return float(np.mean([row.accuracy[split] for row in rows[key]]))
 
-    def best(self, method: str) -> Finalist | None:
-        """The method's finalist: best recall, then accuracy, then the first; None where it has only the baseline."""
-        reached = {
-            point: (setting, Rule().tune(self._validation(setting.key), self.floor))
-            for point, setting in self.tried[method].items()
-            if setting.key in self.rows and (method == BASELINE or setting.key != self.baseline)
+    floor = Rule().floor(validation(baseline))
+    finalists = []
+    for method in [method for method in tried if method in (chosen or tried)]:
+        tuned = {
+            point: (setting, Rule().tune(validation(setting.key), floor), mean_accuracy(setting.key))
+            for point, setting in tried[method].items()
+            if setting.key in rows and (method == BASELINE or setting.key != baseline)
         }
-        if not reached:
-            return None
-        accuracy = {
-            point: float(np.mean([row.accuracy[self.split] for row in self.rows[setting.key]]))
-            for point, (setting, _) in reached.items()
-        }
-        point = max(reached, key=lambda point: worth(reached[point][1], accuracy[point]))
-        setting, shift = reached[point]
-        return Finalist(
-            column=self.column,
-            method=method,
-            setting=setting,
-            point=point,
-            num_settings=len(reached),
-            num_seeds=len(self.rows[setting.key]),
-            recall=float("nan") if shift is None else shift.value,
-            accuracy=accuracy[point] if shift is None else shift.accuracy,
-            reaches_floor=shift is not None,
-            edges=_edges(method, point, list(reached)),
-        )
+        if tuned:
+            point, (setting, shift, accuracy) = max(tuned.items(), key=lambda item: worth(*item[1][1:]))
+            finalists.append(
+                Finalist(
+                    column,
+                    method,
+                    setting,
+                    point,
+                    num_settings=len(tuned),
+                    num_seeds=len(rows[setting.key]),
+                    recall=float("nan") if shift is None else shift.value,
+                    accuracy=accuracy if shift is None else shift.accuracy,
+                    reaches_floor=shift is not None,
+                    edges=_edges(method, point, list(tuned)),
+                )
+            )
+    return finalists
 
 
 def _tried(run: Run, column: ColumnFacts) -> dict[str, dict[Point, Setting]]:
     """method -> point -> setting of everything that the run's studies plan for a column, in their order."""
-    found: dict[str, dict[Point, Setting]] = {}
+    tried: dict[str, dict[Point, Setting]] = {}
     for study in map(Study.from_json, run.studies):
         for grid in study.methods:
-            points = found.setdefault(grid.method, {})
+            points = tried.setdefault(grid.method, {})
             points.update({p: grid.setting(p, column.resolved) for p in grid.tried(column.number) if p not in points})
-    return found
+    return tried
 
 
 def _edges(method: str, point: Point, tried: Sequence[Point]) -> tuple[Edge, ...]:
-    """Knobs at the smallest or largest value tried, except at the neutral value: there is nothing beyond it."""
-    found = []
+    """Knobs at the smallest or largest value tried, unless it is the neutral value: there is nothing beyond it."""
+    edges = []
     for place, (name, knob) in enumerate(methods.method(method).knobs.items()):
-        values = sorted({one[place] for one in tried})
-        if len(values) > 1 and point[place] in (values[0], values[-1]) and point[place] != knob.neutral:
-            is_last = point[place] == values[-1]
-            found.append(Edge(name, point[place], _beyond(values if is_last else values[::-1], name, knob.neutral)))
-    return tuple(found)
+        value, values = point[place], sorted({other[place] for other in tried})
+        if len(values) > 1 and value in (values[0], values[-1]) and value != knob.neutral:
+            beyond = _beyond(values if value == values[-1] else values[::-1], name, knob.neutral)
+            edges.append(Edge(name, value, beyond))
+    return tuple(edges)
 
 
 def _beyond(values: Sequence[float], knob: str, neutral: float | None) -> float:
-    """The next value after the last two: by their ratio for a scale, else by their difference; before the neutral one.
+    """The value after the last: by the ratio of the last two for a scale, else by their difference.
+
+    Going down it stays above the neutral value, or above 0.
 
     >>> _beyond([4.0, 8.0, 16.0], "s", None), _beyond([0.1, 0.2], "m", 0.0), _beyond([8.0, 4.0], "w", 1.0)
     (32.0, 0.3, 2.5)
     """
     before, last = values[-2:]
-    found = last * last / before if knob == "s" else round(last + (last - before), 10)
+    following = last * last / before if knob == "s" else round(last + (last - before), 10)
     least = neutral if neutral is not None and neutral < last else 0.0
-    return found if found > least or last > before else (least + last) / 2
+    return following if following > least or last > before else (least + last) / 2
 
 
 def make_finals(
@@ -170,9 +169,9 @@ def make_finals(
 ) -> Study:
     """The study that trains the finalists again, with cross-entropy and L2-softmax at their scales as controls.
 
-    Its columns are those of the finalists, named, so that it does not look for the worst class again. `seeds` may not
-    be among the screening's; by default they are the ten smallest that it did not use. The training is the
-    screening's; `schedule` replaces all of it but the model, then `epochs` its length.
+    Its columns name the classes, so that "worst" is not searched again. By default `seeds` are the ten smallest that
+    the screening did not use; seeds of the screening are refused. The training is the screening's; `schedule` replaces
+    all of it but the model, and `epochs` then its length.
     """
     screening = Study.from_json(run.studies[0])
     used = {seed for spec in run.studies for seed in spec["seeds"]} | {row.seed for row in run.rows(status=None)}
@@ -204,7 +203,8 @@ def make_finals(
 
 
 def _fresh(used: Collection[int], seeds: Sequence[int] | None) -> list[int]:
-    """
+    """The seeds, refused if some were used; without any, the smallest unused ones.
+
     >>> _fresh({0, 2}, None)
     [1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     """
@@ -221,13 +221,13 @@ def _fresh(used: Collection[int], seeds: Sequence[int] | None) -> list[int]:
 
 
 def write_study(study: Study, path: Path) -> None:
-    """Write the study's JSON, whole or not at all."""
+    """Write the study's JSON; the file appears when it is complete."""
     with replacing(path, "; choose another file with --out") as part:
         part.write_text(json.dumps(study.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def find_column(columns: Sequence[ColumnFacts], text: str) -> ColumnFacts:
-    """The column of that title ("cat", "cat+dog") or number, from 0."""
+    """The column with this title ("cat", "cat+dog") or number (from 0)."""
     by_title = {column.title.replace(" ", ""): column for column in columns}
     by_number = {str(column.number): column for column in columns}
     chosen = by_title.get(text.replace(" ", "")) or by_number.get(text)
@@ -239,7 +239,7 @@ def find_column(columns: Sequence[ColumnFacts], text: str) -> ColumnFacts:
 
 @dataclass(frozen=True)
 class Status:
-    """A run at one moment. `pid` is the process that runs it; `split` the one that `best` is read from."""
+    """A run at one moment. `pid` is the process that runs it, `split` the data by which `best` was chosen."""
 
     names: tuple[str, ...]
     total: int
@@ -249,18 +249,22 @@ class Status:
     retried: int
     pid: int | None
     progress: Progress | None
-    left_s: float | None  # None: no trial has ended yet to estimate it from
-    errors: tuple[str, ...]  # of each failed trial: its setting, seed and last line
+    left_s: float | None  # None until a trial has ended
+    errors: tuple[str, ...]  # a line per failed trial: setting, seed, error
     columns: tuple[str, ...]
     split: str
     best: tuple[Finalist, ...]
 
 
 def status(folder: str | Path, with_best: bool = True) -> Status:
-    """The status of the run in a folder; it may be running."""
+    """The status of the run in a folder, also while it is running."""
     with open_run(folder) as run:
-        rows = run.rows(status=None)
-        planned = planned_identities(run)
+        rows, columns, training = run.rows(status=None), run.columns(), Training.from_json(run.training)
+        planned = {
+            identity(trial, training, run.fingerprint)
+            for study in map(Study.from_json, run.studies)
+            for trial in study.trials([column.resolved for column in columns] or study.placeholders())
+        }
         counts = Counter(row.status for row in rows if row.identity in planned)
         done, failed = counts["done"], counts["failed"]
         pid = run_folder.holder(Path(folder))
@@ -280,25 +284,11 @@ def status(folder: str | Path, with_best: bool = True) -> Status:
             progress=progress,
             left_s=progress.left_s if progress is not None else estimate,
             errors=tuple(row.complaint for row in rows if row.status == "failed"),
-            columns=tuple(column.title for column in run.columns()),
+            columns=tuple(column.title for column in columns),
             split=split,
-            best=tuple(best_so_far(run, split)) if with_best else (),
+            best=tuple(
+                best
+                for column in (columns if with_best else ())
+                for best in best_settings(run, column, by_key(rows), split) or ()
+            ),
         )
-
-
-def planned_identities(run: Run) -> set[str]:
-    """The identities of all trials that the run's studies plan; made up for classes that are not yet found."""
-    columns, training = [column.resolved for column in run.columns()], Training.from_json(run.training)
-    return {
-        identity(trial, training, run.fingerprint)
-        for study in map(Study.from_json, run.studies)
-        for trial in study.trials(columns or study.placeholders())
-    }
-
-
-def best_so_far(run: Run, split: str) -> list[Finalist]:
-    """The best setting of each method in each column; none before a cross-entropy trial has ended."""
-    rows = by_key(run.rows())
-    pools = [Pool(run, column, rows, split) for column in run.columns()]
-    finalists = [pool.best(method) for pool in pools if pool.baseline is not None for method in pool.tried]
-    return [finalist for finalist in finalists if finalist is not None]

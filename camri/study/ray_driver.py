@@ -1,4 +1,4 @@
-"""A study on a Ray cluster: one worker a GPU, or a core, trains packs of trials; the driver alone writes the store."""
+"""Train a study on a Ray cluster: a worker per GPU or core trains packs of trials; only the driver writes the store."""
 
 import atexit
 import contextlib
@@ -29,23 +29,23 @@ from camri.engine.training import stop_on_signals
 from camri.errors import ENDED_BY, InputError
 from camri.study.ray_worker import Answer, Hello, Worker, code_digest
 
-LOSSES = 3  # of a trial's workers, before the trial counts as failed
-STILLBORN = 3  # workers in a row that died before their first answer
-WAIT_S = 0.2
+LOSSES = 3  # a trial fails after it has lost this many workers
+STILLBORN = 3  # give up after this many workers in a row died before their first answer
+WAIT_S = 0.2  # for answers of workers
 REPORT_EVERY_S = 0.1
-STOP_PATIENCE_S = 30.0  # for checkpoints to be written when the time is up
-SIGNAL_PATIENCE_S = 2.5  # the same after a signal: SIGKILL may follow soon, and the checkpoints before stay
-LOOK_EVERY_S = 10.0  # for nodes that joined
-SILENCE_S = 60.0  # before the first worker's first answer, then a warning
-PROBE_S = 5.0
+STOP_PATIENCE_S = 30.0  # for the workers to write checkpoints when the time is up
+SIGNAL_PATIENCE_S = 2.5  # the same after a signal: SIGKILL may follow soon, and earlier checkpoints remain
+LOOK_EVERY_S = 10.0  # for new nodes
+SILENCE_S = 60.0  # warn if no worker has answered by then
+PROBE_S = 5.0  # for a port to answer
 CONNECT_S = 15.0  # for a head whose port answers
-LEAVE_S = 1.0  # for the head's answer to a client that leaves; a busy one takes seconds, and nothing rests on it
+LEAVE_S = 1.0  # for the head to answer a client that disconnects; a busy head takes seconds
 HEAD_PATIENCE_S = 20.0  # without an answer of the head during a run; Ray ends the process after 60
 TRIES = 3  # a head's client server sometimes dies as it starts (ray-project/ray#63202): 5 of 23 times here
 
 
 def cut(num_trials: int, size: int, slots: int) -> list[list[int]]:
-    """Places of the trials in packs of at most `size`; in every round each slot has one of similar size.
+    """Distribute trials over packs of at most `size`, so that in every round each slot has a pack of similar size.
 
     >>> [len(pack) for pack in cut(20, size=8, slots=2)]
     [5, 5, 5, 5]
@@ -59,14 +59,14 @@ def cut(num_trials: int, size: int, slots: int) -> list[list[int]]:
 
 
 def combine(total: int, done: int, failed: int, packs: Sequence[Progress], passed_s: float) -> Progress:
-    """The progress of all trials, from the numbers that ended and the progress of the running packs.
+    """The progress of all trials, from the numbers of ended trials and the progress of the running packs.
 
     >>> half = Progress(done=1, running=1, total=2, part=0.75, images_per_s=10.0, trial_s=2.0, accuracy=0.5)
     >>> whole = combine(4, done=1, failed=0, packs=[half], passed_s=30.0)
     >>> whole.running, whole.part, whole.left_s, whole.accuracy
     (1, 0.375, 5.0, 0.5)
 
-    A pack that does not know its speed yet is taken to have that of the others; if none does, all time counts.
+    A pack without a speed yet is assumed to be as fast as the others; if none has one, the mean time per trial counts.
 
     >>> begun = Progress(done=0, running=2, total=2, part=0.0, images_per_s=0.0, trial_s=float("inf"))
     >>> combine(5, 1, 0, [half, begun], 30.0).trial_s, combine(5, 2, 0, [begun], 30.0).trial_s
@@ -89,39 +89,38 @@ def combine(total: int, done: int, failed: int, packs: Sequence[Progress], passe
 
 
 def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
+    """The weighted mean of (value, weight) pairs, without those that are None."""
     known = [(value, weight) for value, weight in values if value is not None and weight]
     return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None
 
 
 @dataclass(eq=False)
-class _Hand:
-    """A worker as the driver sees it."""
+class _Handle:
+    """The driver's record of a worker."""
 
     actor: Any
     hello: Hello | None = None
     busy: bool = False
-    left: list[int] = field(default_factory=list)  # places of its pack's trials that have not ended
-    stored: int = 0
-    progress: Progress | None = None
+    left: list[Trial] = field(default_factory=list)  # of its pack, those that have not ended
+    stored: int = 0  # outcomes
+    progress: Progress | None = None  # of its pack
 
 
 class Crew:
-    """The workers of one call: hands out packs, stores outcomes, replaces workers that die.
+    """The workers of one call of `train`: hands out packs, stores outcomes, replaces workers that die.
 
-    `hire()` starts a worker, `slots()` is how many there may be now. Each worker has one pending call at any time:
-    it returns news, or raises when the worker is dead.
+    `hire()` starts a worker; `slots()` is the number of workers that fit now. Each worker always has one pending call,
+    which returns news, or raises if the worker is dead.
     """
 
-    def __init__(self, ray: Any, hire: Callable[[], Any], slots: Callable[[], int], trials: Sequence[Trial],
-                 packs: Sequence[list[int]], job: Job, hooks: Hooks,
-                 is_head_up: Callable[[], bool] = lambda: True):  # fmt: skip
+    def __init__(self, ray: Any, hire: Callable[[], Any], slots: Callable[[], int], packs: Sequence[list[Trial]],
+                 job: Job, hooks: Hooks, is_head_up: Callable[[], bool] = lambda: True):  # fmt: skip
         self.ray, self.hire, self.slots, self.is_head_up = ray, hire, slots, is_head_up
-        self.trials, self.job, self.hooks = trials, job, hooks
+        self.job, self.hooks, self.num_trials = job, hooks, sum(map(len, packs))
         self.waiting = deque(packs)
-        self.calls: dict[Any, _Hand] = {}
-        self.place = {trial.key: place for place, trial in enumerate(trials)}
-        self.losses: Counter[int] = Counter()  # of workers, by the place of the trial they had
-        self.ended: Counter[str] = Counter()  # status -> trials
+        self.calls: dict[Any, _Handle] = {}
+        self.losses: Counter[Trial] = Counter()  # workers that died with the trial
+        self.ended: Counter[str] = Counter()  # status -> number of trials
         self.num_stillborn = self.allowed = 0
         self.began = time.monotonic()
         self.reported = self.look_at = float("-inf")
@@ -129,7 +128,7 @@ class Crew:
         self.silent, self.stopping = True, False
 
     def run(self) -> bool:
-        """Train all trials; return whether all ended. False: stopped."""
+        """Train the trials; return whether all of them ended, False if they were stopped."""
         with stop_on_signals() as stopped, _insisting(stopped, SIGNAL_PATIENCE_S + 0.5):
             stop_by = float("inf")
             try:
@@ -146,25 +145,27 @@ class Crew:
                     self._report()
             except ConnectionError as error:
                 self.calls.clear()
-                raise _head_lost(str(error)) from error
+                reason = f" ({' '.join(str(error).split())[:200]})" if str(error) else ""
+                message = f"the head of the cluster is gone{reason}; what had ended is stored: start it again and run "
+                raise InputError(f"{message}the same command", argument="on") from error
             except KeyboardInterrupt:
-                self.calls.clear()  # to dismiss them could wait without end, too; they end with the connection
+                self.calls.clear()  # dismissing them could hang too; they end with the connection
                 raise
             finally:
-                for hand in self.calls.values():
-                    self._dismiss(hand)
+                for handle in self.calls.values():
+                    self._dismiss(handle)
         return not self._num_left()
 
     def _num_left(self) -> int:
-        return len(self.trials) - sum(self.ended.values())
+        return self.num_trials - sum(self.ended.values())
 
     def _num_busy(self) -> int:
-        return sum(hand.busy for hand in self.calls.values())
+        return sum(handle.busy for handle in self.calls.values())
 
     def _hire(self) -> None:
         now = time.monotonic()
         if now >= self.look_at:
-            if self.is_head_up():  # asked first: without a head Ray's own calls wait a minute, then end the process
+            if self.is_head_up():  # tested first: without a head Ray's calls wait a minute, then end the process
                 self.look_at, self.head_seen, self.allowed = now + LOOK_EVERY_S, now, self.slots()
             elif now - self.head_seen > HEAD_PATIENCE_S:
                 raise ConnectionError(f"no answer for {now - self.head_seen:.0f} s")
@@ -173,34 +174,34 @@ class Crew:
         coming = len(self.calls) - self._num_busy()
         while len(self.calls) < self.allowed and coming < len(self.waiting) and not self.stopping:
             actor = self.hire()
-            self.calls[actor.hello.remote()] = _Hand(actor)
+            self.calls[actor.hello.remote()] = _Handle(actor)
             coming += 1
 
     def _hear(self, call: Any) -> None:
-        hand = self.calls.pop(call)
+        handle = self.calls.pop(call)
         try:
             answer = self.ray.get(call)
         except self.ray.exceptions.RayError as error:
-            # The last of Ray's many lines says what happened to the process.
+            # The last line of Ray's message says what happened to the process.
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            self._lose(hand, lines[-1][:300] if lines else type(error).__name__)
+            self._lose(handle, lines[-1][:300] if lines else type(error).__name__)
             return
         if isinstance(answer, Hello):
-            self._greet(hand, answer)
-        elif not self._note(hand, answer):
+            self._greet(handle, answer)
+        elif not self._note(handle, answer):
             return
-        begins = not hand.busy and bool(self.waiting) and not self.stopping
+        begins = not handle.busy and bool(self.waiting) and not self.stopping
         if begins:
-            hand.busy, hand.left, hand.progress = True, self.waiting.popleft(), None
-        if not hand.busy:
-            self._dismiss(hand)
+            handle.busy, handle.left, handle.progress = True, self.waiting.popleft(), None
+        if not handle.busy:
+            self._dismiss(handle)
             return
-        pack = [self.trials[place] for place in hand.left] if begins else None
-        self.calls[hand.actor.hear.remote(pack, hand.stored, self.stopping)] = hand
+        pack = list(handle.left) if begins else None
+        self.calls[handle.actor.hear.remote(pack, handle.stored, self.stopping)] = handle
 
-    def _greet(self, hand: _Hand, hello: Hello) -> None:
-        """Note a worker's first answer; refuse a node that cannot train, or would train other models."""
-        self.silent, self.num_stillborn, hand.hello = False, 0, hello
+    def _greet(self, handle: _Handle, hello: Hello) -> None:
+        """Handle a worker's first answer; refuse a node that cannot train or would train different models."""
+        self.silent, self.num_stillborn, handle.hello = False, 0, hello
         if hello.refusal is not None:
             raise InputError(f"node {hello.host} of the cluster cannot train: {hello.refusal}")
         for name, its, mine in (
@@ -211,39 +212,41 @@ class Crew:
                 what = f"another {name} than this machine ({its}, not {mine})"
                 raise InputError(f"node {hello.host} of the cluster has {what}; install the same on every node")
 
-    def _note(self, hand: _Hand, answer: Answer) -> bool:
-        """Store a worker's news; return whether it can continue."""
+    def _note(self, handle: _Handle, answer: Answer) -> bool:
+        """Store a worker's outcomes and progress; return whether it can continue."""
         for outcome in answer.outcomes:
-            hand.left.remove(self.place[outcome.trial.key])
+            handle.left.remove(outcome.trial)
             self.hooks.on_outcome(outcome)
             self.ended[outcome.status] += 1
-            hand.stored += 1
-        hand.progress, hand.busy = answer.progress, not answer.ended
+            handle.stored += 1
+        handle.progress, handle.busy = answer.progress, not answer.ended
         if answer.error is not None:
-            self._lose(hand, answer.error)  # a GPU in disorder would fail every pack after this one
+            self._lose(handle, answer.error)  # after a CUDA error the process would fail every later pack too
         return answer.error is None
 
-    def _lose(self, hand: _Hand, reason: str) -> None:
-        """Queue a lost worker's trials again, one by one from the second time on: one of them may be the cause."""
-        self._dismiss(hand)
-        if hand.hello is None:
+    def _lose(self, handle: _Handle, reason: str) -> None:
+        """Queue a lost worker's trials again; from the second loss on one by one, as one of them may be the cause."""
+        self._dismiss(handle)
+        if handle.hello is None:
             self.num_stillborn += 1
             if self.num_stillborn >= STILLBORN:
                 raise InputError(f"workers of the cluster cannot start; is camri installed on every node? {reason}")
-        self.losses.update(hand.left)
-        again = [place for place in hand.left if self.losses[place] < LOSSES]
-        for place in hand.left:
-            if self.losses[place] >= LOSSES:
-                environment = (hand.hello.environment if hand.hello else {}) | {ENDED_BY: "loss of its workers"}
-                record = Record(self.trials[place], self.job, environment)
+        self.losses.update(handle.left)
+        again = [trial for trial in handle.left if self.losses[trial] < LOSSES]
+        for trial in handle.left:
+            if self.losses[trial] >= LOSSES:
+                environment = (handle.hello.environment if handle.hello else {}) | {ENDED_BY: "loss of its workers"}
+                record = Record(trial, self.job, environment)
                 self.hooks.on_outcome(record.failed(f"lost its worker {LOSSES} times; last reason: {reason}"))
                 self.ended["failed"] += 1
-        together = all(self.losses[place] == 1 for place in again)
-        self.waiting.extendleft(([again] if again else []) if together else [[place] for place in again])
+        if all(self.losses[trial] == 1 for trial in again):
+            self.waiting.extendleft([again] if again else [])
+        else:
+            self.waiting.extendleft([trial] for trial in again)
 
-    def _dismiss(self, hand: _Hand) -> None:
+    def _dismiss(self, handle: _Handle) -> None:
         with contextlib.suppress(self.ray.exceptions.RayError, ConnectionError):
-            self.ray.kill(hand.actor)
+            self.ray.kill(handle.actor)
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -252,16 +255,16 @@ class Crew:
             warnings.warn(f"no worker of the cluster has begun for {SILENCE_S:.0f} s; see `ray status`", stacklevel=2)
         if now - self.reported > REPORT_EVERY_S or not self._num_left():
             self.reported = now
-            packs = [hand.progress for hand in self.calls.values() if hand.progress is not None]
-            counts = (len(self.trials), self.ended["done"], self.ended["failed"])
+            packs = [handle.progress for handle in self.calls.values() if handle.progress is not None]
+            counts = (self.num_trials, self.ended["done"], self.ended["failed"])
             self.hooks.on_progress(combine(*counts, packs, now - self.began))
 
 
 class RayExecutor:
-    """The GPUs of a Ray cluster, or its cores if it has no GPU.
+    """Trains on the GPUs of a Ray cluster, or on its cores if it has no GPU.
 
-    `address` is "ray" (the cluster on this machine, started if there is none) or "ray://HOST:PORT". `workers` limits
-    how many there are at a time; `pack_size` is the number of models side by side on a GPU.
+    `address` is "ray" (the cluster on this machine, started if there is none) or "ray://HOST:PORT". `workers` is the
+    most workers at a time, `pack_size` the number of models side by side on a GPU.
     """
 
     def __init__(self, address: str = "ray", device: str = "auto", workers: int | None = None,
@@ -277,22 +280,19 @@ class RayExecutor:
         assert job.checkpoints is not None
         folder = Path(job.checkpoints).resolve()
         bare = replace(job, data=None, checkpoints=folder, device=self.device, **self.options)  # type: ignore[arg-type]
-        # A node fetches the data once, for all its workers.
+        # Put into Ray's object store: a node fetches the data once for all its workers.
         manifest = self.ray.put(ship(job.data, lambda name, tensor: tensor.numpy()))
         resources = {"num_cpus": 1, "num_gpus": int(self.device == "cuda")}
         actor = self.ray.remote(Worker).options(**resources, max_restarts=0)
-        packs = cut(len(trials), self.pack_size, self._num_slots())
+        packs = [[trials[place] for place in pack] for pack in cut(len(trials), self.pack_size, self._num_slots())]
         token = f"shared-{uuid.uuid4().hex}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / token).touch()
         try:
-            hire = lambda: actor.remote(bare, manifest, token)  # noqa: E731
-            return Crew(self.ray, hire, self._num_slots, trials, packs, job, hooks, self._is_head_up).run()
+            hire, is_head_up = lambda: actor.remote(bare, manifest, token), lambda: _reach(self.head) is None
+            return Crew(self.ray, hire, self._num_slots, packs, job, hooks, is_head_up).run()
         finally:
             (folder / token).unlink(missing_ok=True)
-
-    def _is_head_up(self) -> bool:
-        return _reach(self.head) is None
 
     def _pick_device(self, device: str) -> str:
         has_gpus = self.ray.cluster_resources().get("GPU", 0) >= 1
@@ -305,14 +305,14 @@ class RayExecutor:
         return device
 
     def _num_slots(self) -> int:
-        there = int(self.ray.cluster_resources().get("GPU" if self.device == "cuda" else "CPU", 0))
-        return there if self.workers is None else min(there, self.workers)
+        num = int(self.ray.cluster_resources().get("GPU" if self.device == "cuda" else "CPU", 0))
+        return num if self.workers is None else min(num, self.workers)
 
 
 def connect(address: str) -> Any:
-    """The module `ray`, connected; an existing connection of this process is kept."""
+    """Connect to the cluster, unless this process is connected already; return the module `ray`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the coming default; without it Ray warns
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the future default; without it Ray warns
     try:
         import ray
     except (ImportError, RuntimeError) as error:
@@ -324,7 +324,7 @@ def connect(address: str) -> Any:
     head = _find_running() if address == "ray" else address
     if head is None:
         warnings.warn("no Ray cluster is running on this machine; one is started for this run", stacklevel=2)
-        with _elsewhere():  # in this thread: the cluster's processes end with the one that starts them
+        with _elsewhere():  # not in another thread: the cluster's processes end with the thread that starts them
             ray.init(address="local", include_dashboard=False, **quiet)
         return ray
     if (refusal := _reach(head)) is not None:
@@ -338,7 +338,7 @@ def connect(address: str) -> Any:
             break
         except InputError:
             raise
-        except Exception as error:  # Ray has a dozen kinds: other versions, a port of something else, no grpcio, …
+        except Exception as error:  # other versions, a port of another program, no grpcio, …
             if isinstance(error, ConnectionAbortedError) and tries_left:
                 continue
             text = " ".join(str(error).split())[-300:]
@@ -349,14 +349,14 @@ def connect(address: str) -> Any:
 
 
 def _leave_within(seconds: float, ray: Any) -> None:
-    """At the end of this process say goodbye to the head, and wait so long for its answer; Ray waits without end."""
+    """Disconnect when this process ends, waiting at most this long; Ray's own exit handler may wait forever."""
     leaving = threading.Event()
 
     def leave() -> None:
         leaving.wait()
         ray.shutdown()
 
-    thread = threading.Thread(target=leave, daemon=True)  # none can be started at the end
+    thread = threading.Thread(target=leave, daemon=True)  # started now: at exit no thread can be started
     thread.start()
 
     @atexit.register
@@ -369,7 +369,7 @@ def _leave_within(seconds: float, ray: Any) -> None:
 
 @contextlib.contextmanager
 def _insisting(stopped: threading.Event, seconds: float) -> Iterator[None]:
-    """End what is inside so many seconds after a signal at the latest: a call of Ray waits while its head hangs."""
+    """Interrupt what is inside this long after a signal: a call of Ray does not return while the head hangs."""
     ended, insisted, taking = threading.Event(), threading.Event(), threading.Lock()
 
     def insist() -> None:
@@ -380,7 +380,7 @@ def _insisting(stopped: threading.Event, seconds: float) -> Iterator[None]:
             with taking:
                 if not ended.is_set():
                     insisted.set()
-                    # A second SIGINT raises KeyboardInterrupt; sent to the thread, it wakes it.
+                    # A second SIGINT raises KeyboardInterrupt; sent to the main thread, it wakes that up.
                     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     if threading.current_thread() is threading.main_thread():
@@ -397,7 +397,7 @@ def _insisting(stopped: threading.Event, seconds: float) -> Iterator[None]:
 
 
 def _find_running() -> str | None:
-    """The address of the cluster on this machine, as `ray start` left it or RAY_ADDRESS says; it may be dead."""
+    """The address of this machine's cluster, from `ray start` or RAY_ADDRESS; the cluster may be dead."""
     from ray._private.services import get_ray_address_from_environment
 
     try:
@@ -408,7 +408,7 @@ def _find_running() -> str | None:
 
 @contextlib.contextmanager
 def _elsewhere() -> Iterator[None]:
-    """Leave the current folder for a moment: Ray puts it first on its workers' path, and executes a queue.py there."""
+    """Change to another folder meanwhile: Ray puts the current one on its workers' path and would import from it."""
     before = os.getcwd()
     os.chdir(Path(camri.__file__).parent.parent)
     try:
@@ -418,7 +418,7 @@ def _elsewhere() -> Iterator[None]:
 
 
 def _call_within(seconds: float, call: Callable[[], Any], address: str) -> None:
-    """Call in a thread, and give up waiting after a time: Ray itself tries for many minutes."""
+    """Make the call in a thread and stop waiting after this time: Ray itself tries for many minutes."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -433,7 +433,7 @@ def _call_within(seconds: float, call: Callable[[], Any], address: str) -> None:
         thread.join(seconds)
     finally:  # also after a signal
         if thread.is_alive():
-            atexit.unregister(sys.modules["ray"].shutdown)  # it would wait for the cluster, too
+            atexit.unregister(sys.modules["ray"].shutdown)  # it would wait for the cluster too
     if thread.is_alive():
         why = f"does not answer within {seconds:.0f} s"
         raise InputError(f"on={address!r} {why}; restart it with `ray stop` and `ray start --head`", argument="on")
@@ -442,7 +442,7 @@ def _call_within(seconds: float, call: Callable[[], Any], address: str) -> None:
 
 
 def _reach(address: str) -> str | None:
-    """Why the port cannot be reached; None if it can."""
+    """Why the address cannot be reached; None if it can."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return "it has no host or no port; give ray://HOST:PORT (Ray's own port is 10001)"
@@ -451,8 +451,3 @@ def _reach(address: str) -> str | None:
     except (OSError, OverflowError) as error:
         return str(error)
     return None
-
-
-def _head_lost(reason: str) -> InputError:
-    why = "the head of the cluster is gone" + (f" ({' '.join(reason.split())[:200]})" if reason else "")
-    return InputError(f"{why}; what had ended is stored: start it again and run the same command", argument="on")

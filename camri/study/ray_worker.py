@@ -1,4 +1,4 @@
-"""A worker of a Ray cluster: it trains packs in a thread and answers the driver's calls. Imports no Ray."""
+"""A worker of a Ray cluster: it trains packs in a thread and answers the driver's calls. It does not import Ray."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ ANSWER_WITHIN_S = 0.5  # so a stop arrives within this time
 
 @dataclass(frozen=True)
 class Hello:
-    """A worker's first answer: where it runs, and with what."""
+    """A worker's first answer: its machine, process, code and environment."""
 
     host: str
     pid: int
@@ -35,35 +35,35 @@ class Hello:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What happened since the last call."""
+    """A worker's news since the last call."""
 
     outcomes: tuple[Outcome, ...] = ()
     progress: Progress | None = None  # of the pack
-    ended: bool = False  # the pack is over: all trained, stopped, or failed
+    ended: bool = False  # the pack is trained, stopped or failed
     error: str | None = None
 
 
-# Packages above the engine, of which a node may have another version.
+# Packages above the engine: a node may have another version of them.
 APART = ("study", "report", "export", "auditing", "fitting", "estimators", "cli", "__main__")
 
 
 @functools.cache
 def code_digest() -> str:
-    """Hash of the source that trains, 12 hexadecimal digits: a node with another one would train other models."""
+    """Hash of the code that trains, 12 hexadecimal digits. Nodes with another hash might train different models."""
     root = Path(camri.__file__).parent
     names = [path.relative_to(root) for path in root.rglob("*.py")]
-    wanted = [name for name in names if name.with_suffix("").parts[0] not in APART]
+    trains = [name for name in names if name.with_suffix("").parts[0] not in APART]
     digest = hashlib.sha256()
-    for name in sorted([*wanted, Path("study/ray_worker.py")]):
+    for name in sorted([*trains, Path("study/ray_worker.py")]):
         digest.update(name.as_posix().encode() + b"\0" + (root / name).read_bytes())
     return digest.hexdigest()[:12]
 
 
 class Worker:
-    """An actor: one process with one GPU or one core, for as many packs as the driver hands it.
+    """An actor: one process with one GPU or core that trains one pack after the other.
 
-    A process a pack would compile the model anew each time on a GPU: 15 s instead of 2 s before the first step.
-    `token` is a file that the driver left among the checkpoints: a worker that sees it shares the folder.
+    A new process for each pack would compile the model again: on a GPU 15 s instead of 2 s before the first step.
+    `token` is a file that the driver wrote to the checkpoint folder; a worker that sees it shares that folder.
     """
 
     def __init__(self, job: Job, manifest: dict[str, Any], token: str):
@@ -86,9 +86,9 @@ class Worker:
             return Hello(*who, {}, str(error))
 
     def hear(self, pack: Sequence[Trial] | None, stored: int, stop: bool) -> Answer:
-        """Begin a `pack` if one is given, and return the news, after half a second at the latest.
+        """Start training the `pack`, if one is given, and return the news within half a second.
 
-        `stored` is how many of this worker's outcomes are on the driver's disk; `stop` ends the pack.
+        `stored` is the number of this worker's outcomes that the driver has stored; `stop` ends the pack.
         """
         if stop:
             self.stop.set()
@@ -115,7 +115,7 @@ class Worker:
             self.changed.notify_all()
 
     def _hand_over(self, outcome: Outcome) -> None:
-        """Wait until the driver has stored the outcome; the engine removes the trial's checkpoint after this."""
+        """Wait until the driver has stored the outcome. After that the engine removes the trial's checkpoint."""
         with self.changed:
             self.outbox.append(outcome)
             self.sent += 1

@@ -1,4 +1,7 @@
-"""A run opened to read, and what it says: the choice made on validation data, judged on test data. Needs no torch."""
+"""Read a run: its settings with their outcomes, and the choice on validation data, judged on test data.
+
+Needs no torch.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -9,24 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from camri import selection
 from camri.errors import InputError
 from camri.methods import BASELINE, Setting, control_of, in_order, is_known
 from camri.metrics import Array, Scores
-from camri.selection import (
-    Candidate,
-    Choice,
-    Judgement,
-    Measured,
-    PaperChoice,
-    Pick,
-    Rule,
-    Trial,
-    Validation,
-    choose,
-    choose_as_paper,
-    judge,
-    worth,
-)
 from camri.stats import Difference, compare, holm
 from camri.study import run_folder
 from camri.study.store import ColumnFacts, Row, by_key, open_run
@@ -34,15 +23,15 @@ from camri.text import Noun, noun_of, plural, quoted
 
 VERSIONS = ("camri", "python", "torch", "numpy", "cuda")
 HARDWARE = ("gpu", "processor", "cores", "system", "device")
-SEED = 0  # of every bootstrap: the same store gives the same page
-LEVEL = 0.05  # a p below this, after correction, is significant
-LEAST_SEEDS = 3  # fewer give no interval and no test
-OnStep = Callable[[str, float], None]  # called with what is being computed and which share of the work is done
+SEED = 0  # of every bootstrap, so that the same store gives the same page
+LEVEL = 0.05  # of significance, after correction
+LEAST_SEEDS = 3  # for an interval and a test
+OnStep = Callable[[str, float], None]  # called with the current step and the share of the work that is done
 
 
 @dataclass(frozen=True)
 class SettingResults:
-    """A setting that a column compares, and its outcomes that ended well."""
+    """A setting that a column compares, with its done outcomes."""
 
     key: str
     method: str
@@ -59,14 +48,13 @@ class SettingResults:
         return Setting.from_json(self.rows[0].setting)
 
     def value(self, knob: str) -> float:
-        """A knob's value; the largest, if it has one for each important class."""
-        found = self.knobs[knob]
-        return float(max(found)) if isinstance(found, (list, tuple)) else float(found)
+        """A knob's value; of a knob with a value per important class, the largest."""
+        return float(np.max(self.knobs[knob]))
 
 
 @dataclass(frozen=True)
 class TrialCounts:
-    """Trials of the run by state. `total` is None while it is not known; `is_running`: a process trains it now."""
+    """The run's trials by status. `total` may be unknown; `is_running` if a process is training it now."""
 
     done: int
     failed: int
@@ -79,7 +67,7 @@ class TrialCounts:
 
 
 class RunReader:
-    """A run, opened to read. Use it as a context manager.
+    """A run opened to read. Use it as a context manager.
 
     with RunReader("runs/x") as reading:
         print(reading.columns, reading.progress())
@@ -100,7 +88,7 @@ class RunReader:
         self.run.close()
 
     def begin(self, step: str) -> None:
-        """Report a step to `on_step`: every column is judged, then its curves are compared, then all is drawn."""
+        """Report a step to `on_step`. There are two for each column (judge it, compare its curves), then drawing."""
         if self._on_step is not None:
             self._on_step(step, min(1.0, self._num_steps / (2 * len(self.columns) + 1)))
         self._num_steps += 1
@@ -112,17 +100,17 @@ class RunReader:
 
     @property
     def noun(self) -> Noun:
-        """What the data's inputs are called; "images" if an older run does not record their shape."""
+        """The word for one or several inputs; "image" and "images" for older runs, which lack their shape."""
         return noun_of(self.run.data.get("input_shape", ()))
 
     @property
-    def rule(self) -> Rule:
-        """How settings are chosen: as the run noted, or else no accuracy may be given up."""
-        return Rule(**(self.run.note("rule") or {}))
+    def rule(self) -> selection.Rule:
+        """How settings are chosen: the rule that the run recorded, or else the default without loss of accuracy."""
+        return selection.Rule(**(self.run.note("rule") or {}))
 
     @property
     def has_validation(self) -> bool:
-        """Whether settings can be chosen without looking at the test images."""
+        """Whether there is validation data to choose settings on."""
         return "val" in self.run.splits
 
     @cached_property
@@ -136,48 +124,46 @@ class RunReader:
 
     def settings(self, column: ColumnFacts, method: str | None = None) -> list[SettingResults]:
         """The column's settings that have outcomes, in the study's order; each once per method."""
-        done, found = by_key(self.rows), {}
+        done, settings = by_key(self.rows), {}
         for planned in self.run.plan(column.number):
             name, key = planned.method, planned.key
             if key in done and method in (None, name):
                 rows = tuple(sorted(done[key], key=lambda row: row.seed))
-                found[name, key] = SettingResults(key, name, planned.title, planned.setting["knobs"], rows)
-        return list(found.values())
+                settings[name, key] = SettingResults(key, name, planned.title, planned.setting["knobs"], rows)
+        return list(settings.values())
 
     def methods(self) -> list[str]:
         """The methods of the plan, in the order of Table I."""
         return in_order({setting.method for setting in self.run.plan()})
 
     def scores(self, row: Row, split: str, column: ColumnFacts) -> Scores:
-        """The condensed scores of the column's important classes."""
+        """The condensed scores of the column's important classes; read once."""
         name = (row.identity, split, column.indices)
         if name not in self._scores:
             self._scores[name] = self.run.scores(row, split, important=column.indices)
         return self._scores[name]
 
-    def validation(self, setting: SettingResults, column: ColumnFacts) -> Validation:
-        """What a choice may see of a setting."""
-        return Validation(setting.key, {row.seed: self.scores(row, "val", column) for row in setting.rows})
+    def validation(self, setting: SettingResults, column: ColumnFacts) -> selection.Validation:
+        """A setting's validation scores, all that a choice may see of it."""
+        return selection.Validation(setting.key, {row.seed: self.scores(row, "val", column) for row in setting.rows})
 
-    def candidate(self, setting: SettingResults, column: ColumnFacts) -> Candidate:
+    def candidate(self, setting: SettingResults, column: ColumnFacts) -> selection.Candidate:
         """A setting with its trials' validation and test scores."""
-        return Candidate(
-            setting.key,
-            [
-                Trial(row.seed, self.scores(row, "val", column), self.scores(row, "test", column))
-                for row in setting.rows
-            ],
-        )
+        scores = {row.seed: [self.scores(row, split, column) for split in ("val", "test")] for row in setting.rows}
+        return selection.Candidate(setting.key, [selection.Trial(seed, *both) for seed, both in scores.items()])
 
     def confusion(self, setting: SettingResults) -> Array:
-        """Confusion as shares of each true class (row), mean over trials, on test data: (C, C); nan without images."""
+        """Share of each true class (row) predicted as each class, on test data, mean over trials: (C, C).
+
+        The row of a class without test images is nan.
+        """
         counts = np.mean([self.run.confusion(row, "test") for row in setting.rows], axis=0)
         with np.errstate(invalid="ignore"):
             return counts / counts.sum(axis=1, keepdims=True)
 
     @cached_property
     def angles_of(self) -> str:
-        """The split whose angles are shown: train, or test where outcomes lack those of the training images.
+        """The split whose angles are shown: train, or test if some outcomes lack those of the training images.
 
         paper: does not say which images its Table II is about / here: the training images / why: its angles are a fifth
         of those of test images.
@@ -196,40 +182,41 @@ class RunReader:
     def cautions(self) -> list[str]:
         """Problems of the data, a sentence each: copies in two splits, images left out, doubtful names."""
         origin = self.run.data.get("provenance", {})
-        notes = [*origin.get("notes", []), *([origin["skipped_note"]] if "skipped_note" in origin else [])]
         rare = [
             f"{quoted(name)} was made rare for this study: {100 * part:g} % of its train rows were kept"
             for name, part in origin.get("thinned", {}).get("parts", {}).items()
         ]
-        return [*notes, *rare, *([self.mute_validation] if self.mute_validation else [])]
+        notes = [*origin.get("notes", []), origin.get("skipped_note"), *rare, self.mute_validation]
+        return [note for note in notes if note]
 
     @cached_property
     def mute_validation(self) -> str | None:
-        """A caution if cross-entropy finds every validation image of an important class: they rank no setting."""
+        """A caution if cross-entropy finds all validation images of an important class: they cannot rank settings."""
         rows = [row for row in self.rows if row.method == BASELINE and row.status == "done"]
         if not rows or not self.has_validation:
             return None
         labels = self.run.labels("val")
-        found = [
+        solved = [
             f"{quoted(self.classes[index])} ({np.sum(labels == index)})"
             for index in dict.fromkeys(index for column in self.columns for index in column.indices)
             if all(row.recall["val"][index] == 1 for row in rows)
         ]
-        if not found:
+        if not solved:
             return None
+        which = f"every validation {self.noun.one} of {' and of '.join(solved)}"
         return (
-            f"cross-entropy finds every validation {self.noun.one} of {' and of '.join(found)} in every trial, so they "
-            "cannot say how far to shift or which setting finds more; hold out more of them"
+            f"cross-entropy finds {which} in every trial, so they cannot say how far to shift or which setting finds "
+            "more; hold out more of them"
         )
 
     def environment(self) -> dict[str, list[str]]:
-        """Versions and hardware by name, each with its different values: a run may resume on another machine."""
+        """Versions and hardware by name, each with all its values: a run may resume on another machine."""
         names = dict.fromkeys(name for row in self.rows for name in row.environment)
         every = {name: dict.fromkeys(str(row.environment.get(name) or "") for row in self.rows) for name in names}
         return {name: [value for value in values if value] for name, values in every.items() if any(values)}
 
     def progress(self) -> TrialCounts:
-        """Trials done, failed and planned."""
+        """The number of trials done, failed and planned."""
         plan = {setting.key for setting in self.run.plan()}
         seeds = {tuple(study["seeds"]) for study in self.run.studies}
         total = len(plan) * len(next(iter(seeds))) if plan and len(seeds) == 1 else None
@@ -240,33 +227,34 @@ class RunReader:
         )
 
 
-def list_environment(found: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
-    """Some of a run's versions and hardware, by name, on one line.
+def list_environment(environment: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
+    """Some of a run's versions and hardware on one line.
 
     >>> list_environment({"torch": ["2.11", "2.13"], "gpu": ["H200"]}, ("gpu", "torch", "cuda"))
     'gpu H200, torch 2.11 / 2.13'
     """
-    return ", ".join(f"{name} {' / '.join(found[name])}" for name in names if name in found) or "not recorded"
+    named = [f"{name} {' / '.join(environment[name])}" for name in names if name in environment]
+    return ", ".join(named) or "not recorded"
 
 
-def measure(setting: SettingResults, important: Sequence[int]) -> Measured:
+def measure(setting: SettingResults, important: Sequence[int]) -> selection.Measured:
     """Recall (the important classes' mean) and accuracy on the test images, one number per trial."""
     recalls = tuple(float(np.mean([row.recall["test"][index] for index in important])) for row in setting.rows)
-    return Measured(setting.key, recalls, tuple(row.accuracy["test"] for row in setting.rows))
+    return selection.Measured(setting.key, recalls, tuple(row.accuracy["test"] for row in setting.rows))
 
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A choice among some settings, and its judgement; `control` is the L2-softmax of the chosen scale, if trained."""
+    """A choice among settings and its judgement. `control` is L2-softmax at the chosen scale, if it was trained."""
 
-    choice: Choice
-    judgement: Judgement
+    choice: selection.Choice
+    judgement: selection.Judgement
     final: SettingResults
     control: SettingResults | None
 
     @property
     def keeps_baseline(self) -> bool:
-        """Whether only the shifted baseline was picked, so that there is no setting to judge."""
+        """Whether the shifted baseline was chosen for every seed, so that there is no other setting to judge."""
         arms = self.judgement.arms
         return set(arms["chosen"].keys) == set(arms["baseline"].keys)
 
@@ -276,55 +264,55 @@ class Judged:
 
     @property
     def gain(self) -> Difference:
-        """Change of recall against the shifted baseline: what the method adds to a shift."""
+        """Change of recall over the shifted baseline: what the method adds to a shift."""
         return self.judgement.gains["baseline shifted"].recall
 
     @property
     def accuracy(self) -> Difference:
-        """Change of accuracy against the baseline as trained."""
+        """Change of accuracy over the unshifted baseline."""
         return self.judgement.gains["baseline"].accuracy
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnVerdict:
-    """What a run says about one column. `best` is the choice among all methods, None without validation data.
+    """The result of one column. `best` is the choice among all methods; None without validation data.
 
-    `by_method` has the choice among one method's settings and the baseline; `own` the method's own best setting on
-    validation data; `paper` the paper's choice, made on the test set; `fitted` the method's best setting for each seed,
-    by seeds of the other half.
+    By method: `by_method` is the choice among its settings and the baseline, `own` its best setting on validation
+    data, `paper` the paper's choice, made on test data, and `fitted` its best setting for each seed, chosen on the
+    other half of the seeds.
     """
 
     column: ColumnFacts
     baseline: SettingResults | None
     settings: tuple[SettingResults, ...]
-    best: Judged | None
-    by_method: dict[str, Judged]
-    own: dict[str, SettingResults]
-    paper: dict[str, PaperChoice | None]
+    best: Judged | None = None
+    by_method: dict[str, Judged] = field(default_factory=dict)
+    own: dict[str, SettingResults] = field(default_factory=dict)
+    paper: dict[str, selection.PaperChoice | None] = field(default_factory=dict)
     fitted: dict[str, dict[int, SettingResults]] = field(default_factory=dict)
 
     def find(self, key: str, method: str | None = None) -> SettingResults:
-        """The setting of a key; where several methods share it, that of the method."""
-        found = [setting for setting in self.settings if setting.key == key]
-        return next((setting for setting in found if setting.method == method), found[0])
+        """The setting with this key; if several methods share it, that of `method`."""
+        sharing = [setting for setting in self.settings if setting.key == key]
+        return next((setting for setting in sharing if setting.method == method), sharing[0])
 
     def of(self, method: str) -> list[SettingResults]:
         return [setting for setting in self.settings if setting.method == method]
 
     def shown(self, method: str) -> SettingResults | None:
-        """A method's setting in charts: its best on validation data, else the paper's, else its first."""
+        """A method's setting in charts: its best on validation data, else the paper's choice, else its first."""
         if method in self.own:
             return self.own[method]
         return self.in_table_one(method) or next(iter(self.of(method)), None)
 
     def in_table_one(self, method: str) -> SettingResults | None:
-        """The setting of a method in Table I; None where its cell is blank."""
+        """The setting of a method in Table I; None if its cell is blank."""
         cell = self.paper.get(method)
         return None if cell is None else self.find(cell.key, method)
 
 
 def judge_columns(reading: RunReader) -> list[ColumnVerdict]:
-    """The verdict of every column of the run, in its order."""
+    """The verdict of every column of the run."""
     verdicts = []
     for column in reading.columns:
         reading.begin(f"judging {quoted(column.title)}")
@@ -336,38 +324,39 @@ def _judge_column(reading: RunReader, column: ColumnFacts) -> ColumnVerdict:
     settings = tuple(reading.settings(column))
     baseline = next((setting for setting in settings if setting.method == BASELINE), None)
     if baseline is None:
-        return ColumnVerdict(column, None, settings, None, {}, {}, {})
+        return ColumnVerdict(column, None, settings)
     by_method: dict[str, list[SettingResults]] = {}
     for setting in settings:
         by_method.setdefault(setting.method, []).append(setting)
     paper = choose_paper({name: [measure(s, column.indices) for s in own] for name, own in by_method.items()})
     if not reading.has_validation:
-        return ColumnVerdict(column, baseline, settings, None, {}, {}, paper)
-    distinct = _distinct(settings, baseline)
-    rivals_seen = [reading.validation(setting, column) for setting in distinct]
-    choice = choose(reading.validation(baseline, column), rivals_seen, reading.rule)
-    judged: dict[str, Judged] = {}
-    best_own = {}
-    fitted = {}
+        return ColumnVerdict(column, baseline, settings, paper=paper)
+    # A setting that several methods share is a candidate once, as the first of them has it.
+    rivals_by_key = {setting.key: setting for setting in reversed(settings) if setting.key != baseline.key}
+    distinct = list(rivals_by_key.values())[::-1]
+    candidates = [reading.validation(setting, column) for setting in distinct]
+    choice = selection.choose(reading.validation(baseline, column), candidates, reading.rule)
+    best = _judge(reading, column, baseline, distinct, choice, settings)
+    verdict = ColumnVerdict(column, baseline, settings, best, paper=paper)
     for name, own in by_method.items():
         rivals = {setting.key: setting for setting in own if setting.key != baseline.key}
         if rivals:
-            judged[name] = _judge(reading, column, baseline, list(rivals.values()), choice, settings)
+            verdict.by_method[name] = _judge(reading, column, baseline, list(rivals.values()), choice, settings)
             accuracies = {key: {row.seed: row.accuracy["val"] for row in s.rows} for key, s in rivals.items()}
-            best_own[name] = rivals[best_setting(choice.final, accuracies)]
-            fitted[name] = {seed: rivals[key] for seed, key in cross_fit(choice, accuracies).items()}
-    best = _judge(reading, column, baseline, distinct, choice, settings)
-    return ColumnVerdict(column, baseline, settings, best, judged, {**best_own, BASELINE: baseline}, paper, fitted)
+            verdict.own[name] = rivals[best_setting(choice.final, accuracies)]
+            verdict.fitted[name] = {seed: rivals[key] for seed, key in cross_fit(choice, accuracies).items()}
+    verdict.own[BASELINE] = baseline
+    return verdict
 
 
-def choose_paper(measured: dict[str, list[Measured]]) -> dict[str, PaperChoice | None]:
-    """The paper's choice of every method of a column; None: a blank cell. The baseline must be among them."""
+def choose_paper(measured: dict[str, list[selection.Measured]]) -> dict[str, selection.PaperChoice | None]:
+    """The paper's choice for every method of a column, the baseline included; None for a blank cell."""
     baseline = measured[BASELINE][0]
-    return {method: choose_as_paper(baseline, settings) for method, settings in measured.items()}
+    return {method: selection.choose_as_paper(baseline, settings) for method, settings in measured.items()}
 
 
 def correct_several(values: Sequence[float]) -> list[float]:
-    """p values after Holm's correction; nan, which a single trial has, stays.
+    """p values after Holm's correction. A single trial has p = nan, which stays.
 
     >>> correct_several([0.01, float("nan"), 0.02])
     [0.03, nan, 0.04]
@@ -376,7 +365,7 @@ def correct_several(values: Sequence[float]) -> list[float]:
 
 
 def gain_over_shifted(judged: Judged, arm: str, labels: Array, groups: Array | None = None) -> Difference:
-    """Recall of any arm over the shifted baseline."""
+    """Change of recall from the shifted baseline to an arm of the judgement."""
     arms, important = judged.judgement.arms, judged.judgement.important
     own = np.isin(labels, important)
     mine, other = arms[arm].correct[:, own], arms["baseline shifted"].correct[:, own]
@@ -386,34 +375,29 @@ def gain_over_shifted(judged: Judged, arm: str, labels: Array, groups: Array | N
 Accuracies = Mapping[str, Mapping[int, float]]  # of settings on validation data: key -> seed -> accuracy
 
 
-def best_setting(pick: Pick, accuracies: Accuracies) -> str:
-    """The best of these settings on the pick's validation data; where no shift reaches the floor, the most accurate."""
-    return max(accuracies, key=lambda key: worth(pick.shifts.get(key), float(np.mean([*accuracies[key].values()]))))
+def best_setting(pick: selection.Pick, accuracies: Accuracies) -> str:
+    """The best of these settings on the pick's validation data; if no shift reaches the floor, the most accurate."""
+    means = {key: float(np.mean([*own.values()])) for key, own in accuracies.items()}
+    return max(means, key=lambda key: selection.worth(pick.shifts.get(key), means[key]))
 
 
-def cross_fit(choice: Choice, accuracies: Accuracies) -> dict[int, str]:
-    """For each seed, the best of these settings by the validation data of the other half of the seeds: seed -> key.
+def cross_fit(choice: selection.Choice, accuracies: Accuracies) -> dict[int, str]:
+    """For each seed, the best of these settings on validation data of the other half of the seeds: seed -> key.
 
-    A setting picked by the seeds it is then judged on has drawn good ones: of 20 equal settings over 5 seeds the best
-    one seems better with p < 0.05 in a seventh of all studies (docs/log.md). A seed that the setting picked for it does
-    not have is left out. With one setting nothing is picked; with one seed the pick is its own.
+    A setting chosen and judged on the same seeds looks too good: of 20 equal settings over 5 seeds the best one seems
+    better with p < 0.05 in a seventh of all studies (docs/log.md). A seed is left out if its setting was not trained
+    with it. A single setting needs no choice; a single seed chooses for itself.
     """
     if len(accuracies) == 1:
         return {seed: key for key, own in accuracies.items() for seed in own}
-    found: dict[int, str] = {}
+    fitted: dict[int, str] = {}
     for group, pick in choice.folds:
         left_out = group if choice.fresh_seeds else frozenset[int]()
         rest = {key: {seed: a for seed, a in own.items() if seed not in left_out} for key, own in accuracies.items()}
         if known := {key: own for key, own in rest.items() if own}:
             key = best_setting(pick, known)
-            found |= {seed: key for seed in group if seed in accuracies[key]}
-    return found
-
-
-def _distinct(settings: Sequence[SettingResults], baseline: SettingResults) -> list[SettingResults]:
-    """The settings except the baseline; one that several methods share, only as the first of them has it."""
-    by_key = {setting.key: setting for setting in reversed(settings) if setting.key != baseline.key}
-    return list(reversed(by_key.values()))
+            fitted |= {seed: key for seed in group if seed in accuracies[key]}
+    return fitted
 
 
 def _judge(
@@ -421,44 +405,42 @@ def _judge(
     column: ColumnFacts,
     baseline: SettingResults,
     rivals: Sequence[SettingResults],
-    among_all: Choice,
+    among_all: selection.Choice,
     settings: Sequence[SettingResults],
 ) -> Judged:
-    rival_of = {setting.key: setting for setting in rivals}
-    choice = among_all.only([baseline.key, *rival_of])
-    final = rival_of.get(choice.final.key, baseline)
-    control = control_among(final, settings)
-    picked = {choice.final.key, *(pick.key for _, pick in choice.folds)} - {baseline.key}
-    if control is not None:
-        picked.add(control.key)
+    """Choose among the baseline and its rivals, and judge the choice beside its control on test data."""
     every = {setting.key: setting for setting in settings}
-    judgement = judge(
+    choice = among_all.only([baseline.key, *(setting.key for setting in rivals)])
+    final = next((setting for setting in rivals if setting.key == choice.final.key), baseline)
+    control = control_among(final, settings)
+    controls = [] if control is None else [control.key]
+    opened = {choice.final.key, *(pick.key for _, pick in choice.folds), *controls} - {baseline.key}
+    judgement = selection.judge(
         choice,
         reading.candidate(baseline, column),
-        [reading.candidate(every[key], column) for key in sorted(picked)],
+        [reading.candidate(every[key], column) for key in sorted(opened)],
         seed=SEED,
-        controls=[] if control is None else [control.key],
+        controls=controls,
         groups=reading.run.groups("test"),
     )
     return Judged(choice, judgement, final, control)
 
 
 def control_among(final: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
-    """The trained control of a setting (see `methods.control_of`) with all its seeds; None where there is none."""
+    """The control of a setting (see `methods.control_of`), if it was trained with all the setting's seeds."""
     control = control_of(final.setting) if is_known(final.method) else None
     trained = (setting for setting in settings if control is not None and setting.key == control.key)
     return next((setting for setting in trained if set(final.seeds) <= set(setting.seeds)), None)
 
 
 def picked(verdict: ColumnVerdict, row: Judged, in_words: bool = False) -> str:
-    """The settings picked for the judged seeds, the most frequent first; of several, each with its number of seeds."""
-    return list_picks(
-        [verdict.find(key, row.final.method).title for key in row.judgement.arms["chosen"].keys], in_words
-    )
+    """The settings chosen for the judged seeds, as `list_picks` shows them."""
+    keys = row.judgement.arms["chosen"].keys
+    return list_picks([verdict.find(key, row.final.method).title for key in keys], in_words)
 
 
 def list_picks(titles: Sequence[str], in_words: bool = False) -> str:
-    """Settings by their titles, one for each seed, the most frequent first; of several, each with its number of seeds.
+    """The titles of the settings chosen for each seed, the most frequent first, with their number of seeds.
 
     >>> list_picks(["wce w=4", "wce w=8", "wce w=8"]), list_picks(["ce"])
     ('wce w=8 (2), wce w=4 (1)', 'ce')
@@ -470,5 +452,5 @@ def list_picks(titles: Sequence[str], in_words: bool = False) -> str:
 
 
 def is_significant(p: float | None, num_seeds: int) -> bool:
-    """Whether a corrected p is significant: below 0.05, of at least three seeds."""
+    """Whether a corrected p is below 0.05 and from at least three seeds."""
     return p is not None and p < LEVEL and num_seeds >= LEAST_SEEDS

@@ -1,11 +1,11 @@
 """Recipes: functions that return a study, and their names on the command line.
 
-The paper's studies: `recipes.cifar10("cat")` is one column of Table I, `recipes.cifar10()` all three. They take
+`recipes.cifar10("cat")` is one column of the paper's Table I, `recipes.cifar10()` all three. The paper's studies take
 `columns` (a class by name or index, "worst", "second", "median", or a list of columns), the `schedule` ("fast", "paper"
-or a Training), `num_seeds`, and the `rule`: "honest" holds a tenth of the train split out to choose on; "paper" trains
-on all of it and chooses on the test images, as the authors did.
+or a Training), `num_seeds`, and the `rule`: "honest" holds out a tenth of the train split to choose settings on;
+"paper" trains on all of it and chooses on the test images, as the authors did.
 
-Screenings try the paper's methods and others with few values in short trials. Their values surround the best of
+Screenings try the paper's methods and others with few values in short trials. The values surround the best ones for
 CIFAR-10's cat (docs/reproduce.md).
 """
 
@@ -24,19 +24,17 @@ Schedule = str | Training
 SCHEDULES = {"fast": FAST, "paper": PAPER}
 RULES = ("honest", "paper")
 METHODS_OF_THE_PAPER = ["ce", "wce", "crwwce", "wasserstein", "l2softmax", "arcface", "camri"]
-# Table I's columns: worst, second worst and median recall under cross-entropy. GTSRB's by the indices of their classes.
+# Table I's columns: the classes with the worst, second worst and median recall under cross-entropy.
 COLUMNS: dict[str, dict[str, str | int]] = {
     "cifar10": {"cat": "cat", "dog": "dog", "airplane": "airplane"},
     "gtsrb": {"limit-80-end": 6, "no-passing-end": 41, "limit-80": 5},
     "awa2": {"mouse": "mouse", "beaver": "beaver", "moose": "moose"},
 }
-
-
 TITLES = {"cifar10": "CIFAR-10", "gtsrb": "GTSRB", "awa2": "AwA2"}
 
 
 def find_schedule(schedule: Schedule) -> Training:
-    """The training of that name, or the training given.
+    """The training with this name; a Training is returned as it is.
 
     >>> find_schedule("paper").epochs
     300
@@ -49,7 +47,7 @@ def find_schedule(schedule: Schedule) -> Training:
 
 
 def find_columns(data: str, columns: Any) -> list[Column]:
-    """The columns given, with Table I's names for their classes; all of Table I's by default.
+    """The columns, where names of Table I stand for its classes; by default all columns of Table I.
 
     >>> [column.classes for column in find_columns("gtsrb", ["limit-80", "Stop"])]
     [(5,), ('Stop',)]
@@ -63,7 +61,7 @@ def find_columns(data: str, columns: Any) -> list[Column]:
 def table_one(
     data: str, columns: Any = None, *, schedule: Schedule = "fast", num_seeds: int = 10, rule: str = "honest"
 ) -> Study:
-    """A data set's columns of Table I, all three by default.
+    """A data set's columns of Table I, by default all three.
 
     >>> cifar10("cat").important[0].classes
     ('cat',)
@@ -86,7 +84,7 @@ cifar10, gtsrb, awa2 = (functools.partial(table_one, data) for data in COLUMNS)
 
 
 def mnist_2d(*, schedule: Schedule = "fast", num_seeds: int = 1) -> Study:
-    """Fig. 6: MNIST in two features, "3" important; keeps weights and logits, from which the features are drawn.
+    """Fig. 6: MNIST in two features, "3" important. It keeps weights and logits, from which the figure is drawn.
 
     paper: names no margin and scale / here: 4π/64 and 16, those of its CIFAR-10 winner.
     """
@@ -103,7 +101,7 @@ def mnist_2d(*, schedule: Schedule = "fast", num_seeds: int = 1) -> Study:
     )
 
 
-SEEDS = (100, 101, 102)  # not those of the finals: a setting that they favour would keep that advantage
+SEEDS = (100, 101, 102)  # not those of the finals, where a setting would keep the advantage of good seeds
 SHORT = FAST.with_(epochs=9)
 GRID: dict[str, dict[str, list[float]]] = {
     "ce": {},
@@ -121,23 +119,21 @@ GRID: dict[str, dict[str, list[float]]] = {
 
 
 def screening(data: str, columns: Any = None, *, schedule: Schedule = SHORT) -> Study:
-    """The columns of a data set, by default Table I's, with few values of every method."""
+    """A screening: few values of every method for the given columns, by default Table I's."""
     return study(
         f"screen.{data}", data, find_columns(data, columns), GRID, seeds=SEEDS, training=find_schedule(schedule)
     )
 
 
-MARGINS = [4 * MARGIN_UNIT, 8 * MARGIN_UNIT]
-
-
 def digits(columns: Any = "worst", *, schedule: Schedule = "fast", num_seeds: int = 5) -> Study:
     """A small study on the embedded digits: minutes on a CPU."""
     training = schedule if isinstance(schedule, Training) else find_schedule(schedule).with_(model="small")
+    margins = [4 * MARGIN_UNIT, 8 * MARGIN_UNIT]
     return study(
         "digits",
         "digits",
         columns,
-        {"ce": {}, "wce": {"w": [4, 8]}, "l2softmax": {"s": [8]}, "camri": {"m": MARGINS, "s": [8]}},
+        {"ce": {}, "wce": {"w": [4, 8]}, "l2softmax": {"s": [8]}, "camri": {"m": margins, "s": [8]}},
         seeds=num_seeds,
         training=training,
         val_fraction=0.3,
@@ -145,30 +141,26 @@ def digits(columns: Any = "worst", *, schedule: Schedule = "fast", num_seeds: in
 
 
 def digits_pair(*, schedule: Schedule = "fast", num_seeds: int = 5) -> Study:
-    """Two digits important jointly, the second at half strength: the question the paper leaves open."""
+    """Two digits that are important jointly, the second at half strength; the paper has no such study."""
     return digits({"8": 1.0, "3": 0.5}, schedule=schedule, num_seeds=num_seeds).with_(name="digits.pair")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe's name on the command line, its function, and a line about it."""
+    """A recipe's name on the command line, its function, and its description."""
 
     name: str
     make: Callable[..., Study]
-    about: str
+    about: str = ""
 
     def __call__(self, **given: Any) -> Study:
-        return call(self.name, self.make, given)
-
-
-def call(name: str, make: Callable[..., Study], given: dict[str, Any]) -> Study:
-    """Make the study; an argument that the function does not take is refused by name."""
-    fixed = make.keywords if isinstance(make, functools.partial) else {}
-    takes = [name for name in inspect.signature(make).parameters if name not in fixed]
-    for argument in given:
-        if argument not in takes:
-            raise InputError(f"{name} does not take {argument}; it takes {', '.join(takes)}", argument=argument)
-    return make(**given)
+        """Make the study; refuse arguments that the function does not take."""
+        fixed = self.make.keywords if isinstance(self.make, functools.partial) else {}
+        takes = [name for name in inspect.signature(self.make).parameters if name not in fixed]
+        for name in given:
+            if name not in takes:
+                raise InputError(f"{self.name} does not take {name}; it takes {', '.join(takes)}", argument=name)
+        return self.make(**given)
 
 
 def _recipes() -> Iterator[Recipe]:

@@ -1,6 +1,6 @@
-"""A run's folder: the lock that gives it to one process, the progress file, and the study's data.
+"""A run's folder: its lock, its progress file, the study's data and the facts stored about it.
 
-The lock is our own: filelock records no process, and can only be asked by taking the lock, which needs write access.
+The lock is not filelock's: that records no process id, and only a process with write access can test it.
 """
 
 import contextlib
@@ -22,26 +22,25 @@ if TYPE_CHECKING:  # reports read runs without torch
     from camri.study.spec import Study
 
 LOCK_FILE = "run.lock"
-# A process that is killed while it starts another leaves its lock to that one for the moment before it becomes another
-# program: of 150 runs killed in their first 30 ms on a busy machine, 8 seemed in use for some milliseconds.
+# A killed process may leave its lock to a child that it was just starting, for some milliseconds: seen with 8 of 150
+# runs that were killed in their first 30 ms on a busy machine.
 PATIENCE_S = 1.0
 PROGRESS_FILE = "progress.json"
 PROGRESS_EVERY_S = 2.0
 
 
 def refuse_other_files(folder: Path, marker: str, kind: str, beside: Collection[str] = ()) -> None:
-    """Raise InputError if the folder holds files other than `beside` and no `marker`, the file that marks its kind."""
-    own = (LOCK_FILE, *beside)
+    """Raise InputError if the folder has no file `marker` (then it is no `kind`) but files other than `beside`."""
     names = [path.name for path in folder.iterdir() if path.suffix != PART] if folder.is_dir() else []
-    others = sorted(name for name in names if name not in own)
-    if others and not (folder / marker).exists():  # looked for last: another process may be making it just now
+    others = sorted(set(names) - {LOCK_FILE, *beside})
+    if others and not (folder / marker).exists():  # tested last: another process may be creating it
         message = f"{folder} holds other files ({others[0]}, …) and no {kind}; choose an empty or new folder"
         raise InputError(message, argument="out")
 
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Lock the folder, made if need be, for this process; the system frees it however the process ends."""
+    """Lock the folder for this process, creating it if needed. The system unlocks it however the process ends."""
     if (folder / LOCK_FILE).exists() and not (folder / LOCK_FILE).is_file():
         raise InputError(f"{folder / LOCK_FILE} is not a file but a folder, pipe or device; remove it")
     try:
@@ -68,9 +67,9 @@ def hold(folder: Path) -> Iterator[None]:
 
 
 def holder(folder: Path) -> int | None:
-    """The process that runs in the folder now; None if there is none."""
+    """The id of the process that holds the folder's lock, 0 if it is unknown; None if the folder is not locked."""
     if not (folder / LOCK_FILE).is_file():
-        return None  # to open a pipe would wait for its other end
+        return None  # opening a pipe would wait for its other end
     try:
         handle = os.open(folder / LOCK_FILE, os.O_RDONLY)
     except OSError:
@@ -87,13 +86,13 @@ def holder(folder: Path) -> int | None:
 
 
 def write_progress(folder: Path, progress: "Progress") -> None:
-    """Write the progress file; errors are left to the store, which reports a full disk."""
+    """Write the progress file. Errors are ignored: the store reports a full disk."""
     with contextlib.suppress(InputError), replacing(folder / PROGRESS_FILE) as part:
         part.write_text(json.dumps(dataclasses.asdict(progress)), encoding="utf-8")
 
 
 def read_progress(folder: Path) -> "Progress | None":
-    """The last progress that was written; None if there is none."""
+    """The last progress that was written, or None."""
     from camri.engine import Progress
 
     try:
@@ -105,11 +104,11 @@ def read_progress(folder: Path) -> "Progress | None":
 def load_data(
     study: "Study", progress: Callable[[int, int], None] | None = None, resident: str | int | None = None
 ) -> "DataSet":
-    """The study's data with its splits: the data set's own if it has them, otherwise drawn by the study's seed.
+    """The study's data. Splits that the data set lacks are drawn with the study's seed.
 
     resident: the memory that images may take, as in `camri.data.load`.
     """
-    # Reading needs Pillow, which callers with a data set of their own may not have.
+    # Imported here: reading needs Pillow, which callers with a data set of their own may not have.
     from camri.data import hold_out, load, make_test, thin_out
 
     data = load(study.data, **dict(study.data_options), resident=resident, progress=progress)
@@ -121,7 +120,7 @@ def load_data(
 
 
 def facts_of(study: "Study", data: "DataSet") -> RunFacts:
-    """The facts that a run of this study on this data stores once for all outcomes."""
+    """What a run of this study on this data stores once for all outcomes."""
     spec = study.to_json()
     splits = {name: data.splits[name] for name in SPLITS if name in data.splits}
     return RunFacts(

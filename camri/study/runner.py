@@ -1,7 +1,6 @@
-"""Run a study into a folder: train what is not yet done, and store every outcome as its trial ends.
+"""Run a study in a folder: train what is missing and store every outcome as its trial ends.
 
-A run folder holds `outcomes.sqlite` and `run.lock`; while it runs, also `progress.json` and checkpoints. An executor
-trains the trials, on this machine or a cluster. `estimate` tells beforehand what a study costs.
+An executor trains the trials, on this machine or on a cluster. `estimate` predicts the cost of a study.
 """
 
 import contextlib
@@ -31,9 +30,9 @@ from camri.study.spec import Study, rank_classes, resolve
 from camri.study.store import FULL_DISK, STORE_FILE, Row, Store, all_but_first, kept_classes, refuse_lost
 
 CHECKPOINTS = "checkpoints"
-MISSED = "columns_without"  # the note of how many cross-entropy trials had failed when the classes were found
-MARGIN_S = (5.0, 30.0)  # reserve for checkpoints: a tenth of the time limit, but at least and at most this
-# Data sets of the paper: rows to train on before a validation split, (H, W, channels), classes.
+MISSED = "columns_without"  # note: how many cross-entropy trials had failed when the important classes were found
+MARGIN_S = (5.0, 30.0)  # least and most time reserved for checkpoints, which get a tenth of the time limit
+# Data sets of the paper: train rows including validation, (H, W, channels), classes.
 KNOWN_DATA = {
     "cifar10": (50_000, (32, 32, 3), 10),
     "gtsrb": (39_209, (48, 48, 3), 43),
@@ -43,19 +42,19 @@ KNOWN_DATA = {
 # Images/s of the authors' CNN, by GPU and image side, eight models side by side, end to end: docs/engine.md.
 STORED = {("NVIDIA H200", 32): 80_998.0}
 
-Listener = Callable[[Outcome], None]  # called with every outcome after it is stored; tracking is one
+Listener = Callable[[Outcome], None]  # called with every outcome after it is stored
 
 
 class Executor(Protocol):
     def train(self, trials: Sequence[Trial], job: Job, hooks: Hooks) -> bool:
-        """Train the trials, calling the hooks from this process; return whether all of them ended."""
+        """Train the trials, calling the hooks in this process; return whether all of them ended."""
 
 
 class LocalExecutor:
-    """This machine's first GPU, or its CPU cores; `options` are fields of the job, such as `workers` or `pack_size`.
+    """Trains on this machine's GPU or CPU cores. `options` are fields of the job, such as `workers` or `pack_size`.
 
-    `isolates`: on the CPU a trial that crashes ends its own process only, also with one worker. By default one worker
-    trains in this process, which starts two seconds sooner.
+    With `isolates`, a single CPU worker is a process of its own too, so that a crash ends only its trial. Without it a
+    single worker trains in this process, which starts two seconds sooner.
     """
 
     def __init__(self, device: str = "auto", pool: Pool | None = None, isolates: bool = False, **options: Any):
@@ -69,9 +68,9 @@ class LocalExecutor:
 def find_executor(
     on: str = "local", device: str = "auto", workers: int | None = None, pack_size: int | None = None
 ) -> Executor:
-    """The executor of that name: "local", "ray" (this machine's cluster, started if there is none), "ray://HOST:PORT".
+    """The executor for "local", "ray" (this machine's cluster, started if there is none) or "ray://HOST:PORT".
 
-    It connects to a cluster at once, so an unreachable one is refused before anything is written.
+    It connects at once, so that an unreachable cluster is refused before anything is written.
     """
     if on == "local":
         return LocalExecutor(device, isolates=True, workers=workers, pack_size=pack_size)
@@ -84,19 +83,19 @@ def find_executor(
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended: trials of the study by state; `finished` is False if it was stopped."""
+    """How a call of `run` ended: the study's trials by status. `finished` is False if it was stopped."""
 
     finished: bool
     done: int
     failed: int
     pending: int
-    new: int  # ended in this call
-    first_error: str | None = None  # of the first trial that failed: its setting, seed and last line
-    lost: tuple[Row, ...] = ()  # of the failed trials, those whose process died each time; the next call retries them
+    new: int  # trials that ended in this call
+    first_error: str | None = None  # setting, seed and error of the first failed trial
+    lost: tuple[Row, ...] = ()  # failed trials whose process died in every attempt; the next call retries them
 
 
 class NoBaseline(InputError):
-    """Every cross-entropy trial failed, but the important classes are found from them."""
+    """Every cross-entropy trial failed, so "worst", "second" or "median" cannot be found."""
 
     def __init__(self, folder: Path, sought: str, reason: str):
         super().__init__(
@@ -118,10 +117,10 @@ def run(
     on_progress: Callable[[Progress], None] | None = None,
     beside: Collection[str] = (),
 ) -> Result:
-    """Train what the folder lacks of the study. Called again, it resumes where it was stopped or killed.
+    """Train the study's trials that the folder lacks. Called again, it resumes a run that was stopped or killed.
 
-    Bad input is refused before anything is written. SIGINT, SIGTERM and `max_wall_s` stop it with checkpoints written.
-    `on_progress` gets the progress of the whole study. `beside` names files that a new run's folder may already hold.
+    Bad input is refused before anything is written. SIGINT, SIGTERM and `max_wall_s` stop it after checkpoints are
+    written. `on_progress` gets the progress of the whole study. `beside` names files that may be in a new run's folder.
     """
     began = time.monotonic()
     executor = executor or LocalExecutor(isolates=True)
@@ -129,7 +128,7 @@ def run(
     check(study, data)
     folder = Path(out)
     run_folder.refuse_other_files(folder, STORE_FILE, "run", beside)
-    # Signals are caught from here on: one that comes as the cross-entropy trials end stops the trials after them too.
+    # Signals are caught from here on: one that comes between two groups of trials stops the second group too.
     with run_folder.hold(folder), Store.open(folder, facts_of(study, data)) as store, stop_on_signals() as stopped:
         limit_s = None if max_wall_s is None else max_wall_s - _margin(max_wall_s)
         job = Job(study.training, data, (), study.keep_logits, study.keep_weights, folder / CHECKPOINTS)
@@ -150,7 +149,7 @@ def run(
 
 
 def _margin(max_wall_s: float) -> float:
-    """Seconds before a time limit at which a run begins to stop; at most half of the limit.
+    """How many seconds before a time limit a run begins to stop; at most half of the limit.
 
     >>> _margin(1500.0), _margin(100.0), _margin(20.0), _margin(4.0)
     (30.0, 10.0, 5.0, 2.0)
@@ -174,7 +173,7 @@ def check(study: Study, data: DataSet) -> None:
     make(Trial(settings[0], study.seeds[0]), job)
     counts = data.class_counts("train").tolist()
     more = max((index for setting in settings for index in setting.important), default=0) + 1 - len(counts)
-    counts += [1] * more  # placeholders of classes that are yet to be found may be more than there are classes
+    counts += [1] * more  # there may be more placeholders for "worst" etc. than classes
     for setting in settings:
         try:
             setting.criterion(len(counts), counts)
@@ -198,13 +197,14 @@ class _Run:
     def __post_init__(self) -> None:
         self.data, self.folder = self.job.data, self.store.path.parent
         self.statuses = self.store.statuses()
-        self.lost = {row.identity for row in self.store.rows(status="failed") if row.is_lost}  # in an earlier call
-        self.ended_here: set[str] = set()
-        self.names: set[str] = set()  # identities of all trials of the study; made up until its classes are known
+        failed = self.store.rows(status="failed")
+        self.retried = {row.identity for row in failed if self.retry_failed or row.is_lost}  # until they end again
+        self.num_new = 0
+        self.names: set[str] = set()  # identities of the study's trials; made up until its classes are known
         self.progress_written = 0.0
 
     def go(self) -> Result:
-        # The columns as an earlier call found them, so that they are decided once; or from names alone.
+        # Columns that an earlier call has found are kept.
         if self.retry_failed and self.store.note(MISSED):
             self.store.forget_columns()
         columns = [column.resolved for column in self.store.columns()] or resolve(self.study, self.data.classes)
@@ -241,7 +241,9 @@ class _Run:
         return Counter(self.statuses[name] for name in names if name in self.statuses)
 
     def _train(self, trials: Sequence[Trial], important: tuple[int, ...]) -> bool:
-        pending = {name: trial for trial in trials if self._is_pending(name := self._identity(trial))}
+        """Train the trials that are missing or retried; return whether all of them ended."""
+        named = {self._identity(trial): trial for trial in trials}
+        pending = {name: trial for name, trial in named.items() if name in self.retried or name not in self.statuses}
         if not pending:
             return True
         before, total = self._count(self.names - pending.keys()), len(self.names)
@@ -260,30 +262,32 @@ class _Run:
     def _identity(self, trial: Trial) -> str:
         return identity(trial, self.study.training, self.data.fingerprint)
 
-    def _is_pending(self, name: str) -> bool:
-        status, again = self.statuses.get(name), self.retry_failed or name in self.lost
-        return status is None or (status == "failed" and again and name not in self.ended_here)
-
     def _store(self, outcome: Outcome) -> None:
         name = self._identity(outcome.trial)
         self.store.add(name, outcome)
         self.statuses[name] = outcome.status
-        self.ended_here.add(name)
+        self.retried.discard(name)
+        self.num_new += 1
         for listener in self.listeners:
             listener(outcome)
 
     def _result(self, finished: bool) -> Result:
         counts = self._count(self.names)
-        done, failed = counts["done"], counts["failed"]
-        errors = [row for row in self.store.rows(status="failed") if row.identity in self.names]
-        pending = len(self.names) - done - failed
-        first, lost = errors[0].complaint if errors else None, tuple(row for row in errors if row.is_lost)
-        return Result(finished, done, failed, pending, len(self.ended_here), first, lost)
+        failed = [row for row in self.store.rows(status="failed") if row.identity in self.names]
+        return Result(
+            finished,
+            done=counts["done"],
+            failed=counts["failed"],
+            pending=len(self.names) - counts["done"] - counts["failed"],
+            new=self.num_new,
+            first_error=failed[0].complaint if failed else None,
+            lost=tuple(row for row in failed if row.is_lost),
+        )
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Device seconds of a study, and where the throughput comes from."""
+    """Device time of a study, and the source of the throughput it was computed from."""
 
     device: str
     images_per_s: float
@@ -293,7 +297,7 @@ class Cost:
 
 
 def estimate(study: Study, device: torch.device, workers: int) -> Cost:
-    """Estimate the study's cost on the device, from a stored throughput or a short measurement."""
+    """Estimate the study's cost on the device from a stored throughput, or else from a short measurement."""
     rows, shape, num_classes = _data_of(study)
     images = study.training.epochs * steps_per_epoch(study.training, rows) * batch_size(study.training, rows)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{workers} CPU cores"
@@ -310,18 +314,18 @@ def estimate(study: Study, device: torch.device, workers: int) -> Cost:
 
 
 def _data_of(study: Study) -> tuple[int, tuple[int, ...], int]:
-    """Train rows, input shape and number of classes; downloads nothing for a data set of the paper."""
+    """Train rows, input shape and number of classes. The paper's data sets need not be there."""
     if study.data in KNOWN_DATA and not study.data_options:
         rows, shape, num_classes = KNOWN_DATA[study.data]
         return round(rows * (1 - study.val_fraction)), shape, num_classes
     data = load_data(study)
-    resolve(study, data.classes)  # an unknown class is an error already here
+    resolve(study, data.classes)  # refuses unknown classes
     return len(data.splits["train"]), data.input_shape, data.num_classes
 
 
 def measure(training: Training, shape: tuple[int, ...], num_classes: int, device: torch.device) -> float:
-    """Images/s of cross-entropy trials on random images, start-up excluded: 8 at once on a GPU, one on a CPU."""
-    # On a GPU an epoch of few steps is mostly its end: curves, draws and evaluation, which a real one has once in 700.
+    """Images/s of cross-entropy trials on random images, without start-up: 8 at once on a GPU, one on a CPU."""
+    # Short epochs on a GPU would mostly measure what comes once per epoch: curves, random draws and evaluation.
     num, batches = (8, 32) if device.type == "cuda" else (1, 1)
     rows = batches * training.batch_size
     data = _random_data(rows, shape, num_classes)
@@ -337,7 +341,7 @@ def measure(training: Training, shape: tuple[int, ...], num_classes: int, device
 
 
 def _slope(timed: Callable[[int], float], least_s: float = 0.5, most: int = 4096) -> float:
-    """Seconds per epoch: a long call minus a short one, the faster of two each."""
+    """Seconds per epoch: the time of a long call minus that of a short one, each the faster of two."""
     short, epochs = min(timed(1), timed(1)), 2
     while True:
         more = timed(1 + epochs) - short

@@ -1,7 +1,7 @@
-"""Studies: settings × seeds on one data set, as frozen values whose hash is the same on every machine.
+"""Studies: settings × seeds on one data set, as frozen values with the same hash on every machine.
 
-A study names its important classes by *columns*, as Table I does: a column is one class, or several that are important
-jointly, and every method that takes important classes is trained for every column.
+A study names its important classes in *columns*, as Table I does. A column is one class, or several that are important
+jointly. Every method that takes important classes is trained for every column.
 """
 
 import dataclasses
@@ -21,18 +21,18 @@ from camri.methods import Setting
 
 SYMBOLS = ("worst", "second", "median")  # classes by their recall under cross-entropy
 DATA_OPTIONS = tuple(TAKEN_BY)
-MOST_SEEDS = 1_000_000  # of a study
+MOST_SEEDS = 1_000_000
 
-Point = tuple[float, ...]  # one value for each knob of a method
-Resolved = tuple[tuple[int, float], ...]  # a column's class indices with their strengths
+Point = tuple[float, ...]  # a value for each knob of a method
+Resolved = tuple[tuple[int, float], ...]  # the (class index, strength) pairs of a column
 
 
 @dataclass(frozen=True)
 class Column:
     """Classes that are important jointly, each with its strength.
 
-    A class is a name, an index, or "worst", "second", "median", which are found from the study's own cross-entropy
-    trials. At strength 1 a class gets the grid's value, at 0.5 a value halfway from the neutral one.
+    A class is a name, an index, or one of "worst", "second" and "median", which are found from the study's own
+    cross-entropy trials. At strength 1 a class gets the grid's value, at 0.5 the value halfway to the neutral one.
     """
 
     classes: tuple[str | int, ...]
@@ -49,11 +49,11 @@ class Column:
 
     @property
     def pairs(self) -> tuple[tuple[str | int, float], ...]:
-        """The classes with their strengths."""
+        """(class, strength) pairs."""
         return tuple(zip(self.classes, self.strengths, strict=True))
 
     def __str__(self) -> str:
-        """As the command line has it.
+        """The column as it is written on the command line.
 
         >>> print(Column.of({"cat": 1, "dog": 0.5}))
         cat+dog (dog=0.5)
@@ -63,7 +63,7 @@ class Column:
 
     @staticmethod
     def of(value: Any) -> "Column":
-        """The column of a class, of several classes, or of {class: strength}.
+        """The column of a class, a list of classes, or {class: strength}.
 
         >>> Column.of({"cat": 1, "dog": 0.5})
         Column(classes=('cat', 'dog'), strengths=(1.0, 0.5))
@@ -79,9 +79,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Grid:
-    """A method and the values of each of its knobs. Made by `of` or, for single points, by `at`.
+    """A method and the values of each of its knobs. Made by `of`, or by `at` from single points.
 
-    All combinations are tried in every column, unless `points` lists some for each column; a point has its values in
+    All combinations are tried in every column, unless `points` lists those of each column; a point has its values in
     the order of `axes`.
     """
 
@@ -103,7 +103,7 @@ class Grid:
 
     @staticmethod
     def at(name: str, columns: Sequence[Sequence[Sequence[float]]]) -> "Grid":
-        """The grid of the points given for each column; a plain one if they are all combinations of their values.
+        """The grid of the points given for each column; without `points` if they are all combinations.
 
         >>> Grid.at("camri", [[(0.1, 8), (0.2, 8)]]) == Grid.of("camri", {"m": [0.1, 0.2], "s": [8]})
         True
@@ -129,7 +129,7 @@ class Grid:
         return any(knob.per_class for knob in methods.method(self.method).knobs.values())
 
     def tried(self, number: int = 0) -> Iterator[Point]:
-        """The points tried in the column of that number, values in the order of `axes`."""
+        """The points tried in a column, values in the order of `axes`."""
         yield from self.points[number] if self.points else itertools.product(*(values for _, values in self.axes))
 
     def setting(self, point: Point, column: Resolved) -> Setting:
@@ -166,11 +166,11 @@ def _numbers(method: str, knob: str, values: Any) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Study:
-    """Settings × seeds on one data set under one training. Made by :func:`study`, which takes plainer values.
+    """Settings × seeds on one data set under one training. Made by :func:`study`, which takes simpler values.
 
-    `val_fraction` and `test_fraction` are held out if the data set has no such split of its own (0: no validation
-    split). `thin` makes classes rare in training: the fraction of their train rows to keep. `important_from` is the
-    split on which "worst", "second" and "median" are found: "val", or "test" as the paper did.
+    `val_fraction` and `test_fraction` are held out if the data set has no such split (0: no validation split). `thin`
+    makes classes rare in training: the fraction of their train rows to keep. `important_from` is the split on which
+    "worst", "second" and "median" are found: "val", or "test" as in the paper.
     """
 
     name: str
@@ -224,7 +224,7 @@ class Study:
 
     @property
     def symbols(self) -> set[str]:
-        """Those of "worst", "second", "median" that the columns name."""
+        """Those of "worst", "second" and "median" that the columns name."""
         return {str(name) for column in self.important for name in column.classes if name in SYMBOLS}
 
     def with_(self, **changes: Any) -> "Study":
@@ -248,15 +248,13 @@ class Study:
         return sorted(by_key.values(), key=lambda setting: setting.method != "ce")
 
     def trials(self, columns: Sequence[Resolved]) -> list[Trial]:
-        """The trials in their order: cross-entropy, then seed by seed over all settings."""
+        """The trials in the order of training: cross-entropy, then seed by seed the other settings."""
         settings = self.unique_settings(columns)
-        baseline = [setting for setting in settings if setting.method == "ce"]
-        others = [setting for setting in settings if setting.method != "ce"]
-        first = [Trial(setting, seed) for setting in baseline for seed in self.seeds]
-        return first + [Trial(setting, seed) for seed in self.seeds for setting in others]
+        trials = [Trial(setting, seed) for seed in self.seeds for setting in settings]
+        return sorted(trials, key=lambda trial: trial.setting.method != "ce")
 
     def placeholders(self) -> list[Resolved]:
-        """Columns with made-up indices, one for each class named: enough to count settings."""
+        """Columns with a made-up index for each class: enough to count settings before the classes are known."""
         index: dict[str | int, int] = {}
         return [tuple((index.setdefault(name, len(index)), s) for name, s in c.pairs) for c in self.important]
 
@@ -300,11 +298,11 @@ def study(
     thin: Mapping[str, float] | Sequence[tuple[str, float]] = (),
     **rest: Any,
 ) -> Study:
-    """A checked study from plain values.
+    """Make a study from plain values and check it.
 
-    `important` is a class, or a list of columns; a column is a class, a list of classes that are important jointly,
-    or {class: strength}. `methods` are names, or {name: {knob: values}} with margins in radians. `seeds` is a number of
-    seeds, from 0 on, or a list of them. `thin` is {class: fraction of its train rows to keep}.
+    `important` is a class or a list of columns; a column is a class, a list of classes that are important jointly, or
+    {class: strength}. `methods` are names, or {name: {knob: values}} with margins in radians. `seeds` is a list, or
+    the number of seeds 0, 1, … `thin` is {class: fraction of its train rows to keep}.
 
     >>> study("mine", "digits", "8", ["ce", "camri"], seeds=3).seeds, study("mine", "digits", "8", ["ce"], [5]).seeds
     ((0, 1, 2), (5,))
@@ -347,7 +345,7 @@ def _is_fraction(value: Any) -> bool:
 def resolve(study: Study, classes: Sequence[str], found: Mapping[str, int] | None = None) -> list[Resolved] | None:
     """Class indices and strengths of every column; None while "worst", "second" or "median" is not in `found`.
 
-    Digits that are no class name are an index. A name that is no class is refused.
+    A name of digits that is no class is taken as an index. Other unknown names are refused.
     """
     columns = [resolve_column(column, classes, found) for column in study.important]
     first: dict[Resolved, int] = {}
@@ -359,15 +357,15 @@ def resolve(study: Study, classes: Sequence[str], found: Mapping[str, int] | Non
 
 
 def name_column(column: Resolved, classes: Sequence[str]) -> Column:
-    """The column by its classes' names; by index if a name would mean something else.
+    """The column with its classes by name, or by index if the name is "worst" etc. or that of an earlier class.
 
     >>> name_column(((1, 1.0), (0, 0.5)), ["worst", "cat"])
     Column(classes=('cat', 0), strengths=(1.0, 0.5))
     """
 
     def name(index: int) -> str | int:
-        found = classes[index]
-        return found if found not in SYMBOLS and list(classes).index(found) == index else index
+        text = classes[index]
+        return text if text not in SYMBOLS and list(classes).index(text) == index else index
 
     return Column(tuple(name(index) for index, _ in column), tuple(strength for _, strength in column))
 
@@ -391,7 +389,7 @@ def resolve_column(column: Column, classes: Sequence[str], found: Mapping[str, i
             raise _refusal(f"{name!r} is not a class; {closest(name, [*classes, *SYMBOLS])}")
         if name not in SYMBOLS and named.setdefault(index, name) != name:
             raise _refusal(f"{named[index]!r} and {name!r} are the same class; give it once")
-        indices.setdefault(index, strength)  # "worst" may turn out to be a class that is named beside it
+        indices.setdefault(index, strength)  # "worst" may turn out to be a class that the column names too
     return tuple(indices.items())
 
 
@@ -400,10 +398,10 @@ def _refusal(problem: str) -> InputError:
 
 
 def rank_classes(recalls: Sequence[Sequence[float]]) -> dict[str, int]:
-    """The classes with the worst, second worst and median mean recall over several trials.
+    """The classes with the worst, second worst and median recall, mean over trials.
 
-    Ties go to the lower index. With an even number of classes the median is the lower middle one, which makes airplane
-    the median of CIFAR-10, as in the paper. Classes without images are left out.
+    Of equal classes the one with the lower index comes first. With an even number of classes the median is the lower
+    middle one, which makes airplane the median of CIFAR-10, as in the paper. Classes without images are left out.
 
     >>> rank_classes([[0.9, 0.7, 0.8, 1.0]])
     {'worst': 1, 'second': 2, 'median': 2}

@@ -1,4 +1,4 @@
-"""The outcomes of a run: one SQLite file, one row per outcome, written as the trial ends. Reading needs no torch.
+"""A run's SQLite file: one row per outcome, written as its trial ends. Reading it needs no torch.
 
 run = open_run("runs/x")
 for row in run.rows(method="camri"):
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from camri.files import checksum
 from camri.metrics import Array, Scores, accuracy, condense, recall
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from camri.engine.outcome import Outcome
     from camri.study.spec import Resolved, Study
 
@@ -57,16 +59,15 @@ TABLES = (
     )""",
     "CREATE INDEX outcomes_by_setting ON outcomes (key, seed)",
 )
-# The checksum of everything that is read from the other tables, by what it is.
+# Checksums of everything that is read from the other tables, such as "meta/classes" or "row/IDENTITY".
 CHECKS = "CREATE TABLE checks (what TEXT PRIMARY KEY, crc INTEGER NOT NULL) WITHOUT ROWID"
-
 
 ROW_COLUMNS = (
     "identity, key, method, title, setting, seed, status, error, attempts, epochs_done, val_accuracy, test_accuracy, "
     "val_recall, test_recall, wall_s, device_s, environment, created"
 )
 NAMES = ROW_COLUMNS.split(", ")
-BLOBS = ("important", "arrays", "logits", "weights")  # columns of an outcome that are read one by one
+BLOBS = ("important", "arrays", "logits", "weights")  # the other columns, each read when it is asked for
 STUDIES = "SELECT key, spec FROM studies ORDER BY rowid"
 PLAN = 'SELECT "column", method, key, title, setting FROM plan ORDER BY rowid'
 ARRAY_FIELDS = ("confusion", "angle_mean", "angle_sd", "curves")  # an outcome's fields that are arrays by name
@@ -78,7 +79,7 @@ PLAIN = ("status", "error", "epochs_done", "wall_s", "device_s")  # an outcome's
 class Row:
     """An outcome without its arrays. `setting` is {"method", "important", "knobs"}, in its simplest form.
 
-    `key` is the same for all settings of the plan that train the same: match plan and rows by it.
+    Settings that train the same model have the same `key`; it connects rows with the plan.
     """
 
     identity: str
@@ -92,7 +93,7 @@ class Row:
     attempts: int
     epochs_done: int
     accuracy: dict[str, float]  # by split
-    recall: dict[str, tuple[float, ...]]  # by split, of every class; nan for one without images
+    recall: dict[str, tuple[float, ...]]  # by split, then by class; nan for a class without images
     wall_s: float
     device_s: float
     environment: dict[str, Any]
@@ -100,18 +101,18 @@ class Row:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it failed because its process died each time; it may succeed elsewhere or later."""
+        """Whether it failed because its process died in every attempt; it may succeed elsewhere or later."""
         return ENDED_BY in self.environment
 
     @property
     def complaint(self) -> str:
-        """Of a failed trial: its setting, seed and the last line of its error."""
+        """A failed trial's setting, seed and last line of its error."""
         return f"{self.title} seed {self.seed}: {last_line(self.error)}"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A setting that a column compares, as the study has it; its outcomes are the rows with the same key."""
+    """A setting that a column compares, as the study gives it; its outcomes are the rows with the same key."""
 
     column: int
     method: str
@@ -141,31 +142,35 @@ class ColumnFacts:
 
 @dataclass(frozen=True, eq=False)
 class RunFacts:
-    """What all outcomes of a run share; runs can be merged if it agrees."""
+    """What all outcomes of a run share. Only runs with the same data and training can be merged."""
 
     fingerprint: str
     classes: tuple[str, ...]
     data: dict[str, Any]  # name, provenance, rows of each split
     training: dict[str, Any]
-    asked: list[Any]  # the important classes as the study names them, and the split they are found on
+    asked: list[Any]  # the columns as the study names them, and the split on which "worst" etc. are found
     labels: dict[str, Array]  # of val and test
-    groups: dict[str, Array] = field(default_factory=dict)  # of the splits whose rows have groups
+    groups: dict[str, Array] = field(default_factory=dict)  # of the splits that have groups
 
 
 def to_row(values: Sequence[Any]) -> Row:
-    """The row of the values of `NAMES`."""
-    found = dict(zip(NAMES, values, strict=True))
-    accuracies = {split: found.pop(f"{split}_accuracy") for split in SPLITS}
-    recalls = {split: found.pop(f"{split}_recall") for split in SPLITS}
+    """The Row of an outcome's values in the order of `NAMES`."""
+    named = dict(zip(NAMES, values, strict=True))
+    accuracies = {split: named.pop(f"{split}_accuracy") for split in SPLITS}
+    recalls = {split: json.loads(named.pop(f"{split}_recall") or "null") for split in SPLITS}
     return Row(
-        **{**found, "setting": json.loads(found["setting"]), "environment": json.loads(found["environment"])},
+        **{**named, "setting": json.loads(named["setting"]), "environment": json.loads(named["environment"])},
         accuracy={split: value for split, value in accuracies.items() if value is not None},
-        recall={split: numbers_from_json(text) for split, text in recalls.items() if text is not None},
+        recall={
+            split: tuple(float("nan") if value is None else value for value in values)
+            for split, values in recalls.items()
+            if values is not None
+        },
     )
 
 
 def by_key(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The outcomes that ended well, by the key of their setting."""
+    """The outcomes with status "done", grouped by the key of their setting."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row.status == "done":
@@ -174,7 +179,7 @@ def by_key(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def refuse_lost(rows: Iterable[Row], where: Path, undecided: str) -> None:
-    """Raise InputError if some of the trials that a decision rests on were lost."""
+    """Raise InputError if any of these trials was lost, since what is `undecided` depends on them."""
     if lost := [row for row in rows if row.is_lost]:
         num = "1 trial was" if len(lost) == 1 else f"{len(lost):,} trials were"
         raise InputError(
@@ -184,9 +189,9 @@ def refuse_lost(rows: Iterable[Row], where: Path, undecided: str) -> None:
 
 
 def check_same(stored: RunFacts, asked: RunFacts, path: Path) -> None:
-    """Raise InputError for a run of other data or another training, naming what differs."""
+    """Raise InputError if the data or the training differs, and say how."""
     if stored.fingerprint != asked.fingerprint:
-        theirs, ours = (f"{one.data['name']}, {one.fingerprint[:12]}" for one in (stored, asked))
+        theirs, ours = (f"{facts.data['name']}, {facts.fingerprint[:12]}" for facts in (stored, asked))
         raise InputError(f"{path} holds outcomes of other data ({theirs}, and not {ours}); choose another folder")
     if stored.training != asked.training:
         differ = [f"{name}={value!r}" for name, value in stored.training.items() if asked.training.get(name) != value]
@@ -194,9 +199,9 @@ def check_same(stored: RunFacts, asked: RunFacts, path: Path) -> None:
 
 
 def pack(arrays: Mapping[str, Array]) -> bytes:
-    """The bytes of a compressed .npz file; `numpy.load(io.BytesIO(blob))` reads it anywhere.
+    """The bytes of a compressed .npz file.
 
-    >>> unpack(pack({"hits": np.array([1, 2])}))["hits"].tolist()
+    >>> np.load(io.BytesIO(pack({"hits": np.array([1, 2])})))["hits"].tolist()
     [1, 2]
     """
     for name, array in arrays.items():
@@ -207,17 +212,8 @@ def pack(arrays: Mapping[str, Array]) -> bytes:
     return file.getvalue()
 
 
-def unpack(blob: bytes, names: Collection[str] | None = None) -> dict[str, Array]:
-    """The arrays of a blob, all or those of some names; ValueError if its bytes are damaged."""
-    try:
-        with np.load(io.BytesIO(blob), allow_pickle=False) as file:
-            return {name: file[name] for name in (file.files if names is None else names)}
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, OSError) as error:
-        raise ValueError(f"the stored arrays are damaged ({error})") from error
-
-
 def sign(values: Iterable[Any]) -> int:
-    """The checksum of values from a table; 1, 1.0 and "1" differ.
+    """The checksum of values from a table; 1, 1.0 and "1" have different ones.
 
     >>> sign(["a", 1]) != sign(["a", 1.0]) != sign(["a1"])
     True
@@ -225,16 +221,9 @@ def sign(values: Iterable[Any]) -> int:
     return checksum(*(value if isinstance(value, bytes) else f"{value!r};".encode() for value in values))
 
 
-def sign_outcome(values: Mapping[str, Any]) -> dict[str, int]:
-    """The checksums of an outcome's row: of its plain values together, and of each blob that it has."""
-    identity = values["identity"]
-    blobs = {f"{name}/{identity}": sign([values[name]]) for name in BLOBS if values[name] is not None}
-    return {f"row/{identity}": sign(values[name] for name in NAMES), **blobs}
-
-
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors, and those of values that cannot be decoded, into sentences: the file and what to do."""
+    """Turn errors of SQLite and of decoding into InputErrors that name the file and what to do."""
     try:
         yield
     except sqlite3.Error as error:
@@ -262,12 +251,12 @@ def damaged(path: Path, why: str) -> InputError:
 
 
 def connect(path: Path, to_write: bool = False) -> tuple[sqlite3.Connection, bool]:
-    """A connection to the store, and whether it is a new one without tables, which is refused to readers."""
+    """Open the store; return the connection and whether the file is new, without tables. Readers need an old one."""
     source = str(path)
     if not to_write:
         if not path.is_file():
             raise InputError(f"{path.parent} holds no run: there is no {path.name} in it")
-        # In a read-only folder SQLite cannot share the file with a writer, but there is none.
+        # In a read-only folder SQLite cannot coordinate with a writer, but there is none.
         is_alone = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
         source = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if is_alone else ''}"
     with explained(path):
@@ -300,7 +289,7 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit what is written inside, or roll all of it back."""
+    """Commit what is written inside; after an error roll all of it back."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -311,36 +300,23 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def numbers_to_json(values: Array) -> str:
-    """JSON of numbers, null for nan.
-
-    >>> numbers_to_json(np.array([0.5, np.nan])), numbers_from_json("[0.5, null]")
-    ('[0.5, null]', (0.5, nan))
-    """
-    return json.dumps([None if np.isnan(value) else float(value) for value in values])
-
-
-def numbers_from_json(text: str) -> tuple[float, ...]:
-    return tuple(float("nan") if value is None else value for value in json.loads(text))
-
-
 def all_but_first(num_classes: int) -> tuple[int, ...]:
-    """All classes but class 0: their leads over class 0 say what full logits say, up to a constant.
+    """All classes but class 0. Their leads over class 0 contain the full logits, up to a constant per image.
 
-    Outcomes keep these while it is not known which classes will be important. The order of classes is exact (see
+    Outcomes keep these scores while the important classes are not known. The order of classes is exact (see
     `metrics.condense`); a lead between two other classes is rounded twice.
     """
     return tuple(range(1, num_classes))
 
 
 def kept_classes(columns: "Sequence[Resolved]", num_classes: int) -> tuple[int, ...]:
-    """The classes whose scores outcomes keep: those of all columns."""
+    """The classes whose scores outcomes keep: the important classes of all columns."""
     union = sorted({index for column in columns for index, _ in column})
     return tuple(union) if len(union) < num_classes else all_but_first(num_classes)
 
 
 def restrict_scores(scores: Scores, important: Sequence[int], num_classes: int) -> Scores:
-    """The scores of fewer classes, from those of more or of all.
+    """The scores of some classes, from the scores of more classes or of all.
 
     >>> wide = condense(np.array([[2.0, 1.0, 0.5]]), labels=[0], important=(1, 2))
     >>> restrict_scores(wide, (0,), num_classes=3).lead.tolist()
@@ -355,18 +331,15 @@ def restrict_scores(scores: Scores, important: Sequence[int], num_classes: int) 
     return condense(np.concatenate([first, scores.shifted()], axis=1), scores.labels, wanted)
 
 
-Opened = TypeVar("Opened", bound="Run")
-
-
 def open_run(folder: str | Path) -> "Run":
-    """The run in a folder, to read; it may be running."""
+    """Open the run in a folder to read it, also while it is running."""
     path = Path(folder)
-    path = path / STORE_FILE if path.suffix != ".sqlite" else path
+    path = path if path.suffix == ".sqlite" else path / STORE_FILE
     return Run(path, connect(path)[0])
 
 
 class Run:
-    """A run's outcomes and facts, to read. Use it as a context manager or `close` it."""
+    """Outcomes and facts of a run, read-only. Use it as a context manager, or `close` it."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection):
         self.path = path
@@ -375,7 +348,7 @@ class Run:
             self._is_checked = connection.execute("PRAGMA user_version").fetchone()[0] != UNCHECKED
         self._labels: dict[str, dict[str, Array]] = {}
 
-    def __enter__(self: Opened) -> Opened:
+    def __enter__(self) -> "Self":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -390,7 +363,7 @@ class Run:
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """Read values and their checksums as of one moment: a run may be writing."""
+        """Read values and their checksums in one transaction: another process may be writing."""
         with explained(self.path), contextlib.ExitStack() as stack:
             if not self._connection.in_transaction:
                 self._connection.execute("BEGIN")
@@ -398,7 +371,7 @@ class Run:
             yield
 
     def _checked(self, what: str, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """The rows of a query, after their checksum was compared."""
+        """The rows of a query, compared with their stored checksum."""
         with self._snapshot():
             found = self._select(query, *values)
             if self._is_checked:
@@ -413,12 +386,12 @@ class Run:
             return json.loads(found[0][0]) if found else None
 
     def note(self, name: str) -> Any:
-        """The value that `Store.write_note` wrote under that name; None if there is none."""
+        """The value that `Store.write_note` stored under this name, or None."""
         return self._meta(f"note.{name}")
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the data, splits included."""
+        """Fingerprint of the data and its splits."""
         return self._meta("fingerprint")
 
     @property
@@ -427,7 +400,7 @@ class Run:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Name, provenance and rows of each split of the data set."""
+        """The data set's name, provenance and number of rows in each split."""
         return self._meta("data")
 
     @property
@@ -437,17 +410,17 @@ class Run:
 
     @property
     def asked(self) -> list[Any]:
-        """The important classes as the first study named them, and the split on which they are found."""
+        """The columns as the first study named them, and the split on which "worst" etc. are found."""
         return self._meta("asked")
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Those of val and test that the outcomes have."""
+        """Those of val and test that the run has."""
         return tuple(name for name in SPLITS if name in self._meta("data")["rows"])
 
     @property
     def studies(self) -> list[dict[str, Any]]:
-        """The studies that were run into this folder, as plain JSON, in their order."""
+        """The studies that were run into this folder, as plain JSON, oldest first."""
         found = self._checked("studies", STUDIES)
         with explained(self.path):
             return [{**json.loads(spec)} for _, spec in found]
@@ -467,13 +440,13 @@ class Run:
         return self._labels[split].get("groups")
 
     def facts(self) -> RunFacts:
-        """The facts that all outcomes share."""
+        """Everything that all outcomes share."""
         labels = {split: self.labels(split) for split in self.splits}
         groups = {split: found for split in self.splits if (found := self.groups(split)) is not None}
         return RunFacts(self.fingerprint, self.classes, self.data, self.training, self.asked, labels, groups)
 
     def columns(self) -> list[ColumnFacts]:
-        """The columns of important classes; none until they are found from the cross-entropy trials."""
+        """The columns of important classes; empty until "worst" etc. are found from the cross-entropy trials."""
         classes = self.classes
         return [
             ColumnFacts(
@@ -483,7 +456,7 @@ class Run:
         ]
 
     def plan(self, column: int | None = None) -> list[Planned]:
-        """Every setting that a column (or any) compares, in the studies' order, duplicates included."""
+        """Every setting that one column (by default any) compares, in the studies' order, duplicates included."""
         found = self._checked("plan", PLAN)
         with explained(self.path):
             return [
@@ -493,18 +466,18 @@ class Run:
             ]
 
     def rows(self, method: str | None = None, status: str | None = "done", key: str | None = None) -> list[Row]:
-        """Outcomes without their arrays, in the order of settings and seeds; `status=None`: failed ones too."""
+        """Outcomes without their arrays, ordered by setting and seed; `status=None` includes failed ones."""
         with explained(self.path):
             rows = [to_row(values) for values in self._outcomes()]
         wanted = {"method": method, "status": status, "key": key}
         return [row for row in rows if all(value in (None, getattr(row, name)) for name, value in wanted.items())]
 
     def statuses(self) -> dict[str, str]:
-        """identity -> "done" or "failed" of every outcome."""
+        """The status of every outcome, "done" or "failed", by its identity."""
         return {row.identity: row.status for row in self.rows(status=None)}
 
     def _outcomes(self) -> list[tuple[Any, ...]]:
-        """The plain values of all outcomes, read without the index, which may be damaged."""
+        """All outcomes without their blobs. They are read without the index, which may be damaged."""
         with self._snapshot():
             found = self._select(f"SELECT {ROW_COLUMNS} FROM outcomes NOT INDEXED ORDER BY method, setting, seed")
             if self._is_checked:
@@ -514,7 +487,7 @@ class Run:
         return found
 
     def arrays(self, row: Row | str, names: Collection[str] | None = None) -> dict[str, Array]:
-        """Small arrays of an outcome by name, all by default: confusion.val, scores.test.lead, curves.train_loss …"""
+        """An outcome's arrays by name, all by default: confusion.val, scores.test.lead, curves.train_loss …"""
         return self._unpack(self._blob("arrays", row), names)
 
     def confusion(self, row: Row | str, split: str = "test") -> Array:
@@ -523,17 +496,17 @@ class Run:
         return self.arrays(row, [name])[name]
 
     def val_hits(self, row: Row | str) -> Array | None:
-        """Correctly classified validation rows of each class after each epoch: (E, C); None without such rows."""
+        """Correctly classified validation rows of each class after each epoch: (E, C); None if not recorded."""
         try:
             return self.arrays(row, ["curves.val_hits"])["curves.val_hits"]
         except KeyError:
             return None
 
     def scores(self, row: Row | str, split: str, important: Sequence[int] | None = None) -> Scores:
-        """The condensed scores of a split; give `important` to have them for those classes alone.
+        """The condensed scores of a split, of the classes in `important` alone if it is given.
 
-        Always give it where trials are compared: cross-entropy trials from which the important classes were found
-        hold the scores of all classes.
+        Give it whenever trials are compared: the cross-entropy trials by which "worst" was found have scores of all
+        classes.
         """
         important_of, names = self.important(row), [f"scores.{split}.{part}" for part in SCORE_PARTS]
         if split not in important_of:
@@ -543,7 +516,7 @@ class Run:
         return scores if important is None else restrict_scores(scores, important, len(self.classes))
 
     def important(self, row: Row | str) -> dict[str, list[int]]:
-        """The classes whose scores an outcome kept, by split."""
+        """The classes whose scores the outcome has, by split."""
         text = self._blob("important", row)
         with explained(self.path):
             return json.loads(text)
@@ -572,18 +545,20 @@ class Run:
         return None
 
     def _unpack(self, blob: bytes, names: Collection[str] | None = None) -> dict[str, Array]:
+        """The arrays of a blob, by default all."""
         try:
-            return unpack(blob, names)
-        except ValueError as error:
-            raise damaged(self.path, str(error)) from error
+            with np.load(io.BytesIO(blob), allow_pickle=False) as file:
+                return {name: file[name] for name in (file.files if names is None else names)}
+        except (ValueError, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, OSError) as error:
+            raise damaged(self.path, f"the stored arrays are damaged ({error})") from error
 
 
 class Store(Run):
-    """A run's outcomes, to write: opened by the one process that holds the run's lock."""
+    """A run opened to write, by the one process that holds the run's lock."""
 
     @staticmethod
     def open(folder: Path, facts: RunFacts) -> "Store":
-        """The store in the folder, made if there is none; refused if it is of other data or another training."""
+        """Open the folder's store, or create it; refuse one of other data or another training."""
         path = folder / STORE_FILE
         connection, is_new = connect(path, to_write=True)
         store = Store(path, connection)
@@ -599,17 +574,12 @@ class Store(Run):
     def _sign(self, crcs: Mapping[str, int]) -> None:
         self._connection.executemany("INSERT OR REPLACE INTO checks VALUES (?, ?)", list(crcs.items()))
 
-    def _sign_plan(self) -> None:
-        for what, query in (("studies", STUDIES), ("plan", PLAN)):
-            if found := self._select(query):
-                self._sign({what: sign(value for row in found for value in row)})
-
     def _write_meta(self, name: str, text: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, text))
         self._sign({f"meta/{name}": sign([text])})
 
     def close(self) -> None:
-        """Close the store; it is one plain file again, unless a reader has it open."""
+        """Close the store. Unless a reader has it open, it is a single file again."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA journal_mode=DELETE")
         super().close()
@@ -628,7 +598,7 @@ class Store(Run):
                 self._sign({f"labels/{split}": sign([blob])})
 
     def add_study(self, study: "Study", columns: "Sequence[Resolved] | None") -> None:
-        """Store the study and, if its important classes are known, its columns and plan."""
+        """Store the study, and its columns and plan if its important classes are known."""
         spec = json.dumps(study.to_json())
         with explained(self.path), transaction(self._connection):
             self._checked("studies", STUDIES)
@@ -646,23 +616,25 @@ class Store(Run):
                         for number, setting in study.settings(columns)
                     ],
                 )
-            self._sign_plan()
+            for what, query in (("studies", STUDIES), ("plan", PLAN)):
+                if rows := self._select(query):
+                    self._sign({what: sign(value for row in rows for value in row)})
 
     def forget_columns(self) -> None:
-        """Remove the columns and the plan, to be decided again; the outcomes stay."""
+        """Remove the columns and the plan so that they are decided again; keep the outcomes."""
         with explained(self.path), transaction(self._connection):
             self._connection.execute("DELETE FROM plan")
             self._connection.execute("DELETE FROM meta WHERE name = 'columns'")
             self._connection.execute("DELETE FROM checks WHERE what IN ('plan', 'meta/columns')")
 
     def write_note(self, name: str, value: Any) -> None:
-        """Store a plain JSON value under the name, in place of an earlier one."""
+        """Store a JSON value under this name, replacing an earlier one."""
         text = json.dumps(value, allow_nan=False)
         with explained(self.path), transaction(self._connection):
             self._write_meta(f"note.{name}", text)
 
     def add(self, identity: str, outcome: "Outcome") -> None:
-        """Write the outcome to disk; that of a retried trial replaces the old one."""
+        """Write the outcome to disk. The outcome of a retried trial replaces the old one."""
         setting = outcome.trial.setting
         for split, scores in outcome.scores.items():
             assert np.array_equal(scores.labels, self.labels(split)), "an outcome of other images"
@@ -686,30 +658,32 @@ class Store(Run):
         }
         for split in SPLITS:
             counts = outcome.confusion.get(split)
+            recalls = [] if counts is None else [None if np.isnan(value) else float(value) for value in recall(counts)]
             values[f"{split}_accuracy"] = None if counts is None else accuracy(counts)
-            values[f"{split}_recall"] = None if counts is None else numbers_to_json(recall(counts))
+            values[f"{split}_recall"] = None if counts is None else json.dumps(recalls)
         self._insert(values)
 
     def copy(self, identity: str, source: Run) -> None:
-        """Copy an outcome of another store unchanged."""
+        """Copy an outcome of another run unchanged."""
         query = f"SELECT {ROW_COLUMNS} FROM outcomes WHERE identity = ?"
         (values,) = source._checked(f"row/{identity}", query, identity)
         blobs = {name: source._blob(name, identity) for name in BLOBS}
         self._insert(dict(zip(NAMES, values, strict=True)) | blobs)
 
     def _insert(self, values: dict[str, Any]) -> None:
+        """Write the row with its checksums; add the attempts of a row that it replaces."""
+        identity = values["identity"]
         with explained(self.path), transaction(self._connection):
-            before = self._connection.execute(
-                "SELECT attempts FROM outcomes WHERE identity = ?", (values["identity"],)
-            ).fetchone()
-            values = {**values, "attempts": values.get("attempts", 1) + (before[0] if before else 0)}
+            before = self._select("SELECT attempts FROM outcomes WHERE identity = ?", identity)
+            values = {**values, "attempts": values.get("attempts", 1) + (before[0][0] if before else 0)}
             marks = ", ".join("?" for _ in values)
             self._connection.execute(
                 f"INSERT OR REPLACE INTO outcomes ({', '.join(values)}) VALUES ({marks})", tuple(values.values())
             )
-            stale = [(f"{name}/{values['identity']}",) for name in BLOBS]  # it may have had other blobs
+            stale = [(f"{name}/{identity}",) for name in BLOBS]  # the replaced row may have had other blobs
             self._connection.executemany("DELETE FROM checks WHERE what = ?", stale)
-            self._sign(sign_outcome(values))
+            blobs = {f"{name}/{identity}": sign([values[name]]) for name in BLOBS if values[name] is not None}
+            self._sign({f"row/{identity}": sign(values[name] for name in NAMES), **blobs})
 
 
 def _now() -> str:

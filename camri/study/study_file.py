@@ -1,12 +1,12 @@
-"""Studies as people name and write them: recipes, TOML files, JSON files, and the options of `camri study`."""
+"""Read studies from recipe names, TOML and JSON files, and the options of `camri study`."""
 
-import contextlib
 import dataclasses
 import functools
 import importlib
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from camri import methods
 from camri.backbones import decoding, find, is_backbone, read_weights
 from camri.engine.spec import FAST, Training
 from camri.errors import InputError, closest
-from camri.study.recipes import RECIPES, call, find_schedule
+from camri.study.recipes import RECIPES, Recipe, find_schedule
 from camri.study.spec import MOST_SEEDS, Column, Grid, Study, study
 
 _TABLES = ("name", "columns", "strengths", "important_from", "seeds", "data", "split", "training", "methods", "keep")
@@ -24,9 +24,9 @@ _KEEP = {"logits": "keep_logits", "weights": "keep_weights"}
 
 
 def find_study(name: str, **given: Any) -> Study:
-    """The study of a recipe, a TOML file, or a JSON file of `Study.to_json`, which is taken as it is.
+    """The study of a recipe, a TOML file, or a JSON file as `Study.to_json` writes it.
 
-    `given` (columns, num_seeds, schedule, rule) goes to the recipe or the TOML file.
+    `given` (columns, num_seeds, schedule, rule) changes a recipe or what the TOML file says; a JSON file takes none.
 
     >>> find_study("paper.cifar10.cat", num_seeds=3).seeds
     (0, 1, 2)
@@ -39,14 +39,14 @@ def find_study(name: str, **given: Any) -> Study:
             raise InputError(f"{name} holds a whole study, so {listed} cannot be given beside it; change the file")
         return read_json(name)
     if Path(name).suffix == ".toml" or Path(name).is_file():
-        return call(name, functools.partial(read_study, name), given)
+        return Recipe(name, functools.partial(read_study, name))(**given)
     raise InputError(f"study {name!r} is neither a recipe nor a TOML or JSON file; {closest(name, RECIPES, shown=20)}")
 
 
 def read_study(
     path: str | Path, *, columns: Any = None, num_seeds: int | None = None, schedule: str | Training | None = None
 ) -> Study:
-    """The study of a TOML file, as docs/study.md describes it; the arguments replace what the file says."""
+    """The study of a TOML file, described in docs/study.md; the arguments replace what the file says."""
     values = _read(Path(path))
     if "important" in values:
         example = 'columns = ["cat", "cat+dog"] and strengths = { dog = 0.5 }'
@@ -65,8 +65,8 @@ def read_study(
         columns = parse_columns(values["columns"], _table(path, "strengths", values.get("strengths", {})))
     training = _training(path, values.get("training", {})) if schedule is None else find_schedule(schedule)
     if is_backbone(training.model):
-        found, options = decoding(dict(training.model_options), options)  # as the backbone wants images
-        training = training.with_(model_options=tuple(sorted(found.items())))
+        model_options, options = decoding(dict(training.model_options), options)  # decode images as the backbone needs
+        training = training.with_(model_options=tuple(sorted(model_options.items())))
     return study(
         name=values.get("name", Path(path).stem),
         data=options.pop("source"),
@@ -82,7 +82,7 @@ def read_study(
 
 
 def in_radians(method: str, grid: Any) -> dict[str, Any]:
-    """A method's grid with numbers for texts such as "4pi/64"; margins of angular methods above π are refused.
+    """A method's grid with texts such as "4pi/64" turned into numbers; refuses angles above π.
 
     >>> in_radians("wce", {"w": [4]}), in_radians("camri", {"m": ["pi/2"]})
     ({'w': [4]}, {'m': [1.5707963267948966]})
@@ -125,15 +125,15 @@ def _training(path: str | Path, values: Any) -> Training:
     _table(path, "training.model_options", changed["model_options"])
     if is_backbone(changed["model"]):
         size = changed["model_options"].pop("size", None)
-        found = find(changed["model"], weights=weights, from_scratch=from_scratch, size=size)
-        changed["model_options"] = {**found, **changed["model_options"]}
+        options = find(changed["model"], weights=weights, from_scratch=from_scratch, size=size)
+        changed["model_options"] = {**options, **changed["model_options"]}
     elif weights is not None:
         changed["model_options"] |= read_weights(weights)
     return Training.from_json(changed)
 
 
 def _renamed(path: str | Path, table: str, values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a table under the names that a study has for them."""
+    """A table's fields, renamed to the study's."""
     fields = _table(path, table, values.get(table, {}))
     for name in fields:
         if name not in names:
@@ -148,7 +148,7 @@ def _table(path: str | Path, name: str, value: Any) -> Mapping[str, Any]:
 
 
 def read_json(path: str | Path) -> Study:
-    """The study whose JSON `camri study show … --json` prints and a report page shows."""
+    """The study of a JSON file, as `camri study show … --json` prints it."""
     try:
         return Study.from_json(json.loads(_text(Path(path))))
     except InputError:
@@ -159,12 +159,10 @@ def read_json(path: str | Path) -> Study:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    toml: Any = None
-    for name in ("tomllib", "tomli"):  # Python 3.10 has no tomllib
-        with contextlib.suppress(ImportError):
-            toml = toml or importlib.import_module(name)
-    if toml is None:
-        raise InputError(f"{path} needs Python 3.11 to be read, or `pip install tomli`")
+    try:
+        toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError:
+        raise InputError(f"{path} needs Python 3.11 to be read, or `pip install tomli`") from None
     try:
         return toml.loads(_text(path))
     except toml.TOMLDecodeError as error:
@@ -183,11 +181,11 @@ def _text(path: Path) -> str:
 
 
 def override(study: Study, chosen: str | None = None, grid: Sequence[str] = ()) -> Study:
-    """The study with some methods ("ce,camri") and the values of some knobs replaced ("m=4pi/64,0.4", "wce.w=4").
+    """The study with other methods ("ce,camri") and other values of some knobs ("m=4pi/64,0.4", "wce.w=4").
 
-    A method that the study does not have comes with its whole grid.
+    A method that the study does not have gets its whole grid.
     """
-    grids = {one.method: one for one in study.methods}
+    grids = {own.method: own for own in study.methods}
     if chosen is not None:
         names = [name.strip() for name in chosen.split(",") if name.strip()]
         grids = {name: grids.get(name) or Grid.of(name) for name in names}
@@ -200,7 +198,7 @@ def override(study: Study, chosen: str | None = None, grid: Sequence[str] = ()) 
         if knob not in (known if method is None else methods.method(method).knobs):
             choices = closest(knob, sorted(known)) if known else "none of its methods has any"
             raise InputError(f"grid={knob}: no method of the study has that knob; {choices}", argument="grid")
-    return study.with_(methods=[_override(one, replaced) for one in grids.values()])
+    return study.with_(methods=[_override(own, replaced) for own in grids.values()])
 
 
 def _override(grid: Grid, replaced: Mapping[tuple[str | None, str], list[float]]) -> Grid:
@@ -215,7 +213,7 @@ def _override(grid: Grid, replaced: Mapping[tuple[str | None, str], list[float]]
 
 
 def parse_grid(words: Sequence[str]) -> dict[tuple[str | None, str], list[float]]:
-    """(method or None, knob) -> values.
+    """Values of knobs by (method, knob); the method is None if the knob is for all methods.
 
     >>> parse_grid(["m=0.2,0.4", "wce.w=4"])
     {(None, 'm'): [0.2, 0.4], ('wce', 'w'): [4.0]}
@@ -235,9 +233,9 @@ def parse_grid(words: Sequence[str]) -> dict[tuple[str | None, str], list[float]
 
 
 def parse_columns(columns: Any, strengths: Mapping[str, Any]) -> list[Column]:
-    """Columns of important classes as people write them: a class, or several jointly as "cat+dog" or ["cat", "dog"].
+    """The columns of a study: each a class, or classes that are important jointly: "cat+dog" or ["cat", "dog"].
 
-    `strengths` are of classes in joint columns; a class that is alone in its column has strength 1.
+    `strengths` apply to joint columns; a class alone in its column has strength 1.
 
     >>> parse_columns(["cat", "cat+dog"], {"dog": 0.5})[1]
     Column(classes=('cat', 'dog'), strengths=(1.0, 0.5))
@@ -260,7 +258,7 @@ def parse_columns(columns: Any, strengths: Mapping[str, Any]) -> list[Column]:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Seeds as typed: "0-4" or "0,3,7".
+    """The seeds of "0-4" or "0,3,7".
 
     >>> parse_seeds("0-2,7")
     [0, 1, 2, 7]
@@ -270,7 +268,7 @@ def parse_seeds(text: str) -> list[int]:
         for word in text.split(","):
             first, _, last = word.partition("-")
             if not 0 <= int(last or first) - int(first) < MOST_SEEDS:
-                raise ValueError("a range that ends before it begins, or has no end in sight")
+                raise ValueError("a range that ends before it begins, or is too long")
             seeds += range(int(first), int(last or first) + 1)
     except ValueError:
         raise InputError(f"seeds={text!r} is not a list of seeds; for example 0-4 or 0,3,7", argument="seeds") from None

@@ -134,7 +134,7 @@ def test_what_the_new_run_says_of_itself(tmp_path, data, small):
     (tmp_path / "five.part").mkdir()
     (tmp_path / "five.part" / "outcomes.sqlite").write_text("what a call left that was broken off")
     made = make_ensembles(folder, tmp_path / "five", 5)
-    assert (made.num_settings, made.num_each, made.size, made.left_over) == (3, 1, 5, ())
+    assert (made.num_settings, made.num_each, made.left_over) == (3, 1, ())
     assert sorted(one.name for one in tmp_path.iterdir()) == ["five", "run"]
     with open_run(tmp_path / "five") as run, open_run(folder) as source:
         (told,) = run.studies

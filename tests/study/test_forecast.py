@@ -26,11 +26,6 @@ def test_figures_come_from_the_benchmark(measured):
     assert measured.rate(48) == pytest.approx(49_693, rel=1e-4)
 
 
-def test_the_whole_paper_is_25_020_trials():
-    studies = [getattr(recipes, name)(rule="paper") for name in recipes.COLUMNS]
-    assert sum(len(study.trials(study.placeholders())) for study in studies) == 25_020
-
-
 def test_one_gpu_by_hand(measured):
     images = 8_340 * 18 * (50_000 // 64) * 64
     by_hand = 45.050794 + 1_043 * 2.336919 + images / 111808.32082

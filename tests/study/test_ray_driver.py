@@ -222,7 +222,8 @@ def gather(data, small, *, size=8, slots=2, should_stop=lambda: False, **about):
 
     hooks = Hooks(outcomes.append, lambda progress: None, should_stop)
     job = Job(TRAINING, data, (1,))
-    ended = ray_driver.Crew(ray, hire, lambda: slots, trials, cut(len(trials), size, slots), job, hooks).run()
+    packs = [[trials[place] for place in pack] for pack in cut(len(trials), size, slots)]
+    ended = ray_driver.Crew(ray, hire, lambda: slots, packs, job, hooks).run()
     assert set(ray.killed) == set(actors)
     return ended, outcomes, actors
 

@@ -399,12 +399,6 @@ def test_a_file_system_without_locks_is_not_in_use(tmp_path, monkeypatch):
     assert run_folder.holder(tmp_path) is None
 
 
-def test_a_study_can_be_made_of_named_settings_alone():
-    made = study("s", "digits", 8, {"camri": {"m": [0.2], "s": [8]}}, seeds=[3])
-    (trial,) = made.trials([((8, 1.0),)])
-    assert (trial.setting, trial.seed) == (setting("camri", 8, m=0.2, s=8.0), 3)
-
-
 TRACEBACK = "Traceback (most recent call last):\n  File “net.py”, line 3\nRuntimeError: size=3 is odd"
 
 

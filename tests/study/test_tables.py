@@ -14,7 +14,6 @@ from pyarrow import parquet
 from camri.decision import choose_shift
 from camri.engine import Progress
 from camri.errors import InputError
-from camri.methods import setting
 from camri.metrics import condense
 from camri.study import combine as merging
 from camri.study import run_folder, runner
@@ -329,7 +328,3 @@ def test_one_call_that_was_held_up_does_not_count(held_up):
     found = runner._slope(lambda epochs: 0.2 + 0.01 * epochs + (3.0 if next(calls) == held_up else 0.0))
     assert found == pytest.approx(0.01)
     assert next(calls) <= 9
-
-
-def test_settings_of_a_plan_have_their_own_titles():
-    assert str(setting("camri", [0, 1], m=[0.2, 0.1], s=8.0)) == "camri m=4.074π/64,2.037π/64 s=8"
