@@ -5,7 +5,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
@@ -25,7 +25,7 @@ from camri.report import tables
 from camri.report.answer import answer
 from camri.report.charts import PAGE, Figure, draw, draw_changes, draw_gaps, specification, style_of_methods
 from camri.report.records import FromRun
-from camri.report.slider import Slider
+from camri.report.slider import Slider, script_json
 from camri.report.tables import Table, span
 from camri.study.reader import HARDWARE, VERSIONS, OnStep, RunReader, list_environment
 from camri.text import duration, quoted
@@ -72,10 +72,10 @@ class Bar:
 
     name: str
     text: str
-    end: float
-    low: float | None = None
-    high: float | None = None
-    kind: str = ""
+    end: float | None
+    low: float | None
+    high: float | None
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Bars:
 
     caption: str
     rows: tuple[Bar, ...]
-    zero: float
+    zero: float | None
     note: str
 
 
@@ -92,32 +92,32 @@ def make_bars(changes: Mapping[str, tuple[float, float | None, float | None]], c
     """Bars of changes (value, low, high) by class, the worst first; None without any."""
     if not changes:
         return None
-    order = sorted(changes, key=lambda name: changes[name][0])
-    shown = order[:MOST_BARS]
+    shown = sorted(changes, key=lambda name: changes[name][0])[:MOST_BARS]
     ends = [end for name in shown for end in changes[name] if end is not None]
     left, right = min(0.0, *ends), max(0.0, *ends)
 
-    def place(value: float) -> float:
-        return round(4 + 192 * (value - left) / max(right - left, 1e-9), 1)
+    def place(value: float | None) -> float | None:
+        return None if value is None else round(4 + 192 * (value - left) / max(right - left, 1e-9), 1)
 
-    rows = []
-    for name in shown:
-        value, low, high = changes[name]
-        bar = Bar(name, span(value, low, high), place(value))
-        if low is not None and high is not None:
-            bar = replace(bar, low=place(low), high=place(high), kind="down" if high < 0 else "up" if low > 0 else "")
-        rows.append(bar)
-    lost = sum(high is not None and high < 0 for _, _, high in changes.values())
+    def kind(low: float | None, high: float | None) -> str:
+        return "down" if (high or 0.0) < 0 else "up" if (low or 0.0) > 0 else ""
+
+    rows = tuple(
+        Bar(name, span(value, low, high), place(value), place(low), place(high), kind(low, high))
+        for name in shown
+        for value, low, high in [changes[name]]
+    )
+    lost = sum(kind(low, high) == "down" for _, low, high in changes.values())
     note = f"{lost or 'None'} of {len(changes):,} surely lost recall; only those are coloured. Lines: 95 % intervals."
-    more = f" The {len(order) - len(shown):,} others lost less." if len(order) > len(shown) else ""
-    return Bars(caption, tuple(rows), place(0.0), note + more)
+    more = f" The {len(changes) - len(shown):,} others lost less." if len(changes) > len(shown) else ""
+    return Bars(caption, rows, place(0.0), note + more)
 
 
 def write_page(folder: str | Path, out: str | Path | None = None, *, on_step: OnStep | None = None) -> Path:
     """Write the page about a run and return its path; by default report.html in the run's folder."""
     with RunReader(folder, on_step) as reading:
         text = render(reading)
-    return put(text, Path(out) if out is not None else reading.run.path.with_name(PAGE_FILE))
+    return put(text, reading.run.path.with_name(PAGE_FILE) if out is None else Path(out))
 
 
 def put(text: str, path: Path) -> Path:
@@ -135,7 +135,7 @@ def is_stopped(reading: RunReader) -> bool:
 
 def render(reading: RunReader) -> str:
     """The page as HTML."""
-    if (record := read_record(reading.folder if reading.folder.is_dir() else reading.folder.parent)) is not None:
+    if (record := read_record(reading.run.path.parent)) is not None:
         from camri.report.fit_page import render_fit
 
         return render_fit(record, reading)
@@ -153,7 +153,7 @@ def render(reading: RunReader) -> str:
         failed=reading.failed,
         num_outcomes=len(reading.rows),
         many=reading.noun.many,
-        words=explain(reading.methods()),
+        methods=explain(reading.methods()),
         facts=facts(reading),
         studies=[json.dumps(study, indent=1, ensure_ascii=False) for study in reading.run.studies],
     )
@@ -179,8 +179,7 @@ def fill(template: str, found: Sequence[Section], folded: Sequence[Section] = ()
         left_out=[section for section in found if section.is_empty],
         folded=[section for section in folded if section.text or not section.is_empty],
         version=camri.__version__,
-        # "<" never stands in the JSON, so nothing in it can end the script element.
-        charts=Markup(json.dumps(charts_by_id).replace("<", "\\u003c")),
+        charts=script_json(charts_by_id),
         style=(style_of_methods() if charts_by_id else "") + _asset("page.css"),
         script=_asset("page.js") + _asset("slider.js"),
         bundle=_bundle() if charts_by_id else "",
@@ -200,7 +199,8 @@ def sections(source: FromRun, with_paper: bool = True) -> list[Section]:
             figure, *own = make()
         except InputError as error:
             figure, own, why_empty, title = None, [], str(error), label
-        title = title or (label if figure is None else figure.title)
+        figure = figure if figure and figure.panels else None
+        title = title or (figure.title if figure else label)
         found.append(Section(name, label, title, figure, tuple(table for table in own if table), why_empty))
 
     gaps, honest = records("gaps"), records("honest")

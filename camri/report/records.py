@@ -4,7 +4,8 @@ Each function of `MAKERS` takes an open run and its verdicts and returns records
 InputError where the run lacks what the part needs. A difference is three fields: `name`, `name_low`, `name_high`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -53,6 +54,18 @@ MOST_DOTS = 150  # of a class in Fig. 6: more hide each other
 def about(verdict: ColumnVerdict) -> dict[str, Any]:
     """The fields that name a record's column."""
     return {"column": verdict.column.number, "important": verdict.column.title}
+
+
+def group_by(records: Iterable[Record], *names: str) -> dict[Any, list[Record]]:
+    """Records by the value of a field, or by the tuple of several, in the order they come.
+
+    >>> group_by([{"a": 1, "b": 2}, {"a": 1, "b": 3}], "a")
+    {1: [{'a': 1, 'b': 2}, {'a': 1, 'b': 3}]}
+    """
+    groups: dict[Any, list[Record]] = {}
+    for record in records:
+        groups.setdefault(operator.itemgetter(*names)(record), []).append(record)
+    return groups
 
 
 def ends_of(name: str, found: Estimate | None) -> dict[str, float | None]:
