@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -30,7 +29,6 @@ from camri.metrics import exact
 from camri.stats import change_of, design_effect, expect, share_of, wilson
 
 CLASSES = ("limit", "stop", "yield", "entry")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def lines_of(found):
@@ -1426,24 +1424,3 @@ def test_a_page_is_whole_or_not_there(found, tmp_path):
     assert 'class="answer gain"' in text
     with pytest.raises(InputError, match="cannot be written"):
         write_page(found, tmp_path / "no" / "a.html", "scores.csv")
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-@pytest.mark.parametrize("width", [1100, 360])
-def test_in_a_browser_nothing_is_asked_for_and_nothing_overflows(tmp_path, width):
-    playwright = pytest.importorskip("playwright.sync_api")
-    logits, labels = made(300)
-    path = write_page(audit(logits, labels, HOSTILE[1], classes=HOSTILE), tmp_path / "a.html", "scores.csv")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": width, "height": 800})
-        said, asked = [], []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("dialog", lambda dialog: said.append(dialog.message))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(path.as_uri())
-        assert said == []
-        assert asked == [path.as_uri()]
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator(".slider figure svg").count() == 2
-        browser.close()

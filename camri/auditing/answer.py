@@ -309,11 +309,11 @@ def render(audit: Audit, source: str, command: Sequence[str] = ()) -> str:
     first, *more = said.actions if has_advice else (said.sentence, *said.actions)
     return fill(
         "answer.html.j2",
-        [Section("point", "Operating point", "Choose the operating point", slider=slider_of(audit))],
+        [Section("point", "Choose the operating point", slider=slider_of(audit))],
         [
-            Section("evidence", "Evidence", "How sure this is", text="\n".join([*said.evidence, note(audit)])),
-            Section("classes-all", "Classes", "Recall of every class", tables=(class_table(audit, CLASSES_SHOWN),)),
-            Section("prices", "Prices", "What more recall costs", tables=() if prices is None else (prices,)),
+            Section("evidence", "How sure this is", text="\n".join([*said.evidence, note(audit)])),
+            Section("classes-all", "Recall of every class", tables=(class_table(audit, CLASSES_SHOWN),)),
+            Section("prices", "What more recall costs", tables=() if prices is None else (prices,)),
         ],
         brand="camri audit",
         title=f"{source}: {', '.join(quoted(name) for name in audit.important)}",
@@ -322,7 +322,6 @@ def render(audit: Audit, source: str, command: Sequence[str] = ()) -> str:
         cautions=(),
         figures=[_before_and_after(name, comparison, audit) for name, comparison in figures.items()],
         actions=more,
-        examples=(),
         bars=make_bars(changes, "Change of recall of the other classes") if audit.has_after else None,
         words=WORDS if audit.num_groups is None else (*WORDS, "group"),
         many="rows",

@@ -4,12 +4,12 @@ import base64
 import io
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy import special
 
+from camri.data.tables import BAD_ARRAYS
 from camri.decision import DecisionRule, rule_from_json
 from camri.errors import InputError
 from camri.fit_record import (
@@ -42,17 +42,6 @@ WORDS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Examples:
-    """Test data of one kind: pictures as (data URI, text), or a table of rows."""
-
-    name: str
-    title: str
-    pictures: tuple[tuple[str, str], ...] = ()
-    table: Table | None = None
-    note: str = ""
-
-
 def render_fit(record: FitRecord, reading: RunReader) -> str:
     """The page as HTML."""
     arrays, rule = read_examples(reading.run.path.parent), rule_from_json(record.handed.rule)
@@ -66,8 +55,8 @@ def render_fit(record: FitRecord, reading: RunReader) -> str:
     lead = [STILL] * record.effort.still_improving + [compose(record)[-1]] * (not record.finished)
     return fill(
         "answer.html.j2",
-        [] if arrays is None else [_slider(record, arrays, rule)],
-        [Section("evidence", "Evidence", "Evidence over seeds", tables=(evidence,), text="\n".join(about)), *of_run],
+        [] if arrays is None else [_slider(record, arrays, rule), *_examples(record, arrays, rule)],
+        [Section("evidence", "Evidence over seeds", tables=(evidence,), text="\n".join(about)), *of_run],
         brand="camri fit",
         title=f"{record.data}: {', '.join(map(quoted, record.names))}",
         kind="gain" if record.verdict.kind in GOOD else "none",
@@ -75,7 +64,6 @@ def render_fit(record: FitRecord, reading: RunReader) -> str:
         cautions=[f"Caution: {text}." for text in record.cautions],
         figures=_figures(record),
         actions=[BEFORE],
-        examples=() if arrays is None else _examples(record, arrays, rule),
         bars=make_bars(changes, "Change of recall of the other classes, mean over seeds"),
         words=WORDS,
         many=record.noun[1],
@@ -92,7 +80,7 @@ def read_examples(folder: Path) -> dict[str, Array] | None:
             return {name: held[name] for name in held.files}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, EOFError) as error:
+    except BAD_ARRAYS as error:
         raise InputError(f"{path} cannot be read ({error}); fit again into another folder") from None
 
 
@@ -116,8 +104,7 @@ def _figures(record: FitRecord) -> list[tuple[str, str, str, str]]:
 def _slider(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) -> Section:
     """The operating points of the model handed over, on test data."""
     scores = exact(arrays["test_logits"], arrays["test_labels"], record.important)
-    option = f"--{rule.name}"
-    words = " ".join(f"{option} {shlex.quote(f'{name}=')}{VALUE}" for name in record.names)
+    words = " ".join(f"--{rule.name} {shlex.quote(f'{name}=')}{VALUE}" for name in record.names)
     values = ", ".join(f"{name!r}: {VALUE}" for name in record.names)
     codes = {
         "Python": "from camri.export import load, with_rule\n"
@@ -126,18 +113,17 @@ def _slider(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) 
         "command line": f"camri export model {words} --out my-model",
     }
     note = (
-        "Counted on test data with the model handed over; “without its rule” is this same model, its largest score. "
-        "“Before”, in the figures above, is another model: plain cross-entropy. The advised point was chosen "
-        "on validation data. One that you pick here looks better than it will be on new data; to have it chosen "
+        "Counted on test data with the model handed over. Without its rule, the largest score of the same model "
+        "decides. “Before”, in the figures above, is another model: plain cross-entropy. The advised point was chosen "
+        "on validation data. A point that you pick here looks better than it will be on new data; to have one chosen "
         "for you, fit with --at-least or --max-accuracy-drop."
     )
-    made = make_slider(
-        scores, rule, record.names, codes, note=note, many=record.noun[1], label="this model without its rule"
-    )
-    return Section("point", "Operating point", "Choose the operating point", slider=made)
+    label = "this model without its rule"
+    made = make_slider(scores, rule, record.names, codes, note=note, many=record.noun[1], label=label)
+    return Section("point", "Choose the operating point", slider=made)
 
 
-def _examples(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) -> list[Examples]:
+def _examples(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) -> list[Section]:
     """What the model still misses, and its worst false alarms."""
     names = " and ".join(map(quoted, record.names))
     titles = {"missed": f"What it still misses of {names}", "false_alarms": "Its worst false alarms"}
@@ -147,7 +133,7 @@ def _examples(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule
     for name, title in titles.items():
         rows, inputs = arrays[name][:SHOWN], arrays[f"{name}_inputs"][:SHOWN]
         if not len(rows):
-            found.append(Examples(name, title, note=f"None on {len(labels):,} test {record.noun[1]}."))
+            found.append(Section(name, title, note=f"None on {len(labels):,} test {record.noun[1]}."))
             continue
         said = rule.predict(logits[rows])
         own = probability[rows][:, list(record.important)].max(axis=1)
@@ -161,9 +147,9 @@ def _examples(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule
                 for one, (true, called, p) in zip(inputs, texts, strict=True)
             )
             note = "True class → predicted class, and the probability of the important class. The worst come first."
-            found.append(Examples(name, title, shown, note=note))
+            found.append(Section(name, title, pictures=shown, note=note))
         else:
-            found.append(Examples(name, title, table=_rows_table(title, rows, texts, inputs)))
+            found.append(Section(name, title, tables=(_rows_table(title, rows, texts, inputs),)))
     return found
 
 

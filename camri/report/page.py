@@ -51,19 +51,24 @@ def explain(methods: Iterable[str]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """A heading with a slider, a figure and tables. `text` says why it is empty, where it is."""
+    """A heading with what stands under it; pictures are (data URI, text). `text` says why it is empty, where it is.
+
+    label: its name in the list of contents.
+    """
 
     name: str
-    label: str
     title: str
+    label: str = ""
     figure: Figure | None = None
     tables: tuple[Table, ...] = ()
     text: str = ""
     slider: Slider | None = None
+    pictures: tuple[tuple[str, str], ...] = ()
+    note: str = ""
 
     @property
     def is_empty(self) -> bool:
-        return self.figure is None and not self.tables and self.slider is None
+        return not (self.figure or self.tables or self.slider or self.pictures or self.note)
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,7 @@ def sections(source: FromRun, with_paper: bool = True) -> list[Section]:
             figure, own, why_empty, title = None, [], str(error), label
         figure = figure if figure and figure.panels else None
         title = title or (figure.title if figure else label)
-        found.append(Section(name, label, title, figure, tuple(table for table in own if table), why_empty))
+        found.append(Section(name, title, label, figure, tuple(table for table in own if table), why_empty))
 
     gaps, honest = records("gaps"), records("honest")
     add("curve", "Curve", lambda: (draw("curves", source, PAGE), gaps and tables.table_of_trained(gaps)))
