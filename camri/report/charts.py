@@ -12,7 +12,7 @@ import altair as alt
 
 from camri.errors import InputError, closest
 from camri.methods import BASELINE, METHODS, UNKNOWN_DASH, title_of
-from camri.report.records import DEPTH, MOST_CLASSES, PENALTIES, Record, Records, Source, group_by
+from camri.report.records import DEPTH, ENDS, MOST_CLASSES, PENALTIES, Record, Records, Source, group_by
 from camri.study.reader import LEAST_SEEDS, ColumnVerdict, Judged, RunReader, picked
 from camri.text import quoted
 
@@ -275,16 +275,21 @@ def _is_far(record: Record) -> bool:
 
 
 def _gap_point(record: Record, name: str) -> dict[str, Any]:
-    ends = (f"{name}_low", f"{name}_high") if record["num_trials"] >= LEAST_SEEDS else (name, name)
-    values = {"change": record[name], "low": record[ends[0]], "high": record[ends[1]]}
+    """A difference of a gap's record, as it is drawn."""
     return {
         "column": record["column"],
         "figure": name,
         "method": title_of(record["method"]),
         "setting": record["setting"],
         "trials": record["num_trials"],
-        **{key: round(100 * value, 3) for key, value in values.items()},
+        **_in_points("change", [record[f"{name}{end}"] for end in ENDS], record["num_trials"]),
     }
+
+
+def _in_points(name: str, change: Sequence[float], num_seeds: int) -> dict[str, float]:
+    """A difference (value, low, high) in percentage points; below three seeds its interval is empty."""
+    drawn = change if num_seeds >= LEAST_SEEDS else [change[0]] * 3
+    return {key: round(100 * end, 3) for key, end in zip((name, "low", "high"), drawn, strict=True)}
 
 
 def _gap_chart(points: Sequence[Record], methods: Sequence[str], ends: Sequence[float], look: Look) -> Any:
@@ -384,19 +389,16 @@ def _change_records(reading: RunReader, verdict: ColumnVerdict, row: Judged) -> 
     if len(reading.classes) > MOST_CLASSES:
         kept = sorted(others, key=lambda i: -abs(first[i].value))[: MOST_CLASSES - len(verdict.column.indices)]
         others = [index for index in others if index in kept]
-    has_ends = row.num_seeds >= LEAST_SEEDS
     return [
         {
             "column": verdict.column.title,
             "class": reading.classes[index],
             "against": title,
-            "gain": round(100 * found.value, 3),
-            "low": round(100 * (found.low if has_ends else found.value), 3),
-            "high": round(100 * (found.high if has_ends else found.value), 3),
+            **_in_points("gain", (change.value, change.low, change.high), row.num_seeds),
         }
         for title, by_class in gains.items()
         for index in (*verdict.column.indices, *others)
-        for found in [by_class[index]]
+        for change in [by_class[index]]
     ]
 
 

@@ -198,40 +198,34 @@ def sections(source: FromRun, with_paper: bool = True) -> list[Section]:
         return []
     found: list[Section] = []
 
-    def add(name: str, label: str, make: Callable[[], tuple[Any, ...]], title: str = "", why_empty: str = "") -> None:
+    def add(name: str, label: str, make: Callable[[], tuple[Any, ...]], why_empty: str = "") -> None:
         """Add a section of what `make` returns: a figure or None, then tables, some of which may be None."""
         try:
             figure, *own = make()
         except InputError as error:
-            figure, own, why_empty, title = None, [], str(error), label
+            figure, own, why_empty = None, [], str(error)
         figure = figure if figure and figure.panels else None
-        title = title or (figure.title if figure else label)
+        title = figure.title if figure else label
         found.append(Section(name, title, label, figure, tuple(table for table in own if table), why_empty))
 
     gaps, honest = records("gaps"), records("honest")
-    add("curve", "Curve", lambda: (draw("curves", source, PAGE), gaps and tables.table_of_trained(gaps)))
-    add("changes", "Classes", lambda: (draw_changes(reading, verdicts, PAGE),), why_empty=NO_CHOICE)
     at_equal_recall = (tables.table_of_gaps(gaps), tables.table_of_alarms(gaps)) if gaps else ()
-    add(
-        "equal-recall",
-        "Equal recall",
-        lambda: (draw_gaps(gaps, PAGE), *at_equal_recall),
-        "At equal recall",
-        "no method has trials with cross-entropy’s seeds",
-    )
+    no_pairs = "no method has trials with cross-entropy’s seeds"
+    add("curve", "Curve", lambda: (draw("curves", source, PAGE), gaps and tables.table_of_trained(gaps)))
+    add("changes", "Classes", lambda: (draw_changes(reading, verdicts, PAGE),), NO_CHOICE)
+    add("equal-recall", "At equal recall", lambda: (draw_gaps(gaps, PAGE), *at_equal_recall), no_pairs)
     add(
         "table",
-        "Table",
+        "Every method and its controls",
         lambda: (
             None,
             honest and tables.table_of_honest(honest),
             with_paper and tables.paper_table([records("paper")]),
         ),
-        "Every method and its controls",
         NO_CHOICE,
     )
     add("confusion", "Confusion", lambda: (draw("confusion", source, PAGE),))
-    add("calibration", "Calibration", lambda: (None, tables.calibration_table(verdicts)), why_empty=NO_CHOICE)
+    add("calibration", "Calibration", lambda: (None, tables.calibration_table(verdicts)), NO_CHOICE)
     add("training", "Training", lambda: (draw("training", source, PAGE), tables.table_of_epochs(records("training"))))
     if with_paper:
         add("penalty", "Penalty", lambda: (draw("penalty", source, PAGE),))
