@@ -5,7 +5,6 @@ import dataclasses
 import io
 import json
 import re
-import sqlite3
 from types import SimpleNamespace
 
 import numpy as np
@@ -269,8 +268,6 @@ def test_progress_counts_what_is_left(opened, tmp_path):
     found = reading.progress()
     assert (found.done, found.failed, found.total, found.is_running) == (20, 2, 24, False)
     assert not found.is_finished
-    with sqlite3.connect(tmp_path / "outcomes.sqlite") as store:
-        assert len(json.loads(store.execute("SELECT value FROM meta WHERE name = 'classes'").fetchone()[0])) == 4
 
 
 def test_a_narrow_terminal_loses_no_digit():
