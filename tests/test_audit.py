@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -30,7 +29,6 @@ from camri.metrics import exact
 from camri.stats import change_of, design_effect, expect, share_of, wilson
 
 CLASSES = ("limit", "stop", "yield", "entry")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def lines_of(found):
@@ -116,7 +114,7 @@ def test_all_figures_are_of_the_instruction_that_guarantees_the_recall(important
         for index, name in enumerate(CLASSES):
             assert rows[name][4].text == f"{right[labels == index].mean():.3f}"
         now = slider_of(found).now
-        assert (now.hits, now.right, now.alarms) == (found.guarantee.hits, right.sum(), alarm.sum())
+        assert (now.hits, now.alarms) == (found.guarantee.hits, alarm.sum())
         assert now.number in instruction(found)
 
 
@@ -548,13 +546,6 @@ def test_a_class_without_rows_has_no_change():
         (),
     )
     assert all(one.recall.change is not None for one in known)
-
-
-def test_the_smallest_of_several_important_classes_says_whether_there_are_enough_rows():
-    logits, labels = made(900)
-    for num, is_known in ((19, False), (20, True)):
-        kept = np.flatnonzero((labels != 3) | (np.cumsum(labels == 3) <= num))
-        assert (audit(logits[kept], labels[kept], [1, 3]).kind != "unknown") is is_known
 
 
 def test_every_row_is_judged_with_a_shift_it_had_no_part_in(monkeypatch):
@@ -1426,24 +1417,3 @@ def test_a_page_is_whole_or_not_there(found, tmp_path):
     assert 'class="answer gain"' in text
     with pytest.raises(InputError, match="cannot be written"):
         write_page(found, tmp_path / "no" / "a.html", "scores.csv")
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-@pytest.mark.parametrize("width", [1100, 360])
-def test_in_a_browser_nothing_is_asked_for_and_nothing_overflows(tmp_path, width):
-    playwright = pytest.importorskip("playwright.sync_api")
-    logits, labels = made(300)
-    path = write_page(audit(logits, labels, HOSTILE[1], classes=HOSTILE), tmp_path / "a.html", "scores.csv")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": width, "height": 800})
-        said, asked = [], []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("dialog", lambda dialog: said.append(dialog.message))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(path.as_uri())
-        assert said == []
-        assert asked == [path.as_uri()]
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator(".slider figure svg").count() == 2
-        browser.close()

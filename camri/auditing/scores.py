@@ -29,8 +29,8 @@ class Checked:
 
     kind: "logits" or "probabilities"; percentages are probabilities. values: the scores, percentages divided by 100.
     logits: of probabilities the logarithms. largest_factor: the most a probability can be multiplied by in its own
-    precision. groups: int64 (N,), indices into group_names; None where rows are independent. num_models: whose rows
-    follow each other; of several, all rows of one input are a group.
+    precision. groups: int64 (N,), indices into group_names; None where rows are independent. num_models: the rows of
+    several models follow each other, and all rows of one input are a group.
     """
 
     values: Array
@@ -111,8 +111,8 @@ def check(
 def _as_probabilities(values: Array, kind: str | None, names: Sequence[str]) -> Array | None:
     """The scores as probabilities; None where they are logits.
 
-    They are probabilities or percentages where some rows sum to 1 or 100; all must then, and a negative one is refused:
-    scores are read as logits only where no such row is there, or hardly any by chance.
+    They are probabilities (or percentages) if more than a few rows sum to 1 (or 100). Then all rows must, and none may
+    hold a negative number. Otherwise they are logits, of which a few sum to 1 by chance.
     """
     if kind == "logits":
         return None
@@ -381,7 +381,7 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
 
 
 def _called(names: Sequence[str], known: Set[str]) -> dict[str, str]:
-    """Column -> class, by the columns with a common prefix if there are some; two classes may be called p_1 and p_2."""
+    """Column -> class: the columns with a common prefix, if two have one, else all. Classes may be called p_1, p_2."""
     for prefix in PREFIXES:
         marked = [name for name in names if name.lower().startswith(prefix) and len(name) > len(prefix)]
         if len(marked) >= 2 and not known <= set(marked):
@@ -390,9 +390,9 @@ def _called(names: Sequence[str], known: Set[str]) -> dict[str, str]:
 
 
 def _strays(table: Any, used: Mapping[str, str], known: Set[str]) -> list[str]:
-    """Columns of whole numbers beyond 0 and 1 that no label names, among columns of scores: identifiers, ages, counts.
+    """Columns of whole numbers beyond 0 and 1 that no label is called by: identifiers, ages, counts.
 
-    Taken for a class, the largest of its numbers would be the answer to every row.
+    Read as the scores of a class, they would win in every row.
     """
     whole = [name for name in used if pa.types.is_integer(table.schema.field(name).type)]
     if len(whole) == len(used):  # votes, counts of trees

@@ -351,7 +351,9 @@ def audit(
     here = every.take(judged)
     errors = _redraw(checked, final, here, goal) if is_cross_fitted else {}
     figures = _Figures(here, checked.groups_of(judged), now[judged], said[judged], rule.predict(here), errors)
-    recall, accuracy = figures.recall(), figures.compare("accuracy", here.is_right)
+    own = np.isin(here.labels, here.important)
+    recall = figures.change("recall", here.is_right, own, here.labels[own])
+    accuracy = figures.compare("accuracy", here.is_right)
     assert accuracy.change is not None
     seen = change_of(here.is_right(figures.now), here.is_right(figures.said), groups=figures.groups)
     drop = expect(seen, float(expected[judged].mean()), PRIOR_ROWS)
@@ -400,7 +402,7 @@ def _condense(checked: Checked) -> Scores:
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """A rule, the curve of the rows it was tuned on, how a state of such a curve is chosen, and their calibration."""
+    """A tuned rule, the curve of its rows, the function that chooses a state of such a curve, and the calibration."""
 
     rule: DecisionRule
     curve: Curve
@@ -443,7 +445,7 @@ def _free_state(curve: Curve, gain: Array, max_accuracy_drop: float) -> int:
 
 
 def _short_rule(curve: Curve, state: int, kind: str) -> DecisionRule:
-    """The rule of a state, with the shortest number that people can put into their code."""
+    """The rule of a state, with the shortest number that gives it: people copy it into their code."""
     is_factor = kind == "probabilities" and curve.sweep.rule == "shift"
     number = curve.number(state, is_factor)
     value = math.log(number) if is_factor else number
@@ -451,11 +453,11 @@ def _short_rule(curve: Curve, state: int, kind: str) -> DecisionRule:
 
 
 def _redraw(checked: Checked, tuned: Tuned, scores: Scores, goal: Goal) -> dict[str | int, Array]:
-    """How far changes are off on the rows that tuned a rule: of recall by class index, and of each figure, (B,).
+    """Bootstrap how optimistic changes are on the rows that tuned the rule: errors (B,) by figure and by class index.
 
-    Rows or groups are drawn, the rule is tuned on them, and its changes there are compared with those on all rows: the
-    bootstrap of the optimism (Efron). Intervals that ignored the tuning held the change of false alarms of
-    .76 to .95 of made tables (docs/audit.md).
+    Rows or groups are drawn, the rule is tuned on them, and its changes there are compared with those on all rows
+    (Efron's optimism). Intervals that ignore the tuning held the true change of false alarms in .76 to .95 of made
+    tables (docs/audit.md).
     """
     units = np.arange(len(scores))
     if checked.groups is not None:
@@ -500,33 +502,30 @@ class _Figures:
     final: Array
     errors: dict[str | int, Array]
 
+    def groups_of(self, rows: Any) -> Array | None:
+        """The groups of some rows; None where rows are independent."""
+        return None if self.groups is None else self.groups[rows]
+
     def change(
         self, name: str | int, outcome: Callable[[Array], Array], rows: Any, labels: Array | None = None
     ) -> RowEstimate:
-        """The change over some rows of what an outcome says of predictions."""
+        """The change of an outcome's share of some rows; with labels the mean over classes."""
         before, after, final = (outcome(said)[rows] for said in (self.now, self.said, self.final))
-        groups = None if self.groups is None else self.groups[rows]
+        groups = self.groups_of(rows)
         change = change_of(before, after, labels, groups)
         if name not in self.errors:
             return change
-        final_change = change_of(before, final, labels, groups)
-        return settle(change, final_change, self.errors[name], int(self.scores.num.min()))
+        return settle(change, change_of(before, final, labels, groups), self.errors[name], int(self.scores.num.min()))
 
     def compare(self, name: str | int, outcome: Callable[[Array], Array], rows: Any = slice(None)) -> Comparison:
         """The outcome's share of some rows before and after."""
-        groups = None if self.groups is None else self.groups[rows]
-        before, after = (share_of(outcome(said)[rows], groups) for said in (self.now, self.said))
+        before, after = (share_of(outcome(said)[rows], self.groups_of(rows)) for said in (self.now, self.said))
         return Comparison(before, after, self.change(name, outcome, rows) if before.num else None)
 
-    def recall(self) -> RowEstimate:
-        """The change of recall, a mean over the important classes."""
-        own = np.isin(self.scores.labels, self.scores.important)
-        return self.change("recall", self.scores.is_right, own, self.scores.labels[own])
-
     def precision(self, index: int) -> Comparison:
+        """The share of the rows predicted as a class that belong to it, before and after."""
         truth, called = self.scores.labels == index, [said == index for said in (self.now, self.said)]
-        groups = self.groups
-        return Comparison(*(share_of(truth[rows], None if groups is None else groups[rows]) for rows in called))
+        return Comparison(*(share_of(truth[rows], self.groups_of(rows)) for rows in called))
 
     def cost(self, matrix: Array) -> tuple[float, float, Estimate]:
         """The mean cost of a row before and after, and its change."""
@@ -584,7 +583,7 @@ def _guarantee(checked: Checked, scores: Scores, rows: Array, goal: AtLeast) -> 
 
 
 def _doubt_empty(checked: Checked) -> None:
-    """Warn where no row has the class that is predicted most: its column may hold ages, or the highest score."""
+    """Warn where the class that is predicted most has no rows: its column may hold something other than scores."""
     counts = np.bincount(checked.logits.argmax(axis=1))
     most = int(counts.argmax())
     if not (checked.labels == most).any():

@@ -1,22 +1,13 @@
-"""The answer of a run: a finding for each column of important classes, and the sentences made from them."""
+"""The answer of a run: a record for each column of important classes, and the sentences made from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from camri.methods import BASELINE
-from camri.report.tables import BLANK, Cell, Columns, Record, Table, p_value, relative_alarms, span, tabulate
+from camri.report.records import Record, Records, ends_of
+from camri.report.tables import BLANK, Cell, Columns, Table, interval_of, p_value, relative_alarms, tabulate
 from camri.selection import OPTIMISTIC
-from camri.stats import Difference
-from camri.study.reader import (
-    LEAST_SEEDS,
-    LEVEL,
-    ColumnVerdict,
-    Judged,
-    RunReader,
-    correct_several,
-    is_significant,
-    picked,
-)
+from camri.study.reader import LEAST_SEEDS, LEVEL, ColumnVerdict, RunReader, correct_several, is_significant, picked
 from camri.text import plural, points, quoted
 
 NOTE = "answer"  # the store's note with a fit's own answer
@@ -32,42 +23,34 @@ class Answer:
     table: Table | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Finding:
-    """What a study found for one column: the judgement of the chosen setting, with p corrected for the columns (Holm).
+def find(verdicts: Sequence[ColumnVerdict], gaps: Sequence[Record] = ()) -> Records:
+    """A record for each column, where all have a choice: the chosen setting, judged; p corrected over columns (Holm).
 
-    `alarms`: the gap record of the method with the fewest false alarms at equal recall, if significantly few.
+    gaps: the records at equal recall. `gain` and `p` are None where cross-entropy with a shift was chosen. `fewer`: the
+    gap record of the method with the fewest false alarms at equal recall, if significantly few.
     """
-
-    important: str
-    picked: str
-    best: Judged
-    p: float
-    alarms: Record | None
-
-    @property
-    def is_gain(self) -> bool:
-        """Whether recall is significantly higher than that of cross-entropy with a shift."""
-        best = self.best
-        return not best.keeps_baseline and is_significant(self.p, best.num_seeds) and best.gain.value > 0
-
-    def show(self, found: Difference) -> str:
-        """A difference in percentage points, with its interval from three seeds on."""
-        ends = (found.low, found.high) if self.best.num_seeds >= LEAST_SEEDS else (None, None)
-        return span(found.value, *ends)
-
-
-def find(verdicts: Sequence[ColumnVerdict], gaps: Sequence[Record] = ()) -> list[Finding]:
-    """A finding for each column, where all have a choice; `gaps` are the records at equal recall."""
     found = []
     corrected = correct_several([verdict.best.gain.p for verdict in verdicts if verdict.best is not None])
     for verdict, p in zip(verdicts, corrected, strict=True):
-        assert verdict.best is not None
+        best = verdict.best
+        assert best is not None
         own = [gap for gap in gaps if gap["column"] == verdict.column.number and gap["alarms"] < 0]
         fewer = [gap for gap in own if is_significant(gap["p_alarms_holm"], gap["num_trials"])]
-        alarms = min(fewer, key=lambda gap: gap["alarms"], default=None)
-        named = picked(verdict, verdict.best, in_words=True)
-        found.append(Finding(verdict.column.title, named, verdict.best, p, alarms))
+        record = {
+            "important": verdict.column.title,
+            "num_important": len(best.judgement.important),
+            "setting": picked(verdict, best, in_words=True),
+            "num_trials": best.num_seeds,
+            "hits": [best.judgement.arms[name].hits.sum() for name in ("baseline shifted", "chosen")],
+            "num": best.judgement.arms["chosen"].num.sum(),
+            "p": None if best.keeps_baseline else p,
+            **ends_of("gain", None if best.keeps_baseline else best.gain),
+            **ends_of("gain_over_ce", best.judgement.gains["baseline"].recall),
+            **ends_of("accuracy", best.accuracy),
+            "drop": best.judgement.gains["baseline shifted"].chance_of_fall,
+            "fewer": min(fewer, key=lambda gap: gap["alarms"], default=None),
+        }
+        found.append({**record, "is_gain": is_significant(record["p"], best.num_seeds) and best.gain.value > 0})
     return found
 
 
@@ -99,15 +82,15 @@ def _what_is_missing(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> s
     return None
 
 
-def compose(found: Sequence[Finding]) -> Answer:
-    """The sentences and the table of the findings."""
-    gains = [finding for finding in found if finding.is_gain]
-    has_seeds = any(finding.best.num_seeds >= LEAST_SEEDS for finding in found)
+def compose(found: Sequence[Record]) -> Answer:
+    """The sentences and the table of the records of `find`."""
+    gains = [record for record in found if record["is_gain"]]
+    has_seeds = any(record["num_trials"] >= LEAST_SEEDS for record in found)
     kind = "gain" if gains else "none" if has_seeds else "unknown"
     few = "" if has_seeds else f"Cannot tell yet: significance needs at least {LEAST_SEEDS} seeds. "
     if len(found) == 1:
         return Answer(kind, few + _sentence(found[0], has_seeds) + _alarms(found), table=_table(found))
-    is_joint = any(len(finding.best.judgement.important) > 1 for finding in found)
+    is_joint = any(record["num_important"] > 1 for record in found)
     classes = f"{len(found)} {'sets of classes' if is_joint else 'classes'}"
     lead = few or f"No significant gain for any of the {classes} (p > {LEVEL} after Holm). "
     if gains:
@@ -115,63 +98,58 @@ def compose(found: Sequence[Finding]) -> Answer:
     return Answer(kind, lead + _gains(gains or found) + _alarms(found), table=_table(found))
 
 
-def _sentence(finding: Finding, has_seeds: bool) -> str:
+def _sentence(record: Record, has_seeds: bool) -> str:
     """The result of the only column."""
-    best, important, gain = finding.best, quoted(finding.important), finding.best.gain
-    costs = f"accuracy vs cross-entropy {finding.show(best.accuracy)} points"
-    if best.keeps_baseline:
+    important, accuracy = (
+        quoted(record["important"]),
+        f"accuracy vs cross-entropy {interval_of(record, 'accuracy')} points",
+    )
+    if record["gain"] is None:
         return (
             f"No gain for {important}: no setting beat cross-entropy with a shift on validation data. Δ recall of the "
-            f"shift alone vs cross-entropy: {finding.show(best.judgement.gains['baseline'].recall)} points; {costs}."
+            f"shift alone vs cross-entropy: {interval_of(record, 'gain_over_ce')} points; {accuracy}."
         )
-    before, after = (best.judgement.arms[name] for name in ("baseline shifted", "chosen"))
-    hits = " → ".join(f"{arm.hits.sum()}/{arm.num.sum()}" for arm in (before, after))
-    ends = f"95 % CI {points(gain.low)} to {points(gain.high)}; " if has_seeds else ""
-    trained = f"{ends}hits {hits}, {plural(best.num_seeds, 'seed')}"
-    by = f"{points(gain.value)} points over cross-entropy with a shift ({trained})"
-    if finding.is_gain:
-        lower = " Accuracy is significantly lower than cross-entropy’s." if best.accuracy.high < 0 else ""
-        return f"{finding.picked} raises recall of {important}: {by}; {costs}.{lower}"
-    none = f"No significant gain (p = {p_value(finding.p)}): " if has_seeds else ""
-    return f"{none}{finding.picked} changes recall of {important} by {by}; {costs}."
+    hits = " → ".join(f"{hits}/{record['num']}" for hits in record["hits"])
+    ends = f"95 % CI {points(record['gain_low'])} to {points(record['gain_high'])}; " if has_seeds else ""
+    trained = f"{ends}hits {hits}, {plural(record['num_trials'], 'seed')}"
+    by = f"{points(record['gain'])} points over cross-entropy with a shift ({trained})"
+    if record["is_gain"]:
+        lower = " Accuracy is significantly lower than cross-entropy’s." if record["accuracy_high"] < 0 else ""
+        return f"{record['setting']} raises recall of {important}: {by}; {accuracy}.{lower}"
+    none = f"No significant gain (p = {p_value(record['p'])}): " if has_seeds else ""
+    return f"{none}{record['setting']} changes recall of {important} by {by}; {accuracy}."
 
 
-def _gains(found: Sequence[Finding]) -> str:
+def _gains(found: Sequence[Record]) -> str:
     """The gain of each column; those that kept cross-entropy are named together."""
-    kept = [quoted(one.important) for one in found if one.best.keeps_baseline]
-    gains = [f"{quoted(one.important)} {one.show(one.best.gain)}" for one in found if not one.best.keeps_baseline]
+    kept = [quoted(record["important"]) for record in found if record["gain"] is None]
+    gains = [
+        f"{quoted(record['important'])} {interval_of(record, 'gain')}" for record in found if record["gain"] is not None
+    ]
     parts = [f"Points of recall over cross-entropy with a shift: {'; '.join(gains)}."] if gains else []
     parts += [f"No setting beat cross-entropy with a shift on validation data for {', '.join(kept)}."] if kept else []
     return " ".join(parts)
 
 
-def _alarms(found: Sequence[Finding]) -> str:
+def _alarms(found: Sequence[Record]) -> str:
     """The columns that have significantly fewer false alarms at equal recall."""
-    columns = [(quoted(finding.important), finding.alarms) for finding in found if finding.alarms is not None]
+    columns = [(quoted(record["important"]), record["fewer"]) for record in found if record["fewer"] is not None]
     fewer = "; ".join(f"{name} {relative_alarms(gap)} with {gap['setting']}" for name, gap in columns)
     return f" Significantly fewer false alarms than cross-entropy at equal recall: {fewer}." if fewer else ""
 
 
-def _table(found: Sequence[Finding]) -> Table:
-    """The findings, a row each."""
-
-    def drop(finding: Finding) -> str:
-        return f"{finding.best.judgement.gains['baseline shifted'].chance_of_fall:.0%}"
-
+def _table(found: Sequence[Record]) -> Table:
+    """A row for each column."""
     columns: Columns = {
-        "important": lambda finding: finding.important,
-        "Δ recall vs CE + shift": lambda finding: Cell(
-            BLANK if finding.best.keeps_baseline else finding.show(finding.best.gain), finding.is_gain
-        ),
-        "p (Holm)": lambda finding: (
-            BLANK if finding.best.keeps_baseline else p_value(finding.p, finding.best.num_seeds)
-        ),
-        "Δ recall vs CE": lambda finding: finding.show(finding.best.judgement.gains["baseline"].recall),
-        "Δ accuracy vs CE": lambda finding: finding.show(finding.best.accuracy),
-        "probability of a drop": lambda finding: drop(finding) if finding.best.num_seeds >= LEAST_SEEDS else BLANK,
-        "false alarms": lambda finding: BLANK if finding.alarms is None else relative_alarms(finding.alarms),
-        "seeds": lambda finding: str(finding.best.num_seeds),
-        "setting": lambda finding: "CE + shift: no setting beat it" if finding.best.keeps_baseline else finding.picked,
+        "important": lambda row: row["important"],
+        "Δ recall vs CE + shift": lambda row: Cell(interval_of(row, "gain"), row["is_gain"]),
+        "p (Holm)": lambda row: p_value(row["p"], row["num_trials"]),
+        "Δ recall vs CE": lambda row: interval_of(row, "gain_over_ce"),
+        "Δ accuracy vs CE": lambda row: interval_of(row, "accuracy"),
+        "probability of a drop": lambda row: f"{row['drop']:.0%}" if row["num_trials"] >= LEAST_SEEDS else BLANK,
+        "false alarms": lambda row: BLANK if row["fewer"] is None else relative_alarms(row["fewer"]),
+        "seeds": lambda row: str(row["num_trials"]),
+        "setting": lambda row: "CE + shift: no setting beat it" if row["gain"] is None else row["setting"],
     }
     return tabulate(
         found,

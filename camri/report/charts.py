@@ -12,7 +12,7 @@ import altair as alt
 
 from camri.errors import InputError, closest
 from camri.methods import BASELINE, METHODS, UNKNOWN_DASH, title_of
-from camri.report.records import DEPTH, MOST_CLASSES, PENALTIES, Record, Records, Source
+from camri.report.records import DEPTH, ENDS, MOST_CLASSES, PENALTIES, Record, Records, Source, group_by
 from camri.study.reader import LEAST_SEEDS, ColumnVerdict, Judged, RunReader, picked
 from camri.text import quoted
 
@@ -71,12 +71,15 @@ class Look:
             "rule": {"color": self.muted},
         }
 
-    def methods(self, used: Sequence[str]) -> tuple[alt.Scale, alt.Scale]:
-        """Scales of colour and dash for the methods used, the same in every chart."""
+    def methods(self, used: Sequence[str]) -> tuple[alt.Color, alt.StrokeDash]:
+        """Colour and dash of the methods used, the same in every chart."""
         domain = [title_of(name) for name in used]
         colors = [self.series.get(name, self.muted) for name in used]
-        strokes = [list(METHODS[name].dash if name in METHODS else UNKNOWN_DASH) for name in used]
-        return alt.Scale(domain=domain, range=colors), alt.Scale(domain=domain, range=strokes)
+        dashes = [list(METHODS[name].dash if name in METHODS else UNKNOWN_DASH) for name in used]
+        return (
+            alt.Color("method:N", scale=alt.Scale(domain=domain, range=colors), title=None, legend=LINES),
+            alt.StrokeDash("method:N", scale=alt.Scale(domain=domain, range=dashes), title=None, legend=LINES),
+        )
 
 
 PRINTED = {name: entry.colors[0] for name, entry in METHODS.items()}
@@ -213,8 +216,7 @@ def _curve_chart(column: Record, lines: Records, bands: Records, starts: Records
     recall = "mean recall of the important classes" if is_several else "recall of the important class"
     x = alt.X("recall:Q", title=recall, scale=alt.Scale(zero=False, nice=False))
     y = alt.Y("accuracy:Q", title="accuracy")
-    colors, dashes = look.methods([line["method"] for line in column["lines"]])
-    color = alt.Color("method:N", scale=colors, title=None, legend=LINES)
+    color, dash = look.methods([line["method"] for line in column["lines"]])
     # A plain value, set by buttons below the drawing: a legend of several layers takes neither clicks nor keys.
     # Empty: all methods are equally strong.
     single = alt.param(name=f"picked{number}", value="")
@@ -236,9 +238,7 @@ def _curve_chart(column: Record, lines: Records, bands: Records, starts: Records
             opacity=alt.condition(is_single, alt.value(0.12), alt.value(0.02)),
         ),
         rule.encode(y=alt.Y("floor:Q")),
-        line.encode(
-            x, y, color, strokeDash=alt.StrokeDash("method:N", scale=dashes, title=None, legend=LINES), opacity=faded
-        ),
+        line.encode(x, y, color, dash, opacity=faded),
         dots.encode(x, y, color, opacity=faded, tooltip=shown),
         hover.encode(
             x, y, color, opacity=alt.condition(near, alt.value(1.0), alt.value(0.0)), tooltip=shown
@@ -246,22 +246,17 @@ def _curve_chart(column: Record, lines: Records, bands: Records, starts: Records
     ).add_params(single)
 
 
-def draw_gaps(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
-    """Accuracy and false alarms at equal recall against cross-entropy, two panels per column; None without records."""
+def draw_gaps(records: Sequence[Record], look: Look = PRINT) -> Figure:
+    """Accuracy and false alarms at equal recall against cross-entropy, two panels per column."""
     far = dict.fromkeys(title_of(record["method"]) for record in records if _is_far(record))
     near = [record for record in records if not _is_far(record)]
     points = [_gap_point(record, name) for record in near for name in GAPS if record.get(name) is not None]
-    panels = []
-    for number, important in dict.fromkeys((record["column"], record["important"]) for record in near):
-        for name, title in GAPS.items():
-            own = [point for point in points if (point["column"], point["figure"]) == (number, name)]
-            ends = [point[end] for point in points if point["figure"] == name for end in ("low", "high")]
-            if own:
-                methods = [record["method"] for record in near if record["column"] == number]
-                chart = _gap_chart(own, methods, ends, look)
-                panels.append(Panel(f"{quoted(important)}: {title}", chart, ROW_HEIGHT * (len(own) + 1)))
-    if not panels:
-        return None
+    columns, panels = group_by(near, "column"), []
+    for (number, name), own in group_by(points, "column", "figure").items():
+        ends = [point[end] for point in points if point["figure"] == name for end in ("low", "high")]
+        chart = _gap_chart(own, [record["method"] for record in columns[number]], ends, look)
+        title = f"{quoted(columns[number][0]['important'])}: {GAPS[name]}"
+        panels.append(Panel(title, chart, ROW_HEIGHT * (len(own) + 1)))
     left_out = f" Not drawn, as over {100 * FAR:.0f} points less accurate: {', '.join(far)}." if far else ""
     return Figure(
         "At equal recall",
@@ -280,26 +275,30 @@ def _is_far(record: Record) -> bool:
 
 
 def _gap_point(record: Record, name: str) -> dict[str, Any]:
-    ends = (f"{name}_low", f"{name}_high") if record["num_trials"] >= LEAST_SEEDS else (name, name)
-    values = {"change": record[name], "low": record[ends[0]], "high": record[ends[1]]}
+    """A difference of a gap's record, as it is drawn."""
     return {
         "column": record["column"],
         "figure": name,
         "method": title_of(record["method"]),
         "setting": record["setting"],
         "trials": record["num_trials"],
-        **{key: round(100 * value, 3) for key, value in values.items()},
+        **_in_points("change", [record[f"{name}{end}"] for end in ENDS], record["num_trials"]),
     }
 
 
-def _gap_chart(points: Records, methods: Sequence[str], ends: Sequence[float], look: Look) -> Any:
+def _in_points(name: str, change: Sequence[float], num_seeds: int) -> dict[str, float]:
+    """A difference (value, low, high) in percentage points; below three seeds its interval is empty."""
+    drawn = change if num_seeds >= LEAST_SEEDS else [change[0]] * 3
+    return {key: round(100 * end, 3) for key, end in zip((name, "low", "high"), drawn, strict=True)}
+
+
+def _gap_chart(points: Sequence[Record], methods: Sequence[str], ends: Sequence[float], look: Look) -> Any:
     """One panel; `ends` are those of all intervals of the figure, so that columns can be compared."""
-    colors, _ = look.methods(methods)
     low, high = min(0.0, *ends), max(0.0, *ends)
     room = 0.05 * (high - low)
     base = drawing(points).encode(
         y=alt.Y("method:N", title=None, sort=[record["method"] for record in points]),
-        color=alt.Color("method:N", scale=colors, legend=None),
+        color=look.methods(methods)[0].legend(None),
         tooltip=tips("method", "setting", "change", "low", "high", "trials"),
     )
     scale = alt.Scale(domain=[low - room, high + room], nice=False)
@@ -307,11 +306,10 @@ def _gap_chart(points: Records, methods: Sequence[str], ends: Sequence[float], l
     return draw_intervals(base, along, "high", "change", look)
 
 
-def draw_epochs(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
-    """Recall and accuracy by epoch, two panels per column; None without records."""
+def draw_epochs(records: Sequence[Record], look: Look = PRINT) -> Figure:
+    """Recall and accuracy by epoch, two panels per column."""
     panels, points = [], []
-    for number in dict.fromkeys(record["column"] for record in records):
-        own = [record for record in records if record["column"] == number]
+    for number, own in group_by(records, "column").items():
         important = quoted(own[0]["important"])
         titles = {"recall": f"recall of {important}", "accuracy": f"accuracy of models for {important}"}
         for name, title in titles.items():
@@ -330,8 +328,6 @@ def draw_epochs(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
             ]
             points += drawn
             panels.append(Panel(title, _epoch_chart(drawn, [record["method"] for record in own], name, look), 240))
-    if not panels:
-        return None
     return Figure(
         "How training went",
         "Recall of the important class and accuracy on validation data after each epoch: models as trained, mean over "
@@ -344,7 +340,6 @@ def draw_epochs(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
 
 
 def _epoch_chart(points: Records, methods: Sequence[str], name: str, look: Look) -> Any:
-    colors, dashes = look.methods(methods)
     # The first epochs climb from nothing: drawn whole, they would squeeze the rest.
     shown = [record["value"] for record in points if record["epoch"] > points[-1]["epoch"] // 10]
     return (
@@ -353,15 +348,14 @@ def _epoch_chart(points: Records, methods: Sequence[str], name: str, look: Look)
         .encode(
             alt.X("epoch:Q", scale=alt.Scale(nice=False, zero=False), axis=alt.Axis(tickMinStep=1)),
             alt.Y("value:Q", title=name, scale=alt.Scale(domain=[min(shown), max(shown)])),
-            alt.Color("method:N", scale=colors, title=None, legend=LINES),
-            alt.StrokeDash("method:N", scale=dashes, title=None, legend=LINES),
+            *look.methods(methods),
             tooltip=tips("method", "setting", "epoch", "value .4f", "trials"),
         )
     )
 
 
-def draw_changes(reading: RunReader, verdicts: Sequence[ColumnVerdict], look: Look = PRINT) -> Figure | None:
-    """Change of every class's recall, vs cross-entropy as trained and with a shift; None without a chosen method.
+def draw_changes(reading: RunReader, verdicts: Sequence[ColumnVerdict], look: Look = PRINT) -> Figure:
+    """Change of every class's recall, vs cross-entropy as trained and with a shift; a panel per column with a choice.
 
     Of the chosen setting, else of CAMRI's, else of the first method's that is not cross-entropy.
     """
@@ -374,13 +368,11 @@ def draw_changes(reading: RunReader, verdicts: Sequence[ColumnVerdict], look: Lo
             records += found
             title = f"{quoted(verdict.column.title)}: {picked(verdict, row, in_words=True)}"
             panels.append(Panel(title, _change_chart(found, look), 60 + 13 * len(found)))
-    if not panels:
-        return None
     num = len(reading.classes)
     return Figure(
         "Classes that lost recall",
         "Change of every class’s recall in percentage points on test data, with 95 % confidence intervals over seeds "
-        "and test data (from three seeds on). The important class is first (diamond), then the largest losses. An "
+        "and test data (from three seeds on). The important class is first, then the largest losses. An "
         "interval that crosses 0 may be chance; 1 in 20 misses it by chance. The change against cross-entropy + shift "
         "is the method’s own."
         + (f" Of {num} classes, the {MOST_CLASSES} that changed most." if num > MOST_CLASSES else ""),
@@ -397,46 +389,29 @@ def _change_records(reading: RunReader, verdict: ColumnVerdict, row: Judged) -> 
     if len(reading.classes) > MOST_CLASSES:
         kept = sorted(others, key=lambda i: -abs(first[i].value))[: MOST_CLASSES - len(verdict.column.indices)]
         others = [index for index in others if index in kept]
-    has_ends = row.num_seeds >= LEAST_SEEDS
     return [
         {
             "column": verdict.column.title,
             "class": reading.classes[index],
-            "place": place,
-            "important": index in verdict.column.indices,
             "against": title,
-            "gain": round(100 * found.value, 3),
-            "low": round(100 * (found.low if has_ends else found.value), 3),
-            "high": round(100 * (found.high if has_ends else found.value), 3),
+            **_in_points("gain", (change.value, change.low, change.high), row.num_seeds),
         }
         for title, by_class in gains.items()
-        for place, index in enumerate([*verdict.column.indices, *others])
-        for found in [by_class[index]]
+        for index in (*verdict.column.indices, *others)
+        for change in [by_class[index]]
     ]
 
 
 def _change_chart(records: Records, look: Look) -> Any:
-    order = list(dict.fromkeys(record["class"] for record in sorted(records, key=lambda record: record["place"])))
     domain = list(dict.fromkeys(record["against"] for record in records))
+    scale = alt.Scale(domain=domain, range=[look.muted, look.down])
     base = drawing(records).encode(
-        y=alt.Y("class:N", sort=order, title=None),
+        y=alt.Y("class:N", sort=list(dict.fromkeys(record["class"] for record in records)), title=None),
         yOffset=alt.YOffset("against:N", sort=domain),
-        color=alt.Color(
-            "against:N",
-            scale=alt.Scale(domain=domain, range=[look.muted, look.down]),
-            title="vs",
-            legend=alt.Legend(columns=1),
-        ),
+        color=alt.Color("against:N", scale=scale, title="vs", legend=alt.Legend(columns=1)),
         tooltip=tips("class", "against", "gain +.1f", "low +.1f", "high +.1f"),
     )
-    axis = alt.X("low:Q", title="Δ recall (percentage points)")
-    bars = base.mark_rule(strokeWidth=2).encode(x=axis, x2="high:Q")
-    dots = base.mark_point(filled=True, size=50).encode(
-        x="gain:Q",
-        shape=alt.Shape("important:N", scale=alt.Scale(domain=[True, False], range=["diamond", "circle"]), legend=None),
-    )
-    zero = drawing([{"x": 0}]).mark_rule(color=look.ink).encode(x="x:Q")
-    return alt.layer(zero, bars, dots)
+    return draw_intervals(base, alt.X("low:Q", title="Δ recall (percentage points)"), "high", "gain", look)
 
 
 def draw_confusion(found: Record, look: Look = PRINT) -> Figure:
@@ -489,20 +464,16 @@ def _heat(records: Sequence[Record], names: Sequence[str], look: Look, is_change
     return alt.layer(*cells, shown.mark_text(fontSize=9, color=look.ink).encode(text=form))
 
 
-def draw_penalty(records: Sequence[Record], look: Look = PRINT) -> Figure | None:
-    """Fig. 5: recall and accuracy as the penalty grows; None without records."""
+def draw_penalty(records: Sequence[Record], look: Look = PRINT) -> Figure:
+    """Fig. 5: recall and accuracy as the penalty grows, a panel for each column and method."""
     panels = []
-    for number in dict.fromkeys(record["number"] for record in records):
-        own = [record for record in records if record["number"] == number]
+    for own in group_by(records, "number").values():
         # One vertical scale for the panels of a column: side by side they are there to be compared.
         ends = [record[end] for record in own for end in ("low", "high")]
-        for method in dict.fromkeys(record["method"] for record in own):
-            found = [record for record in own if record["method"] == method]
-            at = f", s = {found[0]['scale']:g}" if found[0]["scale"] is not None else ""
-            title = f"{quoted(found[0]['column'])}: {title_of(method)}{at}"
-            panels.append(Panel(title, _penalty_chart(found, PENALTIES[method][1], (min(ends), max(ends)), look), 220))
-    if not panels:
-        return None
+        for method, curve in group_by(own, "method").items():
+            at = f", s = {curve[0]['scale']:g}" if curve[0]["scale"] is not None else ""
+            title = f"{quoted(curve[0]['column'])}: {title_of(method)}{at}"
+            panels.append(Panel(title, _penalty_chart(curve, PENALTIES[method][1], [min(ends), max(ends)], look), 220))
     return Figure(
         "Recall and accuracy against the penalty",
         "Recall of the important class (solid) and accuracy (dashed) as the penalty grows: mean over trials, bands ± "
@@ -513,21 +484,17 @@ def draw_penalty(records: Sequence[Record], look: Look = PRINT) -> Figure | None
     )
 
 
-def _penalty_chart(records: Sequence[Record], title: str, ends: tuple[float, float], look: Look) -> Any:
-    domain = ["recall", "accuracy"]
-    scale = alt.Scale(zero=False, domain=list(ends))
-    base = drawing(records).encode(
-        x=alt.X("penalty:Q", title=title),
-        color=alt.Color(
-            "figure:N", scale=alt.Scale(domain=domain, range=[look.up, look.down]), title=None, legend=LINES
-        ),
+def _penalty_chart(records: Sequence[Record], title: str, ends: list[float], look: Look) -> Any:
+    scale = alt.Scale(zero=False, domain=ends)
+    colors, dashes = (
+        alt.Scale(domain=["recall", "accuracy"], range=values) for values in ([look.up, look.down], [[1, 0], [5, 3]])
     )
+    color = alt.Color("figure:N", scale=colors, title=None, legend=LINES)
+    base = drawing(records).encode(x=alt.X("penalty:Q", title=title), color=color)
     band = base.mark_area(opacity=0.16).encode(alt.Y("low:Q", title=None, scale=scale), alt.Y2("high:Q"))
     line = base.mark_line(point={"filled": True, "size": 45}).encode(
         alt.Y("mean:Q", title=None, scale=scale),
-        strokeDash=alt.StrokeDash(
-            "figure:N", scale=alt.Scale(domain=domain, range=[[1, 0], [5, 3]]), title=None, legend=LINES
-        ),
+        strokeDash=alt.StrokeDash("figure:N", scale=dashes, title=None, legend=LINES),
         tooltip=tips("setting", "figure", "mean .4f", "sd .4f", "trials"),
     )
     return alt.layer(band, line)
@@ -550,29 +517,23 @@ def draw_circle(panels: Sequence[Record], look: Look = PRINT) -> Figure:
     )
 
 
-def _circle_chart(dots: list[Any], spokes: list[Any], look: Look) -> Any:
-    domain = alt.Scale(domain=[-1.15, 1.15], nice=False)
-    x, y = alt.X("x:Q", scale=domain, title="z′₁"), alt.Y("y:Q", scale=domain, title="z′₂")
+def _circle_chart(dots: Records, spokes: Records, look: Look) -> Any:
+    scale = alt.Scale(domain=[-1.15, 1.15], nice=False)
     color = alt.condition("datum.kind == 'important'", alt.value(look.down), alt.value(look.muted))
-    lines = drawing([{**spoke, "x0": 0, "y0": 0} for spoke in spokes]).mark_rule(strokeWidth=2)
-    points = drawing(dots).mark_point(filled=True, size=12, opacity=0.35)
-    tips_of = [{**spoke, "tx": 1.1 * spoke["x"], "ty": 1.1 * spoke["y"]} for spoke in spokes]
-    names = drawing(tips_of).mark_text(fontSize=10)
+
+    def base(records: Records, x: str, y: str) -> alt.Chart:
+        ends = alt.X(f"{x}:Q", scale=scale, title="z′₁"), alt.Y(f"{y}:Q", scale=scale, title="z′₂")
+        return drawing(records).encode(*ends, color=color, tooltip=tips("class"))
+
+    drawn = [{**one, "x0": 0, "y0": 0, "tx": 1.1 * one["x"], "ty": 1.1 * one["y"]} for one in spokes]
     return alt.layer(
-        points.encode(x, y, color=color, tooltip=tips("class")),
-        lines.encode(
-            alt.X("x0:Q", scale=domain),
-            alt.Y("y0:Q", scale=domain),
-            x2="x:Q",
-            y2="y:Q",
-            color=color,
-            tooltip=tips("class"),
-        ),
-        names.encode(alt.X("tx:Q", scale=domain), alt.Y("ty:Q", scale=domain), text="class:N", color=color),
+        base(dots, "x", "y").mark_point(filled=True, size=12, opacity=0.35),
+        base(drawn, "x0", "y0").mark_rule(strokeWidth=2).encode(x2="x:Q", y2="y:Q"),
+        base(drawn, "tx", "ty").mark_text(fontSize=10).encode(text="class:N"),
     )
 
 
-DRAWERS: Mapping[str, Callable[[Any, Look], Figure | None]] = {
+DRAWERS: Mapping[str, Callable[[Any, Look], Figure]] = {
     "curves": draw_curves,
     "gaps": draw_gaps,
     "confusion": draw_confusion,
@@ -581,6 +542,7 @@ DRAWERS: Mapping[str, Callable[[Any, Look], Figure | None]] = {
     "circle": draw_circle,
 }
 LACKING = {  # why there is nothing to draw
+    "curves": "the curve needs trials that succeeded",
     "gaps": "the figure of gaps needs a method and cross-entropy with the same seeds",
     "penalty": "Fig. 5 needs WCE or CAMRI trials with at least two penalties",
     "training": "the figure of training needs validation recalls of each epoch",
@@ -590,6 +552,6 @@ LACKING = {  # why there is nothing to draw
 def draw(part: str, source: Source, look: Look = PRINT) -> Figure:
     """The figure of a part of a run or of a results folder; InputError where there is nothing to draw."""
     figure = DRAWERS[part](source.records(part), look)
-    if figure is None:
+    if not figure.panels:
         raise InputError(f"{LACKING[part]}, and there are none")
     return figure

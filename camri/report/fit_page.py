@@ -4,11 +4,12 @@ import base64
 import io
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy import special
 
+from camri.data.tables import BAD_ARRAYS
 from camri.decision import DecisionRule, rule_from_json
 from camri.errors import InputError
 from camri.fit_record import (
@@ -35,34 +36,15 @@ MOST_FEATURES = 6
 GOOD = ("train_with", "change_the_decision")
 STILL = "Still improving when the time was up: a larger --budget gives a better model."
 BEFORE = "Before: another model, plain cross-entropy, whose largest score decides. After: the model handed over."
-WORDS = {
-    "recall": "share of a class’s {many} that are found",
-    "accuracy": "share of all {many} that are classified correctly",
-    "false alarm": "one of the {many} of no important class that is predicted as one",
-    "precision": "share of the {many} predicted as a class that are of it",
-    "before": "another model: cross-entropy with the largest score, the usual training and decision",
-    "re-decided": "with a decision rule tuned on validation data: a shift or a threshold; needs no training",
-    "shift": "a constant added to the important class’s score before the largest wins",
-    "threshold": "predict the important class where its probability is above a value",
-    "seed": "starts the random draws of one training; several show how much results vary",
-    "95 % CI": "confidence interval: 95 of 100 such intervals contain the true value; 0 inside: may be chance",
-}
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Test data of one kind: pictures as (data URI, text), or a table of rows."""
-
-    name: str
-    title: str
-    pictures: tuple[tuple[str, str], ...] = ()
-    table: Table | None = None
-    note: str = ""
+WORDS = (
+    "recall", "accuracy", "false alarm", "precision", "point", "before", "re-decided", "shift", "threshold", "hits / n",
+    "trial, seed", "setting", "[low, high]", "±", "p (Holm)", "CE, ce", "CE + shift",
+)  # fmt: skip
 
 
 def render_fit(record: FitRecord, reading: RunReader) -> str:
     """The page as HTML."""
-    arrays, rule = read_examples(folder_of(reading)), rule_from_json(record.handed.rule)
+    arrays, rule = read_examples(reading.run.path.parent), rule_from_json(record.handed.rule)
     header, *rows = evidence_table(record)
     changes = {one.name: (one.recall.value, one.recall.low, one.recall.high) for one in record.evidence.classes}
     about = [headline(record), handed(record), lost_recall(record), tried(record)]
@@ -70,31 +52,24 @@ def render_fit(record: FitRecord, reading: RunReader) -> str:
     source = FromRun(reading)
     of_run = [one for one in sections(source, with_paper=False) if not one.is_empty and one.name != "changes"]
     reading.begin("writing the page")
-    cautions = [f"Caution: {text}." for text in record.cautions]
     lead = [STILL] * record.effort.still_improving + [compose(record)[-1]] * (not record.finished)
-    slider = [] if arrays is None else [_slider(record, arrays, rule)]
     return fill(
         "answer.html.j2",
-        slider,
-        [Section("evidence", "Evidence", "Evidence over seeds", tables=(evidence,), text="\n".join(about)), *of_run],
+        [] if arrays is None else [_slider(record, arrays, rule), *_examples(record, arrays, rule)],
+        [Section("evidence", "Evidence over seeds", tables=(evidence,), text="\n".join(about)), *of_run],
         brand="camri fit",
         title=f"{record.data}: {', '.join(map(quoted, record.names))}",
         kind="gain" if record.verdict.kind in GOOD else "none",
         lead=" ".join([*lead, verdict(record)]),
-        cautions=cautions,
+        cautions=[f"Caution: {text}." for text in record.cautions],
         figures=_figures(record),
         actions=[BEFORE],
-        examples=() if arrays is None else _examples(record, arrays, rule),
         bars=make_bars(changes, "Change of recall of the other classes, mean over seeds"),
-        words=[(word, text.format(many=record.noun[1])) for word, text in WORDS.items()],
+        words=WORDS,
+        many=record.noun[1],
         facts=[(name, text) for name, text in facts(reading) if name != "study.json"],
         source="the fit’s folder alone",
     )
-
-
-def folder_of(reading: RunReader) -> Path:
-    """The folder of a run, which may be named by its store."""
-    return reading.folder if reading.folder.is_dir() else reading.folder.parent
 
 
 def read_examples(folder: Path) -> dict[str, Array] | None:
@@ -105,7 +80,7 @@ def read_examples(folder: Path) -> dict[str, Array] | None:
             return {name: held[name] for name in held.files}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, EOFError) as error:
+    except BAD_ARRAYS as error:
         raise InputError(f"{path} cannot be read ({error}); fit again into another folder") from None
 
 
@@ -129,8 +104,7 @@ def _figures(record: FitRecord) -> list[tuple[str, str, str, str]]:
 def _slider(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) -> Section:
     """The operating points of the model handed over, on test data."""
     scores = exact(arrays["test_logits"], arrays["test_labels"], record.important)
-    option = f"--{rule.name}"
-    words = " ".join(f"{option} {shlex.quote(f'{name}=')}{VALUE}" for name in record.names)
+    words = " ".join(f"--{rule.name} {shlex.quote(f'{name}=')}{VALUE}" for name in record.names)
     values = ", ".join(f"{name!r}: {VALUE}" for name in record.names)
     codes = {
         "Python": "from camri.export import load, with_rule\n"
@@ -139,32 +113,30 @@ def _slider(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) 
         "command line": f"camri export model {words} --out my-model",
     }
     note = (
-        "Counted on test data with the model handed over; “without its rule” is this same model, its largest score. "
-        "“Before”, in the figures above, is another model: plain cross-entropy. The advised point was chosen "
-        "on validation data. One that you pick here looks better than it will be on new data; to have it chosen "
+        "Counted on test data with the model handed over. Without its rule, the largest score of the same model "
+        "decides. “Before”, in the figures above, is another model: plain cross-entropy. The advised point was chosen "
+        "on validation data. A point that you pick here looks better than it will be on new data; to have one chosen "
         "for you, fit with --at-least or --max-accuracy-drop."
     )
-    made = make_slider(
-        scores, rule, record.names, codes, note=note, many=record.noun[1], label="this model without its rule"
-    )
-    return Section("point", "Operating point", "Choose the operating point", slider=made)
+    label = "this model without its rule"
+    made = make_slider(scores, rule, record.names, codes, note=note, many=record.noun[1], label=label)
+    return Section("point", "Choose the operating point", slider=made)
 
 
-def _examples(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) -> list[Examples]:
+def _examples(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) -> list[Section]:
     """What the model still misses, and its worst false alarms."""
     names = " and ".join(map(quoted, record.names))
     titles = {"missed": f"What it still misses of {names}", "false_alarms": "Its worst false alarms"}
     logits, labels, classes = arrays["test_logits"], arrays["test_labels"], record.classes
-    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    chance = odds / odds.sum(axis=1, keepdims=True)
+    probability = special.softmax(logits, axis=1)
     found = []
     for name, title in titles.items():
         rows, inputs = arrays[name][:SHOWN], arrays[f"{name}_inputs"][:SHOWN]
         if not len(rows):
-            found.append(Examples(name, title, note=f"None on {len(labels):,} test {record.noun[1]}."))
+            found.append(Section(name, title, note=f"None on {len(labels):,} test {record.noun[1]}."))
             continue
         said = rule.predict(logits[rows])
-        own = chance[rows][:, list(record.important)].max(axis=1)
+        own = probability[rows][:, list(record.important)].max(axis=1)
         texts = [
             (classes[labels[row]], classes[called], f"{p:.2g}")
             for row, called, p in zip(rows.tolist(), said.tolist(), own.tolist(), strict=True)
@@ -175,9 +147,9 @@ def _examples(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule
                 for one, (true, called, p) in zip(inputs, texts, strict=True)
             )
             note = "True class → predicted class, and the probability of the important class. The worst come first."
-            found.append(Examples(name, title, shown, note=note))
+            found.append(Section(name, title, pictures=shown, note=note))
         else:
-            found.append(Examples(name, title, table=_rows_table(title, rows, texts, inputs)))
+            found.append(Section(name, title, tables=(_rows_table(title, rows, texts, inputs),)))
     return found
 
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
@@ -25,7 +25,7 @@ from camri.report import tables
 from camri.report.answer import answer
 from camri.report.charts import PAGE, Figure, draw, draw_changes, draw_gaps, specification, style_of_methods
 from camri.report.records import FromRun
-from camri.report.slider import Slider
+from camri.report.slider import Slider, script_json
 from camri.report.tables import Table, span
 from camri.study.reader import HARDWARE, VERSIONS, OnStep, RunReader, list_environment
 from camri.text import duration, quoted
@@ -51,19 +51,24 @@ def explain(methods: Iterable[str]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """A heading with a slider, a figure and tables. `text` says why it is empty, where it is."""
+    """A heading with what stands under it; pictures are (data URI, text). `text` says why it is empty, where it is.
+
+    label: its name in the list of contents.
+    """
 
     name: str
-    label: str
     title: str
+    label: str = ""
     figure: Figure | None = None
     tables: tuple[Table, ...] = ()
     text: str = ""
     slider: Slider | None = None
+    pictures: tuple[tuple[str, str], ...] = ()
+    note: str = ""
 
     @property
     def is_empty(self) -> bool:
-        return self.figure is None and not self.tables and self.slider is None
+        return not (self.figure or self.tables or self.slider or self.pictures or self.note)
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,10 @@ class Bar:
 
     name: str
     text: str
-    end: float
-    low: float | None = None
-    high: float | None = None
-    kind: str = ""
+    end: float | None
+    low: float | None
+    high: float | None
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Bars:
 
     caption: str
     rows: tuple[Bar, ...]
-    zero: float
+    zero: float | None
     note: str
 
 
@@ -92,32 +97,32 @@ def make_bars(changes: Mapping[str, tuple[float, float | None, float | None]], c
     """Bars of changes (value, low, high) by class, the worst first; None without any."""
     if not changes:
         return None
-    order = sorted(changes, key=lambda name: changes[name][0])
-    shown = order[:MOST_BARS]
+    shown = sorted(changes, key=lambda name: changes[name][0])[:MOST_BARS]
     ends = [end for name in shown for end in changes[name] if end is not None]
     left, right = min(0.0, *ends), max(0.0, *ends)
 
-    def place(value: float) -> float:
-        return round(4 + 192 * (value - left) / max(right - left, 1e-9), 1)
+    def place(value: float | None) -> float | None:
+        return None if value is None else round(4 + 192 * (value - left) / max(right - left, 1e-9), 1)
 
-    rows = []
-    for name in shown:
-        value, low, high = changes[name]
-        bar = Bar(name, span(value, low, high), place(value))
-        if low is not None and high is not None:
-            bar = replace(bar, low=place(low), high=place(high), kind="down" if high < 0 else "up" if low > 0 else "")
-        rows.append(bar)
-    lost = sum(high is not None and high < 0 for _, _, high in changes.values())
+    def kind(low: float | None, high: float | None) -> str:
+        return "down" if (high or 0.0) < 0 else "up" if (low or 0.0) > 0 else ""
+
+    rows = tuple(
+        Bar(name, span(value, low, high), place(value), place(low), place(high), kind(low, high))
+        for name in shown
+        for value, low, high in [changes[name]]
+    )
+    lost = sum(kind(low, high) == "down" for _, low, high in changes.values())
     note = f"{lost or 'None'} of {len(changes):,} surely lost recall; only those are coloured. Lines: 95 % intervals."
-    more = f" The {len(order) - len(shown):,} others lost less." if len(order) > len(shown) else ""
-    return Bars(caption, tuple(rows), place(0.0), note + more)
+    more = f" The {len(changes) - len(shown):,} others lost less." if len(changes) > len(shown) else ""
+    return Bars(caption, rows, place(0.0), note + more)
 
 
 def write_page(folder: str | Path, out: str | Path | None = None, *, on_step: OnStep | None = None) -> Path:
     """Write the page about a run and return its path; by default report.html in the run's folder."""
     with RunReader(folder, on_step) as reading:
         text = render(reading)
-    return put(text, Path(out) if out is not None else reading.run.path.with_name(PAGE_FILE))
+    return put(text, reading.run.path.with_name(PAGE_FILE) if out is None else Path(out))
 
 
 def put(text: str, path: Path) -> Path:
@@ -135,7 +140,7 @@ def is_stopped(reading: RunReader) -> bool:
 
 def render(reading: RunReader) -> str:
     """The page as HTML."""
-    if (record := read_record(reading.folder if reading.folder.is_dir() else reading.folder.parent)) is not None:
+    if (record := read_record(reading.run.path.parent)) is not None:
         from camri.report.fit_page import render_fit
 
         return render_fit(record, reading)
@@ -153,7 +158,7 @@ def render(reading: RunReader) -> str:
         failed=reading.failed,
         num_outcomes=len(reading.rows),
         many=reading.noun.many,
-        words=explain(reading.methods()),
+        methods=explain(reading.methods()),
         facts=facts(reading),
         studies=[json.dumps(study, indent=1, ensure_ascii=False) for study in reading.run.studies],
     )
@@ -179,8 +184,7 @@ def fill(template: str, found: Sequence[Section], folded: Sequence[Section] = ()
         left_out=[section for section in found if section.is_empty],
         folded=[section for section in folded if section.text or not section.is_empty],
         version=camri.__version__,
-        # "<" never stands in the JSON, so nothing in it can end the script element.
-        charts=Markup(json.dumps(charts_by_id).replace("<", "\\u003c")),
+        charts=script_json(charts_by_id),
         style=(style_of_methods() if charts_by_id else "") + _asset("page.css"),
         script=_asset("page.js") + _asset("slider.js"),
         bundle=_bundle() if charts_by_id else "",
@@ -194,39 +198,34 @@ def sections(source: FromRun, with_paper: bool = True) -> list[Section]:
         return []
     found: list[Section] = []
 
-    def add(name: str, label: str, make: Callable[[], tuple[Any, ...]], title: str = "", why_empty: str = "") -> None:
+    def add(name: str, label: str, make: Callable[[], tuple[Any, ...]], why_empty: str = "") -> None:
         """Add a section of what `make` returns: a figure or None, then tables, some of which may be None."""
         try:
             figure, *own = make()
         except InputError as error:
-            figure, own, why_empty, title = None, [], str(error), label
-        title = title or (label if figure is None else figure.title)
-        found.append(Section(name, label, title, figure, tuple(table for table in own if table), why_empty))
+            figure, own, why_empty = None, [], str(error)
+        figure = figure if figure and figure.panels else None
+        title = figure.title if figure else label
+        found.append(Section(name, title, label, figure, tuple(table for table in own if table), why_empty))
 
     gaps, honest = records("gaps"), records("honest")
-    add("curve", "Curve", lambda: (draw("curves", source, PAGE), gaps and tables.table_of_trained(gaps)))
-    add("changes", "Classes", lambda: (draw_changes(reading, verdicts, PAGE),), why_empty=NO_CHOICE)
     at_equal_recall = (tables.table_of_gaps(gaps), tables.table_of_alarms(gaps)) if gaps else ()
-    add(
-        "equal-recall",
-        "Equal recall",
-        lambda: (draw_gaps(gaps, PAGE), *at_equal_recall),
-        "At equal recall",
-        "no method has trials with cross-entropy’s seeds",
-    )
+    no_pairs = "no method has trials with cross-entropy’s seeds"
+    add("curve", "Curve", lambda: (draw("curves", source, PAGE), gaps and tables.table_of_trained(gaps)))
+    add("changes", "Classes", lambda: (draw_changes(reading, verdicts, PAGE),), NO_CHOICE)
+    add("equal-recall", "At equal recall", lambda: (draw_gaps(gaps, PAGE), *at_equal_recall), no_pairs)
     add(
         "table",
-        "Table",
+        "Every method and its controls",
         lambda: (
             None,
             honest and tables.table_of_honest(honest),
             with_paper and tables.paper_table([records("paper")]),
         ),
-        "Every method and its controls",
         NO_CHOICE,
     )
     add("confusion", "Confusion", lambda: (draw("confusion", source, PAGE),))
-    add("calibration", "Calibration", lambda: (None, tables.calibration_table(verdicts)), why_empty=NO_CHOICE)
+    add("calibration", "Calibration", lambda: (None, tables.calibration_table(verdicts)), NO_CHOICE)
     add("training", "Training", lambda: (draw("training", source, PAGE), tables.table_of_epochs(records("training"))))
     if with_paper:
         add("penalty", "Penalty", lambda: (draw("penalty", source, PAGE),))

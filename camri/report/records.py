@@ -4,7 +4,8 @@ Each function of `MAKERS` takes an open run and its verdicts and returns records
 InputError where the run lacks what the part needs. A difference is three fields: `name`, `name_low`, `name_high`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -31,7 +32,7 @@ from camri.study.reader import (
     measure,
     picked,
 )
-from camri.study.store import Row
+from camri.study.store import ColumnFacts, Row
 from camri.text import quoted
 
 Record = Mapping[str, Any]
@@ -53,6 +54,18 @@ MOST_DOTS = 150  # of a class in Fig. 6: more hide each other
 def about(verdict: ColumnVerdict) -> dict[str, Any]:
     """The fields that name a record's column."""
     return {"column": verdict.column.number, "important": verdict.column.title}
+
+
+def group_by(records: Iterable[Record], *names: str) -> dict[Any, list[Record]]:
+    """Records by the value of a field, or by the tuple of several, in the order they come.
+
+    >>> group_by([{"a": 1, "b": 2}, {"a": 1, "b": 3}], "a")
+    {1: [{'a': 1, 'b': 2}, {'a': 1, 'b': 3}]}
+    """
+    groups: dict[Any, list[Record]] = {}
+    for record in records:
+        groups.setdefault(operator.itemgetter(*names)(record), []).append(record)
+    return groups
 
 
 def ends_of(name: str, found: Estimate | None) -> dict[str, float | None]:
@@ -177,17 +190,13 @@ def _gap(reading: RunReader, verdict: ColumnVerdict, settings: Mapping[int, Sett
     recall = common_range(baseline, arm, plain)
     labels, groups = reading.run.labels("test"), reading.run.groups("test")
 
-    def over(other: Sequence[Scores], figure: CurveFigure) -> Gap:
-        return compare_curves(arm, other, seed=SEED, recall=recall, groups=groups, figure=figure)
+    def against(side: Sequence[Scores], other: Sequence[Scores], figure: CurveFigure) -> Gap:
+        return compare_curves(side, other, seed=SEED, recall=recall, groups=groups, figure=figure)
 
-    def thresholds(side: Sequence[Scores], other: Sequence[Scores], figure: CurveFigure = "alarms") -> Difference:
-        """A figure of a side with thresholds on the class's probability, less that of the other."""
-        odds = [s.odds() for s in side]
-        return compare_curves(odds, other, seed=SEED, recall=recall, groups=groups, figure=figure).mean
-
-    odds_of_baseline = [s.odds() for s in baseline]
-    alarms_threshold = thresholds(arm, odds_of_baseline)
-    accuracy, alarms = over(baseline, "accuracy"), over(baseline, "alarms")
+    # Shifts of the odds are thresholds on the class's probability.
+    odds, odds_of_baseline = ([score.odds() for score in side] for side in (arm, baseline))
+    alarms_threshold = against(odds, odds_of_baseline, "alarms").mean
+    accuracy, alarms = against(arm, baseline, "accuracy"), against(arm, baseline, "alarms")
     own = np.isin(labels, verdict.column.indices)
     own_groups = None if groups is None else groups[own]
     mine, its = (np.array([s.correct() for s in side]) for side in (arm, baseline))
@@ -205,12 +214,12 @@ def _gap(reading: RunReader, verdict: ColumnVerdict, settings: Mapping[int, Sett
         **ends_of("mean", accuracy.mean),
         **ends_of("first", accuracy.at(0)),
         **ends_of("last", accuracy.at(-1)),
-        **ends_of("over_l2softmax", over(plain, "accuracy").mean if plain else None),
+        **ends_of("over_l2softmax", against(arm, plain, "accuracy").mean if plain else None),
         **ends_of("alarms", alarms.mean),
-        **ends_of("alarms_over_l2softmax", over(plain, "alarms").mean if plain else None),
-        **ends_of("alarms_of_ce_threshold", thresholds(baseline, baseline)),
+        **ends_of("alarms_over_l2softmax", against(arm, plain, "alarms").mean if plain else None),
+        **ends_of("alarms_of_ce_threshold", against(odds_of_baseline, baseline, "alarms").mean),
         **ends_of("alarms_threshold", alarms_threshold),
-        **ends_of("accuracy_threshold", thresholds(arm, odds_of_baseline, "accuracy")),
+        **ends_of("accuracy_threshold", against(odds, odds_of_baseline, "accuracy").mean),
     }
 
 
@@ -236,36 +245,32 @@ def angle_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Reco
     """Table II: sd of the angles of the important classes, minimum and median of the others, for each method."""
     if not verdicts:
         raise InputError("Table II needs important classes, and they are not known yet: train cross-entropy first")
-    records = []
-    for verdict in verdicts:
-        title = verdict.column.title
-        lines = (f"{title} (important)", f"min excl. {title}", f"median excl. {title}")
-        for name, setting in angle_settings(verdict).items():
-            values = [None] * 3 if setting is None else _angle_sds(reading, setting, verdict.column.indices)
-            records += [
-                {
-                    **about(verdict),
-                    "line": line,
-                    "method": name,
-                    "setting": setting and setting.title,
-                    "num_trials": 0 if setting is None else len(setting.rows),
-                    "images": reading.angles_of,
-                    "sd_rad": value,
-                }
-                for line, value in zip(lines, values, strict=True)
-            ]
-    return records
-
-
-def _angle_sds(reading: RunReader, setting: SettingResults, important: Sequence[int]) -> list[float | None]:
-    """sd of the important classes (their mean), minimum and median of the others; None of classes without data."""
-    _, sd = reading.angles(setting)
-    is_important, is_known = np.isin(np.arange(len(sd)), important), np.isfinite(sd)
-    own, others = sd[is_important & is_known], sd[~is_important & is_known]
     return [
-        float(statistic(values)) if len(values) else None
-        for statistic, values in ((np.mean, own), (np.min, others), (np.median, others))
+        {
+            **about(verdict),
+            "line": line,
+            "method": name,
+            "setting": setting and setting.title,
+            "num_trials": 0 if setting is None else len(setting.rows),
+            "images": reading.angles_of,
+            "sd_rad": value,
+        }
+        for verdict in verdicts
+        for name, setting in angle_settings(verdict).items()
+        for line, value in _angle_sds(reading, setting, verdict.column).items()
     ]
+
+
+def _angle_sds(reading: RunReader, setting: SettingResults | None, column: ColumnFacts) -> dict[str, float | None]:
+    """sd of the important classes (their mean), minimum and median of the others; None of classes without data."""
+    sd = np.full(len(reading.classes), np.nan) if setting is None else reading.angles(setting)[1]
+    is_important, is_known = np.isin(np.arange(len(sd)), column.indices), np.isfinite(sd)
+    own, others = sd[is_important & is_known], sd[~is_important & is_known]
+    return {
+        f"{column.title} (important)": float(own.mean()) if len(own) else None,
+        f"min excl. {column.title}": float(others.min()) if len(others) else None,
+        f"median excl. {column.title}": float(np.median(others)) if len(others) else None,
+    }
 
 
 def curve_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
@@ -447,9 +452,7 @@ def recover(logits: Array, weight: Array) -> Array:
     >>> recover(8 * np.array([[0.6, 0.8, -1.4 / 2**0.5]]), weight).round(3).tolist()
     [[0.6, 0.8]]
     """
-    unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
-    features = np.asarray(logits, np.float64) @ np.linalg.pinv(unit).T
-    return features / np.linalg.norm(features, axis=1, keepdims=True)
+    return _unit(np.asarray(logits, np.float64) @ np.linalg.pinv(_unit(weight)).T)
 
 
 def room(weight: Array, index: int) -> float:
@@ -503,15 +506,19 @@ def _head_weight(reading: RunReader, setting: SettingResults, row: Row) -> Array
 
 
 def _features(reading: RunReader, row: Row, weight: Array, important: Sequence[int]) -> tuple[Records, Records]:
+    """The dots and the spokes of a panel."""
     features, labels = recover(reading.run.logits(row)["test"], weight), reading.run.labels("test")
-    unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
     dots, spokes = [], []
-    for index, name in enumerate(reading.classes):
+    for index, (name, (x, y)) in enumerate(zip(reading.classes, _unit(weight).tolist(), strict=True)):
         named = {"class": name, "kind": "important" if index in important else "other"}
-        spokes.append({**named, "x": float(unit[index, 0]), "y": float(unit[index, 1]), "line": True})
-        for x, y in features[labels == index][:MOST_DOTS]:
-            dots.append({**named, "x": round(float(x), 4), "y": round(float(y), 4), "line": False})
+        spokes.append({**named, "x": x, "y": y, "line": True})
+        shown = features[labels == index][:MOST_DOTS].tolist()
+        dots += [{**named, "x": round(x, 4), "y": round(y, 4), "line": False} for x, y in shown]
     return dots, spokes
+
+
+def _unit(vectors: Array) -> Array:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 MAKERS: Mapping[str, Callable[[RunReader, Sequence[ColumnVerdict]], Any]] = {

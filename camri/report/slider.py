@@ -1,9 +1,10 @@
-"""The operating-point slider of a page: every decision worth making is counted here; the page only looks it up."""
+"""The operating-point slider of a page: every operating point is counted here, and the page looks them up."""
 
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -23,18 +24,17 @@ LEFT, TOP, RIGHT, BOTTOM = 46.0, 10.0, 384.0, 194.0  # ends of the lines within 
 class State:
     """An operating point: the rule's number, figures in percent as text, counts, and its place in each chart.
 
-    hits: rows of each important class that are found. alarms: false alarms. right: rows that are classified correctly.
+    hits: rows of each important class that are found. alarms: false alarms.
     """
 
     number: str
     recall: str
-    precision: str
-    alarm_rate: str
     accuracy: str
+    alarm_rate: str
+    precision: str
     hits: tuple[int, ...]
     alarms: int
-    right: int
-    places: tuple[tuple[float, float], ...]
+    places: list[list[float]]
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,20 @@ class Chart:
 
 @dataclass(frozen=True, eq=False)
 class Slider:
-    """The states of a rule by rising recall; `start` is the advised one, `before` the model without the rule.
+    """The states of a rule by rising recall; number `start` is `now`, the advised one. `before`: without the rule.
 
-    names, num: the important classes and how many rows each has. codes: {language: code with VALUE for the number};
-    code: the same with the advised number. data: JSON that the page's script looks up. note: which rows are counted.
-    many: what they are called. label: what `before` is called.
+    names, num: the important classes and how many rows each has. code: {language: code} with the advised number.
+    data: JSON that the page's script looks up. note: which rows are counted. many: what they are called.
+    label: what `before` is called.
     """
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     num: tuple[int, ...]
     num_rows: int
     states: tuple[State, ...]
     start: int
     now: State
     before: State
-    codes: Mapping[str, str]
     code: Mapping[str, str]
     data: Markup
     charts: tuple[Chart, ...]
@@ -85,10 +84,10 @@ def make_slider(
 ) -> Slider:
     """Count every operating point of a rule on some rows; `rule` is the advised one.
 
-    names: of the important classes. as_factor: whether the code multiplies by its number instead of adding it.
+    names: of the important classes. codes: {language: code with VALUE for the rule's number}. as_factor: whether the
+    code multiplies by its number instead of adding it.
 
-    Of states with the same recall only the first is kept: all others raise more false alarms and are right no more
-    often.
+    Of states with the same recall only the first is kept: the others have more false alarms and no more correct rows.
     """
     curve = trace(scores, rule.name)
     before = curve.before
@@ -96,48 +95,51 @@ def make_slider(
     is_kept = np.append(True, np.diff(curve.hits.sum(axis=1)) > 0)
     is_kept[chosen] = True
     kept = _thin(np.flatnonzero(is_kept), curve.mean_recall, float(before.mean_recall[0]) - BACK, chosen)
-    shares, shares_before = (
-        np.stack([own.mean_recall, own.precision.mean(axis=1), own.alarms / own.total, own.accuracy], axis=1)
+    figures, figures_before = (
+        np.stack([own.mean_recall, own.accuracy, own.alarms / own.total, own.precision.mean(axis=1)], axis=1)
         for own in (curve, before)
     )
-    drawn = [0, 3, 2]  # recall, accuracy, false alarms
-    places, charts = _draw(shares[kept][:, drawn], shares_before[0, drawn], shares[chosen, drawn], many)
+    places, charts = _draw(figures[kept], figures_before[0], figures[chosen], many)
 
-    def make(own: Curve, state: int, figures: Array, number: str, at: Array) -> State:
-        recall, precision, alarm_rate, accuracy = map(_percent, figures.tolist())
-        hits, alarms, right = tuple(own.hits[state].tolist()), int(own.alarms[state]), int(own.correct[state])
-        places = tuple((float(x), float(y)) for x, y in at)
-        return State(number, recall, precision, alarm_rate, accuracy, hits, alarms, right, places)
+    def make(own: Curve, state: int, shares: Array, number: str, at: Array) -> State:
+        recall, accuracy, alarm_rate, precision = map(_percent, shares.tolist())
+        hits, alarms = tuple(own.hits[state].tolist()), int(own.alarms[state])
+        return State(number, recall, accuracy, alarm_rate, precision, hits, alarms, at.tolist())
 
-    def number_of(state: int) -> str:
-        if state == chosen:
-            return written(math.exp(value) if as_factor else value)
-        return written(curve.number(state, as_factor))
-
+    advised = written(math.exp(value) if as_factor else value)
+    numbers = [advised if state == chosen else written(curve.number(state, as_factor)) for state in kept.tolist()]
     states = tuple(
-        make(curve, state, shares[state], number_of(state), places[place]) for place, state in enumerate(kept.tolist())
+        make(curve, state, figures[state], number, at)
+        for state, number, at in zip(kept.tolist(), numbers, places[:-1], strict=True)
     )
     start = int(np.flatnonzero(kept == chosen)[0])
     num, num_rows = tuple(curve.num.tolist()), int(curve.total)
-    looked_up = {"names": tuple(names), "num": num, "rows": num_rows, "codes": dict(codes)}
-    looked_up["states"] = [list(vars(state).values()) for state in states]
+    looked_up = {
+        "num": num,
+        "rows": num_rows,
+        "codes": dict(codes),
+        "states": [[*vars(one).values()] for one in states],
+    }
     return Slider(
-        names=tuple(names),
+        names=names,
         num=num,
         num_rows=num_rows,
         states=states,
         start=start,
         now=states[start],
-        before=make(before, 0, shares_before[0], "", places[-1]),
-        codes=codes,
-        code={language: text.replace(VALUE, states[start].number) for language, text in codes.items()},
-        # "<" never stands in it, so nothing in it can end the script element.
-        data=Markup(json.dumps(looked_up, separators=(",", ":")).replace("<", "\\u003c")),
+        before=make(before, 0, figures_before[0], "", places[-1]),
+        code={language: text.replace(VALUE, advised) for language, text in codes.items()},
+        data=script_json(looked_up),
         charts=charts,
         note=note,
         many=many,
         label=label,
     )
+
+
+def script_json(value: Any) -> Markup:
+    """The value as JSON for a script element; it has no "<", so nothing in it can end the element."""
+    return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def written(number: float) -> str:
@@ -167,9 +169,9 @@ def _percent(share: float) -> str:
 def _draw(figures: Array, before: Array, advised: Array, many: str) -> tuple[Array, tuple[Chart, ...]]:
     """Places (K + 1, 2, 2) of the states and of `before` in both charts, and the charts.
 
-    figures (K, 3): recall, accuracy and false alarms as shares. What lies beyond a chart's ends is drawn at them.
+    figures (K, 4): shares: recall, accuracy, false alarms, precision. Points beyond a chart's ends are drawn there.
     """
-    recall, accuracy, alarms = figures.T
+    recall, accuracy, alarms, _ = figures.T
     reach = np.stack([before, advised])
     x_ends = (max(0.0, float(reach[:, 0].min()) - BACK), float(max(recall.max(), reach[:, 0].max())))
     lowest = max(float(accuracy.min()), float(reach[:, 1].min()) - DEPTH)

@@ -9,7 +9,7 @@ import numpy as np
 
 from camri.errors import InputError, closest
 from camri.methods import in_order, title_of
-from camri.report.records import Record, about
+from camri.report.records import Record, about, group_by
 from camri.selection import OPTIMISTIC
 from camri.study.reader import LEAST_SEEDS, ColumnVerdict, is_significant
 from camri.text import csv_text, points
@@ -149,6 +149,12 @@ def how_chosen(records: Sequence[Record]) -> str:
     return CROSS_FITTED if all("num_settings" in row for row in records) else SAME_SEEDS
 
 
+def significant(record: Record, name: str, p: str, sign: int = 1, decimals: int = 2) -> Cell:
+    """A difference in percentage points; bold where its corrected p is significant and it has the sign."""
+    is_bold = is_significant(record[p], record["num_trials"]) and sign * record[name] > 0
+    return Cell(interval_of(record, name, decimals), bold=is_bold)
+
+
 def gap_of(record: Record, name: str) -> str:
     """A difference of accuracies, which are smaller than those of recalls: with two decimals."""
     return interval_of(record, name, decimals=2)
@@ -190,18 +196,13 @@ def paper_table(runs: Sequence[Sequence[Record]]) -> Table:
 
 def table_of_honest(records: Sequence[Record]) -> Table:
     """Every method, chosen on validation data and judged on test data, with its controls."""
-
-    def gain(row: Record) -> Cell:
-        is_gain = is_significant(row["p_holm"], row["num_trials"]) and row["gain_over_shifted_ce"] > 0
-        return Cell(interval_of(row, "gain_over_shifted_ce"), bold=is_gain)
-
     columns: Columns = {
         "method": lambda row: row["row"],
         "setting (seeds)": lambda row: row["setting"],
         "recall": lambda row: spread(row, "recall"),
         "hits / n": lambda row: f"{row['hits']}/{row['num']}",
         "accuracy": lambda row: spread(row, "accuracy"),
-        "Δ recall vs CE + shift": gain,
+        "Δ recall vs CE + shift": lambda row: significant(row, "gain_over_shifted_ce", "p_holm", decimals=1),
         "p (Holm)": lambda row: p_value(row["p_holm"], row["num_trials"]),
         "Δ accuracy vs CE": lambda row: interval_of(row, "accuracy_change"),
         **TRIALS,
@@ -238,13 +239,9 @@ def table_of_trained(records: Sequence[Record]) -> Table:
 
 def table_of_gaps(records: Sequence[Record]) -> Table:
     """Accuracy at equal recall against cross-entropy."""
-
-    def mean(row: Record) -> Cell:
-        return Cell(gap_of(row, "mean"), bold=is_significant(row["p_holm"], row["num_trials"]) and row["mean"] > 0)
-
     columns: Columns = {
         **METHOD,
-        "Δ accuracy vs CE": mean,
+        "Δ accuracy vs CE": lambda row: significant(row, "mean", "p_holm"),
         "p (Holm)": lambda row: p_value(row["p_holm"], row["num_trials"]),
         "at the ends of the recall range": lambda row: ", ".join(
             f"{points(row[gap], decimals=2)} at {row[recall]:.3f}"
@@ -267,15 +264,12 @@ def table_of_gaps(records: Sequence[Record]) -> Table:
 def table_of_alarms(records: Sequence[Record]) -> Table | None:
     """False alarms at equal recall against cross-entropy; None where they were not counted."""
     counted = [row for row in records if row.get("alarms") is not None]
-
-    def change(row: Record) -> Cell:
-        is_fewer = is_significant(row["p_alarms_holm"], row["num_trials"]) and row["alarms"] < 0
-        return Cell(gap_of(row, "alarms"), bold=is_fewer)
-
+    if not counted:
+        return None
     columns: Columns = {
         **METHOD,
         "CE’s false alarms (%)": lambda row: two_decimals(row["alarms_of_ce"]),
-        "Δ vs CE": change,
+        "Δ vs CE": lambda row: significant(row, "alarms", "p_alarms_holm", sign=-1),
         "relative": relative_alarms,
         "p (Holm)": lambda row: p_value(row["p_alarms_holm"], row["num_trials"]),
         "Δ vs L2-softmax": lambda row: gap_of(row, "alarms_over_l2softmax"),
@@ -285,8 +279,6 @@ def table_of_alarms(records: Sequence[Record]) -> Table | None:
     }
     if not all("alarms_threshold" in row for row in counted):  # results that were written before the threshold
         columns = {name: show for name, show in columns.items() if "threshold" not in name}
-    if not counted:
-        return None
     return tabulate(
         counted,
         "False alarms at equal recall, vs cross-entropy (CE).",
@@ -336,22 +328,20 @@ def table_of_epochs(records: Sequence[Record]) -> Table | None:
 
 def table_of_angles(records: Sequence[Record]) -> Table:
     """Table II: the important class, the minimum and median of the others; the smallest in bold."""
-    names, groups = list(dict.fromkeys(row["method"] for row in records)), []
-    for number in dict.fromkeys(row["column"] for row in records):
-        own = [row for row in records if row["column"] == number and row["sd_rad"] is not None]
-        values = {(row["line"], row["method"]): row["sd_rad"] for row in own}
-        smallest = {name: min((sd for (_, own), sd in values.items() if own == name), default=None) for name in names}
+    smallest = {
+        place: min((row["sd_rad"] for row in own if row["sd_rad"] is not None), default=None)
+        for place, own in group_by(records, "column", "method").items()
+    }
 
-        def shown(sd: float | None, least: float | None) -> Cell:
-            return Cell(BLANK) if sd is None else Cell(f"{sd:.4f}", bold=sd == least)
+    def shown(row: Record) -> Cell:
+        sd = row["sd_rad"]
+        return Cell(BLANK) if sd is None else Cell(f"{sd:.4f}", bold=sd == smallest[row["column"], row["method"]])
 
-        lines = dict.fromkeys(row["line"] for row in records if row["column"] == number)
-        groups.append(
-            tuple((Cell(line), *(shown(values.get((line, name)), smallest[name]) for name in names)) for line in lines)
-        )
+    columns = [group_by(own, "line") for own in group_by(records, "column").values()]
+    groups = [tuple((Cell(line), *map(shown, row)) for line, row in lines.items()) for lines in columns]
     return Table(
         caption="Table II. Standard deviation of the angle (radians) between features and their class’s weight vector.",
-        header=("class", *names),
+        header=("class", *dict.fromkeys(row["method"] for row in records)),
         groups=tuple(groups),
         records=tuple(records),
         notes=(
@@ -392,44 +382,41 @@ def write(table: Table, form: str) -> str:
 
 def to_markdown(table: Table) -> str:
     """A pipe table under its caption."""
-    lines = [f"**{_markdown(table.caption)}**", ""]
+
+    def line(texts: Iterable[str]) -> str:
+        return f"| {' | '.join(texts)} |"
+
+    header = [table.header]
     if table.spans:
-        above = [table.header[0]] + [text for text, width in table.spans for text in [text] + [""] * (width - 1)]
-        lines += [_pipes(_markdown(text) for text in above), _pipes(["---"] * len(table.header), tight=True)]
-        lines.append(_pipes(_markdown(text) for text in ("", *table.header[1:])))
-    else:
-        lines += [_pipes(map(_markdown, table.header)), _pipes(["---"] * len(table.header), tight=True)]
+        above = [text for name, width in table.spans for text in (name, *[""] * (width - 1))]
+        header = [(table.header[0], *above), ("", *table.header[1:])]
+    first, *more = [line(map(_markdown, texts)) for texts in header]
+    lines = [f"**{_markdown(table.caption)}**", "", first, f"|{'---|' * len(table.header)}", *more]
     for title, group in table.titled():
         if title:
-            lines.append(_pipes([f"*{_markdown(title)}*", *[""] * (len(table.header) - 1)]))
+            lines.append(line([f"*{_markdown(title)}*", *[""] * (len(table.header) - 1)]))
         for row in group:
-            lines.append(_pipes(f"**{_markdown(cell.text)}**" if cell.bold else _markdown(cell.text) for cell in row))
+            lines.append(line(f"**{_markdown(cell.text)}**" if cell.bold else _markdown(cell.text) for cell in row))
     for note in table.notes:
         lines += ["", _markdown(note)]
     return "\n".join(lines) + "\n"
 
 
-def _pipes(texts: Any, tight: bool = False) -> str:
-    return f"|{'|'.join(texts)}|" if tight else f"| {' | '.join(texts)} |"
+_MARKDOWN = str.maketrans({**{sign: f"\\{sign}" for sign in "\\`*_[]|"}, "<": "&lt;", ">": "&gt;"})
+_LATEX = str.maketrans({
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "±": r"$\pm$", "−": "$-$", "–": "--", "π": r"$\pi$",
+    "<": r"\textless{}", ">": r"\textgreater{}", "\u202f": r"\,",
+})  # fmt: skip
 
 
 def _markdown(text: str) -> str:
     """Text that Markdown shows as it stands: no markup, no HTML, no second column."""
-    escaped = " ".join(text.split())
-    for sign in "\\`*_[]<>|":
-        escaped = escaped.replace(sign, f"\\{sign}" if sign not in "<>" else {"<": "&lt;", ">": "&gt;"}[sign])
-    return escaped
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
-    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "±": r"$\pm$", "−": "$-$", "–": "--", "π": r"$\pi$",
-    "<": r"\textless{}", ">": r"\textgreater{}", "\u202f": r"\,",
-}  # fmt: skip
+    return " ".join(text.split()).translate(_MARKDOWN)
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
+    return " ".join(text.split()).translate(_LATEX)
 
 
 def to_latex(table: Table) -> str:

@@ -1,6 +1,7 @@
 """Runs made by hand: outcomes with known differences, written through the study's own writer."""
 
 import contextlib
+import shutil
 import sqlite3
 
 import numpy as np
@@ -16,6 +17,7 @@ from camri.study.run_folder import facts_of
 from camri.study.spec import study
 from camri.study.store import STORE_FILE, UNCHECKED, Store
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CLASSES = ("row", "column", "corner", "ring")
 METHODS = {
     "ce": {},
@@ -176,3 +178,39 @@ def opened():
     yield open_
     for reading in readings:
         reading.run.close()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine: the page is not opened in a browser")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"],
+        )
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def look(browser):
+    """Opens a page and returns (page, complaints, requests)."""
+    opened = []
+
+    def open_(path, width=1280, scheme="light"):
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        opened.append(page)
+        complaints, requests = [], []
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-charts]", timeout=30_000)
+        return page, complaints, requests
+
+    yield open_
+    for page in opened:
+        page.close()

@@ -130,7 +130,7 @@ def test_the_figure_has_a_point_for_each_epoch_and_leaves_the_first_climb_out_of
     climbing = [{**one, "accuracy": [0.1, *one["accuracy"][1:]]} for one in records]
     drawn = draw_epochs(climbing).panels[1].chart.to_dict(validate=False)
     assert drawn["encoding"]["y"]["scale"]["domain"] == [records[0]["accuracy"][1], max(records[1]["accuracy"])]
-    assert draw_epochs([]) is None
+    assert draw_epochs([]).panels == ()
 
 
 def test_the_page_the_results_and_the_docs_have_it(run, tmp_path, records):

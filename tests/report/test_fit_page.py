@@ -2,7 +2,6 @@
 
 import html
 import re
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,6 @@ from camri.report.page import write_page
 from tests.report.conftest import make_run
 from tests.test_fit_record import make_record
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NAMES = ("row", "<img src=x onerror=alert(1)>", "corner", "ring")
 
 
@@ -132,25 +130,15 @@ def test_a_fit_that_was_cut_short_says_so_first(tmp_path):
     assert "the same command resumes" in first
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_in_a_browser_charts_are_drawn_when_they_are_unfolded(tmp_path):
-    playwright = pytest.importorskip("playwright.sync_api")
+def test_in_a_browser_charts_are_drawn_when_they_are_unfolded(look, tmp_path):
     make_fit(tmp_path / "fit")
-    path = write_page(tmp_path / "fit")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 390, "height": 800})
-        said = []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(path.as_uri())
-        page.wait_for_function("document.documentElement.dataset.charts === '0'")
-        page.locator("#curve > summary").click()
-        page.wait_for_function("document.documentElement.dataset.charts !== '0'")
-        assert page.locator("#chart-curve-0 svg").bounding_box()["width"] > 200
-        page.locator(".slider input").focus()
-        page.keyboard.press("End")
-        assert page.locator("[data-show=recall]").inner_text() == "100.0"
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        assert said == []
-        browser.close()
+    page, complaints, _ = look(write_page(tmp_path / "fit"), width=390)
+    assert page.evaluate("document.documentElement.dataset.charts") == "0"
+    page.locator("#curve > summary").click()
+    page.wait_for_function("document.documentElement.dataset.charts !== '0'")
+    assert page.locator("#chart-curve-0 svg").bounding_box()["width"] > 200
+    page.locator(".slider input").focus()
+    page.keyboard.press("End")
+    assert page.locator("[data-show=recall]").inner_text() == "100.0"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert complaints == []

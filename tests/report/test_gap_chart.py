@@ -60,8 +60,8 @@ def test_a_method_that_did_not_train_is_named_and_not_drawn():
     assert [one["method"] for one in figure.records if one["figure"] == "mean"] == ["CAMRI", "WCE"]
     assert figure.caption.endswith("Not drawn, as over 10 points less accurate: Wasserstein.")
     assert "Not drawn" not in draw_gaps([record(0, "wce", -0.1, 0.2)]).caption
-    assert draw_gaps([record(0, "wce", -0.3)]) is None
-    assert draw_gaps([]) is None
+    assert draw_gaps([record(0, "wce", -0.3)]).panels == ()
+    assert draw_gaps([]).panels == ()
 
 
 def test_the_page_has_it_with_the_tables_it_sums_up(opened, gain):

@@ -75,15 +75,6 @@ def test_several_important_classes_count_alike(opened, tmp_path):
     assert gain.draws.tolist() == compare(its, shifted, parts=labels[own], seed=SEED).draws.tolist()
 
 
-def test_charts_show_the_best_setting_on_validation_data_else_the_papers(opened, gain, no_validation):
-    for one in opened(gain)[1]:
-        blank = dataclasses.replace(one, paper={})
-        assert {method: blank.shown(method) for method in one.own} == one.own
-        assert one.own["camri"] != one.of("camri")[0]
-    for one in opened(no_validation)[1]:
-        assert one.shown("camri") == one.in_table_one("camri")
-
-
 def test_images_in_groups_count_for_what_they_are_worth(opened, tmp_path):
     """The store keeps the groups, a merged one too, and all differences are made with them."""
     for number, seeds in enumerate(([0, 1], [2, 3])):

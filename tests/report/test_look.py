@@ -46,7 +46,7 @@ def luminance(colour):
 @pytest.mark.parametrize("series", [colours(LIGHT), colours(DARK), PRINT.series], ids=["light", "dark", "print"])
 def test_methods_of_one_dash_differ_in_colour_for_every_sight(series):
     assert set(series) == set(METHODS)
-    dashes = dict(zip(METHODS, map(tuple, PRINT.methods(list(METHODS))[1].range), strict=True))
+    dashes = {name: tuple(entry.dash) for name, entry in METHODS.items()}
     for one, other in itertools.combinations(METHODS, 2):
         if dashes[one] == dashes[other]:
             for name, sight in SIGHTS.items():

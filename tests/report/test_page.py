@@ -4,7 +4,6 @@ import html
 import itertools
 import json
 import re
-import shutil
 import sqlite3
 from importlib.metadata import version
 
@@ -27,7 +26,6 @@ HOSTILE = (
     "a very long name " * 12 + "x" * 120,
 )
 CE = {("ce", seed) for seed in range(2)}
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def text_of(folder):
@@ -218,46 +216,10 @@ def gain_page(gain):
 
 
 @pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine: the page is not opened in a browser")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"],
-        )
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="module")
 def hostile_page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     make_run(folder, classes=HOSTILE, important=(HOSTILE[0], HOSTILE[4]), seeds=3, sharpness={"camri": 1.0})
     return write_page(folder)
-
-
-@pytest.fixture
-def look(browser):
-    """Opens a page and returns (page, complaints, requests)."""
-    opened = []
-
-    def open_(path, width=1280, scheme="light"):
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        opened.append(page)
-        complaints, requests = [], []
-        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: (complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
-        page.wait_for_selector("html[data-charts]", timeout=30_000)
-        return page, complaints, requests
-
-    yield open_
-    for page in opened:
-        page.close()
 
 
 def test_without_javascript_the_page_says_first_why_it_has_no_charts(browser, gain_page):
@@ -328,7 +290,9 @@ def test_names_from_right_to_left_turn_no_sentence_round_and_long_ones_leave_roo
     drawn = np.random.default_rng(0)
     labels = drawn.integers(0, 4, 400)
     found = audit(drawn.normal(size=(400, 4)) + 2 * np.eye(4)[labels], labels, 0, classes=names)
-    page, _, _ = look(write_audit(found, tmp_path / "audit.html", "scores.csv"), width=390)
+    page, complaints, requests = look(write_audit(found, tmp_path / "audit.html", "scores.csv"), width=390)
+    assert (complaints, len(requests)) == ([], 1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     names_end = "one => one.querySelector('tbody th').offsetWidth / one.clientWidth"
     assert page.locator("#classes .scroll").evaluate(names_end) < 0.6
     ways_of_names = page.locator("#classes-all tbody th bdi").evaluate_all(ways)

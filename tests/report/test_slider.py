@@ -3,7 +3,6 @@
 import html
 import json
 import re
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -11,24 +10,12 @@ import pytest
 import scipy
 
 from camri.auditing import audit
-from camri.auditing.answer import render, slider_of, write_page
+from camri.auditing.answer import codes, render, slider_of, write_page
 from camri.decision import Shift, Threshold, short_between
 from camri.report.slider import MOST_STATES, VALUE, make_slider
+from tests.test_audit import CLASSES, made, softmax
 
-CLASSES = ("limit", "stop", "yield", "entry")
 HOSTILE = ("limit", "</script><img src=x onerror=alert(1)>", "yield", "entry")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-def made(num_rows=400, seed=0):
-    drawn = np.random.default_rng(seed)
-    labels = drawn.choice(4, p=[0.4, 0.15, 0.3, 0.15], size=num_rows)
-    return drawn.normal(size=(num_rows, 4)) + 2.5 * np.eye(4)[labels] - [0, 1.2, 0, 0], labels
-
-
-def softmax(logits):
-    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return odds / odds.sum(axis=1, keepdims=True)
 
 
 def follow(code, scores):
@@ -53,17 +40,16 @@ def figures(predicted, labels, important):
 @pytest.mark.parametrize("kind", ["logits", "probabilities", "rounded"])
 @pytest.mark.parametrize("rule", [Shift, Threshold])
 def test_every_state_is_what_its_code_gives(kind, important, rule):
-    logits, labels = made()
+    logits, labels = made(400)
     scores = {"logits": logits, "probabilities": softmax(logits), "rounded": softmax(logits).round(3)}[kind]
     own = [CLASSES.index(name) for name in important]
     found = replace(audit(scores, labels, important, classes=CLASSES), rule=rule(dict.fromkeys(own, 0.25)))
-    slider = slider_of(found)
-    assert ("own" in slider.codes["numpy"]) is (rule is Threshold)
+    slider, code = slider_of(found), codes(found)["numpy"]
+    assert ("own" in code) is (rule is Threshold)
     for state in slider.states:
-        predicted = follow(slider.codes["numpy"].replace(VALUE, state.number), scores)
+        predicted = follow(code.replace(VALUE, state.number), scores)
         shown = (state.recall, state.precision, state.alarm_rate, state.accuracy, state.hits, state.alarms)
         assert shown == figures(predicted, labels, own), state.number
-        assert state.right == (predicted == labels).sum()
     hits = [sum(state.hits) for state in slider.states]
     assert hits == sorted(hits)
     before = slider.before
@@ -86,7 +72,7 @@ def test_many_states_are_thinned_without_the_ends_and_the_advised_one():
 
 
 def test_the_page_holds_the_states_and_no_name_as_markup():
-    logits, labels = made()
+    logits, labels = made(400)
     slider = slider_of(audit(logits, labels, HOSTILE[1], classes=HOSTILE))
     assert "<" not in slider.data
     held = json.loads(slider.data)
@@ -99,7 +85,7 @@ def test_the_page_holds_the_states_and_no_name_as_markup():
 
 def test_code_for_torch_decides_as_the_code_for_numpy():
     torch = pytest.importorskip("torch")
-    logits, labels = made()
+    logits, labels = made(400)
     for scores in (logits, softmax(logits)):
         for important in (["stop"], ["stop", "entry"]):
             for how in ({}, {"at_least": 0.7}, {"cost_matrix": 1 - np.eye(4) + 4 * np.eye(4)[[1]].T * [1, 0, 1, 1]}):
@@ -113,7 +99,7 @@ def test_code_for_torch_decides_as_the_code_for_numpy():
 
 
 def test_a_page_without_charts_is_small():
-    text = render(audit(*made(), "stop", classes=CLASSES), "s.csv")
+    text = render(audit(*made(400), "stop", classes=CLASSES), "s.csv")
     assert len(text) < 100_000, "a chart library in a page without charts"
 
 
@@ -129,47 +115,36 @@ def test_the_shortest_number_lies_between(ends):
     assert ends[0] < short_between(*ends) < ends[1]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_in_a_browser_keys_move_every_figure(tmp_path):
-    playwright = pytest.importorskip("playwright.sync_api")
-    logits, labels = made()
+def test_in_a_browser_keys_move_every_figure(look, tmp_path):
+    logits, labels = made(400)
     found = audit(logits, labels, "stop", classes=CLASSES)
     slider, path = slider_of(found), write_page(found, tmp_path / "a.html", "s.csv")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 390, "height": 800})
-        said, asked = [], []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(path.as_uri())
-        page.get_by_label(re.compile("Operating point")).focus()
-        last = slider.states[-1]
-        seen = set()
-        keys = {"": slider.now, "End": last, "ArrowLeft": slider.states[-2], "Home": slider.states[0]}
-        for key, expected in [*keys.items(), ("ArrowRight", slider.states[1])]:
-            if key:
-                page.keyboard.press(key)
-            texts = {
-                name: page.locator(f"[data-show={name}]").inner_text()
-                for name in ("recall", "precision", "alarm_rate", "accuracy", "found", "missed", "alarms", "passed")
-            }
-            code = page.locator("[data-code=numpy]").inner_text()
-            predicted = follow(code, logits)
-            *percents, (hits,), alarms = figures(predicted, labels, [1])
-            assert [*texts.values()][:4] == percents
-            counts = [int(text) for text in [*texts.values()][4:]]
-            assert counts == [hits, (labels == 1).sum() - hits, alarms, (labels != 1).sum() - alarms]
-            assert (percents[0], hits) == (expected.recall, expected.hits[0]), key
-            spoken = page.locator("input[type=range]").get_attribute("aria-valuetext")
-            assert f"{hits} of {(labels == 1).sum()} found" in spoken
-            seen.add((code, page.locator("circle.now").nth(0).get_attribute("cx"), spoken))
-        assert len(seen) == 5
-        page.get_by_role("button", name="As advised").click()
-        assert page.locator("[data-show=recall]").inner_text() == slider.now.recall
-        page.get_by_role("button", name="PyTorch").click()
-        assert page.locator("pre:visible").all_inner_texts() == [slider.code["PyTorch"]]
-        assert said == []
-        assert asked == [path.as_uri()]
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        browser.close()
+    page, complaints, requests = look(path, width=390)
+    page.get_by_label(re.compile("Operating point")).focus()
+    seen = set()
+    keys = {"": slider.now, "End": slider.states[-1], "ArrowLeft": slider.states[-2], "Home": slider.states[0]}
+    for key, expected in [*keys.items(), ("ArrowRight", slider.states[1])]:
+        if key:
+            page.keyboard.press(key)
+        texts = {
+            name: page.locator(f"[data-show={name}]").inner_text()
+            for name in ("recall", "precision", "alarm_rate", "accuracy", "found", "missed", "alarms", "passed")
+        }
+        code = page.locator("[data-code=numpy]").inner_text()
+        predicted = follow(code, logits)
+        *percents, (hits,), alarms = figures(predicted, labels, [1])
+        assert [*texts.values()][:4] == percents
+        counts = [int(text) for text in [*texts.values()][4:]]
+        assert counts == [hits, (labels == 1).sum() - hits, alarms, (labels != 1).sum() - alarms]
+        assert (percents[0], hits) == (expected.recall, expected.hits[0]), key
+        spoken = page.locator("input[type=range]").get_attribute("aria-valuetext")
+        assert f"{hits} of {(labels == 1).sum()} found" in spoken
+        seen.add((code, page.locator("circle.now").nth(0).get_attribute("cx"), spoken))
+    assert len(seen) == 5
+    page.get_by_role("button", name="As advised").click()
+    assert page.locator("[data-show=recall]").inner_text() == slider.now.recall
+    page.get_by_role("button", name="PyTorch").click()
+    assert page.locator("pre:visible").all_inner_texts() == [slider.code["PyTorch"]]
+    assert complaints == []
+    assert requests == [path.as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

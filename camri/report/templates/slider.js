@@ -5,7 +5,7 @@ for (const root of document.querySelectorAll(".slider")) {
   const numOwn = num.reduce((sum, one) => sum + one, 0);
   const markers = root.querySelectorAll("circle.now");
   const show = () => {
-    const [number, recall, precision, alarmRate, accuracy, hits, alarms, , places] = states[Number(range.value)];
+    const [number, recall, accuracy, alarmRate, precision, hits, alarms, places] = states[Number(range.value)];
     const found = hits.reduce((sum, one) => sum + one, 0);
     const texts = { recall, precision, alarm_rate: alarmRate, accuracy, found, missed: numOwn - found, alarms };
     texts.passed = rows - numOwn - alarms;
