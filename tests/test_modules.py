@@ -125,15 +125,6 @@ def test_compiled_the_gradient_is_that_of_the_steps_own_margin():
     assert not torch.isclose(slopes[1], slopes[2]).any(), "the margin grows, and the slope with it"
 
 
-@pytest.mark.parametrize("name", OBJECTS)
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_leading_dimensions_change_nothing(name, smoothing):
-    loss, _ = OBJECTS[name]
-    loss.label_smoothing = smoothing
-    torch.testing.assert_close(loss(COS.view(4, 5, 4), LABELS.view(4, 5)), loss(COS, LABELS))
-    loss.label_smoothing = 0.0
-
-
 def test_defaults_are_the_articles():
     assert camri.CamriLoss(4, {1: 0.2}).options == {"scale": 8.0, "beyond_pi": "monotone"}
     assert modules.CosFaceLoss(4, {1: 0.2}).options == {"scale": 8.0}

@@ -91,6 +91,7 @@ def test_what_is_written_is_read_back_as_it_was():
         (as_written(standardise={"mean": [0.0], "sd": [1.0], "x": 1}), "x is damaged: standardise.x is 1 ("),
         (b"\xff", "x is damaged ('utf-8' codec can't decode byte 0xff"),
         (b"{", "x is damaged (Expecting property name"),
+        (b"[" * 100_000, "x is damaged (maximum recursion depth"),
         (b"[]", "x is not a camri model's; choose a folder that camri fit or camri.export.save wrote"),
         (b"{}", "x is not a camri model's; choose"),
     ],
