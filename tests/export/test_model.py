@@ -219,12 +219,10 @@ def test_of_a_long_value_that_is_refused_the_beginning_is_shown():
         ((0.0, 0.0), (1.0, 0.0), False),
         ((0.0, 0.0), (-1.0, 1.0), False),
         ((0.0, float("nan")), (1.0, 1.0), False),
-        ((0.0, 0.0), (1.0, float("inf")), False),
         ((0.0, 1e39), (1.0, 1.0), False),
         ((0.0, 0.0), (1.0, 1e-50), False),
         ((0.0,), (1.0,), False),
         ((0.0, 0.0), (1.0,), False),
-        ((0.0,), (1.0, 1.0), False),
         ((0.0,) * 3, (1.0,) * 3, False),
     ],
 )
