@@ -13,7 +13,7 @@ import itertools
 import json
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -42,6 +42,11 @@ def draw(weight: Tensor, init: Callable[..., Tensor], generator: Generator) -> N
             weight.copy_(init(drawn, generator=generator))
 
 
+def without_counters(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors without batch norm's counters, which are not used after training and missing in some files."""
+    return {name: value for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
+
+
 def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
     """Load the trunk's values from a safetensors file, whose names and shapes must match the trunk's.
 
@@ -64,8 +69,7 @@ def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
     for prefix in ("trunk.", "net."):
         if any(name.startswith(prefix) for name in found):
             found = {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
-    counters = "num_batches_tracked"  # of batch norms; some files lack them
-    wanted = {name: tensor for name, tensor in trunk.state_dict().items() if not name.endswith(counters)}
+    wanted, found = without_counters(trunk.state_dict()), without_counters(found)
     for name, tensor in wanted.items():
         if name not in found:
             raise InputError(f"weights {path} has no {name!r}, which the model has; {closest(name, found)}")
@@ -75,7 +79,7 @@ def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
                 f"weights {path}: {name!r} has shape {given}, and the model needs {needed}; give weights of this model"
             )
     for name in found:
-        if name not in wanted and not name.endswith(counters) and not name.startswith(CLASSIFIERS):
+        if name not in wanted and not name.startswith(CLASSIFIERS):
             raise InputError(f"weights {path} has {name!r}, which the model does not have; {closest(name, wanted)}")
     trunk.load_state_dict({name: found[name] for name in wanted}, strict=False)
 

@@ -24,10 +24,10 @@ import camri
 from camri.decision import rule_from_json
 from camri.engine import Training
 from camri.errors import InputError
-from camri.export.model import Model, Trained, check_weights, make_classifier, without_counters
+from camri.export.model import Model, Trained, check_weights, make_classifier
 from camri.files import alone_in, cannot_write, checksum
 from camri.methods import Setting
-from camri.models import MODELS
+from camri.models import MODELS, without_counters
 
 FORMAT = "camri-model"
 CONFIG_VERSION = 2

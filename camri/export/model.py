@@ -18,7 +18,7 @@ from camri.engine import Outcome, Training
 from camri.errors import InputError, blame
 from camri.heads import HEADS
 from camri.methods import Setting
-from camri.models import Classifier, build
+from camri.models import Classifier, build, without_counters
 from camri.text import is_printable
 
 LONGEST_SHOWN = 200  # characters of a value in an error message
@@ -248,11 +248,6 @@ def check_weights(weights: Mapping[str, Any], classifier: nn.Module, where: str)
     for name, shape in wanted.items():
         if given[name] != shape:
             raise InputError(f"{where}: tensor {name!r} has shape {given[name]}, and its model needs {shape}")
-
-
-def without_counters(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors without batch norm's counters, which are not used after training."""
-    return {name: value for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
 
 
 def _more(names: Sequence[str]) -> str:
