@@ -1,11 +1,11 @@
 """Networks of timm and transformers: their weights, their own preprocessing, and their features.
 
 `timm:NAME[.TAG]` is a model of timm, `hf:ORG/NAME` or `hf:FOLDER` an image classifier of transformers. Weights are
-safetensors, from the hub or its cache or from a file; nothing is unpickled and no code of a model's author is run.
+safetensors, from the hub or its cache or from a file; nothing is unpickled, and no code from a model's folder is run.
 
 An image file is resized and cropped by Pillow, exactly as the model's own transform does it. Arrays of images of
-another size are resized inside the network, by two matrix products that round to 8 bits in between, columns first, as
-Pillow does: some pixels are one of 255 levels apart, few two. (Pillow 13 takes rows first for some oblong images.)
+another size are resized inside the network, by two matrix products with 8-bit rounding in between, columns first, as in
+Pillow: some pixels differ by one of 255 levels, few by two. (Pillow 13 takes rows first for some oblong images.)
 """
 
 import contextlib
@@ -41,17 +41,18 @@ IMPORT_ERRORS = (ImportError, RuntimeError)  # RuntimeError: a torchvision made 
 
 
 def is_backbone(name: object) -> bool:
-    """Whether the name of a model is one of timm's or transformers'; whether it exists is asked when it is built."""
+    """Whether the name has the form of a timm or transformers model; the model need not exist."""
     return isinstance(name, str) and any(name.startswith(prefix) and name != prefix for prefix in PREFIXES)
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What a backbone does to an image before its first layer.
+    """How a backbone prepares an image.
 
-    size: (height, width) of its input; None takes images as they are. resize: the interpolation alone, which stretches
-    an image to `size`; or with the shorter side (or HxW) to scale to and how the centre of the crop is rounded, such as
-    "bicubic 201 round"; or "none" for images that were decoded so. mean, sd: of each colour, for pixels in [0, 1].
+    size: (height, width) of its input; None accepts any size. resize: an interpolation, which stretches an image to
+    `size`; or an interpolation, the shorter side (or HxW) to scale to, and how the centre of the crop is rounded, such
+    as "bicubic 201 round"; or "none" for images that were decoded this way. mean, sd: of each colour, for pixels in
+    [0, 1].
     """
 
     size: tuple[int, int] | None = None
@@ -60,7 +61,7 @@ class Preprocessing:
     sd: tuple[float, ...] = IMAGENET[1]
 
     def decoded(self) -> "Preprocessing":
-        """What is left to do for images that were decoded with `size` and `resize`."""
+        """The rest of the preprocessing, for images that were decoded with `size` and `resize`."""
         return replace(self, resize="none")
 
     def to_text(self) -> str:
@@ -78,7 +79,7 @@ class Preprocessing:
         return Preprocessing(**values)
 
     def at(self, size: tuple[int, int] | None) -> "Preprocessing":
-        """The same for another input size; the part of the image that is cropped away stays the same.
+        """The same for another input size; it crops the same share of the image.
 
         >>> Preprocessing((224, 224), "bicubic 256 floor").at((112, 112)).resize
         'bicubic 128 floor'
@@ -96,9 +97,9 @@ class Preprocessing:
 
 
 def frame(height: int, width: int, size: tuple[int, int], resize: str) -> tuple[int, int, int, int]:
-    """(height, width) that an image is scaled to, and the (top, left) at which `size` is cut out of it.
+    """The (height, width) that an image is scaled to, and the (top, left) corner of the crop of `size`.
 
-    A negative corner is outside of the image, where pixels are 0.
+    A negative corner is outside the image, where pixels are 0.
 
     >>> frame(300, 200, (176, 176), "bicubic 201 round")
     (301, 201, 62, 12)
@@ -153,9 +154,9 @@ _KERNELS: dict[str, tuple[float, Any]] = {  # support, weight at a distance; as 
 
 
 def scaling_matrix(num_in: int, num_scaled: int, first: int, num_out: int, resize: str) -> np.ndarray:
-    """The matrix (num_out, num_in) that scales a row of pixels to `num_scaled` and cuts out `num_out` from `first` on.
+    """Matrix (num_out, num_in) that scales a row of pixels to `num_scaled` and crops `num_out` of them from `first` on.
 
-    Its weights are those of Pillow, which widens the filter where it makes images smaller.
+    The weights are Pillow's, which widens the filter when it makes images smaller.
 
     >>> scaling_matrix(4, 2, 0, 2, "box")
     array([[0.5, 0.5, 0. , 0. ],
@@ -180,11 +181,11 @@ def find(
     from_scratch: bool = False,
     size: int | tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """The `model_options` with which a training starts from a pretrained backbone.
+    """Find a pretrained backbone; return the `model_options` of a training that starts from it.
 
     weights: a safetensors file with the network's own names instead of the published weights. from_scratch: random
-    weights. size: of the network's input in pixels, by default the model's own. What is found is written to the cache,
-    so that workers and resumed trainings start from the same numbers.
+    weights. size: of the network's input in pixels, by default the model's own. Published weights are written to the
+    cache, so that workers and resumed trainings start from the same values.
     """
     if weights is not None and from_scratch:
         raise InputError(f"give weights={weights} or from_scratch=True, not both", argument="weights")
@@ -205,7 +206,7 @@ def find(
 
 
 def read_weights(weights: str | os.PathLike[str]) -> dict[str, Any]:
-    """The `model_options` of a training that starts from the values in a safetensors file."""
+    """The `model_options` of a training that starts from a safetensors file."""
     path = Path(weights).absolute()
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -216,7 +217,7 @@ def read_weights(weights: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def weights_from(options: Mapping[str, Any]) -> str:
-    """Where the weights of a backbone with these `model_options` came from, for a model's card.
+    """Origin of the weights of a backbone with these `model_options`, for a model's card.
 
     >>> weights_from({})
     'random weights'
@@ -229,7 +230,7 @@ def weights_from(options: Mapping[str, Any]) -> str:
 
 
 def is_frozen(frozen: bool | str, from_scratch: bool, device: str) -> bool:
-    """Whether a backbone is left as it is: as asked, or with "auto" where it is pretrained and there is no GPU.
+    """Whether a backbone is kept fixed: as asked, or with "auto" if it is pretrained and there is no GPU.
 
     >>> is_frozen("auto", False, "cpu"), is_frozen("auto", False, "cuda"), is_frozen(True, False, "cuda")
     (True, False, True)
@@ -242,7 +243,7 @@ def is_frozen(frozen: bool | str, from_scratch: bool, device: str) -> bool:
 
 
 def at_hand() -> str | None:
-    """The network of timm with the smallest file of weights in the hub's cache; None without one, or without timm."""
+    """The timm network with the smallest weight file in the hub's cache; None without one, or without timm."""
     try:
         from huggingface_hub.constants import HF_HUB_CACHE
     except IMPORT_ERRORS:
@@ -250,7 +251,7 @@ def at_hand() -> str | None:
     files = Path(HF_HUB_CACHE).glob("models--timm--*/snapshots/*/model.safetensors")
     for _, folder in sorted((file.stat().st_size, file.parents[2].name) for file in files):
         name = f"timm:{folder.removeprefix('models--timm--')}"
-        with contextlib.suppress(InputError):  # one that this timm does not know, or whose images it cannot prepare
+        with contextlib.suppress(InputError):  # unknown to this timm, or with unsupported preprocessing
             preprocessing_of(_timm_config(name))
             return name
     return None
@@ -267,9 +268,9 @@ def is_transformer(model: str, options: Mapping[str, Any]) -> bool:
 
 
 def decoding(found: Mapping[str, Any], data_options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The model options and the options of `camri.data.load` with which images are decoded as the backbone wants them.
+    """Model options, and options of `camri.data.load`, with which images are decoded as the backbone needs them.
 
-    Data options that say how to resize are left alone: the network then resizes what it gets.
+    Data options that have a `resize` of their own are kept; the network then resizes the images.
     """
     record = Preprocessing.from_text(found["preprocessing"])
     if record.size is None or "resize" in data_options:
@@ -279,9 +280,9 @@ def decoding(found: Mapping[str, Any], data_options: Mapping[str, Any]) -> tuple
 
 
 def make_net(model: str, options: Mapping[str, Any]) -> "nn.Module":
-    """The network without its classifier, its first values from torch's global generator.
+    """Make the network without its classifier, initialised from torch's global generator.
 
-    options: `config` of a model of transformers, as `find` returns it; what else there is goes to timm's create_model.
+    options: `config` of a transformers model, as `find` returns it; the others are passed to timm's create_model.
     """
     if model.startswith("hf:"):
         text = options.get("config") or _read_folder(model, without_weights=True)[0]
@@ -316,7 +317,7 @@ def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
 
 
 def _package(model: str) -> Any:
-    """timm or transformers, whose model it is."""
+    """Import timm or transformers, by the prefix of the model's name."""
     name = "transformers" if model.startswith("hf:") else "timm"
     try:
         return importlib.import_module(name)
@@ -326,7 +327,7 @@ def _package(model: str) -> Any:
 
 
 def _timm_config(model: str) -> dict[str, Any]:
-    """timm's record of the pretrained weights of a model; empty where it has none."""
+    """timm's configuration of a model's pretrained weights; empty if it has none."""
     timm, name = _package(model), model.removeprefix("timm:")
     known = timm.list_models()
     if name.partition(".")[0] not in known:
@@ -342,7 +343,7 @@ def _timm_config(model: str) -> dict[str, Any]:
 
 
 def _read_folder(model: str, without_weights: bool) -> tuple[str, Preprocessing]:
-    """config.json of a model of transformers, without dropout, and its preprocessing."""
+    """The config.json of a transformers model, without dropout, and its preprocessing."""
     transformers, name = _package(model), model.removeprefix("hf:")
 
     def read(local_only: bool) -> Any:
@@ -352,33 +353,28 @@ def _read_folder(model: str, without_weights: bool) -> tuple[str, Preprocessing]
     if type(config) not in transformers.AutoModelForImageClassification._model_mapping:
         raise InputError(f"model={model!r} is a {config.model_type}, which is no image classifier", argument="model")
     for field, value in config.to_dict().items():
-        # Its draws would come from torch's global generator: a trial would depend on the trials beside it.
+        # Dropout draws from torch's global generator: a trial would depend on the trials beside it.
         if ("dropout" in field or "drop_path" in field) and isinstance(value, float):
             setattr(config, field, 0.0)
     text = json.dumps({**json.loads(config.to_json_string(use_diff=False)), "model_type": config.model_type})
-    side = getattr(config, "image_size", None)
-    default = Preprocessing((side, side) if isinstance(side, int) else None, "bilinear")
+    # Resize by Pillow: torchvision rounds differently and is not always installed. transformers 4 has another option.
+    is_new = int(transformers.__version__.split(".")[0]) >= 5
+    how: dict[str, Any] = {"backend": "pil"} if is_new else {"use_fast": False}
     try:
-        processor = _processor(transformers, name)
+        processor = transformers.AutoImageProcessor.from_pretrained(name, trust_remote_code=False, **how)
     except (OSError, ValueError) as error:
         if without_weights:
-            return text, default
-        message = (
-            f"model={model!r} has no preprocessor_config.json, which says how images are prepared ({_first(error)})"
-        )
-        raise InputError(f"{message}; add the one of the model that it was trained from", argument="model") from None
+            side = getattr(config, "image_size", None)
+            return text, Preprocessing((side, side) if isinstance(side, int) else None, "bilinear")
+        message = f"model={model!r} has no preprocessor_config.json, which says how images are prepared"
+        remedy = "add the one of the model that it was trained from"
+        raise InputError(f"{message} ({_first(error)}); {remedy}", argument="model") from None
     return text, _of_processor(processor, model)
 
 
-def _processor(transformers: Any, name: str) -> Any:
-    # Pillow's: torchvision's rounds otherwise, and is not always installed. transformers 4 says so in another way.
-    how: dict[str, Any] = (
-        {"backend": "pil"} if int(transformers.__version__.split(".")[0]) >= 5 else {"use_fast": False}
-    )
-    return transformers.AutoImageProcessor.from_pretrained(name, trust_remote_code=False, **how)
-
-
 def _of_processor(processor: Any, model: str) -> Preprocessing:
+    """The preprocessing of a transformers image processor; unsupported steps are refused by name."""
+
     def refuse(what: str) -> InputError:
         return InputError(f"model={model!r} prepares images by {what}, which is not supported", argument="model")
 
@@ -394,7 +390,7 @@ def _of_processor(processor: Any, model: str) -> Preprocessing:
     interpolation = FILTERS[int(getattr(processor, "resample", 2))]
     if "do_resize" not in flags:
         raise refuse("do_resize=False")
-    if short is not None and share is not None:  # ConvNeXt's way: a crop below 384 pixels, stretched from there on
+    if short is not None and share is not None:  # ConvNeXt: cropped below 384 pixels, stretched from there on
         final = (short, short)
         resize = f"{interpolation} {int(short / share)} floor" if short < 384 else interpolation
     elif set(size) == {"shortest_edge"} and "do_center_crop" in flags:
@@ -473,7 +469,7 @@ def _load_hf(model: str, options: Mapping[str, Any]) -> "nn.Module":
             name, trust_remote_code=False, use_safetensors=True, output_loading_info=True, local_files_only=local_only
         )
 
-    transformers.logging.set_verbosity_error()  # it warns of the classifier's weights, which are not used
+    transformers.logging.set_verbosity_error()  # it warns about the classifier's weights, which are not used
     try:
         loaded, info = _from_hub(model, "its pretrained weights", WAYS_OUT, read)
     finally:
@@ -486,14 +482,14 @@ def _load_hf(model: str, options: Mapping[str, Any]) -> "nn.Module":
 
 
 def _from_hub(model: str, what: str, ways: str, read: Callable[[bool], Any]) -> Any:
-    """What `read(local_only)` returns, from the hub's cache or else from the hub; one sentence where neither has it."""
-    log = logging.getLogger("huggingface_hub")  # it reports every retry
+    """Call `read(local_only)` for the hub's cache, then for the hub; InputError if neither has it."""
+    log = logging.getLogger("huggingface_hub")  # it logs every retry
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
         try:
             return read(True)
-        except Exception:  # huggingface_hub raises a dozen kinds
+        except Exception:  # huggingface_hub raises a dozen types
             return read(False)
     except Exception as error:
         message = f"model={model!r}: {what} cannot be had ({_first(error)}); {ways}"
@@ -509,7 +505,7 @@ def _first(error: Exception) -> str:
 
 @functools.cache
 def axes(height: int, width: int, size: tuple[int, int], resize: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """The matrices (size[0], height) and (size[1], width) of a preprocessing; None where nothing is resized."""
+    """The matrices (size[0], height) and (size[1], width) of a preprocessing; None if nothing is resized."""
     if resize == "none" and (height, width) != size:
         raise InputError(f"the images have {height} x {width} pixels, and the model was made for {size[0]} x {size[1]}")
     if resize == "none" or ((height, width) == size and len(resize.split()) == 1):

@@ -1,17 +1,16 @@
-"""Decision rules: how scores become a class, tuned on held-out data, and recalls promised for new data.
+"""Decision rules: how scores become a class, how a rule is tuned on held-out data, and which recall it guarantees.
 
-Two rules, two questions. A `Shift` adds a constant to the important classes' scores before the largest wins: the rule
-that costs the least accuracy. A `Threshold` predicts an important class where its probability passes a value: the rule
-with the fewest false alarms at a recall. Both move any model along a curve without training. `tune` finds the operating
-point of a rule for a goal. It looks at every cut-off: between two neighbouring ones no prediction changes, so sorting
-the rows once, O(N log N), gives every state there is.
+There are two rules. A `Shift` adds a constant to the important classes' scores before the largest wins: it costs the
+least accuracy. A `Threshold` predicts an important class where its probability exceeds a value: it has the fewest false
+alarms at a recall. Neither needs training. `tune` finds the operating point of a rule for a goal. It tries every
+cut-off: predictions change only at the scores of the rows, so sorting the rows once, O(N log N), gives all states.
 
-Rows come as `camri.metrics.Scores`: of stored trials, or of a table of logits or probabilities by `exact`.
+Rows come as `camri.metrics.Scores`: of stored trials, or made by `exact` from a table of logits or probabilities.
 
-A promise (`promise`, and `tune` with `AtLeast` and a confidence) holds for new rows with a known confidence, whatever
-the number of rows. Misses of an important class only become fewer as a cut-off is lowered, so cut-offs are tested from
-the lowest up and the last that passes is taken, each test at the full error level: Tong, Feng and Li (2018) for
-independent rows, Bates et al. (2021) for groups.
+A promise (`promise`, or `tune` with `AtLeast` and a confidence) is a recall that new rows reach with a known
+confidence, for any number of rows. A lower cut-off never misses more of an important class, so cut-offs are tested in
+order, each at the full error level, and the first that passes is taken: Tong, Feng and Li (2018) for independent rows,
+Bates et al. (2021) for groups.
 """
 
 import bisect
@@ -31,20 +30,20 @@ from camri.errors import InputError, closest
 from camri.metrics import REST, Array, Scores, divide, exact, pool
 from camri.text import quoted
 
-# With 70 validation rows the model that a fit hands over is two points less accurate on fresh rows than cross-entropy
-# without a prior, 0.3 with one of 250 rows, as accurate with 500 (docs/log.md).
+# With 70 validation rows the fitted model's accuracy on new rows is 2 points below cross-entropy's without a prior, 0.3
+# points below with a prior of 250 rows, and equal with 500 (docs/log.md).
 PRIOR_ROWS = 500
-SLACK = 1e-9  # accuracies are ratios of counts: what differs by less is equal
+SLACK = 1e-9  # accuracies are ratios of counts: a smaller difference is rounding
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """`values`: {class index: its constant or probability}."""
+    """Base of both rules; `values` is {class index: constant or probability}."""
 
     values: Mapping[int, float]
     name: ClassVar[str]
     allowed: ClassVar[tuple[float, float, str]]
-    effect: ClassVar[tuple[str, str]]  # on a class, and on the rest
+    effect: ClassVar[tuple[str, str]]  # in words: on an important class, and on the others
 
     def __post_init__(self) -> None:
         low, high, hint = self.allowed
@@ -55,14 +54,14 @@ class _Rule:
         object.__setattr__(self, "values", {int(index): float(self.values[index]) for index in sorted(self.values)})
 
     def excess(self, scores: Scores) -> Array:
-        """How far each important class is above its cut-off, at most 0 where it is not: (N, I)."""
-        raise NotImplementedError  # each rule has its own
+        """How far each important class is above its cut-off, 0 or less where it is not: (N, I)."""
+        raise NotImplementedError
 
     def predict(self, scores: ArrayLike | Scores, kind: str = "logits") -> Array:
-        """The class of each row: int (N,).
+        """Predict the class of each row: int (N,).
 
-        scores: (N, C), of a kind: "logits" or "probabilities"; or condensed `Scores`, of which −1 is predicted where
-        the best of the classes that are not important wins.
+        scores: (N, C), with `kind` "logits" or "probabilities"; or condensed `Scores`, for which −1 stands for the best
+        class that is not important.
         """
         important = tuple(self.values)
         if isinstance(scores, Scores):
@@ -78,12 +77,12 @@ class _Rule:
         return rows.winner(self.excess(rows), rows.rest)
 
     def to_json(self, classes: Sequence[str] | None = None) -> dict[str, Any]:
-        """The rule as plain JSON, with class names where given; `rule_from_json` reads it."""
+        """The rule as plain JSON, with class names if given; `rule_from_json` reads it."""
         names = {index: str(index) if classes is None else classes[index] for index in self.values}
         return {"rule": self.name, "values": {names[index]: value for index, value in self.values.items()}}
 
     def describe(self, classes: Sequence[str]) -> str:
-        """What the rule does, for a model card.
+        """Describe the rule in words, for a model card.
 
         >>> Shift({1: 1.5}).describe(["limit", "stop"])
         '1.5 is added to the logit of “stop”, then the largest wins'
@@ -99,7 +98,7 @@ class _Rule:
 class Shift(_Rule):
     """Add a constant to the logits of important classes; the largest wins. `values`: {class index: constant}.
 
-    Of probabilities the constant is added to their logarithms: each is multiplied by exp(constant).
+    For probabilities the constant is added to their logarithm, so they are multiplied by exp(constant).
 
     >>> Shift({1: 1.5}).predict([[2.0, 1.0], [3.0, 1.0]]).tolist()
     [1, 0]
@@ -110,7 +109,7 @@ class Shift(_Rule):
     effect = ("{value} is added to the logit of {name}", "then the largest wins")
 
     def excess(self, scores: Scores) -> Array:
-        """How far each important score is above the best other: (N, I)."""
+        """Each shifted important score minus the best other score: (N, I)."""
         return scores.shifted(list(self.values.values()))
 
 
@@ -118,8 +117,8 @@ class Shift(_Rule):
 class Threshold(_Rule):
     """Predict an important class where its probability is above its value, else the best of the other classes.
 
-    `values`: {class index: probability}. Where several pass, the one whose odds exceed its threshold by the largest
-    factor wins.
+    `values`: {class index: probability}. If several pass, the one with the largest ratio of odds to threshold odds
+    wins.
 
     >>> Threshold({1: 0.2}).predict([[0.7, 0.25, 0.05], [0.5, 0.1, 0.4]], kind="probabilities").tolist()
     [1, 0]
@@ -130,7 +129,7 @@ class Threshold(_Rule):
     effect = ("{name} is predicted where its probability is above {value}", "else the best of the other classes")
 
     def excess(self, scores: Scores) -> Array:
-        """The log of the factor by which odds exceed the threshold's, −inf where they do not: (N, I)."""
+        """Log of the ratio of odds to threshold odds, −inf below the threshold: (N, I)."""
         probability, least = scores.probabilities(), np.array(list(self.values.values()))
         passes = probability > least
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -143,7 +142,7 @@ RULES: dict[str, type[Shift] | type[Threshold]] = {"shift": Shift, "threshold": 
 
 
 def rule_from_json(stored: Mapping[str, Any], classes: Sequence[str] | None = None) -> DecisionRule:
-    """The rule that `to_json` wrote, with class names where it was given some."""
+    """Read the rule that `to_json` wrote; `classes` if it was written with class names."""
     if stored.get("rule") not in RULES:
         raise InputError(f"rule={stored.get('rule')!r} is unknown; {closest(stored.get('rule'), RULES)}", "rule")
     values = {}
@@ -154,16 +153,13 @@ def rule_from_json(stored: Mapping[str, Any], classes: Sequence[str] | None = No
     return RULES[stored["rule"]](values)
 
 
-# All states of a rule on some rows.
-
-
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """All K states of a rule, by a growing number of rows that are taken for important classes.
+    """All K states of a rule on some rows, in order of how many rows are predicted as important.
 
-    value (K,): the rule's value, in the middle of the stretch in which a state holds: ascending shifts, 0 in the state
-    the model is in without one, or descending thresholds. hits and predicted (K, I), correct and alarms (K,) count
-    rows; alarms are rows of no important class that are taken for one.
+    value (K,): the rule's value, in the middle of the interval that gives this state. Shifts ascend, and are 0 for the
+    state without a shift; thresholds descend. hits and predicted (K, I), correct and alarms (K,) count rows; alarms are
+    rows of no important class that are predicted as one.
     """
 
     value: Array
@@ -198,14 +194,14 @@ class Curve:
 
     @property
     def before(self) -> "Curve":
-        """The only state without a rule: the largest score wins."""
+        """The curve of a single state, the one without a rule: the largest score wins."""
         scores = self.sweep.scores
         correct, alarms = (np.array([counted().sum()]) for counted in (scores.correct, scores.false_alarms))
         hits, predicted = scores.hits()[None], scores.called()[None]
         return replace(self, value=np.zeros(1), hits=hits, predicted=predicted, correct=correct, alarms=alarms)
 
     def reach(self, recall: float | Array) -> Array:
-        """The first states with at least such a mean recall, as indices.
+        """Index of the first state with at least this mean recall; of each, for an array of recalls.
 
         >>> from camri.metrics import condense
         >>> curve = trace(condense(np.array([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0]]), [1, 1, 0], (1,)))
@@ -218,18 +214,18 @@ class Curve:
         return np.searchsorted(self.mean_recall, np.asarray(recall) - SLACK, side="left")
 
     def rule(self, state: int) -> DecisionRule:
-        """The rule of a state; a threshold is the shortest number that separates its rows."""
+        """The rule of a state; a threshold is the shortest number that gives it."""
         value = float(self.value[state]) if self.sweep.rule == "shift" else self.number(state)
         return RULES[self.sweep.rule](dict.fromkeys(self.sweep.scores.important, value))
 
     def find(self, rule: DecisionRule) -> int:
-        """The state that a rule of this kind, with one value for all important classes, leads to."""
+        """The state that a rule of this kind gives; it has one value for all important classes."""
         value = next(iter(rule.values.values()))
         edges = self.sweep.edges[1:-1]
         return int(np.searchsorted(edges, value if self.sweep.rule == "shift" else -value, side="left"))
 
     def number(self, state: int, as_factor: bool = False) -> float:
-        """The shortest number that gives a state: a shift, the factor that is its exponential, or a threshold."""
+        """The shortest number that gives a state: a shift, its exponential (`as_factor`), or a threshold."""
         state %= len(self.value)
         low, high = self.sweep.edges[[state, state + 1]].tolist()
         if self.sweep.rule == "threshold":
@@ -240,15 +236,15 @@ class Curve:
             low, high = (high - 1.0, high) if math.isinf(low) else (low, low + 1.0)
         if as_factor:
             low, high = math.exp(low), math.exp(high)
-        return -short_between(-high, -low)  # a shift may be that of the next state's edge, not of its own
+        return -short_between(-high, -low)  # a state includes its upper edge, not its lower one
 
     def count(self, outcome: Callable[[Array], Array]) -> Array:
-        """The sum over rows of what an outcome says of predictions (N,), in every state: (K,)."""
+        """Sum over rows of outcome(predictions) (N,), in every state: (K,)."""
         return self.sweep.count(self.sweep.counted(outcome), self.weights)
 
 
 def trace(scores: Scores, rule: str = "shift") -> Curve:
-    """The whole recall–accuracy curve of one rule with one value for all important classes: "shift" or "threshold".
+    """The whole recall–accuracy curve of a "shift" or "threshold" with one value for all important classes.
 
     >>> from camri.metrics import condense
     >>> curve = trace(condense(np.array([[1.0, 0.0], [0.0, 0.5], [2.0, 0.0]]), [1, 1, 0], (1,)))
@@ -259,10 +255,10 @@ def trace(scores: Scores, rule: str = "shift") -> Curve:
 
 
 class _Sweep:
-    """The rows in the order in which a rule gives them to important classes.
+    """Rows in the order in which they become important predictions as a shift rises or a threshold falls.
 
-    In state k the rows up to order[last[k − 1]] have passed. edges (K + 1,): state k holds for shifts from edges[k] to
-    edges[k + 1], or for thresholds from −edges[k] down to −edges[k + 1].
+    In state k the rows up to order[last[k − 1]] are predicted as important. State k holds for shifts from edges[k] to
+    edges[k + 1], or thresholds from −edges[k] down to −edges[k + 1]; edges (K + 1,).
     """
 
     def __init__(self, scores: Scores, rule: str):
@@ -271,10 +267,10 @@ class _Sweep:
         self.scores, self.rule = scores, rule
         margin = scores.shifted() if rule == "shift" else scores.probabilities()
         needed = -margin.max(axis=1)
-        if rule == "threshold":  # no threshold below 1 stops a probability of 1, and none finds one of 0
+        if rule == "threshold":  # a probability of 1 passes every threshold below 1, and one of 0 passes none
             needed = np.select([needed <= -1.0, needed >= 0.0], [-np.inf, np.inf], needed)
         winner = np.array(scores.important)[margin.argmax(axis=1)]
-        # No shift reaches an infinite lead: a probability of exactly 0 stays where it is, one of 1 too.
+        # No shift changes an infinite lead: the prediction of a probability of exactly 0 or 1 stays.
         self.before = np.where(needed == -np.inf, winner, REST)
         self.after = np.where(needed == np.inf, REST, winner)
         moving = np.flatnonzero(np.isfinite(needed))
@@ -283,22 +279,18 @@ class _Sweep:
         self.last = np.flatnonzero(np.append(np.diff(needed) > 0, len(needed) > 0))  # equal rows change together
         ends = [-np.inf, np.inf] if rule == "shift" else [-1.0, 0.0]
         self.edges = np.concatenate([ends[:1], needed[self.last], ends[1:]])
-        own = [scores.labels == index for index in scores.important]
         self.predicted = [self.counted(partial(np.equal, index)) for index in scores.important]
-        self.hits = [
-            (before & mine, gained * mine[self.order])
-            for (before, gained), mine in zip(self.predicted, own, strict=True)
-        ]
+        self.hits = [self.counted(partial(scores.is_hit, index)) for index in scores.important]
         self.correct, self.alarms = self.counted(scores.is_right), self.counted(scores.is_false_alarm)
 
     def counted(self, outcome: Callable[[Array], Array]) -> tuple[Array, Array]:
-        """What an outcome says of each row before it passes, and what is gained as rows pass, in their order."""
-        before, after = (outcome(said) for said in (self.before, self.after))
+        """The outcome of each row in the first state (N,), and its change as each row of `order` passes."""
+        before, after = outcome(self.before), outcome(self.after)
         kind = np.float64 if before.dtype.kind == "f" else np.int64
         return before, after[self.order].astype(kind) - before[self.order]
 
     def count(self, counted: tuple[Array, Array], weights: Array | None = None, ordered: Array | None = None) -> Array:
-        """The sum over rows in every state: (K,). weights (N,) count rows several times; ordered: in their order."""
+        """Sum of an outcome over rows in every state: (K,). weights: of rows (N,); ordered: the same, in `order`."""
         before, gained = counted
         if weights is None:
             start = before.sum(keepdims=True)
@@ -308,7 +300,7 @@ class _Sweep:
         return np.concatenate([start, start + np.cumsum(gained)[self.last]])
 
     def curve(self, weights: Array | None = None) -> Curve:
-        """What the rule does in every state."""
+        """The curve of all states, with rows weighted if `weights` (N,) are given."""
         labels, important = self.scores.labels, self.scores.important
         ordered = None if weights is None else weights[self.order]
         num = [(labels == i).sum() if weights is None else weights[labels == i].sum() for i in important]
@@ -333,18 +325,18 @@ class _Sweep:
         if not len(inner):
             return np.zeros(1)
         shift = np.concatenate([inner[:1] - 1.0, (inner[:-1] + inner[1:]) / 2, inner[-1:] + 1.0])
-        shift[np.searchsorted(inner, 0.0, side="left")] = 0.0  # a state holds above its edge, up to and with the next
+        shift[np.searchsorted(inner, 0.0, side="left")] = 0.0  # a state includes its upper edge
         return shift
 
     @cached_property
     def start(self) -> int:
-        """The state in which as many rows are taken for important classes as have the largest score there."""
+        """The state with as many important predictions as without a rule."""
         num = int((self.scores.predict() != REST).sum()) - int((self.before != REST).sum())
         return int(np.searchsorted(self.last, num - 1, side="left")) + 1 if num > 0 else 0
 
 
 def _order(values: Array) -> Array:
-    """Indices that sort the values, stable. Leads are float16: as whole numbers they are sorted in a tenth of the time.
+    """Indices of a stable sort. Values that fit float16, as stored leads do, are sorted as int16, ten times faster.
 
     >>> _order(np.array([0.5, -2.0, 0.0, -0.0, -3.0])).tolist()
     [4, 1, 2, 3, 0]
@@ -358,9 +350,9 @@ def _order(values: Array) -> Array:
 
 
 def short_between(low: float, high: float) -> float:
-    """The number with the fewest digits between `low` and `high`, near their middle; `low` where there is none.
+    """The number with the fewest digits between `low` and `high`, near their middle; `low` if there is none.
 
-    Where both ends are numbers in half or single precision it separates them in that precision too.
+    If both ends are float16 or float32 numbers, it separates them in that precision too.
 
     >>> short_between(0.21341, 0.21398), short_between(0.0, 1.0)
     (0.2137, 0.5)
@@ -377,10 +369,10 @@ def short_between(low: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class Prior:
-    """What to expect of a model before held-out rows are counted: the baseline's accuracy, and no gain by chance.
+    """The expectation that a model is as accurate as the baseline, which few held-out rows cannot overrule.
 
-    accuracy, share: of the baseline without a shift, its accuracy and the share of rows that it predicts as important.
-    num_rows: how many rows this expectation is worth.
+    accuracy, share: the baseline's accuracy without a shift, and the share of rows it predicts as important.
+    num_rows: the weight of this expectation, in rows.
     """
 
     accuracy: float
@@ -389,19 +381,20 @@ class Prior:
 
     @staticmethod
     def of(baseline: Scores, num_rows: int = PRIOR_ROWS) -> "Prior":
-        """What the baseline's held-out scores lead to expect."""
+        """The prior from the baseline's held-out scores."""
         return Prior(baseline.accuracy(), float((baseline.predict() != REST).mean()), num_rows)
 
     def start(self, curve: Curve) -> int:
-        """The state in which a model gives as many rows to important classes as the baseline does."""
+        """The state in which a model predicts as many rows as important as the baseline does."""
         return int(np.abs(curve.predicted.sum(axis=1) - self.share * curve.total).argmin())
 
     def weigh(self, curve: Curve, num_rows: int, gain: Array | None = None) -> Array:
         """Expected accuracy in each state of a curve of `num_rows` rows: (K,).
 
-        At the start it is the baseline's: less if the rows show less, more in proportion to how many rows there are.
-        From there, each row that changes counts by its label and by its gain (N,), which chance cannot flatter: the
-        probability that its best important class is right, less that of its best other class; by default the model's.
+        At `start` it is the baseline's accuracy. If the rows show a lower one, that is taken; if a higher one, a part
+        of it that grows with the number of rows. From there, each row whose prediction changes counts partly by its
+        label and partly by its gain (N,): the probability of its best important class minus that of its best other
+        class. Gains are the model's by default; unlike labels, they are not overfitted by choosing a shift.
         """
         start = self.start(curve)
         if gain is None:
@@ -414,6 +407,7 @@ class Prior:
 
 
 def _own_gain(scores: Scores, shift: float) -> Array:
+    """Probability of each row's best important class minus that of its best other class, after a shift: (N,)."""
     lead = np.clip(scores.shifted(shift), -700.0, 700.0)  # infinite where a probability is 0 or 1
     top = np.maximum(lead.max(axis=1), 0.0)
     whole = np.exp(scores.rest_spread - top) + np.exp(lead - top[:, None]).sum(axis=1)
@@ -422,9 +416,9 @@ def _own_gain(scores: Scores, shift: float) -> Array:
 
 @dataclass(frozen=True)
 class TunedShift:
-    """A chosen shift (one number a class) with what it reaches on the data it was chosen on.
+    """A chosen shift, one number per class, and its recall and accuracy on the rows it was chosen on.
 
-    `value` is the mean recall. With a prior, `accuracy` is the expected one.
+    `value` is the mean recall. With a prior, `accuracy` is the expected accuracy.
     """
 
     shift: tuple[float, ...]
@@ -440,11 +434,11 @@ def choose_shift(
     negative: bool = False,
     prior: Prior | None = None,
 ) -> TunedShift | None:
-    """Find the shift with the best mean recall at no less than the accuracy floor; None where no shift reaches it.
+    """Find the shift with the best mean recall at or above the accuracy floor; None if no shift reaches it.
 
-    scores: held-out data of one model, or of several that share a shift (their counts add up).
+    scores: held-out rows of one model, or of several that share a shift (their counts add up).
     negative: whether a shift may lower the important classes.
-    prior: the floor is kept by the expected accuracy instead of that of these rows, whose chance a shift would exploit.
+    prior: compare the expected accuracy with the floor, not that of these rows, which a shift would overfit.
 
     >>> from camri.metrics import condense
     >>> scores = condense(np.array([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]]), [1, 1, 0], (1,))
@@ -463,7 +457,7 @@ def choose_shift(
         empty = [index for index, num in zip(pooled.important, pooled.num, strict=True) if not num]
         raise InputError(f"important classes {empty} have no held-out data: their shift cannot be chosen")
     curve = trace(pooled)
-    num_rows = len(pooled) if isinstance(scores, Scores) else len(scores[0])  # several models of the same rows
+    num_rows = len(pooled) if isinstance(scores, Scores) else len(scores[0])  # several models share their rows
     accuracy = curve.accuracy if prior is None else prior.weigh(curve, num_rows)
     state = best_state(curve, accuracy, accuracy_floor, negative=negative, prior=prior)
     if state is None:
@@ -476,9 +470,9 @@ def choose_shift(
 def best_state(
     curve: Curve, accuracy: Array, floor: float, *, negative: bool = False, prior: Prior | None = None
 ) -> int | None:
-    """The state of a shift's curve with the best mean recall at an accuracy (K,) of at least the floor; None of none.
+    """The state of a shift's curve with the best mean recall whose accuracy (K,) reaches the floor; None if none does.
 
-    Of equal recalls the smallest shift wins; with a prior, the one nearest to the baseline.
+    Among equal recalls the smallest shift wins; with a prior, the one nearest to the prior's start.
     """
     allowed = (accuracy >= floor - SLACK) & (curve.value >= (-np.inf if negative else 0.0))
     if not allowed.any():
@@ -488,15 +482,12 @@ def best_state(
     return int(np.where(reached == reached.max(), distance, np.inf).argmin())
 
 
-# Goals, and the operating point that meets them.
-
-
 @dataclass(frozen=True)
 class BestRecall:
-    """The most recall at an accuracy no more than `max_accuracy_drop` below that of the largest score.
+    """The most recall with an accuracy at most `max_accuracy_drop` below that without a rule.
 
-    prior_rows: how many rows the expectation counts for that accuracy is no better than without a rule (see `Prior`),
-    for a shift. Without it the chance of few rows is exploited: new rows are then less accurate.
+    prior_rows: for a shift, the weight in rows of the expectation that no shift raises accuracy (see `Prior`). Without
+    it a shift tuned on few rows overfits them, and loses accuracy on new rows.
     """
 
     max_accuracy_drop: float = 0.0
@@ -510,7 +501,7 @@ class BestRecall:
 
 @dataclass(frozen=True)
 class AtLeast:
-    """The fewest false alarms at a recall of every important class; with a `confidence`, promised for new rows."""
+    """The fewest false alarms at this recall of every important class; with a `confidence`, promised for new rows."""
 
     recall: float
     confidence: float | None = None
@@ -552,7 +543,7 @@ def parse_goal(
     cost_matrix: Costs | None = None,
     confidence: float | None = CONFIDENCE,
 ) -> Goal:
-    """The goal; at most one of `max_accuracy_drop`, `at_least` and `cost_matrix` may be given.
+    """Make the goal from at most one of `max_accuracy_drop`, `at_least` and `cost_matrix`.
 
     >>> parse_goal(["a", "b"], at_least=0.95)
     AtLeast(recall=0.95, confidence=0.95)
@@ -569,9 +560,9 @@ def parse_goal(
 
 
 def read_costs(source: Costs, classes: Sequence[str]) -> Array:
-    """The costs (C, C), row = true class, column = predicted class, from numbers or a CSV file.
+    """Read costs (C, C), row = true class, column = predicted class, from numbers or a CSV file.
 
-    A file has a first line with the names of the classes that are predicted, and lines that begin with the true class.
+    The first line of a file names the predicted classes; each other line begins with the true class.
     """
 
     def refuse(problem: str) -> InputError:
@@ -603,12 +594,12 @@ def read_costs(source: Costs, classes: Sequence[str]) -> Array:
 
 @dataclass(frozen=True)
 class Promise:
-    """A recall that every important class has on new rows, with the rule that keeps it.
+    """A recall that every important class has on new rows, and the rule that reaches it.
 
-    rule: None where none will do: too few rows, important classes that are taken for each other too often, or
-    probabilities of 0, which no rule finds.
-    hits, num: rows of each class that are found with it, of how many; without one, the most that any cut-off finds.
-    num_units: what counts as independent, rows or groups of them. fewest: the least of these that could be enough.
+    rule: None if no rule does: too few rows, important classes that are confused with each other, or probabilities of
+    0, which no rule finds.
+    hits, num: rows of each class that the rule finds, of how many; without a rule, the most that any cut-off finds.
+    num_units: independent units of each class, rows or groups. fewest: the least number of units that could suffice.
     """
 
     at_least: float
@@ -624,10 +615,10 @@ class Promise:
 class OperatingPoint:
     """A tuned rule and its figures on the rows it was tuned on.
 
-    recall, precision: of each important class. false_alarms: share of all rows that are of no important class and taken
-    for one. cost: mean cost of a row, with `LeastCost`.
+    recall, precision: of each important class. false_alarms: share of all rows that are of no important class but
+    predicted as one. cost: mean cost of a row, for `LeastCost`.
     spread: 5 % and 95 % quantiles of the rule's value over bootstrap draws of the rows, or of their groups.
-    promise: of `AtLeast` with a confidence.
+    promise: for `AtLeast` with a confidence.
     """
 
     rule: DecisionRule
@@ -651,11 +642,11 @@ def tune(
 ) -> OperatingPoint | None:
     """Find the operating point that meets the goal at the lowest cost; None if no cut-off meets it.
 
-    Looks at every cut-off.
-    scores: held-out rows of one model, or of several that saw the same rows and share a rule (see `exact`, `condense`).
+    Tries every cut-off.
+    scores: held-out rows of one model, or of several models of the same rows that share a rule (`exact`, `condense`).
     rule: "shift", "threshold" or "auto": a shift for recall at an accuracy, a threshold for false alarms and costs.
-    groups: patients or films (N,): what is independent, for a promise and for the spread.
-    weights: what rows count (N,), for figures and goals; a promise counts rows.
+    groups: the independent units (N,), such as patients or films, for a promise and for the spread.
+    weights: weight of each row (N,) in figures and goals; a promise ignores them.
 
     >>> rows = exact([[0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.9, 0.1]], [0, 1, 1, 0], [1], kind="probabilities")
     >>> tune(rows, AtLeast(1.0)).rule
@@ -679,9 +670,8 @@ def tune(
         drawn.append(chooser.choose(times if given is None else times * given, times))
     values = [curve.value[one] for one in drawn if one is not None] or [curve.value[state]]
     low, high = np.quantile(values, [0.05, 0.95])
-    found = curve.rule(state)
     return OperatingPoint(
-        rule=found,
+        rule=curve.rule(state),
         recall=tuple(curve.recall[state].tolist()),
         precision=tuple(curve.precision[state].tolist()),
         accuracy=float(curve.accuracy[state]),
@@ -701,12 +691,12 @@ def promise(
     groups: ArrayLike | None = None,
     negative: bool = True,
 ) -> Promise:
-    """The rule with the fewest false alarms whose recall on new rows like these is at least that of every class.
+    """Find the rule with the fewest false alarms whose recall on new rows is `at_least` this for every important class.
 
-    scores: rows that neither trained nor chose the model. The chance that the promise fails for any class is at most
-    1 − confidence; it is shared out among the classes. No assumption about the scores is made, one about the rows:
-    they are independent, or, with groups (N,), their groups are. The recall that is promised is then a mean over
-    groups, each counting once: of all patients, not of all their pictures. Of several models it is the mean.
+    scores: rows that neither trained nor chose the model. The probability that the promise fails for any class is at
+    most 1 − confidence, divided among the classes. Scores may have any distribution, but rows must be independent, or,
+    with groups (N,), their groups. The promised recall is then the mean over groups, each counted once: over patients,
+    not over their images. For several models it is their mean.
 
     >>> rows = exact([[0.0, lead] for lead in np.linspace(-1.0, 5.0, 100)], np.ones(100, dtype=int), [1])
     >>> found = promise(rows, at_least=0.9)
@@ -744,7 +734,7 @@ def _checked_weights(weights: ArrayLike, num_rows: int) -> Array:
 
 
 def cost_of(scores: Scores, matrix: Array) -> Callable[[Array], Array]:
-    """A function from predictions (N,), a class or −1 for the best other, to what each costs (N,)."""
+    """A function from predictions (N,), a class or −1 for the best other class, to the cost of each (N,)."""
     labels, rest = scores.labels, scores.rest
     if rest is None:
         raise InputError("costs need the scores of all classes; give `exact` ones", argument="scores")
@@ -756,12 +746,12 @@ def cost_of(scores: Scores, matrix: Array) -> Callable[[Array], Array]:
 
 
 class _Chooser:
-    """Chooses the state of a sweep that meets a goal, on the rows as they are or resampled."""
+    """Choose the state of a sweep that meets a goal, on the rows as they are or resampled."""
 
     def __init__(self, sweep: _Sweep, goal: Goal, units: Array, num_models: int, negative: bool = True):
         self.sweep, self.goal, self.units, self.num_models = sweep, goal, units, num_models
         self.scores = sweep.scores
-        self.first = 0 if negative or sweep.rule != "shift" else sweep.start  # state that may be chosen
+        self.first = 0 if negative or sweep.rule != "shift" else sweep.start  # the first state that may be chosen
         if isinstance(goal, LeastCost):
             self.cost = sweep.counted(cost_of(self.scores, np.asarray(goal.matrix)))
         if isinstance(goal, BestRecall):
@@ -774,9 +764,9 @@ class _Chooser:
         return self.sweep.count(self.cost, curve.weights) / curve.total
 
     def choose(self, weights: Array | None = None, times: Array | None = None) -> int | None:
-        """The state that meets the goal; None where there is none.
+        """The state that meets the goal; None if none does.
 
-        weights (N,): what rows count in figures. times (N,): how often each was drawn, for promises.
+        weights (N,): of rows, in figures. times (N,): how often each row was drawn, for promises.
         """
         goal = self.goal
         if isinstance(goal, AtLeast) and goal.confidence is not None:
@@ -805,22 +795,21 @@ class _Chooser:
         return int(best[np.abs(best - self.sweep.start).argmin()])
 
     def promised(self, goal: AtLeast, confidence: float, times: Array | None = None) -> int | None:
-        """The first state whose recall new rows have with this confidence; None where there is none."""
+        """The first state whose recall new rows have with this confidence; None if there is none."""
         level, first = (1 - confidence) / len(self.scores.important), self.first
         for index, hits in zip(self.scores.important, self.sweep.hits, strict=True):
             weight, num, is_whole = self._units_of(index, times)
             if not num:
                 return None
             missed = np.maximum(weight.sum() - self.sweep.count(hits, weight), 0.0)
-            passes = partial(_is_sure, missed, num, 1 - goal.recall, is_whole, level)
-            # Misses never become more from state to state: bisect.
-            first = bisect.bisect_left(range(len(missed)), True, lo=first, key=passes)
+            passes = partial(_is_sure, num, 1 - goal.recall, is_whole, level)
+            first = bisect.bisect_left(missed, True, lo=first, key=passes)  # misses never increase along the states
             if first == len(missed):
                 return None
         return first
 
     def _units_of(self, index: int, times: Array | None = None) -> tuple[Array, int, bool]:
-        """What each row of a class counts (N,), how many units there are, and whether each row is one."""
+        """Weight of each row of a class (N,), the number of independent units, and whether every row is one."""
         own = self.scores.labels == index
         sizes = np.bincount(self.units[own])
         weight = np.zeros(len(own))
@@ -830,7 +819,7 @@ class _Chooser:
         return weight, round(float(weight.sum())), bool(sizes.max() == 1)
 
     def promise(self) -> Promise:
-        """The promise, or why there is none, as a record."""
+        """The promise as a record; without a rule it tells why."""
         goal = self.goal
         assert isinstance(goal, AtLeast)
         assert goal.confidence is not None
@@ -848,29 +837,26 @@ class _Chooser:
         )
 
 
-def _is_sure(missed: Array, num: int, share: float, is_whole: bool, level: float, state: int) -> bool:
-    return bool(chance_of_luck(missed[state : state + 1], num, share, is_whole)[0] <= level)
+def _is_sure(num: int, share: float, is_whole: bool, level: float, missed: float) -> bool:
+    return bool(chance_of_luck(missed, num, share, is_whole) <= level)
 
 
-def chance_of_luck(missed: Array, num: int, share: float, is_whole: bool) -> Array:
-    """The highest chance of missing so little of `num` independent units where truly a `share` or more is missed.
+def chance_of_luck(missed: Array | float, num: int, share: float, is_whole: bool) -> Array:
+    """An upper bound on the p-value: the chance of so few misses in `num` units if the true share is `share` or more.
 
-    missed: units, in whole numbers where every unit is missed or not (exact, the binomial's tail), else the sum of
-    what is missed of each, 0 to 1 (the smaller of Hoeffding's and Bentkus's bounds).
+    missed: the number of missed units if each is missed or not (exact, the binomial's tail); else the sum of the missed
+    share of each unit (the smaller of Hoeffding's and Bentkus's bounds).
 
     >>> chance_of_luck(np.array([0, 1]), 59, 0.05, True).round(4).tolist()
     [0.0485, 0.1991]
     >>> chance_of_luck(np.array([0, 0.5]), 59, 0.05, False).round(4).tolist()
     [0.0485, 0.1988]
     """
-    from scipy import stats  # here, for it takes 0.7 s; special.bdtr differs in the twelfth digit
+    from scipy import stats  # here: the import takes 0.7 s; special.bdtr differs in the twelfth digit
 
-    values, place = np.unique(missed, return_inverse=True)
     if is_whole:
-        chance = stats.binom.cdf(np.rint(values), num, share)
-    else:
-        mean = np.minimum(values / num, share)
-        exponent = special.rel_entr(mean, share) + special.rel_entr(1 - mean, 1 - share)
-        bentkus = math.e * stats.binom.cdf(np.ceil(values - 1e-9), num, share)
-        chance = np.minimum(np.exp(-num * exponent), bentkus)
-    return chance[place]
+        return stats.binom.cdf(np.rint(missed), num, share)
+    mean = np.minimum(np.asarray(missed) / num, share)
+    exponent = special.rel_entr(mean, share) + special.rel_entr(1 - mean, 1 - share)
+    bentkus = math.e * stats.binom.cdf(np.ceil(np.asarray(missed) - 1e-9), num, share)
+    return np.minimum(np.exp(-num * exponent), bentkus)

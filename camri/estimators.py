@@ -1,10 +1,10 @@
-"""scikit-learn's interface: ImportantClassifier tunes the decision of any classifier, CamriClassifier trains one."""
+"""scikit-learn estimators: ImportantClassifier tunes the decision of any classifier, CamriClassifier trains one."""
 
 import math
 import os
 import warnings
 from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from camri import export, methods
 from camri.backbones import find, is_backbone, is_frozen
@@ -59,12 +59,18 @@ except ImportError:  # scikit-learn before 1.6
 
 
 def check_arrays(estimator: Any, X: Any, **checks: Any) -> Any:
-    """X as float rows (N, D) or uint8 images (N, H, W, C); with y among the checks, (X, y).
+    """Check X and return it as float rows (N, D) or uint8 images (N, H, W, C); with y among the checks, (X, y).
 
-    scikit-learn checks the rows and stores `n_features_in_` and `feature_names_in_`; it sees images as flat rows.
+    scikit-learn checks the rows, for images the flattened ones, and sets `n_features_in_` and `feature_names_in_`.
     """
     if getattr(X, "ndim", 2) > 2:
-        images = _as_images(X)
+        images = np.asarray(X)[..., None] if np.ndim(X) == 3 else np.asarray(X)
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
+            raise InputError(
+                f"X is {images.dtype} {np.shape(X)}; give features (N, D), or images as uint8 (N, H, W) or "
+                "(N, H, W, 1 or 3), values 0 to 255"
+            )
+        images = np.ascontiguousarray(images)
         flat = images.reshape(len(images), math.prod(images.shape[1:]))
         checked = validate_data(estimator, flat, dtype=None, **checks)
         return (images, checked[1]) if "y" in checks else images
@@ -75,18 +81,8 @@ def check_arrays(estimator: Any, X: Any, **checks: Any) -> Any:
     return checked
 
 
-def _as_images(X: Any) -> np.ndarray:
-    images = np.asarray(X)[..., None] if np.ndim(X) == 3 else np.asarray(X)
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
-        raise InputError(
-            f"X is {images.dtype} {np.shape(X)}; give features (N, D), or images as uint8 (N, H, W) or "
-            "(N, H, W, 1 or 3), values 0 to 255"
-        )
-    return np.ascontiguousarray(images)
-
-
 def find_important(important: Any, classes: np.ndarray) -> dict[int, float | None]:
-    """Class index -> strength, None where only a label was given; by ascending index.
+    """Class index -> strength, or None if only a label was given; in ascending order.
 
     >>> find_important({"yield": 0.1, "stop": 0.3}, np.array(["limit", "stop", "yield"]))
     {1: 0.3, 2: 0.1}
@@ -106,22 +102,21 @@ def find_important(important: Any, classes: np.ndarray) -> dict[int, float | Non
             if isinstance(label, str) and known == list(range(len(known))):
                 hint += "; a tool such as VotingClassifier may have numbered your labels in sorted order"
             raise InputError(f"important={label!r} is not a label of y; {hint}", argument="important")
-    wrong = ""
     if len({strength is None for strength in given.values()}) > 1:
         wrong = "has a strength for some classes only; give one for each, or none"
-    elif len(given) == len(known):
+        raise InputError(f"important={important!r} {wrong}", argument="important")
+    if len(given) == len(known):
         wrong = f"names all {len(known)} classes; leave at least one out"
-    if wrong:
         raise InputError(f"important={important!r} {wrong}", argument="important")
     return dict(sorted((known.index(label), strength) for label, strength in given.items()))
 
 
 def describe_fitted(estimator: "CamriClassifier") -> dict[str, Any]:
-    """Parameters and fitted attributes, as plain JSON."""
+    """Parameters and fitted attributes as plain JSON."""
     params = estimator.get_params(deep=False)
     if not isinstance(params["random_state"], (int, np.integer)):
-        params["random_state"] = None  # a generator cannot be written
-    # Pairs, since JSON's keys are text and labels may be numbers.
+        params["random_state"] = None  # a generator cannot be saved
+    # As pairs: JSON keys are strings, and labels may be numbers.
     mappings = {name: _plain_value(value.items()) for name, value in params.items() if isinstance(value, Mapping)}
     names = getattr(estimator, "feature_names_in_", None)
     return {
@@ -136,16 +131,16 @@ def describe_fitted(estimator: "CamriClassifier") -> dict[str, Any]:
 
 
 def _plain_value(value: Any) -> Any:
-    """The value as JSON has it: lists for collections, Python's numbers for numpy's."""
+    """Convert a value for JSON: collections to lists, numpy numbers to Python's."""
     if isinstance(value, (list, tuple, set, frozenset, np.ndarray, ItemsView)):
-        return [_plain_value(one) for one in value]
+        return [_plain_value(element) for element in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
 def write_card(estimator: "CamriClassifier") -> str:
-    """README.md of the saved model."""
+    """The README.md of a saved model."""
     trained, chosen_on = estimator.trained_, estimator.validation_
 
     def numbers(values: Any) -> str:
@@ -171,8 +166,8 @@ def write_card(estimator: "CamriClassifier") -> str:
     return f'{card}\n```python\nmodel = camri.CamriClassifier.load("path/to/this/folder")\nmodel.predict(X)\n```\n'
 
 
-BATCH_ROWS = 512  # predicted at once
-MIN_HELD_OUT = 5  # rows of an important class: with fewer a shift looks free by chance
+BATCH_ROWS = 512  # rows per batch of a prediction
+MIN_HELD_OUT = 5  # rows of an important class: with fewer, a shift seems to cost no accuracy by chance
 
 
 class CamriClassifier(ClassifierMixin, BaseEstimator):
@@ -181,25 +176,27 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
     `X` is a table of features (N, D), standardised inside, or uint8 images (N, H, W) or (N, H, W, 1 or 3).
 
     important: a label, a list of labels, or {label: strength}; None: no important classes, no margin and no shift.
-        A strength is radians of margin, as in `CamriLoss`, where the method has a margin ("camri"); otherwise it is the
-        method's own value for the class, such as the weight of "wce".
+        The strength is the margin in radians for "camri", as in `CamriLoss`; for other methods, their own value for
+        the class, such as the weight of "wce".
     method: a name in `camri.methods.METHODS`: "camri", "ce", "l2softmax", "arcface", "wce", …
     margin: radians, for important classes without a strength.
-    scale: what the cosines are multiplied by.
-    knobs: further values a method needs, such as {"gamma": 2.0} for "focal".
-    model: "auto" is an MLP for features and a small CNN for images; or a name in `camri.models.MODELS`; or a pretrained
+    scale: factor of the cosines.
+    knobs: other values that a method needs, such as {"gamma": 2.0} for "focal".
+    model: "auto", an MLP for features or a small CNN for images; a name in `camri.models.MODELS`; or a pretrained
         network, "timm:NAME" or "hf:NAME".
     model_options: such as {"hidden": (256, 128), "dropout": 0.1} for the MLP.
-    weights, from_scratch: of a pretrained network, a safetensors file instead of its published weights, or random ones.
-    frozen: leave a pretrained network as it is and train a head on its features; "auto" does so without a GPU.
+    weights, from_scratch: for a pretrained network, a safetensors file instead of its published weights, or random
+        weights.
+    frozen: keep a pretrained network fixed and train a head on its features; "auto" does so without a GPU.
     epochs, batch_size, learning_rate: of the training; training_options: other fields of `camri.engine.Training`.
-    shift: "auto" first trains without `validation_fraction` of the rows, finds on these what to add to the important
-        classes' logits for the best recall at no loss of accuracy, then trains on all rows; None adds nothing.
-    random_state: with a number, the same data gives the same bits on the CPU.
-    device: "auto" is a GPU where there is one; or "cpu", "cuda".
+    shift: "auto" first trains without `validation_fraction` of the rows, finds on these rows the constant to add to the
+        important classes' logits for the best recall at no loss of accuracy, then trains on all rows. None: no shift.
+    random_state: with a number, results on the CPU are reproducible to the bit.
+    device: "auto" (a GPU if there is one), "cpu" or "cuda".
 
     After `fit`: `classes_`, `important_` (labels), `shift_` (n_classes,), `loss_curve_` (epochs,), `validation_`
-    (recall, accuracy and false alarms before and with the shift on the rows it was chosen on, or None) and `trained_`.
+    (recall, accuracy and false alarms before and after the shift, on the rows it was chosen on; or None) and
+    `trained_`.
 
     >>> from sklearn.datasets import load_wine
     >>> X, y = load_wine(return_X_y=True)
@@ -255,7 +252,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def fit(self, X: Any, y: Any) -> "CamriClassifier":
-        """Train on (X, y); returns the estimator itself."""
+        """Train on (X, y) and return the estimator."""
         rows, y = check_arrays(self, X, y=y, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -268,7 +265,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         if held_out.any():
             scores = self._train(rows, codes, trial, tuple(strengths), held_out)[0].scores["val"]
             best = choose_shift(scores, accuracy_floor=scores.accuracy(), prior=Prior.of(scores))
-            assert best is not None, "a shift of 0 reaches the floor"
+            assert best is not None  # a shift of 0 reaches the floor
             shift = best.shift
             self.validation_ = {
                 "num_rows": len(scores),
@@ -279,8 +276,8 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
                 "false_alarms_before": float(scores.false_alarms().mean()),
                 "false_alarms": float(scores.false_alarms(shift).mean()),
             }
-        # Train again on all rows: without the held-out fifth, accuracy on unseen rows was 1.0 to 2.6 points lower
-        # (made tables of 200 to 1,500 rows, means of eight, two methods).
+        # Train again on all rows: without the held-out fifth, accuracy on new rows was 1.0 to 2.6 points lower
+        # (simulated tables of 200 to 1,500 rows, means of eight, two methods).
         outcome, trained = self._train(rows, codes, trial, tuple(strengths), np.zeros(len(rows), dtype=bool))
         self.loss_curve_ = outcome.curves["train_loss"].astype(float)
         rule = Shift(dict(zip(strengths, shift, strict=True))) if strengths else None
@@ -298,11 +295,11 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The label with the highest logit after the shift, (N,)."""
-        best = self._logits(X).argmax(axis=1)  # first: it refuses an estimator that is not fitted
+        best = self._logits(X).argmax(axis=1)  # first, as it checks that the estimator is fitted
         return self.classes_[best]
 
     def save(self, folder: str | Path, *, onnx: bool = False) -> Path:
-        """Write a folder for `CamriClassifier.load`, `camri.load` and `camri predict`; nothing in it is a pickle."""
+        """Write a folder for `CamriClassifier.load`, `camri.load` and `camri predict`; it contains no pickle."""
         check_is_fitted(self)
         notes = {**self.trained_.preprocessing, "estimator": describe_fitted(self)}
         trained = replace(self.trained_, preprocessing=notes)
@@ -353,7 +350,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         ).with_(**(self.training_options or {}))
 
     def _hold_out(self, codes: np.ndarray, important: Collection[int], seed: int) -> np.ndarray:
-        """The rows to choose the shift on, bool (N,): some of every class, or none where no shift is to be chosen."""
+        """The rows to choose the shift on, bool (N,): some of every class; none if no shift is chosen."""
         if self.shift not in ("auto", None):
             raise InputError(f"shift={self.shift!r} is unknown; choices: 'auto', None", argument="shift")
         none = np.zeros(len(codes), dtype=bool)
@@ -380,7 +377,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
     ) -> tuple[Outcome, export.Trained]:
         """Train one model on the rows that are not held out, in this process."""
         scaling, is_image = None, rows.dtype == np.uint8
-        columns = getattr(self, "feature_names_in_", None)  # by which `camri predict` finds them in a table
+        columns = getattr(self, "feature_names_in_", None)  # `camri predict` finds them in a table by these names
         source: dict[str, Any] = {} if columns is None else {"feature_columns": columns.tolist()}
         training = self._training(is_image)
         names = tuple(str(label) for label in self.classes_.tolist())
@@ -391,7 +388,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
             training = training.with_(model_options=tuple(sorted({**found, **options}.items())))
             if is_frozen(self.frozen, self.from_scratch, pick_device(self.device).type):
                 whole = assemble("X", names, {"train": Split(torch.from_numpy(rows), torch.from_numpy(codes))}, source)
-                embedded = embed(whole, self.model, found)  # of all rows: the second training finds them in the cache
+                embedded = embed(whole, self.model, found)  # all rows: the second training reads them from the cache
                 rows, source = embedded.splits["train"].inputs.numpy(), dict(embedded.provenance)
                 training = training.with_(**PROBE)
         if rows.dtype != np.uint8:
@@ -405,9 +402,8 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         }
         data = assemble("X", names, splits, source)
         how: dict[str, Any] = {"keep_weights": True, "workers": 1, "deterministic": True}
-        how |= {"training": training, "important": important}
         try:
-            (outcome,) = train([trial], data, self.device, **how)
+            (outcome,) = train([trial], data, self.device, training=training, important=important, **how)
         except Stopped:  # by Ctrl-C
             raise KeyboardInterrupt from None
         if outcome.status != "done":
@@ -431,7 +427,7 @@ class CamriClassifier(ClassifierMixin, BaseEstimator):
         device = pick_device(self.device)
         network = Network(trained).to(device)
         if not trained.is_image:
-            # In float32 a row's score depends on its batch by some 1e-6, as the order of summation does.
+            # In float32 a row's score would depend on its batch by some 1e-6, through the order of summation.
             network.double()
             assert trained.standardise is not None
             mean, sd = map(np.array, trained.standardise)
@@ -449,13 +445,13 @@ def _has(method: str) -> Callable[["ImportantClassifier"], bool]:
 
 
 def score_rows(estimator: Any, X: Any, classes: np.ndarray) -> tuple[np.ndarray, str]:
-    """The estimator's scores of the classes, float (N, C), and their kind: "probabilities" or "logits"."""
+    """The estimator's scores, float (N, C), and their kind, "probabilities" or "logits"."""
     kind = "probabilities" if hasattr(estimator, "predict_proba") else "logits"
     if kind == "logits" and not hasattr(estimator, "decision_function"):
         wrong = f"{type(estimator).__name__} has no predict_proba and no decision_function"
         raise InputError(f"{wrong}; give a classifier that has one", argument="estimator")
     scores = np.asarray(estimator.predict_proba(X) if kind == "probabilities" else estimator.decision_function(X))
-    if scores.ndim == 1:  # of the second of two classes
+    if scores.ndim == 1:  # two classes: the score of the second
         scores = np.stack([np.zeros(len(scores)), scores], axis=1)
     known = estimator.classes_
     if scores.shape[1] != len(known):
@@ -463,14 +459,14 @@ def score_rows(estimator: Any, X: Any, classes: np.ndarray) -> tuple[np.ndarray,
         raise InputError(f"{wrong}; give a classifier with one score for each (SVC: probability=True)", "estimator")
     if np.array_equal(known, classes):
         return scores, kind
-    lowest = 0.0 if kind == "probabilities" else scores.min(initial=0.0) - 50.0  # a class that a fold did not see
+    lowest = 0.0 if kind == "probabilities" else scores.min(initial=0.0) - 50.0  # for classes that a fold lacks
     whole = np.full((len(scores), len(classes)), lowest)
     whole[:, _codes(known, classes)] = scores
     return whole, kind
 
 
 def _codes(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """The place of each label among the classes."""
+    """The index of each label in `classes`."""
     places = {label: place for place, label in enumerate(classes.tolist())}
     try:
         return np.array([places[label] for label in labels.tolist()], dtype=np.int64)
@@ -484,32 +480,33 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     Parameters
     ----------
-    estimator : a classifier with predict_proba or decision_function, a pipeline too.
-    important : a label of y, or a list of them. None: the classifier is left as it is.
-    at_least : recall of every important class; the fewest false alarms that reach it.
-    max_accuracy_drop : the most recall at no more than this loss of accuracy, 0.01 for one percentage point.
-    cost_matrix : (C, C), row = true class, column = predicted class, in the order of `classes_`; the least mean cost.
-        Give one of these three goals; without one it is `max_accuracy_drop=0.0`.
-    confidence : of the promise that new rows have the recall `at_least`; None: it is only met on the rows seen.
-    rule : "shift" (least accuracy lost), "threshold" (fewest false alarms) or "auto", which fits the goal.
-    cv : folds, a splitter, or "prefit" for an estimator that is fitted (as `FrozenEstimator`): then all rows tune.
-    n_jobs : folds that are fitted at once.
+    estimator : a classifier or pipeline with predict_proba or decision_function.
+    important : a label of y, or a list of labels. None: the classifier is not changed.
+    at_least : recall of every important class, reached with the fewest false alarms.
+    max_accuracy_drop : find the most recall at no more than this loss of accuracy, 0.01 for one percentage point.
+    cost_matrix : (C, C), row = true class, column = predicted class, in the order of `classes_`; find the least cost.
+        Give one of these three goals; the default is `max_accuracy_drop=0.0`.
+    confidence : with which new rows have the recall `at_least`; None: only the rows of `fit` have it.
+    rule : "shift" (least accuracy lost), "threshold" (fewest false alarms) or "auto", by the goal.
+    cv : number of folds, a splitter, or "prefit" for a fitted estimator (as `FrozenEstimator`), tuned on all rows.
+    n_jobs : folds that are fitted in parallel.
 
     Attributes
     ----------
     decision_ : the `camri.decision.OperatingPoint`: the rule, its figures on held-out rows, the spread of its value.
-    promise_ : the `camri.decision.Promise` where `at_least` has a confidence, else None.
-    cv_results_ : recall, accuracy and false alarms before and with the rule, an entry for each fold.
+    promise_ : the `camri.decision.Promise` if `at_least` has a confidence, else None.
+    cv_results_ : recall, accuracy and false alarms before and after tuning, one entry per fold.
     estimator_, classes_ : the estimator, fitted on all rows unless it was prefit, and its labels.
 
-    What the promise says
-    ---------------------
-    Of a prefit estimator and rows that it was not fitted on: the recall of new rows like these is at least `at_least`
-    with the confidence, whatever the scores' distribution and the number of rows. With `groups`, of new groups.
-    With folds it holds approximately: scores are of models that were fitted on fewer rows than `estimator_`, and rows
-    of one fold share a model. It was kept on 97.5 % of 200 made tables (benchmarks/decision.py).
+    The promise
+    -----------
+    For a prefit estimator, tuned on rows it was not fitted on: new rows like these have a recall of at least
+    `at_least` with this confidence, for any distribution of the scores and any number of rows. With `groups`, new
+    groups do. With folds the promise is approximate: the scores are those of models fitted on fewer rows than
+    `estimator_`, and the rows of one fold share a model. It was kept on 97.5 % of 200 simulated tables
+    (benchmarks/decision.py).
 
-    `fit` passes `sample_weight` to the estimator and counts it in figures and goals; a promise counts rows.
+    `fit` passes `sample_weight` to the estimator and uses it in figures and goals; a promise ignores it.
 
     >>> from sklearn.datasets import make_classification
     >>> from sklearn.linear_model import LogisticRegression
@@ -547,10 +544,10 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any, *, groups: Any = None, **params: Any) -> "ImportantClassifier":
-        """Tune the rule on rows that the estimator was not fitted on, then fit it on all rows.
+        """Tune the rule on rows that the estimator was not fitted on, then fit the estimator on all rows.
 
-        groups: patients or films (N,): whole ones are held out, and the promise is of new groups. params: for the
-        estimator's `fit`, by metadata routing where it is enabled.
+        groups: patients or films (N,): each is held out as a whole, and the promise is about new groups. params: for
+        the estimator's `fit`, by metadata routing if enabled.
         """
         X, y = indexable(X, y)
         check_classification_targets(y)
@@ -562,7 +559,10 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self._is_prefit:
             check_is_fitted(self.estimator)
         self.classes_ = np.asarray(self.estimator.classes_) if self._is_prefit else np.unique(y)
-        goal = self._goal()
+        names = [str(label) for label in self.classes_]
+        goal = parse_goal(names, self.max_accuracy_drop, self.at_least, self.cost_matrix, self.confidence)
+        if isinstance(goal, BestRecall):
+            goal = replace(goal, prior_rows=PRIOR_ROWS)
         self.estimator_ = self.estimator if self._is_prefit else clone(self.estimator).fit(X, y, **for_fit)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
@@ -576,7 +576,7 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The label of each row, by the tuned rule."""
+        """The label of each row by the tuned rule."""
         check_is_fitted(self)
         if self.decision_ is None:
             return self.estimator_.predict(X)
@@ -584,7 +584,7 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     @available_if(_has("predict_proba"))
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The estimator's own probabilities; `predict` follows the rule, not the largest of them."""
+        """The estimator's own probabilities; `predict` follows the rule, not the largest probability."""
         check_is_fitted(self)
         return self.estimator_.predict_proba(X)
 
@@ -601,7 +601,7 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self.estimator_.decision_function(X)
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Which metadata `fit` passes to the estimator and to the splitter."""
+        """The metadata that `fit` passes to the estimator and to the splitter."""
         to_fit = MethodMapping().add(caller="fit", callee="fit")
         router = MetadataRouter(owner=self).add_self_request(self).add(estimator=self.estimator, method_mapping=to_fit)
         if not self._is_prefit:
@@ -621,12 +621,6 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _is_prefit(self) -> bool:
         is_word = isinstance(self.cv, str) and self.cv == "prefit"
         return is_word or type(self.estimator).__name__ == "FrozenEstimator"
-
-    def _goal(self) -> Goal:
-        goal = parse_goal(
-            [*map(str, self.classes_)], self.max_accuracy_drop, self.at_least, self.cost_matrix, self.confidence
-        )
-        return replace(goal, prior_rows=PRIOR_ROWS) if isinstance(goal, BestRecall) else goal
 
     def _tune(
         self,
@@ -679,7 +673,7 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return splitter.split(X, y) if groups is None else splitter.split(X, y, groups)
 
     def _refusal(self, goal: Goal, scores: Scores, groups: Any) -> str:
-        """Why no rule meets the goal, and what to do."""
+        """Message that no rule meets the goal, why, and what to do."""
         if not isinstance(goal, AtLeast):
             return "no threshold keeps the accuracy; give rule='shift' or a larger max_accuracy_drop"
         names = [repr(self.classes_[index].item()) for index in scores.important]
@@ -707,32 +701,32 @@ def _score_fold(
     classes: np.ndarray,
 ) -> tuple[np.ndarray, str]:
     """Fit on one side of a split and score the other."""
-    num = _num_samples(X)
     own = {
-        name: _safe_indexing(value, fitted) if hasattr(value, "__len__") and len(value) == num else value
+        name: _safe_indexing(value, fitted) if hasattr(value, "__len__") and len(value) == len(y) else value
         for name, value in for_fit.items()
     }
     estimator.fit(_safe_indexing(X, fitted), y[fitted], **own)
     return score_rows(estimator, _safe_indexing(X, held_out), classes)
 
 
+@dataclass(eq=False, kw_only=True)
 class DecisionDisplay:
-    """Recall against false alarms for every value of a rule, with the operating points; `from_estimator` makes one.
+    """Plot of recall against false alarms for every value of a rule; made by `from_estimator`.
 
-    false_alarms, recall (K,): of all states of the rule, shares of all rows and of the important ones (their mean).
+    false_alarms, recall: of each state of the rule (K,), as a share of all rows, and mean over the important classes.
     points: {name: (false alarms, recall)}, "as it is" and "tuned".
     """
 
-    def __init__(
-        self, *, false_alarms: np.ndarray, recall: np.ndarray, points: Mapping[str, tuple[float, float]], name: str
-    ) -> None:
-        self.false_alarms, self.recall, self.points, self.name = false_alarms, recall, points, name
+    false_alarms: np.ndarray
+    recall: np.ndarray
+    points: Mapping[str, tuple[float, float]]
+    name: str
 
     @classmethod
     def from_estimator(
         cls, estimator: ImportantClassifier, X: Any, y: Any, *, name: str | None = None, ax: Any = None, **line: Any
     ) -> "DecisionDisplay":
-        """Plot the curve of a fitted `ImportantClassifier` on some rows; `line` is for matplotlib's `plot`."""
+        """Plot the curve of a fitted `ImportantClassifier` on some rows; `line` is passed to matplotlib's `plot`."""
         check_is_fitted(estimator)
         if estimator.decision_ is None:
             raise InputError("the classifier has no important class and no rule; give it `important`", "estimator")
@@ -753,7 +747,7 @@ class DecisionDisplay:
         return display.plot(ax=ax, **line)
 
     def plot(self, ax: Any = None, *, name: str | None = None, **line: Any) -> "DecisionDisplay":
-        """Draw it into the axes, or into new ones; sets `ax_`, `figure_` and `line_`."""
+        """Draw into `ax`, or into new axes; sets `ax_`, `figure_` and `line_`."""
         require("a display", "matplotlib", install="matplotlib")
         from matplotlib import pyplot
 

@@ -4,6 +4,7 @@
 `replace_head` puts either on a torchvision-, timm- or transformers-style model.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -17,16 +18,15 @@ from camri.models import draw
 
 # Below this length a vector counts as zero: the squares of its entries would be subnormal in float32.
 TINY_LENGTH = 1e-15
-INFINITY = float("inf")
-# torch.amp.is_autocast_available would tell, but torch 2.11 cannot compile that call.
+# Not torch.amp.is_autocast_available: torch 2.11 cannot compile that call.
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu")
 
 
 def unit(x: Tensor) -> Tensor:
-    """`x` scaled to length 1 along its last dimension, in float32 (float64 stays): (..., D) -> (..., D).
+    """Scale `x` to length 1 along its last dimension, in float32 (float64 stays): (..., D) -> (..., D).
 
-    A zero vector stays zero and its gradient is zero, where `F.normalize` gives 1e12. Lengths from 1e-15 to
-    1e19 are exact to rounding.
+    A zero vector stays zero with a gradient of zero; with `F.normalize` it is 1e12. Lengths from 1e-15 to 1e19 are
+    exact to rounding.
 
     >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0], [3e18, 4e18]]))
     tensor([[0.6000, 0.8000],
@@ -40,12 +40,12 @@ def unit(x: Tensor) -> Tensor:
 def _over_length(x: Tensor, keepdim: bool = False) -> Tensor:
     """1 / |x| along the last dimension, 0 with gradient 0 for a zero vector: (..., D) -> (...) or (..., 1)."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim)
-    # Not torch.threshold, one step less: ONNX's older exporter, the default before torch 2.9, does not know it.
-    return torch.where(length > TINY_LENGTH, length, INFINITY).reciprocal()
+    # Not torch.threshold, which saves a step: ONNX's older exporter, the default before torch 2.9, does not support it.
+    return torch.where(length > TINY_LENGTH, length, math.inf).reciprocal()
 
 
 class _Head(nn.Module):
-    """What both heads share: a float32 weight (C, D), and a product with autocast off."""
+    """Base of both heads, with a float32 weight (C, D)."""
 
     def __init__(self, in_features: int, num_classes: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class LinearHead(_Head):
         return _logits(features, self.weight, self.bias)
 
 
-# torch.fx must not trace into these two: their steps alone would lose the checks and run under autocast.
+# torch.fx must not trace into these two: the traced steps would skip the checks and run under autocast.
 @torch.fx.wrap
 def _cosines(features: Tensor, weight: Tensor) -> Tensor:
     return _in_float32(_cosines_of_floats, features, weight)
@@ -147,7 +147,7 @@ def _cosines_of_floats(features: Tensor, weight: Tensor) -> Tensor:
     if num_classes < in_features:
         return F.linear(features, weight) * over_feature * over_weight
     features = features * over_feature
-    # A trace must work for any batch, so it must not depend on the size of this one.
+    # A compiled graph serves any batch, so it must not depend on the size of this one.
     if not torch.compiler.is_compiling() and features.shape[:-1].numel() < in_features:
         return F.linear(features, weight) * over_weight
     return F.linear(features, weight * over_weight.unsqueeze(-1))
@@ -175,9 +175,9 @@ def replace_head(
 
     The classifier is what `get_classifier()` returns, else the last linear layer under a usual name (fc, classifier,
     head, heads, last_linear, score), else the last linear layer; `layer="path.to.it"` overrides this. `neck=512` puts
-    Linear + BatchNorm1d before the head, for features (B, D): pooled features after a ReLU are all positive, so their
-    angles are at most 90 degrees and margins must be smaller. The neck gets the old layer's dtype and device, the head
-    its device; the head stays float32. `num_classes`, `num_labels` and `config.num_labels` are updated if the model has
+    Linear + BatchNorm1d before the head, for features (B, D): after a ReLU features are never negative, so their angles
+    are at most 90 degrees and margins must be smaller. The neck gets the old layer's dtype and device, the head its
+    device; the head stays float32. `num_classes`, `num_labels` and `config.num_labels` are updated if the model has
     them. Create the optimiser afterwards.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 1000))
@@ -259,7 +259,7 @@ def _usual_places(model: nn.Module) -> list[str]:
 
 
 def _classifier_at(model: nn.Module, path: str) -> "nn.Linear | _Head":
-    """Return the layer at `path` after checking that replacing it changes nothing but the model's output."""
+    """The layer at `path`, checked: it is linear, shares no weight, and nothing after it changes its outputs."""
     kind = type(model).__name__
     modules = dict(model.named_modules(remove_duplicate=False))
     if path not in modules:
@@ -333,9 +333,9 @@ def _tell_num_classes(model: nn.Module, parents: list[str], num_classes: int) ->
 
 
 def _may_be_autocast(x: Tensor) -> bool:
-    """Whether autocast has to be switched off; doing so needlessly takes 5 % of a small head's time.
+    """Whether autocast has to be switched off; doing so without need takes 5 % of a small head's time.
 
-    A trace always switches it off, since it may run under autocast later. Meta tensors have no autocast.
+    A compiled graph always switches it off, since it may run under autocast later. Meta tensors have no autocast.
     """
     device = x.device.type
     return device in AUTOCAST_DEVICES and (torch.compiler.is_compiling() or torch.is_autocast_enabled(device))

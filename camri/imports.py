@@ -1,6 +1,6 @@
-"""Names of a package that are imported when they are first asked for: importing the package imports no torch.
+"""Lazy imports: a package's names are imported on first use, so that importing the package imports no torch.
 
-What other packages bring: the entry points they name in their pyproject.toml.
+Also entry points, by which other packages add methods and models.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def on_first_use(package: str, **names: Sequence[str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's `__getattr__` and `__dir__`, from the public names of each of its modules.
+    """Make a package's `__getattr__` and `__dir__` from the public names of each of its modules.
 
     >>> find, list_names = on_first_use("camri", errors=["InputError", "closest"])
     >>> find("InputError").__name__, list_names()
@@ -27,9 +27,9 @@ def on_first_use(package: str, **names: Sequence[str]) -> tuple[Callable[[str], 
 
 
 def find_installed(name: str, table: dict[str, Any], group: str) -> bool:
-    """Whether the table has that name; what an installed package has under it is loaded into the table first.
+    """Whether the table has this name, after loading it from an installed package's entry point if necessary.
 
-    Not before it is asked for: what is loaded imports the table's own module.
+    Entry points are loaded on demand, since they import the module of the table.
     """
     if name not in table:
         table.update({point.name: point.load() for point in entry_points(group=group) if point.name == name})

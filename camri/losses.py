@@ -1,12 +1,11 @@
-"""Losses as pure functions: outputs of a head, labels and per-class parameters in, one loss per sample out.
+"""Losses as pure functions of a head's outputs, labels and per-class parameters; they return one loss per sample.
 
-Shape letters: B batch, C classes. Two kinds of outputs come in: `cos`, the cosines of a
-:class:`camri.CosineHead`, and `logits`, the scores of a :class:`camri.LinearHead`. Equation numbers are the
-paper's (Nishiyama et al., CAMRI Loss, IJCNN 2022).
+Shape letters: B batch, C classes. Outputs are `cos`, the cosines of a :class:`camri.CosineHead`, or `logits`, the
+scores of a :class:`camri.LinearHead`. Equation numbers are the paper's (Nishiyama et al., CAMRI Loss, IJCNN 2022).
 
 Every function computes in float32 (float64 for float64 inputs) under any autocast dtype, changes no input, and never
-reads a value from the device: it can be compiled, exported, vmapped and captured in a CUDA graph. Inputs are checked
-where that needs no device synchronisation; `validate=True` checks all of them.
+reads a value from the device, so it can be compiled, exported, vmapped and captured in a CUDA graph. Inputs are checked
+if that needs no device synchronisation; `validate=True` checks all of them.
 """
 
 import math
@@ -23,7 +22,7 @@ NO_LABEL = -(2**62)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0, validate: bool = False) -> Tensor:
-    """Minus the log-probability of each label: (B, C), (B,) -> (B,). Equation 1.
+    """Negative log-probability of each label: (B, C), (B,) -> (B,). Equation 1.
 
     >>> cross_entropy(torch.zeros(1, 4), torch.tensor([2])).exp()
     tensor([4.])
@@ -38,9 +37,9 @@ def weighted_cross_entropy(
 ) -> Tensor:
     """Cross-entropy times the weight of the label's class: (B, C), (B,), (C,) -> (B,). Equation 2 (WCE).
 
-    Its mean over the batch divides by the batch size, as the paper's equation does.
-    `torch.nn.CrossEntropyLoss(weight=…)` divides by the sum of the weights instead, which undoes most of the penalty:
-    at weight 40 and six important images among 64 it is 4.7 times smaller.
+    The mean over the batch divides by the batch size, as in the paper's equation. `torch.nn.CrossEntropyLoss(weight=…)`
+    divides by the sum of the weights instead, which cancels most of the penalty: at weight 40 and six important images
+    among 64 it is 4.7 times smaller.
 
     >>> weighted_cross_entropy(torch.zeros(2, 4), torch.tensor([0, 2]), torch.tensor([3.0, 1, 1, 1])) / math.log(4)
     tensor([3., 1.])
@@ -91,12 +90,12 @@ def wasserstein(
 ) -> Tensor:
     """Cost of moving the predicted probabilities onto the target: (B, C), targets, (C, C) -> (B,). Equation 4.
 
-    `cost[k, l]` is the cost of moving probability from class k to class l and `entropy` the paper's λ, the weight
-    of the entropy term. Targets are labels (B,) or distributions (B, C). With labels there is only one
-    transport plan, so the loss is the closed form Σₖ hₖ cost[k, t] + λ Σₖ hₖ (log hₖ − 1). With distributions it
-    is `num_iterations` of Sinkhorn's algorithm in the log domain, differentiated by the envelope theorem (the dual
-    potentials are the gradient); λ must then be positive, and the smaller it is relative to the costs the
-    more iterations are needed (`validate=True` refuses a plan that misses its marginals by more than 1 %).
+    `cost[k, l]` is the cost of moving probability from class k to class l; `entropy`, the paper's λ, weights the
+    entropy term. Targets are labels (B,) or distributions (B, C). For labels there is only one transport plan, so the
+    loss has the closed form Σₖ hₖ cost[k, t] + λ Σₖ hₖ (log hₖ − 1). For distributions, `num_iterations` of Sinkhorn's
+    algorithm run in the log domain, differentiated by the envelope theorem (the dual potentials are the gradient). λ
+    must then be positive; the smaller it is relative to the costs, the more iterations are needed (`validate=True`
+    refuses a plan that misses its marginals by more than 1 %).
 
     >>> cost = torch.ones(3, 3) - torch.eye(3)
     >>> wasserstein(torch.zeros(1, 3), torch.tensor([0]), cost)  # 1 − h_t
@@ -129,11 +128,11 @@ def wasserstein(
 
 def margin_softmax(cos: Tensor, labels: Tensor, margins: Tensor, scale: float | Tensor, beyond_pi: str = "monotone", *,
                    label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
-    """Cross-entropy of scaled cosines, the label's angle widened by its class's margin: (B, C), (B,), (C,) -> (B,).
+    """Cross-entropy of scaled cosines, with the label's margin added to its angle: (B, C), (B,), (C,) -> (B,).
 
-    Equations 11 to 13 in one function: `margins` (radians) zero is L2-constrained softmax, constant is ArcFace,
-    and zero except at the important classes is CAMRI. `scale` is the paper's s. `beyond_pi`: see
-    :func:`add_angular_margin`. Use it in training only; at inference the cosines decide.
+    Equations 11 to 13: with zero `margins` (radians) it is L2-constrained softmax, with equal ones ArcFace, and with
+    margins at the important classes only, CAMRI. `scale` is the paper's s. `beyond_pi`: see :func:`add_angular_margin`.
+    For training only; inference uses the cosines.
 
     >>> cos = torch.tensor([[0.8, 0.1]])
     >>> plain, camri = (margin_softmax(cos, torch.tensor([0]), torch.tensor([m, 0.0]), 8.0) for m in (0.0, 0.3))
@@ -155,7 +154,7 @@ def add_angular_margin(
 ) -> Tensor:
     """cos(θ + margin) at each label's class, cos θ elsewhere: (B, C), (B,), (C,) radians -> (B, C).
 
-    Where θ + margin exceeds π the bare cosine rises again, so that a worse feature would have a smaller loss:
+    Beyond θ + margin = π the cosine rises again, so that a worse feature would have a smaller loss. `beyond_pi`:
 
     - `"monotone"`: −2 − cos(θ + m) past π; continuous with its slope and strictly falling in θ;
     - `"paper"`: cos(θ + m) everywhere, as the equation stands;
@@ -184,16 +183,16 @@ def _add_widening(cos: Tensor, labels: Tensor, margins: Tensor, beyond_pi: str, 
 
 def _widening(cos: Tensor, margin: Tensor, beyond_pi: str, smallest: float) -> Tensor:
     """cos(θ + margin) − cos θ, exactly 0 where the margin is 0: (B, 1), (B, 1) -> (B, 1)."""
-    # cos(θ + m) = cos θ cos m − sin θ sin m needs no arccos, whose slope is infinite at ±1. The floor under sin² θ
-    # is one rounding step of the cosines that came in, so it binds at cos = ±1 only; it is reached by adding a
-    # constant, which leaves the gradient there finite and equal to its neighbour's, with the right sign.
+    # cos(θ + m) = cos θ cos m − sin θ sin m needs no arccos, whose slope is infinite at ±1. sin² θ is at least one
+    # rounding step of the input's dtype, which matters at cos = ±1 only. A constant is added to reach it, not a clamp,
+    # so the gradient there stays finite, has the right sign, and equals that of the neighbouring cosines.
     at = cos.detach()
     one = (at * at + smallest).clamp(min=1)  # 1, or cos² + smallest where that is more
     sin = torch.addcmul(one, cos, cos, value=-1).sqrt()
     cos_m, sin_m = margin.cos(), margin.sin()
     if beyond_pi == "paper":
         return torch.addcmul(cos * (cos_m - 1), sin, sin_m, value=-1)
-    # θ + m is past π where its sine is negative, which it never is without a margin: sin θ has a floor.
+    # θ + m is past π if its sine is negative, which it never is without a margin: sin θ is above 0.
     sin_sum = torch.addcmul(sin.detach() * cos_m, at, sin_m)
     if beyond_pi == "clip":
         widening = torch.addcmul(cos * (cos_m - 1), sin, sin_m, value=-1)
@@ -207,7 +206,7 @@ def cosine_margin_softmax(cos: Tensor, labels: Tensor, margins: Tensor, scale: f
                           label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
     """Cross-entropy of scaled cosines, each label's cosine lowered by its class's margin: (B, C), (B,), (C,) -> (B,).
 
-    CosFace (Wang et al., 2018) with one margin per class; to compare with CAMRI, zero except at the important classes.
+    CosFace (Wang et al., 2018) with one margin per class; to compare with CAMRI, 0 except at the important classes.
 
     >>> loss = cosine_margin_softmax(torch.tensor([[0.5, 0.2]]), torch.tensor([0]), torch.tensor([0.3, 0.0]), 1.0)
     >>> torch.isclose(loss.exp(), torch.tensor([2.0]))  # 0.5 − 0.3 = 0.2: a probability of ½
@@ -292,7 +291,7 @@ def ldam(cos: Tensor, labels: Tensor, margins: Tensor, scale: float | Tensor = 3
 
 def focal(logits: Tensor, labels: Tensor, gamma: float | Tensor = 2.0, weights: Tensor | None = None, *,
           label_smoothing: float = 0.0, validate: bool = False) -> Tensor:  # fmt: skip
-    """Cross-entropy times (1 − h)^gamma, so that easy samples count less: (B, C), (B,) -> (B,). Lin et al., 2017.
+    """Cross-entropy times (1 − h)^gamma, so that easy samples weigh less: (B, C), (B,) -> (B,). Lin et al., 2017.
 
     `gamma` is one number or one per class (C,); `weights` (C,) is the article's α.
 
@@ -344,7 +343,7 @@ def vector_scaling(logits: Tensor, labels: Tensor, scales: Tensor, shifts: Tenso
 
 
 def _at_label(values: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-    """The entry of each row at its label; smoothed, Σₖ yₖ valuesₖ with y = (1 − ε) one-hot + ε / C."""
+    """Value of each row at its label; with smoothing, Σₖ yₖ valuesₖ for y = (1 − ε) one-hot + ε / C."""
     hard = values.gather(-1, labels.long().unsqueeze(-1)).squeeze(-1)
     return hard if label_smoothing == 0 else (1 - label_smoothing) * hard + label_smoothing * values.mean(dim=-1)
 
@@ -355,9 +354,9 @@ def _scale(cos: Tensor, scale: float | Tensor) -> Tensor:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-    """-_at_label(log_softmax(logits)) in one call: two steps fewer over (B, C), forward and backward."""
+    """-_at_label(log_softmax(logits)) in one call, which saves two passes over (B, C) forward and backward."""
     rows, wanted = (logits, labels) if logits.dim() == 2 else (logits.flatten(0, -2), labels.flatten())
-    # Torch silently skips rows labelled -100; here no label is skipped.
+    # By default torch silently skips rows labelled -100; here no label is skipped.
     loss = F.cross_entropy(
         rows, wanted.long(), reduction="none", label_smoothing=label_smoothing, ignore_index=NO_LABEL
     )

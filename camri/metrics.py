@@ -1,8 +1,8 @@
-"""From scores to counts: recall, precision, accuracy, calibration; and the little a trial leaves of every image.
+"""From scores to counts: recall, precision, accuracy, calibration; and the condensed scores that a trial stores.
 
-Under a decision rule an image's outcome depends on its important scores, on the best other score, and on whether that
-other is right. `Scores` keeps these three, and what softmax needs of the rest: `condense` in half precision, for many
-trials, `exact` in double precision.
+Under a decision rule the outcome of an image depends on its important scores, on the best other score, and on whether
+that other class is right. `Scores` keeps these three and what softmax needs of the other classes: `condense` in half
+precision, for many trials, `exact` in double precision.
 """
 
 import operator
@@ -17,15 +17,15 @@ from scipy import special
 from camri.errors import InputError, closest
 
 Array = np.ndarray[Any, np.dtype[Any]]
-REST = -1  # stands for "the best of the classes that are not important" among predictions
+REST = -1  # a prediction of the best class that is not important
 KINDS = ("logits", "probabilities")
 ROWS_AT_ONCE = 65_536
-# Half precision ends at 65504; from here upwards 170 steps are left to keep equal values in their order.
+# Float16 ends at 65504; the 170 numbers between are left to keep the order of values that are cut off.
 _CEILING = 60000.0
 
 
 class Rule(Protocol):
-    """A decision rule, as in `camri.decision`: `predict` gives the important class of each row, −1 for the rest."""
+    """A decision rule of `camri.decision`: `predict` gives the important class of each row, or −1."""
 
     def predict(self, scores: Any, /) -> Array: ...
 
@@ -35,19 +35,19 @@ Decision = ArrayLike | Rule
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a trial leaves of one split: enough for every decision rule on the important classes.
+    """Condensed scores of one split: enough to apply any decision rule for the important classes.
 
     labels: int (N,).
     important: the I important classes, ascending.
-    lead: float (N, I), each important logit minus the best logit among the other classes.
-    rest_right: bool (N,), that best other class is the label.
+    lead: float (N, I), each important logit minus the best logit of the other classes.
+    rest_right: bool (N,), whether that best other class is the label.
     rest_spread: float (N,), logsumexp(other logits) − best other logit, at least 0.
-    rest: int (N,), that best other class; None where it is not kept, as in a stored trial.
-    probability: float64 (N, I), the important classes' probabilities; None where they follow from lead and spread.
+    rest: int (N,), that best other class; None if it is not kept, as in a stored trial.
+    probability: float64 (N, I), the important classes' probabilities; None if lead and spread give them.
 
-    A `decision` is a rule of `camri.decision`, or a shift: one number for all important classes or one for each, in the
-    unit of the logits, added to the important logits. An important class wins over the rest where lead + shift > 0;
-    among important classes that are level the lower index wins.
+    A `decision` is a rule of `camri.decision`, or a shift: one number for all important classes or one for each, added
+    to their logits. An important class wins over the others if lead + shift > 0; of equal important classes the lower
+    index wins.
 
     >>> scores = condense(np.array([[2.0, 1.0, 0.0], [0.0, 1.5, 1.0]]), labels=[1, 1], important=(1,))
     >>> scores.predict().tolist(), scores.predict(1.5).tolist()
@@ -73,27 +73,31 @@ class Scores:
         return (self.labels[:, None] == np.array(self.important)).sum(axis=0)
 
     def shifted(self, shift: ArrayLike = 0.0) -> Array:
-        """The important scores over the best other after a shift: float64 (N, I)."""
+        """The leads after a shift: float64 (N, I)."""
         return self.lead.astype(np.float64) + np.asarray(shift, dtype=np.float64)
 
     def predict(self, decision: Decision = 0.0) -> Array:
-        """The predicted important class of every image, −1 where the best other class wins: int (N,)."""
+        """Predict the important class of each image, or −1 where the best other class wins: int (N,)."""
         return decision.predict(self) if hasattr(decision, "predict") else self.winner(self.shifted(decision))
 
     def winner(self, above: Array, rest: Array | int = REST) -> Array:
-        """The important class that is highest above its cut-off (N, I), `rest` where none is above: int (N,)."""
+        """The important class that is most above its cut-off (N, I), `rest` if none is above: int (N,)."""
         return np.where(above.max(axis=1) > 0, np.array(self.important)[above.argmax(axis=1)], rest)
 
     def correct(self, decision: Decision = 0.0) -> Array:
-        """Whether every image is classified rightly: bool (N,)."""
+        """Whether each image is classified correctly: bool (N,)."""
         return self.is_right(self.predict(decision))
 
     def is_right(self, predicted: Array) -> Array:
-        """Whether such predictions (a class, or −1 for the best other) are right: bool (N,)."""
+        """Whether predictions (a class, or −1 for the best other) are right: bool (N,)."""
         return np.where(predicted == REST, self.rest_right, predicted == self.labels)
 
+    def is_hit(self, index: int, predicted: Array) -> Array:
+        """Whether predictions find an image of this important class: bool (N,)."""
+        return (predicted == index) & (self.labels == index)
+
     def false_alarms(self, decision: Decision = 0.0) -> Array:
-        """Whether every image is a false alarm, of no important class and taken for one: bool (N,).
+        """Whether each image is a false alarm, of no important class but predicted as one: bool (N,).
 
         >>> condense(np.array([[2.0, 1.0], [0.0, 1.5]]), labels=[0, 0], important=(1,)).false_alarms().tolist()
         [False, True]
@@ -101,11 +105,11 @@ class Scores:
         return self.is_false_alarm(self.predict(decision))
 
     def is_false_alarm(self, predicted: Array) -> Array:
-        """Whether such predictions (a class, or −1 for the best other) are false alarms: bool (N,)."""
+        """Whether predictions (a class, or −1 for the best other) are false alarms: bool (N,)."""
         return (predicted != REST) & ~np.isin(self.labels, self.important)
 
     def called(self, decision: Decision = 0.0) -> Array:
-        """Images that are taken for each important class, rightly or not: int (I,)."""
+        """Images predicted as each important class, right or wrong: int (I,)."""
         return (self.predict(decision)[:, None] == np.array(self.important)).sum(axis=0)
 
     def hits(self, decision: Decision = 0.0) -> Array:
@@ -114,19 +118,19 @@ class Scores:
         return (found[:, None] == np.array(self.important)).sum(axis=0)
 
     def recall(self, decision: Decision = 0.0) -> Array:
-        """Recall of each important class, nan for one without images: (I,)."""
+        """Recall of each important class, nan without images: (I,)."""
         return divide(self.hits(decision), self.num)
 
     def precision(self, decision: Decision = 0.0) -> Array:
-        """Precision of each important class, nan for one that is never predicted: (I,)."""
+        """Precision of each important class, nan if it is never predicted: (I,)."""
         return divide(self.hits(decision), self.called(decision))
 
     def accuracy(self, decision: Decision = 0.0) -> float:
-        """The share of images that are classified rightly."""
+        """Share of images that are classified correctly."""
         return float(self.correct(decision).mean())
 
     def confidence(self, decision: Decision = 0.0) -> Array:
-        """The predicted class's softmax probability, after the shift where the decision is a number: float64 (N,)."""
+        """Softmax probability of the predicted class; after the shift, if the decision is one: float64 (N,)."""
         scores = self.shifted() if hasattr(decision, "predict") else self.shifted(decision)
         top = np.maximum(scores.max(axis=1), 0.0)
         won = top
@@ -137,10 +141,10 @@ class Scores:
         return np.exp(won - top) / whole
 
     def odds(self) -> "Scores":
-        """The same images with the log-odds of each important class against all other classes as their leads.
+        """The same images with each important class's log-odds against all other classes as lead.
 
-        A shift b of these is a threshold on the class's probability, 1 / (1 + exp(b)): the rule with the fewest false
-        alarms at a recall where probabilities are right. `confidence` is not defined for them.
+        A shift b of these is a threshold of 1 / (1 + exp(b)) on the class's probability: the rule with the fewest false
+        alarms at a recall if probabilities are calibrated. `confidence` is not defined for them.
 
         >>> scores = condense(np.log([[0.25, 0.375, 0.375], [0.5, 0.25, 0.25]]), labels=[0, 0], important=(0,))
         >>> [np.exp(lead.astype(float)).round(2).tolist() for lead in (scores.lead, scores.odds().lead)]
@@ -163,25 +167,22 @@ class Scores:
 
     def take(self, rows: Array) -> "Scores":
         """The scores of some rows."""
-        parts: dict[str, Any] = {name: getattr(self, name) for name in PARTS}
+        parts = {name: getattr(self, name) for name in PARTS}
         taken: dict[str, Any] = {name: None if part is None else part[rows] for name, part in parts.items()}
         return replace(self, **taken)
 
     def only(self, important: Sequence[int]) -> "Scores":
-        """The same images with fewer important classes; those dropped join the rest.
+        """The same images with fewer important classes; the dropped ones join the other classes.
 
-        Outcomes at shift 0 stay exactly what they were.
+        Outcomes at shift 0 do not change.
 
         >>> scores = condense(np.array([[2.0, 1.0, 0.5]]), labels=[0], important=(0, 1)).only((1,))
         >>> scores.important, scores.lead.tolist(), scores.rest_right.tolist()
         ((1,), [[-1.0]], [True])
         """
-        missing = sorted(set(important) - set(self.important))
-        if missing or not len(important):
-            raise InputError(
-                f"important={tuple(important)} is not among the important classes {self.important}",
-                argument="important",
-            )
+        if not len(important) or not set(important) <= set(self.important):
+            wrong = f"important={tuple(important)} is not among the important classes {self.important}"
+            raise InputError(wrong, argument="important")
         kept = np.isin(self.important, tuple(important))
         classes, lead = np.array(self.important), self.lead.astype(np.float64)
         if kept.all():
@@ -204,17 +205,17 @@ class Scores:
         )
 
 
-PARTS = ("labels", "lead", "rest_right", "rest_spread", "rest", "probability")  # one value or row for each image
+PARTS = ("labels", "lead", "rest_right", "rest_spread", "rest", "probability")  # fields with one row per image
 
 
 def condense(logits: Array, labels: Array | Sequence[int], important: Sequence[int]) -> Scores:
-    """The `Scores` of full logits (N, C): some 6 bytes an image beside its label.
+    """Condense full logits (N, C) to `Scores`: some 6 bytes per image beside its label.
 
-    At shift 0 they say what argmax over the full logits says, ties included (the lowest index wins): rounding to half
-    precision keeps the order of the important classes among each other and to the best other class, by moving a lead
-    one step (2⁻²⁴ around 0) where it would be lost. So no lead changes its sign, and equal logits leave 0 where the
-    other class comes first, the smallest positive lead where the important one does. Leads beyond ±60,000 are cut.
-    At a shift other than 0, ties are those of rounded leads: no index is left to break them, and the rest wins.
+    At shift 0 they predict what argmax over the full logits predicts, ties included (the lowest index wins). Rounding
+    to half precision keeps the order of the important classes and the best other class: where it would be lost, a lead
+    is moved by one step (2⁻²⁴ around 0). So no lead changes its sign, and equal logits give a lead of 0 if the other
+    class comes first, and the smallest positive lead if the important one does. Leads beyond ±60,000 are cut off.
+    At other shifts rounded leads may tie; the other class then wins.
 
     >>> condense(np.array([[1.0, 3.0, 0.0], [0.0, 0.0, 4.0]]), labels=[1, 0], important=(1,)).lead.tolist()
     [[2.0], [-4.0]]
@@ -241,7 +242,7 @@ def condense(logits: Array, labels: Array | Sequence[int], important: Sequence[i
 
 
 def _checked(name: str, scores: Any, labels: Any, important: Iterable[int]) -> tuple[Array, Array, list[int]]:
-    """Scores (N, C), labels (N,) and the important classes' indices, ascending; what does not fit is refused."""
+    """Check and return scores (N, C), labels (N,) and the important classes' indices, ascending."""
     table, truth = np.asarray(scores), np.asarray(labels)
     if table.ndim != 2 or truth.shape != table.shape[:1] or not len(truth):
         raise InputError(f"{name} {table.shape} and labels {truth.shape} do not fit; give (N, C) and (N,), N > 0")
@@ -252,17 +253,16 @@ def _checked(name: str, scores: Any, labels: Any, important: Iterable[int]) -> t
     except TypeError:
         raise InputError(f"{wrong}; give class indices, for example [1]", argument="important") from None
     if not 0 < len(set(chosen)) == len(chosen) < num_classes or not 0 <= chosen[0] <= chosen[-1] < num_classes:
-        some = f"give at least one and not all of 0 … {num_classes - 1}"
-        raise InputError(f"{wrong}; {some}", argument="important")
+        raise InputError(f"{wrong}; give at least one and not all of 0 … {num_classes - 1}", argument="important")
     _check_range("labels", truth, num_classes)
     return table, truth, chosen
 
 
 def exact(scores: ArrayLike, labels: ArrayLike, important: Iterable[int], kind: str = "logits") -> Scores:
-    """The `Scores` of full scores (N, C) in double precision, for tuning a rule that is used on such scores.
+    """Convert full scores (N, C) to `Scores` in double precision, for tuning a rule that is applied to such scores.
 
-    kind: "logits" or "probabilities". Probabilities are taken as they stand: one of exactly 0 has a lead of −inf,
-    which no factor moves, and so has one that would need a factor beyond the range of its own precision.
+    kind: "logits" or "probabilities". Probabilities are not normalised. One of exactly 0 has a lead of −inf, which no
+    factor changes, and so has one that would need a factor beyond the range of its dtype.
 
     >>> found = exact([[0.7, 0.3, 0.0], [0.1, 0.0, 0.9]], labels=[1, 2], important=[1], kind="probabilities")
     >>> found.lead.round(2).tolist(), found.probability.tolist(), found.rest.tolist()
@@ -300,7 +300,7 @@ def exact(scores: ArrayLike, labels: ArrayLike, important: Iterable[int], kind: 
                 probability[part] = odds / (whole[:, None] * np.exp(-most) + odds.sum(axis=1, keepdims=True))
     if kind == "probabilities":
         largest = 1e38 if table.dtype.kind == "f" and table.dtype.itemsize <= 4 else 1e300
-        lead[~(lead >= -np.log(largest))] = -np.inf  # and 0 of 0: nothing speaks for the class
+        lead[~(lead >= -np.log(largest))] = -np.inf  # and 0 / 0, which is nan
     ahead = (lead == 0) & (np.array(own) < rest[:, None])  # argmax takes the first of equal scores
     return Scores(
         labels=truth.astype(np.int64),
@@ -314,17 +314,17 @@ def exact(scores: ArrayLike, labels: ArrayLike, important: Iterable[int], kind: 
 
 
 def _halve(scores: Array, best: Array, ahead: Array) -> Array:
-    """scores − best (N, I) in half precision, in the order they had: among each other, and to the best (`ahead`)."""
-    order = np.argsort(-scores, axis=1, kind="stable")  # on a tie the lower class stands first, as in argmax
+    """scores − best (N, I) in half precision, keeping their order, and their sign where they are `ahead` of best."""
+    order = np.argsort(-scores, axis=1, kind="stable")  # on a tie the lower class comes first, as in argmax
     exact = np.take_along_axis(scores - best[:, None], order, axis=1)
     ahead = np.take_along_axis(ahead, order, axis=1)
     half = np.clip(np.abs(exact), 0, _CEILING).astype(np.float16)
-    steps = half.view(np.uint16).astype(np.int64) * np.where(exact < 0, -1, 1)  # how many halves lie between it and 0
+    steps = half.view(np.uint16).astype(np.int64) * np.where(exact < 0, -1, 1)  # number of float16 steps from 0
     num = steps.shape[1]
-    for j in reversed(range(num)):  # those ahead of the rest, from the last of them upwards
+    for j in reversed(range(num)):  # those ahead of the best other, from the last of them upwards
         below = np.where(ahead[:, j + 1], steps[:, j + 1], 0) if j + 1 < num else 0
         steps[:, j] = np.where(ahead[:, j], np.maximum(steps[:, j], below + 1), steps[:, j])
-    for j in range(num):  # those behind it, from the first downwards
+    for j in range(num):  # those behind it, from the first of them downwards
         above = np.where(exact[:, j] < 0, -1, 0)
         if j:
             above = np.where(ahead[:, j - 1], above, steps[:, j - 1] - 1)
@@ -335,7 +335,7 @@ def _halve(scores: Array, best: Array, ahead: Array) -> Array:
 
 
 def pool(scores: Sequence[Scores]) -> Scores:
-    """Several trials' scores of the same important classes as one: counts add up."""
+    """Concatenate the scores of several trials with the same important classes."""
     if len({one.important for one in scores}) != 1:
         raise InputError(f"scores of different important classes cannot be pooled: {[one.important for one in scores]}")
     kept: dict[str, Any] = {}
@@ -361,7 +361,7 @@ def confusion(predicted: Array | Sequence[int], labels: Array | Sequence[int], n
 
 
 def recall(confusion: Array) -> Array:
-    """Found images of each class by its images; nan, without a warning, for a class without images: (C,).
+    """Recall of each class, from confusion counts; nan, without a warning, for a class without images: (C,).
 
     >>> recall(np.array([[3, 1], [0, 2]])).tolist()
     [0.75, 1.0]
@@ -370,7 +370,7 @@ def recall(confusion: Array) -> Array:
 
 
 def precision(confusion: Array) -> Array:
-    """Right predictions of each class by its predictions; nan, without a warning, for one never predicted: (C,).
+    """Precision of each class, from confusion counts; nan, without a warning, if it is never predicted: (C,).
 
     >>> precision(np.array([[3, 1], [0, 1]])).tolist()
     [1.0, 0.5]
@@ -379,7 +379,7 @@ def precision(confusion: Array) -> Array:
 
 
 def accuracy(confusion: Array) -> float:
-    """Right predictions by all images; nan for no images.
+    """Accuracy, from confusion counts; nan without images.
 
     >>> accuracy(np.array([[3, 1], [0, 1]]))
     0.8
@@ -388,14 +388,14 @@ def accuracy(confusion: Array) -> float:
 
 
 def divide(part: Array | int, whole: Array | int) -> Array:
-    """part / whole, nan where the whole is 0 and no warning for it."""
+    """part / whole; nan, without a warning, where the whole is 0."""
     whole = np.asarray(whole, dtype=np.float64)
     return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole != 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Bins of equal width in confidence: count (B,), mean confidence (B,), accuracy (B,); nan where a bin is empty."""
+    """Bins of equal width in confidence: count, mean confidence and accuracy, (B,) each; nan in an empty bin."""
 
     edges: Array
     count: Array
@@ -409,7 +409,7 @@ class Reliability:
 
 
 def reliability(confidence: Array, correct: Array, num_bins: int = 15) -> Reliability:
-    """How confidence and accuracy agree, in bins (low, high] of equal width.
+    """Compare confidence with accuracy in bins (low, high] of equal width.
 
     >>> bins = reliability(np.array([0.9, 0.7, 0.3]), np.array([True, False, False]), num_bins=2)
     >>> bins.count.tolist(), bins.accuracy.tolist(), round(bins.ece, 3)

@@ -1,20 +1,21 @@
 """Models: trunks, their initial values and their dropout.
 
 A trunk maps inputs to features (B, D), with D in `num_features`; `Classifier(trunk, head)` adds a head. Initial values
-come only from the `generator` that is passed in (or a file), and dropout masks from a seed and the number of the call,
-so that a trial depends on its own seed alone.
+come only from the given `generator` or a file, and dropout masks from a seed and the number of the call: a trial
+depends on its own seed alone.
 """
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import itertools
 import json
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -28,9 +29,10 @@ from camri.errors import InputError, closest
 from camri.imports import find_installed
 
 CLASSIFIERS = ("head.", "fc.", "classifier.")  # names of classifier layers in files of whole models
+Generator = torch.Generator | None
 
 
-def draw(weight: Tensor, init: Callable[..., Tensor], generator: torch.Generator | None) -> None:
+def draw(weight: Tensor, init: Callable[..., Tensor], generator: Generator) -> None:
     """Initialise `weight` with draws made on the generator's device, so that every device gets the same values."""
     with torch.no_grad():
         if generator is None:
@@ -38,6 +40,11 @@ def draw(weight: Tensor, init: Callable[..., Tensor], generator: torch.Generator
         else:
             drawn = torch.empty(weight.shape, dtype=torch.float32, device=generator.device)
             weight.copy_(init(drawn, generator=generator))
+
+
+def without_counters(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors without batch norm's counters, which are not used after training and missing in some files."""
+    return {name: value for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
 
 
 def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
@@ -62,8 +69,7 @@ def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
     for prefix in ("trunk.", "net."):
         if any(name.startswith(prefix) for name in found):
             found = {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
-    counters = "num_batches_tracked"  # of batch norms; some files lack them
-    wanted = {name: tensor for name, tensor in trunk.state_dict().items() if not name.endswith(counters)}
+    wanted, found = without_counters(trunk.state_dict()), without_counters(found)
     for name, tensor in wanted.items():
         if name not in found:
             raise InputError(f"weights {path} has no {name!r}, which the model has; {closest(name, found)}")
@@ -73,7 +79,7 @@ def start_from(trunk: nn.Module, path: str, digest: str | None) -> None:
                 f"weights {path}: {name!r} has shape {given}, and the model needs {needed}; give weights of this model"
             )
     for name in found:
-        if name not in wanted and not name.endswith(counters) and not name.startswith(CLASSIFIERS):
+        if name not in wanted and not name.startswith(CLASSIFIERS):
             raise InputError(f"weights {path} has {name!r}, which the model does not have; {closest(name, wanted)}")
     trunk.load_state_dict({name: found[name] for name in wanted}, strict=False)
 
@@ -137,22 +143,19 @@ def _layers(model: nn.Module) -> list[Dropout]:
 
 
 def _position(x: Tensor) -> Tensor:
-    """Index of each entry, int32, counted with the channels last, the layout of images in memory."""
+    """Index of each entry, int32, with the channels last, as images are stored in memory."""
     number = torch.arange(x.numel(), dtype=torch.int32, device=x.device)
     return number.view(x.shape) if x.dim() != 4 else number.view(x.movedim(1, -1).shape).movedim(-1, 1)
 
 
 def _hash(x: Tensor, key: Tensor | int) -> Tensor:
-    """Hash int32 to int32 (Ellis' lowbias32 between two additions of the key); products wrap around."""
+    """Hash int32 to int32: Ellis' lowbias32 with two additions of the key; products wrap around."""
     for multiplier, shift in ((0x7FEB352D, 15), (-0x7B935975, 16)):
         x = x + key
         x = x ^ ((x >> 16) & 0xFFFF)
         x = x * multiplier
         x = x ^ ((x >> shift) & (2 ** (32 - shift) - 1))
     return x
-
-
-Generator = torch.Generator | None
 
 
 class Trunk(nn.Module):
@@ -324,10 +327,10 @@ class Linear(Trunk):
 
 
 class Trees(Trunk):
-    """Boosted trees with a score for each class: (B, ...) with in_features numbers each -> (B, num_features).
+    """Boosted trees with one score per class: (B, ...) with in_features numbers each -> (B, num_features).
 
-    The nodes of all trees are stored one after another: feature, threshold, left and right child, and a leaf's value.
-    A leaf is its own child. Tree t belongs to class t % num_features. All are float32, like any weights.
+    The nodes of all trees are stored in sequence: feature, threshold, left and right child, and the value of a leaf. A
+    leaf is its own child. Tree t belongs to class t % num_features. All are float32, like other weights.
 
     >>> Trees(20, num_features=3, num_trees=6, num_nodes=42, depth=3)(torch.zeros(5, 20)).shape
     torch.Size([5, 3])
@@ -368,7 +371,7 @@ class ResNet18(Trunk):
 
     `stem="small"` is the usual one for CIFAR (3x3, stride 1, no pooling), `"standard"` the one for ImageNet
     (7x7, stride 2, max-pool). `num_features=None` gives the 512 pooled features, none below 0; a number adds a
-    dense layer with batch norm, whose outputs have both signs: better for an angular margin.
+    dense layer with batch norm, whose outputs have both signs, which is better for an angular margin.
 
     >>> ResNet18(num_features=2).eval()(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 2])
@@ -411,7 +414,7 @@ class ResNet18(Trunk):
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut, projected where the shape changes."""
+    """Two 3x3 convolutions and a shortcut, which is projected if the shape changes."""
 
     def __init__(self, before: int, after: int, stride: int, generator: Generator) -> None:
         super().__init__()
@@ -436,9 +439,8 @@ class Backbone(Trunk):
     """A network of another package with its own preprocessing: images (B, C, H, W) in [0, 1] -> (B, num_features).
 
     Grey images are repeated for the three colours. Images that were decoded at the network's size are only normalised;
-    others are resized and cropped as the record says, in 8-bit steps like Pillow's. A `probe` is a trunk that was
-    trained on the features, which it takes as they were stored (:func:`to_half`), less `feature_mean` and over
-    `feature_sd`.
+    others are resized and cropped as the record says, with 8-bit rounding like Pillow's. A `probe` is a trunk that was
+    trained on stored features (:func:`to_half`), standardised by `feature_mean` and `feature_sd`.
     """
 
     mean: Tensor
@@ -453,10 +455,8 @@ class Backbone(Trunk):
         self.net = net
         self.probe: Trunk | None = None
         size = record.size or (shape[1], shape[2])
-        matrices = (
-            (None, None) if record.size is None else axes(shape[1], shape[2], size, record.resize) or (None, None)
-        )
-        for name, matrix in zip(("rows", "columns"), matrices, strict=True):
+        matrices = None if record.size is None else axes(shape[1], shape[2], size, record.resize)
+        for name, matrix in zip(("rows", "columns"), matrices or (None, None), strict=True):
             self.register_buffer(name, None if matrix is None else torch.tensor(matrix), persistent=False)
         for name, values in (("mean", record.mean), ("sd", record.sd)):
             self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
@@ -467,14 +467,13 @@ class Backbone(Trunk):
         self.num_features = _num_features(net, (len(record.mean), *size))
 
     def add_probe(self, probe: Trunk) -> None:
-        """Put a trunk on the features; its values and the features' mean and sd come with the state that is loaded."""
+        """Put a trunk on the features; its values and the features' mean and sd are loaded with the state."""
         self.register_buffer("feature_mean", torch.zeros(self.num_features))
         self.register_buffer("feature_sd", torch.ones(self.num_features))
         self.probe, self.num_features = probe, probe.num_features
 
     def forward(self, x: Tensor) -> Tensor:
-        features = self.net(self.prepare(x))
-        features = (features if isinstance(features, Tensor) else features.logits).flatten(1)
+        features = _features(self.net, self.prepare(x))
         if self.probe is None:
             return features
         return self.probe((to_half(features).float() - self.feature_mean) / self.feature_sd)
@@ -509,19 +508,24 @@ def _to_levels(x: Tensor) -> Tensor:
     return (x + 0.5).floor().clamp(0, 255)
 
 
+def _features(net: nn.Module, x: Tensor) -> Tensor:
+    """Outputs of a network without classifier, which transformers calls logits: (B, D)."""
+    outputs = net(x)
+    return (outputs if isinstance(outputs, Tensor) else outputs.logits).flatten(1)
+
+
 @torch.no_grad()
 def _num_features(net: nn.Module, shape: tuple[int, ...]) -> int:
     """Number of features of a network for images of this shape, found by running it once."""
     was_training = net.training
     try:
-        features = net.eval()(torch.zeros(1, *shape))
+        return _features(net.eval(), torch.zeros(1, *shape)).shape[1]
     except Exception as error:
         raise InputError(
             f"{type(net).__name__} cannot take images of {shape[1]} x {shape[2]} pixels ({error})"
         ) from None
     finally:
         net.train(was_training)
-    return (features if isinstance(features, Tensor) else features.logits).flatten(1).shape[1]
 
 
 MODELS: dict[str, type[Trunk]] = {
@@ -533,26 +537,23 @@ MODELS: dict[str, type[Trunk]] = {
     "trees": Trees,
     "resnet18": ResNet18,
 }
-
-
 NAMES = (*(name for name in MODELS if name != "trees"), "timm:NAME", "hf:NAME")  # trees are fitted by scikit-learn
 
 
 def is_known(name: str) -> bool:
-    """Whether `name` is in `MODELS` or names a model of timm or transformers (looked up when built).
+    """Whether `name` is in `MODELS`, or has the form of a timm or transformers model, which is looked up when built.
 
-    Trunks of other packages are entry points of the group "camri.models" (docs/study.md).
+    Other packages add trunks by entry points of the group "camri.models" (docs/study.md).
     """
     return is_backbone(name) or find_installed(name, MODELS, "camri.models")
 
 
 def build(name: str, input_shape: Sequence[int], generator: Generator = None, **options: Any) -> Trunk:
-    """The trunk `name` for inputs of `input_shape`, (C, H, W) images or, for "mlp", any shape.
+    """Build the trunk `name` for inputs of `input_shape`, (C, H, W) images or, for "mlp", any shape.
 
-    `options` are the constructor's: num_features, dropout, width, hidden, stem; "timm:NAME" takes those of timm's, and
-    those that `camri.backbones.find` returns for pretrained weights.
-    Every model takes `initial`, a safetensors file with the trunk's initial values, and `initial_sha256`, which makes
-    trainings with other initial values distinct.
+    `options` are the constructor's: num_features, dropout, width, hidden, stem; "timm:NAME" takes those of timm and
+    those that `camri.backbones.find` returns for pretrained weights. Every model takes `initial`, a safetensors file
+    with the trunk's initial values, and `initial_sha256`, which distinguishes trainings from different files.
 
     >>> build("small", (1, 8, 8), num_features=2).num_features
     2
@@ -586,10 +587,7 @@ def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dic
             raise InputError(f"model {name!r} option hidden={value!r} must be a list of whole numbers of at least 1")
     if model in (MLP, Linear, Trees):
         return model(math.prod(shape), generator=generator, **options)
-    if len(shape) != 3:
-        raise InputError(
-            f"model={name!r} takes images (channels, height, width); the inputs have shape {shape}", argument="model"
-        )
+    _check_is_image(name, shape)
     if min(shape[1:]) < model.min_size:
         raise InputError(
             f"model={name!r} takes images from {model.min_size} x {model.min_size} on; the inputs have shape {shape}",
@@ -598,12 +596,16 @@ def _build(name: str, shape: tuple[int, ...], generator: Generator, options: dic
     return model(in_channels=shape[0], generator=generator, **options)
 
 
-def _build_backbone(name: str, shape: tuple[int, ...], generator: Generator, options: dict[str, Any]) -> "Backbone":
-    """Build a network of timm or transformers, initialised from the generator."""
+def _check_is_image(name: str, shape: tuple[int, ...]) -> None:
     if len(shape) != 3:
         raise InputError(
             f"model={name!r} takes images (channels, height, width); the inputs have shape {shape}", argument="model"
         )
+
+
+def _build_backbone(name: str, shape: tuple[int, ...], generator: Generator, options: dict[str, Any]) -> Backbone:
+    """Build a network of timm or transformers, initialised from the generator."""
+    _check_is_image(name, shape)
     options = dict(options)
     probe = options.pop("probe", None)
     with torch.random.fork_rng(devices=[]):  # these packages use the global generator
@@ -619,26 +621,19 @@ def _build_backbone(name: str, shape: tuple[int, ...], generator: Generator, opt
     return trunk
 
 
+Layer = TypeVar("Layer", nn.Conv2d, nn.Linear)
+
+
 def _average(x: Tensor) -> Tensor:
     """Global average pooling: (B, C, H, W) -> (B, C)."""
     return x.mean((2, 3))
 
 
-def _he_normal(weight: Tensor, generator: Generator = None) -> Tensor:
-    return nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
-
-
-def _small_uniform(weight: Tensor, generator: Generator = None) -> Tensor:
-    """PyTorch's default initial values, ±1/√fan_in.
-
-    Before a batch norm only the size of Adam's steps relative to the weights matters: with He's normal draws, 2.4 times
-    larger, a table's validation accuracy was 1.9 points lower after 16 epochs (docs/log.md).
-    """
-    return nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
-
-
-def _he_normal_fan_out(weight: Tensor, generator: Generator = None) -> Tensor:
-    return nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu", generator=generator)
+_he_normal = functools.partial(nn.init.kaiming_normal_, nonlinearity="relu")
+_he_normal_fan_out = functools.partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu")
+# PyTorch's default, ±1/√fan_in. Before a batch norm only the size of Adam's steps relative to the weights matters: with
+# He's normal draws, 2.4 times larger, a table's validation accuracy was 1.9 points lower after 16 epochs (docs/log.md).
+_small_uniform = functools.partial(nn.init.kaiming_uniform_, a=math.sqrt(5))
 
 
 def _he_normal_truncated(weight: Tensor, generator: Generator = None) -> Tensor:
@@ -657,23 +652,20 @@ def _conv(
     generator: Generator = None,
 ) -> nn.Conv2d:
     """A convolution with "same" padding, its weight from `generator`, its bias zero."""
-    make = {"stride": stride, "padding": kernel // 2, "bias": bias}
-    return _initialised(nn.Conv2d, (before, after, kernel), make, init, generator)
+    layer = nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=bias, device="meta")
+    return _initialise(layer, init, generator)
 
 
 def _linear(before: int, after: int, init: Callable[..., Tensor], generator: Generator) -> nn.Linear:
-    return _initialised(nn.Linear, (before, after), {}, init, generator)
+    return _initialise(nn.Linear(before, after, device="meta"), init, generator)
 
 
-def _initialised(
-    kind: Callable[..., Any], sizes: tuple[int, ...], make: dict[str, Any], init: Any, generator: Generator
-) -> Any:
-    """Create a layer without drawing from the global generator, as its constructor would."""
+def _initialise(layer: Layer, init: Callable[..., Tensor], generator: Generator) -> Layer:
+    """Draw the values of a layer made on the meta device, whose constructor used no global random numbers."""
     device = torch.get_default_device()
-    layer = kind(*sizes, **make, device="meta")
     if device.type == "meta":  # shapes only; a normal draw there would import torch's compiler (1 s or more)
         return layer
-    for name, shape in [(name, one.shape) for name, one in layer.named_parameters()]:
+    for name, shape in [(name, parameter.shape) for name, parameter in layer.named_parameters()]:
         setattr(layer, name, nn.Parameter(torch.empty(shape, device=device)))  # skip_init would import sympy
     draw(layer.weight, init, generator)
     if layer.bias is not None:

@@ -1,8 +1,8 @@
 """The losses as `nn.Module`s that hold their per-class parameters.
 
 Each takes the outputs of its head and the labels, and returns the batch mean (`reduction="mean"`), the sum, or one
-loss per sample (`"none"`). What applies in training only (margins, adjustments, scalings) can be ramped up over the
-first steps, and is off in `eval()`, so that validation losses are comparable.
+loss per sample (`"none"`). Margins, adjustments and scalings apply in training only: they can be ramped up over the
+first steps, and are off in `eval()`, so that validation losses are comparable.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +28,8 @@ class Criterion(nn.Module):
 
     `training_only` names the parameters that apply in training only, with the value that switches each of them off.
     They grow from that value to their full one between the steps `ramp = (start, end)`; `ramp = n` means (0, n). A step
-    is a forward call in training mode. The count is in the `state_dict`, so a resumed run continues its ramp, and it
-    stays on the device without synchronisation.
+    is a forward call in training mode. The count is in the `state_dict`, so that a resumed run continues its ramp, and
+    stays on the device, without synchronisation.
     """
 
     head = "linear"

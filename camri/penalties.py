@@ -1,6 +1,6 @@
-"""From important classes and their strengths to the vectors and matrices the losses take.
+"""Turn important classes and their strengths into the vectors and matrices of the losses.
 
-`classes` is the list of class names, or just their number; an important class is named or given by its index.
+`classes` is the list of class names, or their number; an important class is given by name or index.
 """
 
 import math
@@ -28,7 +28,7 @@ def class_index(key: ClassKey, classes: Classes) -> int:
         if isinstance(classes, (int, Integral)):
             raise InputError(f"important class {key!r} is a name, but no class names are known; give classes=[…]")
         if key not in classes:
-            key = unicodedata.normalize("NFC", key)  # as names of own data are; macOS writes accents as signs apart
+            key = unicodedata.normalize("NFC", key)  # as class names are; macOS writes accents as separate characters
         if list(classes).count(key) != 1:
             many = "names more than one class" if key in classes else "is not a class"
             raise InputError(f"important class {key!r} {many}; {closest(key, classes)}")
@@ -68,9 +68,9 @@ def strengths(
 
 
 def important_vector(classes: Classes, important: Mapping[ClassKey, float], elsewhere: float = 0.0) -> Tensor:
-    """A vector (C,) with each important class's strength, and `elsewhere` at all the others.
+    """A vector (C,) with the strength of each important class, and `elsewhere` for all others.
 
-    Margins of CAMRI (0 elsewhere), weights of WCE and of CRWWCE's false negatives (1 elsewhere).
+    For margins of CAMRI (0 elsewhere), weights of WCE and of CRWWCE's false negatives (1 elsewhere).
 
     >>> important_vector(["cat", "dog", "bird"], {"dog": 0.3})
     tensor([0.0000, 0.3000, 0.0000])
@@ -84,18 +84,15 @@ def important_vector(classes: Classes, important: Mapping[ClassKey, float], else
 def important_matrix(classes: Classes, important: Mapping[ClassKey, float]) -> Tensor:
     """A matrix (C, C): rows and columns of the important classes at their strength, the rest 1, the diagonal 0.
 
-    The paper's costs for CRWWCE's false positives and for the Wasserstein loss. Where the row and the column of two
-    important classes meet, the larger strength stands.
+    The paper's costs for CRWWCE's false positives and for the Wasserstein loss. Between two important classes it is the
+    larger strength.
 
     >>> important_matrix(3, {0: 2.5})
     tensor([[0.0000, 2.5000, 2.5000],
             [2.5000, 0.0000, 1.0000],
             [2.5000, 1.0000, 0.0000]])
     """
-    num_classes = _count(classes)
-    strength_at = torch.full((num_classes,), -math.inf)
-    for index, strength in strengths(important, classes).items():
-        strength_at[index] = strength
+    strength_at = important_vector(classes, important, elsewhere=-math.inf)
     matrix = torch.maximum(strength_at.unsqueeze(0), strength_at.unsqueeze(1))
     return matrix.masked_fill(matrix == -math.inf, 1.0).fill_diagonal_(0.0)
 

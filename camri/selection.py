@@ -1,11 +1,11 @@
-"""From trials to a chosen setting, and its judgement.
+"""Choose a setting by its validation scores, and evaluate the choice on the test images.
 
-`choose` is given validation scores and nothing else; `judge` takes its finished choice and opens the test scores of the
-chosen setting and of the controls, of no other. `choose_as_paper` is the paper's rule, which chooses by the test
-images, kept to reproduce its tables. `compare_curves` compares two settings at equal recall, where no shift has to be
-chosen: near its best accuracy a curve is flat, so the recall reached at a given accuracy is noisy (CIFAR-10's cat, ten
-trials of shifted cross-entropy: a standard deviation of 5.4 points over seeds; of accuracy at a given recall 0.2;
-results/cifar10).
+`choose` sees validation scores only; `judge` takes the finished choice and reads the test scores of the chosen setting
+and of the controls, of no other. `choose_as_paper` is the paper's rule, which chooses by the test images; it is here to
+reproduce the paper's tables. `compare_curves` compares two settings at equal recall, so that no shift has to be chosen.
+Near its best accuracy a curve is flat, so recall at a given accuracy is noisy: for CIFAR-10's cat and ten trials of
+shifted cross-entropy its standard deviation over seeds is 5.4 points, that of accuracy at a given recall 0.2
+(results/cifar10).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,7 +23,7 @@ from camri.stats import FALL, Difference, compare
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One seed of a setting: the trained model's scores of the validation and of the test images."""
+    """One seed of a setting: the model's scores of the validation and test images."""
 
     seed: int
     val: Scores
@@ -39,7 +39,7 @@ class Validation:
 
     def of(self, seeds: Collection[int]) -> "Validation":
         """The same setting with these seeds only."""
-        return Validation(self.key, {seed: one for seed, one in self.scores.items() if seed in seeds})
+        return Validation(self.key, {seed: scores for seed, scores in self.scores.items() if seed in seeds})
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +50,13 @@ class Candidate:
     trials: Sequence[Trial]
 
     def validation(self) -> Validation:
-        """What `choose` may see of it."""
+        """The part that `choose` may see."""
         return Validation(self.key, {trial.seed: trial.val for trial in self.trials})
 
 
 @dataclass(frozen=True)
 class Floor:
-    """The least accuracy allowed; with a prior it is kept by the accuracy to expect (see `decision.Prior`)."""
+    """The least accuracy allowed; with a prior, of the expected accuracy (see `decision.Prior`)."""
 
     accuracy: float
     prior: Prior | None = None
@@ -66,8 +66,8 @@ class Floor:
 class Rule:
     """How much accuracy may be lost, and how shifts are tuned.
 
-    `negative`: a penalty that overshot may be shifted back; it trains a curve, not a point of it. `prior_rows`: weight,
-    in rows, of the expectation that no setting is more accurate than the baseline.
+    `negative`: whether shifts may be negative, for penalties that are too strong. `prior_rows`: weight, in rows, of the
+    expectation that no setting is more accurate than the baseline.
     """
 
     negative: bool = True
@@ -81,22 +81,22 @@ class Rule:
         return Floor(pooled.accuracy() - self.max_accuracy_drop, prior)
 
     def tune(self, setting: Validation, floor: Floor) -> TunedShift | None:
-        """The setting's best shift, one for all its seeds; None where none reaches the floor."""
+        """The setting's best shift, one for all its seeds; None if none reaches the floor."""
         scores = list(setting.scores.values())
         return choose_shift(scores, accuracy_floor=floor.accuracy, negative=self.negative, prior=floor.prior)
 
 
 def worth(shift: TunedShift | None, accuracy: float = -np.inf) -> tuple[float, float, float]:
-    """Sort key of a tuned setting: its recall, then its accuracy, then the smaller shift.
+    """Sort key of a tuned setting: recall, then accuracy, then the smaller shift.
 
-    A setting that no shift brings to the floor (None) comes below all others, by its own accuracy.
+    A setting whose shifts all miss the floor (None) ranks below all others, by its own accuracy.
     """
     return (-np.inf, accuracy, 0.0) if shift is None else (shift.value, shift.accuracy, -sum(map(abs, shift.shift)))
 
 
 @dataclass(frozen=True)
 class Pick:
-    """The best setting on some validation data, with the accuracy floor and every setting's own best shift there."""
+    """The best setting on some validation data, with the accuracy floor and every setting's best shift."""
 
     key: str
     floor: Floor
@@ -104,21 +104,21 @@ class Pick:
 
     @staticmethod
     def of(floor: Floor, shifts: Mapping[str, TunedShift | None]) -> "Pick":
-        """The best of these settings."""
+        """Pick the best of these settings."""
         return Pick(max(shifts, key=lambda key: worth(shifts[key])), floor, shifts)
 
     def only(self, keys: Sequence[str]) -> "Pick":
-        """What it would be among these settings; the baseline must be one."""
+        """The pick among these settings only; the baseline must be one of them."""
         return Pick.of(self.floor, {key: self.shifts[key] for key in keys if key in self.shifts})
 
 
 @dataclass(frozen=True)
 class Choice:
-    """`final` was picked on all seeds; each of `folds` is a group of seeds and the pick made without their models.
+    """`final` is the pick on all seeds; each of `folds` is a group of seeds and the pick made without these seeds.
 
-    Validation images guard against chance in the images, not in the seeds: a setting with good seeds is good on
-    every image. So seeds are judged by a pick that has not seen them, and what is claimed holds for new trainings.
-    One seed alone cannot be left out: `fresh_seeds` is then False and the claim is about these models only.
+    Validation images guard against chance in the images, not in the seeds: a setting with lucky seeds is better on all
+    images. So each seed is evaluated with a pick that has not seen it, and results hold for new trainings. With a
+    single seed this is impossible: `fresh_seeds` is then False, and results are about these models only.
     """
 
     rule: Rule
@@ -127,16 +127,16 @@ class Choice:
     fresh_seeds: bool
 
     def only(self, keys: Sequence[str]) -> "Choice":
-        """What `choose` returns of these settings alone, the baseline first: no shift is tuned again."""
+        """The choice among these settings only, the baseline first, as `choose` makes it; no shift is tuned again."""
         return replace(self, final=self.final.only(keys), folds=tuple((g, pick.only(keys)) for g, pick in self.folds))
 
 
 def choose(baseline: Validation, candidates: Sequence[Validation], rule: Rule | None = None) -> Choice:
-    """The setting with the best validation recall at no less than the baseline's validation accuracy.
+    """Choose the setting with the best validation recall at or above the baseline's validation accuracy.
 
-    Every setting, the baseline too, is taken with its own best shift. There is always a choice, at worst the baseline
-    as it is. Equal values: higher accuracy, then the smaller shift, then the first given; the baseline comes first.
-    Each half of the seeds chooses for the other half.
+    Every setting, the baseline too, has its own best shift. There is always a choice, at worst the unshifted baseline.
+    Ties: higher accuracy, then the smaller shift, then the first given; the baseline comes first. Each half of the
+    seeds chooses for the other half.
 
     >>> import numpy as np
     >>> from camri.metrics import condense
@@ -149,10 +149,10 @@ def choose(baseline: Validation, candidates: Sequence[Validation], rule: Rule | 
     """
     rule = rule or Rule()
     settings = [baseline, *candidates]
-    for one in settings:
-        if not isinstance(one, Validation):
-            raise InputError(f"choose sees validation scores only, not a {type(one).__name__}; give .validation()")
-    keys = [one.key for one in settings]
+    for setting in settings:
+        if not isinstance(setting, Validation):
+            raise InputError(f"choose sees validation scores only, not a {type(setting).__name__}; give .validation()")
+    keys = [setting.key for setting in settings]
     if len(set(keys)) < len(keys):
         twice = sorted({key for key in keys if keys.count(key) > 1})
         raise InputError(f"settings need different keys; given twice: {', '.join(twice)}")
@@ -161,9 +161,9 @@ def choose(baseline: Validation, candidates: Sequence[Validation], rule: Rule | 
         raise InputError(f"the baseline {baseline.key!r} has no trials")
 
     def pick(left_out: frozenset[int]) -> Pick:
-        kept = [rest for one in settings if (rest := one.of(set(one.scores) - left_out)).scores]
+        kept = [rest for setting in settings if (rest := setting.of(set(setting.scores) - left_out)).scores]
         floor = rule.floor(kept[0])
-        return Pick.of(floor, {one.key: rule.tune(one, floor) for one in kept})
+        return Pick.of(floor, {setting.key: rule.tune(setting, floor) for setting in kept})
 
     final = pick(frozenset())
     if len(seeds) == 1:
@@ -174,10 +174,10 @@ def choose(baseline: Validation, candidates: Sequence[Validation], rule: Rule | 
 
 @dataclass(frozen=True, eq=False)
 class ArmScores:
-    """One side of the judgement on test, a row a seed: recall and precision (S, I), accuracy (S,), correct (S, N).
+    """Test results of one arm, one row per seed: recall and precision (S, I), accuracy (S,), correct (S, N).
 
-    false_alarms (S, N): which images are of no important class and taken for one. hits, num and called (I,) are summed
-    over seeds: images found, of how many, and all that are taken for the class. calibration is over all seeds' images.
+    false_alarms (S, N): whether an image is of no important class but predicted as one. hits, num and called (I,) are
+    sums over seeds: images found, of how many, and images predicted as the class. calibration: over all seeds' images.
     """
 
     keys: tuple[str, ...]
@@ -194,7 +194,7 @@ class ArmScores:
 
     @staticmethod
     def of(tests: Sequence[Scores], planned: Sequence[tuple[str, tuple[float, ...]]]) -> "ArmScores":
-        """The arm of each seed's test scores with its (setting, shift)."""
+        """Evaluate each seed's test scores with its (setting, shift)."""
         keys, shifts = (tuple(part) for part in zip(*planned, strict=True))
         pairs = list(zip(tests, shifts, strict=True))
         correct = np.array([test.correct(shift) for test, shift in pairs])
@@ -217,8 +217,8 @@ class ArmScores:
 class Gain:
     """The chosen setting less another arm, on the same images and seeds.
 
-    recall is the important classes' mean; chance_of_fall is the probability that accuracy fell by more than `FALL`.
-    `over` makes the difference over some of the images.
+    recall: mean over important classes. chance_of_fall: probability that accuracy dropped by more than `FALL`.
+    over: gives the difference over some of the images.
     """
 
     recall: Difference
@@ -229,13 +229,13 @@ class Gain:
 
     @cached_property
     def by_class(self) -> Mapping[int, Difference]:
-        """The change of every class's recall, which shows classes that lost. Made on first use: a report reads few."""
+        """The change of each class's recall. Computed on first use, as few reports need it."""
         return {int(index): self.over(self.labels == index) for index in np.unique(self.labels)}
 
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """Arms by name ("chosen", "baseline", "baseline shifted", the controls) and the gains over each but the first."""
+    """Arms by name ("chosen", "baseline", "baseline shifted", controls), and the gains of "chosen" over the others."""
 
     seeds: tuple[int, ...]
     important: tuple[int, ...]
@@ -254,20 +254,20 @@ def judge(
     groups: Array | None = None,
     num_draws: int = 2000,
 ) -> Judgement:
-    """The finished choice on the test images, beside the baseline as it is, the baseline shifted, and the controls.
+    """Evaluate a choice on the test images, beside the baseline, the shifted baseline, and the controls.
 
-    Each seed is judged with the setting picked without it; seeds the choice has never seen, with the final one. A
-    shift belongs to a model, not to a setting: each is tuned on its own model's validation scores, in every arm alike,
-    to the floor that came with the pick, and is 0 where none reaches it. Why so:
-    - a shift that came with the pick would fit the same chance as the picked models: with 63 equal settings it showed
-      +.07 recall for −.03 accuracy, where nothing differed;
-    - a floor of the judged baseline's own would treat the arms unequally: recall is steep where accuracy is flat, so
-      an equal setting seemed to gain .027;
-    - one shift for a fold would tie its seeds together, and the 95 % intervals of the gain covered 83 %;
-    - a model a little below the floor by chance would be shifted back, and where validation recall is 1 that may be
-      far: on GTSRB cross-entropy lost 1 point of recall by "its best shift". So see `_rule_for`.
+    Each seed is evaluated with the setting that was picked without it; seeds new to the choice, with the final pick.
+    Each model has its own shift, tuned on its own validation scores to the floor of the pick, in every arm alike; it is
+    0 if no shift reaches the floor. The alternatives were worse:
+    - the shift of the pick overfits the same chance as the pick: of 63 equal settings, the chosen one showed +.07
+      recall for −.03 accuracy;
+    - the baseline's own accuracy as floor treats arms unequally: recall is steep where accuracy is flat, so an equal
+      setting seemed to gain .027;
+    - one shift per fold correlates its seeds: 95 % intervals of the gain covered 83 %;
+    - a model slightly below the floor by chance would be shifted back, far back where validation recall is 1: on GTSRB
+      cross-entropy lost 1 point of recall by "its best shift". `_rule_for` prevents this.
     `groups` are the test images' patients or films, as in `stats.compare`.
-    Only seeds that all arms have are counted. Test scores of settings that are in no arm are not opened.
+    Only seeds that all arms have are evaluated. Test scores of settings in no arm are not read.
 
     >>> from camri.metrics import condense
     >>> from camri.selection import Trial, choose
@@ -279,12 +279,12 @@ def judge(
     >>> found.arms["chosen"].keys, found.gains["baseline shifted"].recall.value
     (('camri', 'camri'), 0.5)
     """
-    settings = {one.key: one for one in (baseline, *candidates)}
+    settings = {setting.key: setting for setting in (baseline, *candidates)}
     for key in (choice.final.key, *controls):
         if key not in settings:
             raise InputError(f"{key!r} is to be judged but is not among the settings; {closest(key, settings)}")
-    plans = _plan(choice, {key: one.validation() for key, one in settings.items()}, baseline.key, controls)
-    trials = {key: {trial.seed: trial for trial in one.trials} for key, one in settings.items()}
+    plans = _plan(choice, {key: setting.validation() for key, setting in settings.items()}, baseline.key, controls)
+    trials = {key: {trial.seed: trial for trial in setting.trials} for key, setting in settings.items()}
     first = trials[baseline.key][plans[0][0]].test
     judged = {}
     for name in plans[0][1]:
@@ -306,16 +306,12 @@ def judge(
 def _plan(
     choice: Choice, settings: Mapping[str, Validation], baseline: str, controls: Sequence[str]
 ) -> list[tuple[int, dict[str, tuple[str, tuple[float, ...]]]]]:
-    """For every seed to be judged, each arm's setting and shift; made of validation scores alone."""
+    """Each arm's setting and shift, for every seed to be evaluated; from validation scores alone."""
     plans = []
     unseen = frozenset(settings[baseline].scores).difference(*(group for group, _ in choice.folds))
     for group, pick in (*choice.folds, (unseen, choice.final)):
-        names = {
-            "chosen": pick.key,
-            "baseline": baseline,
-            "baseline shifted": baseline,
-            **{key: key for key in controls},
-        }
+        names = {"chosen": pick.key, "baseline": baseline, "baseline shifted": baseline}
+        names |= {key: key for key in controls}
         rules = {key: _rule_for(settings[key], choice.rule, pick, group) for key in names.values()}
         for number in group.intersection(*(settings[key].scores for key in names.values())):
             tuned = {key: rule.tune(settings[key].of({number}), pick.floor) for key, rule in rules.items()}
@@ -327,14 +323,14 @@ def _plan(
 
 
 def _rule_for(setting: Validation, rule: Rule, pick: Pick, group: frozenset[int]) -> Rule:
-    """The rule for a setting's single models: they are shifted back only where the setting as a whole has to be.
+    """The rule for the single models of a setting: negative shifts only if the setting as a whole needs one.
 
-    Seeds outside the group say whether it has to. The baseline never has to, so that as a control it is never worse
-    for being shifted.
+    Seeds outside the group decide whether it does. The baseline never does, so that shifting never makes it a weaker
+    control.
     """
     others = setting.of(set(setting.scores) - group)
     whole = others if others.scores else setting
-    # Where it keeps the floor as it is, no common shift down is better: recall never falls with the shift.
+    # If it reaches the floor unshifted, no negative shift is better: recall never falls as the shift rises.
     is_kept = pool(list(whole.scores.values())).accuracy() >= pick.floor.accuracy
     if not rule.negative or (is_kept and pick.floor.prior is None):
         return replace(rule, negative=False)
@@ -368,7 +364,7 @@ OPTIMISTIC = "chosen on the test set: optimistic"
 
 @dataclass(frozen=True)
 class Measured:
-    """A setting's recall (the important classes' mean) and accuracy on the test images, one number a seed."""
+    """A setting's recall (mean over important classes) and accuracy on the test images, one number per seed."""
 
     key: str
     recall: tuple[float, ...]
@@ -377,7 +373,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class PaperChoice:
-    """What the paper's rule kept; its means are those the choice was made by."""
+    """The setting that the paper's rule chose, with the means it was chosen by."""
 
     key: str
     recall: float
@@ -386,16 +382,16 @@ class PaperChoice:
 
 
 def choose_as_paper(baseline: Measured, settings: Sequence[Measured]) -> PaperChoice | None:
-    """The setting of the highest mean recall whose mean accuracy is not below the baseline's; None: a blank cell.
+    """The setting with the highest mean recall whose mean accuracy is not below the baseline's; None if there is none.
 
-    Equal recalls: the first. It is chosen by the test images it is shown on, so what it gains is partly chance.
+    Of equal recalls the first wins. It is chosen by the test images it is reported on, so its gain is partly chance.
 
     >>> ce = Measured("ce", (0.70,), (0.88,))
     >>> choose_as_paper(ce, [Measured("w=4", (0.75,), (0.88,)), Measured("w=8", (0.80,), (0.87,))]).key
     'w=4'
     """
-    recall = np.array([np.mean(one.recall) for one in settings])
-    accuracy = np.array([np.mean(one.accuracy) for one in settings])
+    recall = np.array([np.mean(setting.recall) for setting in settings])
+    accuracy = np.array([np.mean(setting.accuracy) for setting in settings])
     kept = accuracy >= np.mean(baseline.accuracy) - SLACK
     if not kept.any():
         return None
@@ -404,7 +400,7 @@ def choose_as_paper(baseline: Measured, settings: Sequence[Measured]) -> PaperCh
 
 
 def mark_best(cells: Mapping[str, PaperChoice | None]) -> set[str]:
-    """The methods of a column to print in bold: those with the highest recall that is shown.
+    """The methods of a table's column to print in bold: those with the highest recall.
 
     >>> mark_best({"ce": PaperChoice("ce", 0.7, 0.9), "wce": None, "camri": PaperChoice("m=4", 0.8, 0.9)})
     {'camri'}
@@ -414,16 +410,16 @@ def mark_best(cells: Mapping[str, PaperChoice | None]) -> set[str]:
 
 
 NUM_RECALLS = 9
-CurveFigure = Literal["accuracy", "alarms"]  # alarms: the share of all images that are false alarms
-ENDLESS = 1e5  # beyond every lead: they are float16, 65,504 at most
+CurveFigure = Literal["accuracy", "alarms"]  # alarms: false alarms as a share of all images
+ENDLESS = 1e5  # a shift beyond every lead: float16 ends at 65,504
 
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """A figure of an arm less the baseline's: the mean over `recall` (G,), and `at(place)` one of these recalls.
+    """A figure of an arm minus the baseline's: the mean over the recalls (G,), and `at(place)` at one of them.
 
-    `baseline` is the baseline's, mean over trials (G,). A single recall takes as long as the mean, and few are looked
-    at, so each is found when it is asked for.
+    `baseline`: the baseline's figure, mean over trials (G,). `at` computes on demand: one recall takes as long as the
+    mean, and few are needed.
     """
 
     recall: Array
@@ -433,28 +429,28 @@ class Gap:
 
 
 def recall_range(baseline: Sequence[Scores], num: int = NUM_RECALLS) -> Array:
-    """Recalls to compare at: from the unshifted baseline's mean to where half of what a shift can find is found.
+    """Recalls to compare at: from the unshifted baseline's mean, halfway to the highest that a shift can reach.
 
-    An endless shift finds every image of one important class. Of several it does not: one class takes some from
-    another. Close to what it finds, all other classes are given up: no useful operating point.
+    The highest is 1 for one important class, and may be less for several, which compete for images. Close to it all
+    other classes are lost, so no useful operating point is there.
 
     >>> from camri.metrics import condense
     >>> recall_range([condense(np.array([[0.0, 1.0], [1.0, 0.0]]), [1, 1], (1,))], num=3)
     array([0.5  , 0.625, 0.75 ])
     """
-    start = float(np.mean([one.recall().mean() for one in baseline]))
-    reached = float(np.mean([_reached(one) for one in baseline]))
+    start = float(np.mean([scores.recall().mean() for scores in baseline]))
+    reached = float(np.mean([_reached(scores) for scores in baseline]))
     return np.linspace(start, (start + reached) / 2, num)
 
 
 def common_range(baseline: Sequence[Scores], *arms: Sequence[Scores]) -> Array:
-    """The baseline's :func:`recall_range`, cut to what every model of the baseline and the arms can reach."""
-    grid, most = recall_range(baseline), min(_reached(one) for side in (baseline, *arms) for one in side)
+    """The baseline's :func:`recall_range`, limited to what every model of the baseline and the arms can reach."""
+    grid, most = recall_range(baseline), min(_reached(scores) for side in (baseline, *arms) for scores in side)
     return np.linspace(min(grid[0], most), min(grid[-1], most), len(grid))
 
 
 def _reached(scores: Scores) -> float:
-    """The mean recall under an endless shift."""
+    """The highest mean recall that a shift can reach."""
     return float(scores.recall(ENDLESS).mean())
 
 
@@ -467,15 +463,15 @@ def compare_curves(
     groups: Array | None = None,
     figure: CurveFigure = "accuracy",
 ) -> Gap:
-    """The arm's accuracy, or false alarms, less the baseline's at equal recall, with intervals over seeds and images.
+    """The arm's accuracy, or false alarms, minus the baseline's at equal recall, with intervals over seeds and images.
 
-    A false alarm is an image of no important class that is taken for one; their share is of all images, as accuracy is.
-    Two models of one accuracy and recall may differ in it: others then confuse the other classes with each other.
+    False alarms are images of no important class that are predicted as one, as a share of all images. Models of equal
+    accuracy and recall may differ in them, if one confuses the other classes with each other more often.
 
-    Test scores of the same images, trial by trial of the same seeds. Each model is shifted on these very images until
-    it reaches a recall, in both arms alike, so nothing is chosen and no chance is exploited. It says which curve is
-    higher, not what a shift that is chosen beforehand gives. The intervals allow for shifts that were
-    found on the images that are judged: coverage of nominal 95 % in docs/numbers.md. `groups`: as in `stats.compare`.
+    Give test scores of the same images and seeds. Each model is shifted on these images until it reaches a recall, in
+    both arms alike, so nothing is chosen and nothing is overfitted. The result tells which curve is higher, not what a
+    shift chosen beforehand gives. The intervals account for shifts found on the evaluated images (coverage of nominal
+    95 %: docs/numbers.md). `groups`: as in `stats.compare`.
 
     >>> from camri.metrics import condense
     >>> def scores(*leads):
@@ -492,7 +488,7 @@ def compare_curves(
     if figure not in get_args(CurveFigure):
         raise InputError(f"figure={figure!r} is not compared; {closest(figure, get_args(CurveFigure))}", "figure")
     grid = common_range(baseline, arm) if recall is None else np.asarray(recall, dtype=np.float64)
-    reached = min(_reached(one) for one in (*arm, *baseline))
+    reached = min(map(_reached, (*arm, *baseline)))
     if grid.max() > reached + SLACK:
         raise InputError(
             f"recall={grid.max():g} is not reached by every model; give recalls up to {reached:.4g}", argument="recall"
@@ -511,11 +507,11 @@ def compare_curves(
 
 
 def _outcomes_at(scores: Scores, grid: Array, figure: CurveFigure) -> tuple[Array, Array]:
-    """What the figure counts when one model is shifted to each recall, and how each image pulls at it: (G, N).
+    """Outcomes of each image with the model shifted to each recall, and each image's indirect effect: (G, N) both.
 
-    An important image that is found makes recall higher by its share, and a smaller shift reaches what is wanted: the
-    figure goes back along the curve by the slope there. The slope is taken over one standard error of recall to
-    either side, which is how far chance in the images moves it.
+    An important image that is found raises recall by its share, so a smaller shift is enough and the figure moves back
+    along the curve, by the slope there. The slope is taken over one standard error of recall to either side, which is
+    how far recall varies by chance.
     """
     curve = trace(scores)
     states = curve.reach(grid)

@@ -1,7 +1,7 @@
-"""How sure a number is: means and intervals, and paired comparisons over images and seeds.
+"""Means, confidence intervals, and paired comparisons over images and seeds.
 
-Two things are random in a comparison: which images are in the test set, and which seeds were drawn. The images are the
-same for every seed and for both arms, so a comparison is a table, seeds × images, of differences between two arms.
+A comparison has two sources of chance: which images are in the test set, and which seeds were drawn. The images are the
+same for every seed and for both arms, so the data of a comparison is a table, seeds × images, of differences.
 """
 
 import math
@@ -18,9 +18,9 @@ from camri.errors import InputError
 
 Array = np.ndarray
 Z = float(special.ndtri(0.975))
-FALL = 0.005  # of accuracy: reports give the probability of losing more than half a point
-FEWEST_ROWS = 20  # of an important class: with fewer the 95 % interval of its recall is wider than 0.4
-FEWEST_GROUPS = 10  # of rows with an important class: fewer say little about how other groups vary
+FALL = 0.005  # reports give the probability that accuracy drops by more than half a point
+FEWEST_ROWS = 20  # of an important class: with fewer, the 95 % interval of its recall is wider than 0.4
+FEWEST_GROUPS = 10  # with rows of an important class: fewer say little about how groups vary
 
 
 class Summary(NamedTuple):
@@ -34,7 +34,7 @@ class Summary(NamedTuple):
 
 
 def summarise(values: ArrayLike) -> Summary:
-    """Mean ± sd with n and the 95 % t interval of the mean.
+    """Mean, standard deviation, n and 95 % t interval of the mean.
 
     >>> [round(value, 3) for value in summarise([0.1, 0.2, 0.3])]
     [0.2, 0.1, 3, -0.048, 0.448]
@@ -51,9 +51,9 @@ def summarise(values: ArrayLike) -> Summary:
 
 
 def wilson(hits: float, num: float) -> tuple[float, float]:
-    """The 95 % Wilson interval of hits/num: within [0, 1] and sensible at 0 and at all.
+    """95 % Wilson interval of hits/num; it stays within [0, 1] and has a width even at 0 and 1.
 
-    Of rows in groups divide both by their `design_effect`.
+    For rows in groups, divide both by their `design_effect`.
 
     >>> [round(end, 3) for end in wilson(8, 10)]
     [0.49, 0.943]
@@ -67,19 +67,19 @@ def wilson(hits: float, num: float) -> tuple[float, float]:
 
 
 def design_effect(values: ArrayLike, groups: ArrayLike, parts: ArrayLike | None = None) -> float:
-    """How many grouped rows are worth one independent row: at least 1, and 1 where every group is one row.
+    """How many grouped rows are worth one independent row: at least 1, and 1 if every group is one row.
 
-    values: (N,), whose mean is the figure; with parts (N,) the mean over parts of their means, as the mean recall of
-    several classes. groups: (N,), the patient or the film of each row.
+    values: (N,), whose mean is the figure; with parts (N,), the mean over parts of their means, such as the mean recall
+    of several classes. groups: (N,), the patient or film of each row.
 
-    It is the variance of the mean that whole groups show (between-group sandwich) over that of independent rows, with
-    one row more of variance 1 that repeats itself through its whole group: a few misses cannot show how they cluster,
-    and none cannot at all. As in Korn and Graubard (1998) Student's t enters for the number of groups, here
-    1/Σ(share of the rows)², which few large groups make small. A single group carries almost no information.
+    It is the variance of the mean estimated from whole groups (between-group sandwich) over that of independent rows.
+    One row of variance 1 that repeats through its whole group is added, since few misses cannot show how they cluster.
+    As in Korn and Graubard (1998) Student's t accounts for the number of groups, here 1/Σ(share of the rows)², which is
+    small if few groups are large. A single group carries almost no information.
 
-    Coverage of nominal 95 %, 600 made tables each: recalls of .6, .9 and .98, 5 to 50 groups, of six rows or of very
-    different sizes, correlations within groups of 0, .3 and .8: Wilson's interval so divided .908 to 1.0; undivided
-    .413 to .977; a percentile bootstrap of whole groups .128 to .948, for it sees no misses where there were none
+    Coverage of nominal 95 %, 600 simulated tables each (recalls of .6, .9 and .98; 5 to 50 groups, of six rows or of
+    very different sizes; correlations within groups of 0, .3 and .8): Wilson's interval divided by it .908 to 1.0,
+    undivided .413 to .977; a percentile bootstrap of whole groups .128 to .948, as it has no width without misses
     (benchmarks/groups.py).
 
     >>> alike = np.repeat(np.arange(200) % 4 > 0, 6)  # 200 groups of six rows that are all right or all wrong
@@ -101,7 +101,7 @@ def design_effect(values: ArrayLike, groups: ArrayLike, parts: ArrayLike | None 
     rows, whole = np.sum(weights**2), np.sum(np.bincount(marks, weights) ** 2)
     unit = rows / num
     variances = (together + unit * whole / rows) / (alone + unit)
-    # Below a quarter of a degree of freedom t is 40,000 and more, and every interval is all there is.
+    # Below a quarter of a degree of freedom t is 40,000 and more: every interval is [0, 1].
     tails = [float(special.stdtrit(max(1 / share - 1, 0.25), 0.975)) for share in (whole, rows)]
     return max(1.0, float(variances)) * (tails[0] / tails[1]) ** 2
 
@@ -116,16 +116,16 @@ class Estimate:
 
     @staticmethod
     def of_share(hits: float, num: float, effect: float = 1.0) -> "Estimate":
-        """A share of rows with its Wilson interval; `effect` is the design effect of grouped rows."""
+        """A share of rows with its Wilson interval; `effect`: design effect of grouped rows."""
         return Estimate(hits / num, *wilson(hits / effect, num / effect))
 
 
 @dataclass(frozen=True)
 class RowEstimate(Estimate):
-    """A share of `num` rows, or the change of one, with its 95 % interval.
+    """A share of `num` rows, or the change of a share, with its 95 % interval.
 
-    hits: rows that count; of a change, rows gained. lost: of a change, rows lost; None for a share.
-    num_groups: None where rows count as independent. num_independent: how many independent rows the rows are worth.
+    hits: rows in the share; for a change, rows gained. lost: rows lost; None for a share.
+    num_groups: None if rows are independent. num_independent: how many independent rows they are worth.
     normal: distribution of the true change; None for a share.
     """
 
@@ -146,7 +146,7 @@ class RowEstimate(Estimate):
 
 
 def share_of(hit: Array, groups: Array | None = None) -> RowEstimate:
-    """The share of bool outcomes (N,) that are true, with its Wilson interval; groups (N,) widen it.
+    """Share of true outcomes (N,) with its Wilson interval, widened for groups (N,).
 
     >>> found = share_of(np.arange(10) < 8)
     >>> found.value, round(found.low, 3), round(found.high, 3), (found.hits, found.num)
@@ -162,11 +162,10 @@ def share_of(hit: Array, groups: Array | None = None) -> RowEstimate:
 
 
 def change_of(before: Array, after: Array, labels: Array | None = None, groups: Array | None = None) -> RowEstimate:
-    """after − before of bool outcomes (N,); with labels (N,) the mean over classes of their changes.
+    """Change of a share, after − before, of bool outcomes (N,); with labels (N,), the mean over classes.
 
-    Agresti and Min (2005): half a row is added to each of the four kinds of rows, then the interval is Wald's. Where
-    no row changed it is still an interval, unlike a bootstrap's. Rows in groups (N,) count as many independent rows as
-    their changes are worth (`camri.stats.design_effect`).
+    Agresti and Min (2005): Wald's interval after half a row is added to each of the four kinds of rows. Unlike a
+    bootstrap's it has a width even if no row changed. Rows in groups (N,) are divided by their `design_effect`.
 
     >>> found = change_of(np.array([True] * 8 + [False] * 2), np.array([True] * 9 + [False]))
     >>> found.value, round(found.low, 3), round(found.high, 3), (found.hits, found.lost, found.num)
@@ -178,7 +177,7 @@ def change_of(before: Array, after: Array, labels: Array | None = None, groups: 
     values, centres, variances = [], [], []
     for part in (marks == mark for mark in np.unique(marks)):
         values.append((int(gained[part].sum()) - int(lost[part].sum())) / part.sum())
-        num, up, down = ((one[part].sum() / effect) for one in (np.ones_like(part), gained, lost))
+        num, up, down = ((rows[part].sum() / effect) for rows in (np.ones_like(part), gained, lost))
         num, up, down = num + 2, up + 0.5, down + 0.5
         centres.append((up - down) / num)
         variances.append((up + down - (up - down) ** 2 / num) / num**2)
@@ -196,11 +195,11 @@ def change_of(before: Array, after: Array, labels: Array | None = None, groups: 
 
 
 def expect(change: RowEstimate, expected: float, num_rows: int) -> NormalDist:
-    """The distribution of the true change, shrunk toward an expected change worth `num_rows` rows.
+    """Distribution of the true change, shrunk toward an expected change that is worth `num_rows` rows.
 
-    A gain on few rows is often chance, and their own distribution ignores that. On made tables of 300
-    rows that showed a gain, accuracy dropped by more than half a point in 40 %: the rows alone predict 20 %, shrunk
-    32 %. Over all such tables the squared error of the prediction falls from .25 to .14 (docs/log.md).
+    A gain on few rows is often chance, which their own distribution ignores. In 40 % of simulated tables of 300 rows
+    that showed a gain, accuracy dropped by more than half a point: the rows alone predict 20 %, shrunk 32 %. Over all
+    such tables the squared error of the prediction falls from .25 to .14 (docs/log.md).
     """
     assert change.normal is not None
     trust = change.num_independent / (change.num_independent + num_rows)
@@ -208,12 +207,12 @@ def expect(change: RowEstimate, expected: float, num_rows: int) -> NormalDist:
 
 
 def settle(change: RowEstimate, final: RowEstimate, errors: Array, num_own: int) -> RowEstimate:
-    """The cross-fitted change with an interval for the advised rule, which counts that it was tuned.
+    """The cross-fitted change with an interval for the advised rule that accounts for its tuning.
 
-    final: the change with the advised rule on the rows it was tuned on. errors (B,): how far that is off where rows are
-    resampled and the rule is tuned again; their mean is the optimism of tuning. The interval is centred between the
-    cross-fitted change and the final one less that optimism. num_own: rows
-    of the rarest important class; tuning rests on them, so the interval is Student's with as many degrees of freedom.
+    final: the change with the advised rule on the rows it was tuned on. errors (B,): its error when rows are resampled
+    and the rule is tuned again; their mean is the optimism of tuning. The interval is centred between the cross-fitted
+    change and the final one minus that optimism. num_own: rows of the rarest important class, which tuning depends on
+    most; they are the degrees of freedom of Student's t.
     """
     assert final.normal is not None
     assert change.normal is not None
@@ -228,15 +227,14 @@ def settle(change: RowEstimate, final: RowEstimate, errors: Array, num_own: int)
 
 @dataclass(frozen=True, eq=False)
 class Difference(Estimate):
-    """A difference of two arms; `draws` are the bootstrap's values of it.
+    """A difference between two arms, with its bootstrap draws.
 
-    `p` is two-sided, against no difference on other seeds and other images; nan for one seed.
+    `p` is the two-sided p-value of no difference over seeds and images; nan for one seed.
     """
 
     p: float
     draws: Array
     num_seeds: int
-    num_images: int
 
     @property
     def plain(self) -> Estimate:
@@ -244,7 +242,7 @@ class Difference(Estimate):
         return Estimate(self.value, self.low, self.high)
 
     def chance_of_fall(self, epsilon: float = 0.0) -> float:
-        """The probability that the difference is below −epsilon."""
+        """Probability that the difference is below −epsilon."""
         return float(np.mean(self.draws < -epsilon))
 
 
@@ -259,24 +257,23 @@ def compare(
     num_draws: int = 2000,
     level: float = 0.95,
 ) -> Difference:
-    """arm − other, from outcomes (S, N) of the same S seeds and N images, with a bootstrap interval over both.
+    """Mean of arm − other with a bootstrap interval, from outcomes (S, N) of the same S seeds and N images.
 
-    parts: labels (N,); the figure is then the mean over parts of their means, as the mean recall of several classes,
-    and images are drawn within their part.
-    groups: (N,), the patient or the film of each image, where several are of one: images then count for as many as they
-    are worth (`design_effect`, within each part).
-    besides: (S, N), rows of mean 0: what an image does to arm − other apart from its own outcome, where the arms were
-    set on these images (camri.selection). The estimate stays what it is.
+    parts: labels (N,); the figure is then the mean over parts of their means, such as the mean recall of several
+    classes, and images are drawn within their part.
+    groups: (N,), the patient or film of each image; the images are then divided by their `design_effect` in each part.
+    besides: (S, N), rows of mean 0: the effect of an image on arm − other apart from its own outcome, if the arms were
+    tuned on these images (camri.selection). It changes the interval, not the estimate.
 
-    Seeds are drawn with replacement, images too, jointly for both arms and all seeds. Drawing cells of the table counts
-    the noise of single cells three times; here seed means and image means are drawn, which hold it once each, and the
-    image part is shrunk by its share (a two-way analysis of variance). The seed part has the spread of Student's t,
-    which a handful of seeds needs, and no less than the noise of single cells gives it: two or three seeds often agree
-    by chance. Shares are never held for surer than Agresti and Min (2005) hold those of images of which none changed.
-    `p` is that of the same two parts, and of many images that of a paired t test over seeds.
+    Seeds and images are drawn with replacement, jointly for both arms. Drawing cells of the table would count the noise
+    of single cells three times. Seed means and image means are drawn instead, which contain it once each, and the image
+    part is reduced by that share (two-way analysis of variance). The seed part follows Student's t, and is at least as
+    wide as the noise of single cells implies, since two or three seeds often agree by chance. For shares the interval
+    is at least as wide as Agresti and Min's (2005) for images of which none changed. `p` comes from the same two parts;
+    for many images it is that of a paired t test over seeds.
 
-    Coverage of nominal 95 % and rejections of no difference at 5 %: benchmarks/intervals.py, docs/numbers.md. A single
-    seed leaves the interval to the images: it is about these two models only.
+    Coverage of nominal 95 % and rejections at 5 % without a difference: benchmarks/intervals.py, docs/numbers.md. With
+    one seed the interval is over images only, so it is about these two models only.
 
     >>> arm, other = np.array([[1, 1, 1, 0, 1], [1, 1, 1, 1, 0]]), np.array([[1, 0, 1, 0, 1], [1, 0, 1, 0, 0]])
     >>> found = compare(arm, other, seed=0)
@@ -306,7 +303,7 @@ def compare(
     draws, image_variance = _draw_seeds(row_means, seeds, rng, num_draws), 0.0
     for part, cell, effect in zip(tables, noise.tolist(), effects, strict=True):
         image_means = part.mean(axis=0)
-        share = effect - 1 + _image_share(image_means, cell / num_seeds)  # the noise of cells is in no group
+        share = effect - 1 + _image_share(image_means, cell / num_seeds)  # groups do not share the noise of cells
         draws += math.sqrt(share) * _draw_mean(image_means, rng, num_draws) / len(tables)
         image_variance += share * float(image_means.var()) / max(len(image_means) - 1, 1) / len(tables) ** 2
     are_shares = min(one.min(), two.min()) >= 0 and max(one.max(), two.max()) <= 1
@@ -317,13 +314,13 @@ def compare(
         draws = rng.normal(scale=math.sqrt(least), size=num_draws)
     draws += estimate
     if are_shares:
-        draws = draws.clip(-1, 1)  # shares cannot differ by more, whatever two or three wild seeds make of t
+        draws = draws.clip(-1, 1)  # shares cannot differ by more, but Student's t of two or three seeds can
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    return Difference(estimate, float(low), float(high), p if num_seeds > 1 else math.nan, draws, *one.shape)
+    return Difference(estimate, float(low), float(high), p if num_seeds > 1 else math.nan, draws, num_seeds)
 
 
 def _cell_noise(table: Array) -> float:
-    """The variance of single cells (S, N) beside their row and column; 0 for a single row or column."""
+    """Variance of single cells (S, N) around their row and column means; 0 for a single row or column."""
     num_seeds, num_images = table.shape
     if min(num_seeds, num_images) == 1:
         return 0.0
@@ -332,14 +329,14 @@ def _cell_noise(table: Array) -> float:
 
 
 class _Variance(NamedTuple):
-    """A variance and the degrees of freedom that it is known with."""
+    """A variance and its degrees of freedom."""
 
     value: float
     freedom: float
 
 
 def _seed_variance(row_means: Array, by_cells: float) -> _Variance:
-    """The variance of the mean over seeds: from the seeds' own means, or if that is wider, from single cells' noise."""
+    """Variance of the mean over seeds: from the seeds' means, or from the noise of single cells if that is wider."""
     num = len(row_means)
     if num == 1:
         return _Variance(0.0, math.inf)
@@ -349,15 +346,15 @@ def _seed_variance(row_means: Array, by_cells: float) -> _Variance:
 
 
 def _image_share(image_means: Array, noise: float) -> float:
-    """How much of the variance of image means is the images' own."""
+    """Share of the variance of image means that is not noise of single cells."""
     variance = float(image_means.var(ddof=1)) if len(image_means) > 1 else 0.0
     return max(0.0, 1.0 - noise / variance) if variance > 0 else 0.0
 
 
 def _p_of(estimate: float, seeds: _Variance, images: float, least: float) -> float:
-    """The two-sided p of a sum of two parts: t distributed over seeds, normal over images, not narrower than `least`.
+    """Two-sided p-value of a t-distributed part (seeds) plus a normal one (images), of variance `least` or more.
 
-    Satterthwaite's single t in their place rejects 11 % where nothing differs: two seeds, one degree of freedom.
+    A single t with Satterthwaite's degrees of freedom rejects 11 % where nothing differs (two seeds).
     """
     spread = seeds.value if math.isinf(seeds.freedom) else seeds.value * seeds.freedom / _chi_squares(seeds.freedom)
     sds = np.sqrt(np.maximum(spread + images, 0.0))
@@ -366,21 +363,21 @@ def _p_of(estimate: float, seeds: _Variance, images: float, least: float) -> flo
         return float(np.mean(2 * special.ndtr(-np.divide(distance, sds, out=np.full_like(sds, np.inf), where=sds > 0))))
 
     floor = math.sqrt(least)
-    if floor > 0 and tail(Z * floor) < 0.05:  # its interval is narrower than that of the least spread
+    if floor > 0 and tail(Z * floor) < 0.05:  # its interval is narrower than that of the least variance
         return float(2 * special.ndtr(-abs(estimate) / floor))
     return tail(abs(estimate)) if sds.any() else float(estimate == 0)
 
 
 @lru_cache
 def _chi_squares(freedom: float) -> Array:
-    """The middles of 4,000 equal parts of a χ² distribution."""
+    """The medians of 4,000 equally probable parts of a χ² distribution."""
     return np.asarray(2 * special.gammaincinv(freedom / 2, (np.arange(4000) + 0.5) / 4000))
 
 
 def _draw_mean(values: Array, rng: np.random.Generator, num_draws: int) -> Array:
-    """Bootstrapped means less the mean (num_draws,). Equal values are drawn together: 0.01 s for 10,000 images.
+    """Bootstrap means minus the mean (num_draws,). Equal values are drawn together: 0.01 s for 10,000 images.
 
-    A mean of more than 500 different ones is normal, and drawn so: one by one they take 0.1 s to 0.2 s.
+    For more than 500 distinct values, which would take 0.1 s to 0.2 s, normal draws are used.
     """
     distinct, counts = np.unique(values, return_counts=True)
     if len(distinct) > 500:
@@ -393,12 +390,12 @@ def _draw_seeds(row_means: Array, variance: _Variance, rng: np.random.Generator,
     if math.isinf(variance.freedom):
         return rng.normal(scale=math.sqrt(variance.value), size=num_draws)
     num = len(row_means)
-    spread = np.sqrt(rng.chisquare(num - 1, num_draws) / num)  # /num, not /(num − 1): a bootstrap's sd is too small
+    spread = np.sqrt(rng.chisquare(num - 1, num_draws) / num)  # not num − 1: a bootstrap's sd is too small by that
     return _draw_mean(row_means, rng, num_draws) / spread
 
 
 def holm(p_values: ArrayLike) -> Array:
-    """p values corrected for being several (Holm): one below the level stands whatever the others are.
+    """Holm's correction of p-values for multiple tests.
 
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]

@@ -1,7 +1,6 @@
 """CamriClassifier: scikit-learn's own checks, its tools, and what the important class gains."""
 
 import json
-import pickle
 import re
 import threading
 import warnings
@@ -306,13 +305,6 @@ def test_load_refuses_what_is_not_an_estimator(tmp_path):
     path.write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"is damaged \(.*'sclae'.*\); copy"):
         CamriClassifier.load(tmp_path / "model")
-
-
-def test_pickles():
-    X, y, X_test, _ = rare(300)
-    model = CamriClassifier("stop", **QUICK).fit(X, y)
-    again = pickle.loads(pickle.dumps(model))
-    assert np.array_equal(again.predict_proba(X_test), model.predict_proba(X_test))
 
 
 def test_an_interrupt_is_an_interrupt_and_a_failure_an_error(monkeypatch):

@@ -88,11 +88,6 @@ def test_models_that_saw_the_same_rows_count_them_once():
         promise([scores, made(4)], 0.8)
 
 
-def test_groups_of_one_row_change_no_number():
-    scores = made(3)
-    assert assure(scores, 0.8, groups=np.arange(len(scores))) == assure(scores, 0.8)
-
-
 def leads(values, important=(1,)):
     """Rows of class 1 alone with such leads."""
     values = np.asarray(values, dtype=np.float64)[:, None]
@@ -214,10 +209,3 @@ def test_half_precision_scores_keep_the_promise_of_their_logits(rule):
     assert found.hits == exactly.hits == ((condense(logits, labels, (1,)).hits(exactly.rule))[0],)
     assert shift_of(found) == pytest.approx(shift_of(exactly), abs=2e-3)
     assert (found.rule.predict(logits) == exactly.rule.predict(logits)).mean() > 0.999
-
-
-def test_a_class_without_rows_is_refused():
-    with pytest.raises(InputError, match=r"important classes \[0\] have no rows"):
-        assure(leads([1.0], important=(0,)), 0.9)
-    with pytest.raises(InputError, match=r"important classes \[2\] have no rows"):
-        assure(condense(np.eye(3), [0, 1, 1], (1, 2)), 0.9)

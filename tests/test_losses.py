@@ -327,12 +327,6 @@ def test_vmap_over_margins_or_scales_alone(loss):
 # --- the others' edges ---------------------------------------------------------------------------------------
 
 
-def test_ldam_without_weights_is_the_cosine_margin():
-    cos, margins = torch.tensor([[0.5, 0.2]]), torch.tensor([0.3, 0.0])
-    loss = losses.ldam(cos, torch.tensor([0]), margins)
-    torch.testing.assert_close(loss, torch.tensor([math.log(2)]))  # 0.5 − 0.3 = 0.2, whatever the scale
-
-
 def test_wce_mean_divides_by_the_batch_and_not_by_the_weights():
     logits, where = CASES[0].outputs(), labels()
     ours = losses.weighted_cross_entropy(logits, where, WEIGHTS).mean()
@@ -479,37 +473,23 @@ ZEROS = torch.zeros(3)
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: losses.cross_entropy(COSINES, torch.tensor([3])), "label 3 .* 3 classes, 0 to 2"),
         (lambda: losses.cross_entropy(COSINES, torch.tensor([-100])), "label -100"),
-        (lambda: losses.cross_entropy(COSINES, torch.tensor([-1])), "label -1 is out of range"),
         (lambda: losses.cross_entropy(COSINES, torch.tensor([0.0])), "torch.float32.*one class index"),
         (lambda: losses.cross_entropy(COSINES, torch.tensor([0, 1])), r"\(2,\).*\(1, 3\)"),
         (lambda: losses.cross_entropy(COSINES.long(), TRUTH), "torch.int64.*float"),
         (lambda: losses.cross_entropy(COSINES[:, :1], TRUTH), "two classes"),
-        (lambda: losses.cross_entropy(torch.zeros(2, 3, 1), torch.zeros(2, 3).long()), "two classes"),
         (lambda: losses.cross_entropy(COSINES[0], TRUTH[0]), r"\(3,\) are not \(batch, classes\)"),
-        (lambda: losses.cross_entropy(COSINES, TRUTH, label_smoothing=1.0), "label_smoothing=1.0"),
-        (lambda: losses.cross_entropy(COSINES * math.nan, TRUTH, validate=True), r"outputs at \(0, 0\) is nan"),
         (lambda: losses.weighted_cross_entropy(COSINES, TRUTH, torch.ones(4)), r"weights of shape \(4,\).*3 classes"),
-        (lambda: losses.weighted_cross_entropy(COSINES, TRUTH, torch.tensor([1.0, -2, 1])), r"weights at \(1,\) is -2"),
-        (lambda: losses.margin_softmax(COSINES, TRUTH, torch.zeros(2), 8.0), r"margins of shape \(2,\)"),
-        (lambda: losses.margin_softmax(COSINES, TRUTH, torch.tensor([-0.1, 0, 0]), 8.0), r"margins at \(0,\) is -0.1"),
         (
             lambda: losses.margin_softmax(COSINES, TRUTH, torch.tensor([0, 28.6, 0]), 8.0),
             "28.6; allowed: 0 to π radians",
         ),
         (lambda: losses.margin_softmax(COSINES, TRUTH, torch.tensor([math.nan, 0, 0]), 8.0), "nan"),
-        (lambda: losses.margin_softmax(COSINES, TRUTH, ZEROS, 0.0), "scale=0.0.*above 0"),
         (lambda: losses.margin_softmax(COSINES, TRUTH, ZEROS, math.inf), "scale=inf"),
         (lambda: losses.margin_softmax(COSINES, TRUTH, ZEROS, torch.tensor(-1.0)), "scale=-1.0"),
         (lambda: losses.margin_softmax(COSINES, TRUTH, ZEROS, 8.0, "monotonic"), "did you mean 'monotone'"),
-        (lambda: losses.margin_softmax(COSINES * 9, TRUTH, ZEROS, 8.0, validate=True), "cosines in"),
-        (lambda: losses.add_angular_margin(COSINES * 9, TRUTH, ZEROS, validate=True), "cosines in"),
         (lambda: losses.add_angular_margin(COSINES * math.nan, TRUTH, ZEROS, validate=True), "is nan"),
-        (lambda: losses.ldam(COSINES * math.nan, TRUTH, ZEROS, validate=True), "is nan"),
-        (lambda: losses.vector_scaling(COSINES * math.nan, TRUTH, ZEROS, ZEROS, validate=True), "is nan"),
         (lambda: losses.vector_scaling(COSINES, TRUTH, ZEROS, ZEROS - math.inf), r"shifts at \(0,\) is -inf"),
-        (lambda: losses.add_angular_margin(COSINES.long(), TRUTH, ZEROS), "torch.int64.*float"),
         (lambda: losses.margin_softmax(COSINES.long(), TRUTH, ZEROS, 8.0), "torch.int64.*float"),
         (lambda: losses.add_angular_margin(COSINES, TRUTH + 3, ZEROS), "label 3 is out of range"),
         (lambda: losses.add_angular_margin(COSINES, TRUTH, ZEROS + 4), r"margins at \(0,\) is 4; allowed: 0 to π"),
@@ -523,7 +503,6 @@ ZEROS = torch.zeros(3)
             r"false_negative of shape \(1,\)",
         ),
         (lambda: losses.wasserstein(COSINES, TRUTH, torch.ones(1, 3)), r"cost of shape \(1, 3\)"),
-        (lambda: losses.wasserstein(COSINES, TRUTH, -torch.ones(3, 3)), "cost at"),
         (lambda: losses.wasserstein(COSINES, TRUTH, torch.ones(3, 3), entropy=-1.0), "entropy=-1.0"),
         (lambda: losses.wasserstein(COSINES, TRUTH, torch.ones(3, 3), entropy=math.inf), "entropy=inf"),
         (lambda: losses.wasserstein(COSINES, COSINES, torch.ones(3, 3)), "entropy=0 needs class indices"),
@@ -556,14 +535,10 @@ ZEROS = torch.zeros(3)
         ),
         (lambda: losses.margin_softmax(COSINES * 2.03, TRUTH, ZEROS, 8.0), r"outputs at \(0, 0\) is 1\.015"),
         (lambda: losses.add_angular_margin(COSINES * -2.03, TRUTH, ZEROS), r"outputs at \(0, 0\) is -1\.015"),
-        (lambda: losses.cosine_margin_softmax(COSINES * 9, TRUTH, ZEROS, 8.0), "cosines in"),
         (lambda: losses.logit_adjusted(COSINES, TRUTH, torch.tensor([0, -math.inf, 0])), "adjustments at .* is -inf"),
-        (lambda: losses.focal(COSINES, TRUTH, gamma=-1.0), "gamma at"),
         (lambda: losses.focal(COSINES, TRUTH, gamma=torch.ones(2)), r"gamma of shape \(2,\) does not fit 3 classes"),
         (lambda: losses.weighted_cross_entropy(COSINES, TRUTH, torch.tensor(1.0)), r"weights of shape \(\)"),
         (lambda: losses.ldam(COSINES, TRUTH, ZEROS, 8.0, torch.tensor([1.0, math.inf, 1])), "weights at .* is inf"),
-        (lambda: losses.vector_scaling(COSINES, TRUTH, -torch.ones(3), ZEROS), "scales at"),
-        (lambda: losses.logit_adjusted(COSINES, TRUTH, torch.zeros(2)), "adjustments of shape"),
     ],
 )
 def test_wrong_input_is_refused_by_name_and_value(call, words):

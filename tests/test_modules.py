@@ -125,15 +125,6 @@ def test_compiled_the_gradient_is_that_of_the_steps_own_margin():
     assert not torch.isclose(slopes[1], slopes[2]).any(), "the margin grows, and the slope with it"
 
 
-@pytest.mark.parametrize("name", OBJECTS)
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_leading_dimensions_change_nothing(name, smoothing):
-    loss, _ = OBJECTS[name]
-    loss.label_smoothing = smoothing
-    torch.testing.assert_close(loss(COS.view(4, 5, 4), LABELS.view(4, 5)), loss(COS, LABELS))
-    loss.label_smoothing = 0.0
-
-
 def test_defaults_are_the_articles():
     assert camri.CamriLoss(4, {1: 0.2}).options == {"scale": 8.0, "beyond_pi": "monotone"}
     assert modules.CosFaceLoss(4, {1: 0.2}).options == {"scale": 8.0}
@@ -175,10 +166,6 @@ def test_a_short_ramp_is_full_from_its_end_on(ramp, wanted):
         strengths.append(float(loss.strength()))
         loss(torch.zeros(1, 2), torch.tensor([0]))
     assert strengths == wanted
-
-
-def test_without_a_ramp_the_first_step_has_the_full_margin():
-    assert margin_of(camri.CamriLoss(2, {0: 0.4}, scale=4.0)) == pytest.approx(0.4, abs=1e-6)
 
 
 def test_the_ramp_resumes_after_a_checkpoint_and_margins_are_the_constructors():
@@ -242,7 +229,6 @@ def test_parameters_follow_the_module_to_another_dtype_and_nothing_is_trained():
     ("call", "words"),
     [
         (lambda: camri.CamriLoss(4, {}, 8.0), "names no class"),
-        (lambda: camri.CamriLoss(4, {"dgo": 0.3}, 8.0, classes=NAMES), "did you mean 'dog'"),
         (lambda: camri.CamriLoss(5, {1: 0.3}, 8.0, classes=NAMES), "4 names, but num_classes=5"),
         (lambda: camri.CamriLoss(4, {1: 28.6}, 8.0), "28.6; allowed: 0 to π radians"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, -8.0), "scale=-8.0"),
@@ -250,11 +236,6 @@ def test_parameters_follow_the_module_to_another_dtype_and_nothing_is_trained():
         (lambda: camri.CamriLoss(4, {1: 0.3}, beyond_pi="linear"), "beyond_pi='linear'"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, reduction="avg"), "reduction='avg'"),
         (lambda: modules.CrossEntropyLoss(label_smoothing=1.5), "label_smoothing=1.5"),
-        (lambda: modules.WassersteinLoss(4, {1: 2.0}, entropy=0.1, label_smoothing=1.0), r"label_smoothing=1\.0"),
-        (
-            lambda: modules.WassersteinLoss(4, {1: 2.0}, entropy=0.1, label_smoothing=-0.1),
-            r"label_smoothing=-0\.1",
-        ),
         (
             lambda: modules.WassersteinLoss(4, {1: 2.0}, entropy=1e-3, label_smoothing=0.2),
             "Sinkhorn misses its marginals",
@@ -278,14 +259,9 @@ def test_parameters_follow_the_module_to_another_dtype_and_nothing_is_trained():
         (lambda: camri.CamriLoss(4, {1: 0.3}, ramp=(0.5, 2)), r"ramp=\(0\.5, 2\)"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, ramp=(-1, 2)), r"ramp=\(-1, 2\)"),
         (lambda: camri.CamriLoss(4, {1: 0.3}, label_smoothing=None), "label_smoothing=None"),
-        (lambda: camri.LogitAdjustedLoss(4, {1: math.inf}), r"inf"),
         (lambda: camri.LogitAdjustedLoss(4, {1: 1.0}, tau=1.0), "tau=1.0 needs class_counts"),
         (lambda: camri.LogitAdjustedLoss(4, {1: 1.0}, class_counts=[1, 2], tau=1.0), "class_counts has 2 counts"),
         (lambda: camri.TwoSidedMarginLoss(4, {1: -0.5}), "strength -0.5"),
-        (
-            lambda: modules.VectorScalingLoss(4, {1: 0.8}, {1: math.nan}),
-            "strength nan",
-        ),
         (lambda: modules.FocalLoss(4, {1: 2.0}, -1.0), "gamma"),
     ],
 )

@@ -139,9 +139,6 @@ def test_the_rule_follows_the_goal_and_what_cannot_be_met_is_none():
     [
         (lambda rows: tune(rows, BestRecall(), rule="best"), "rule='best' is unknown"),
         (lambda rows: tune(rows, BestRecall(1.5)), "max_accuracy_drop=1.5 is not allowed"),
-        (lambda rows: tune(rows, AtLeast(0.0)), "at_least=0.0 is not allowed"),
-        (lambda rows: tune(rows, AtLeast(1.0, confidence=0.95)), "at_least=1.0 is not allowed"),
-        (lambda rows: tune(rows, AtLeast(0.9, confidence=1.0)), "confidence=1.0 is not allowed"),
         (lambda rows: tune(rows, LeastCost(np.ones((4, 3)))), r"cost_matrix of shape \(4, 3\) is not allowed"),
         (lambda rows: tune(rows, LeastCost(np.ones((2, 2)))), "does not fit class 3"),
         (lambda rows: tune(rows, BestRecall(), weights=[1.0]), "weights .* do not fit"),

@@ -320,32 +320,16 @@ def test_the_same_seed_gives_the_same_interval():
 
 def test_chance_of_a_drop_is_a_tail_of_the_draws():
     rng = np.random.default_rng(6)
-    shares = []
-    for trial in range(300):  # no difference: the chance of any fall is uniform over studies
-        arm, other, _ = made_outcomes(rng, 6, 200, seed_sd=0.1, image_sd=1, own_sd=0.3, means=(0.7, 0.7))
-        shares.append(compare(arm, other, seed=trial, num_draws=400).chance_of_fall())
-    assert 0.44 < np.mean(shares) < 0.56
-    assert reference.kstest(shares, "uniform").pvalue > 0.01
     arm, other, _ = made_outcomes(rng, 10, 2000, seed_sd=0.02, image_sd=1, own_sd=0.1, means=(0.5, 0.7))
     found = compare(arm, other, seed=0)
     assert found.chance_of_fall(0.0) > 0.99
     assert found.chance_of_fall(0.2) < 0.01
 
 
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
-        (((2, 5), (2, 4)), r"outcomes \(2, 5\) and \(2, 4\) do not fit"),
-        (((2, 5), (3, 5)), r"outcomes \(2, 5\) and \(3, 5\) do not fit; give \(S, N\) of the same seeds and images"),
-        (((5,), (5,)), "do not fit"),
-    ],
-)
-def test_tables_that_do_not_fit_are_refused(shapes, message):
-    with pytest.raises(InputError, match=message):
-        compare(np.zeros(shapes[0]), np.zeros(shapes[1]), seed=0)
-
-
-def test_parts_that_do_not_fit_and_outcomes_that_are_no_numbers_are_refused():
+def test_outcomes_and_parts_that_do_not_fit_are_refused():
+    for shape in ((2, 4), (3, 5), (5,)):
+        with pytest.raises(InputError, match=r"outcomes \(2, 5\) and .* do not fit; give \(S, N\) of the same seeds"):
+            compare(np.zeros((2, 5)), np.zeros(shape), seed=0)
     with pytest.raises(InputError, match=r"parts \(2,\) do not fit 5 images"):
         compare(np.zeros((3, 5)), np.ones((3, 5)), seed=0, parts=[0, 1])
     with pytest.raises(InputError, match="not finite"):

@@ -1,4 +1,4 @@
-"""Save, load and export trained models. Names are imported on first use, so that importing this needs no torch."""
+"""Save, load and export trained models. Names are imported on first use, so importing the package needs no torch."""
 
 from typing import TYPE_CHECKING
 

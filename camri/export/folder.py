@@ -1,4 +1,4 @@
-"""A model's folder: written whole or not at all, read without unpickling anything."""
+"""Save a model to a folder, completely or not at all, and load it without unpickling anything."""
 
 import contextlib
 import glob
@@ -24,14 +24,14 @@ import camri
 from camri.decision import rule_from_json
 from camri.engine import Training
 from camri.errors import InputError
-from camri.export.model import Model, Trained, check_weights, make_classifier, without_counters
+from camri.export.model import Model, Trained, check_weights, make_classifier
 from camri.files import alone_in, cannot_write, checksum
 from camri.methods import Setting
-from camri.models import MODELS
+from camri.models import MODELS, without_counters
 
 FORMAT = "camri-model"
 CONFIG_VERSION = 2
-MAX_BYTES = 32 * 2**20  # of a config or a header: enough for a hundred thousand classes
+MAX_BYTES = 32 * 2**20  # of config.json or a safetensors header: enough for 100,000 classes
 WEIGHTS, CONFIG, CARD, ONNX = "model.safetensors", "config.json", "README.md", "model.onnx"
 CROPPED = """
 ## Cropped images
@@ -49,7 +49,7 @@ class _Strict(pydantic.BaseModel):
 
 
 class Input(_Strict):
-    """What one input is: uint8 images (H, W, C) or float32 features (D,)."""
+    """Kind and shape of one input: a uint8 image (H, W, C) or float32 features (D,)."""
 
     kind: Literal["image", "features"]
     dtype: Literal["uint8", "float32"]
@@ -57,21 +57,21 @@ class Input(_Strict):
 
 
 class Scaling(_Strict):
-    """The model sees (x − mean) / sd."""
+    """Standardisation of the inputs: (x − mean) / sd."""
 
     mean: list[float]
     sd: list[float]
 
 
 class StoredRule(_Strict):
-    """A decision rule: {class name: what is added to its logit, or the probability that it must pass}."""
+    """A decision rule: {class name: constant added to its logit, or probability it must exceed}."""
 
     rule: Literal["shift", "threshold"]
     values: dict[str, float]
 
 
 class Config(_Strict):
-    """Everything about a model but its weights."""
+    """Everything about a model except its weights."""
 
     format: Literal["camri-model"] = "camri-model"
     version: Literal[2] = 2
@@ -87,7 +87,7 @@ class Config(_Strict):
     seed: int
     class_counts: list[int]
     weights_sha256: str
-    checksum: int | None = None  # of all other values; who edits the file removes it
+    checksum: int | None = None  # of all other values; to edit the file, remove it
 
 
 def write_config(trained: Trained, weights_sha256: str) -> str:
@@ -95,7 +95,7 @@ def write_config(trained: Trained, weights_sha256: str) -> str:
     standardise = trained.standardise
     kind: Any = ("image", "uint8") if trained.is_image else ("features", "float32")
     training = trained.training.to_json()
-    training["model_options"].pop("initial", None)  # the path of the file that it started from; its sha256 stays
+    training["model_options"].pop("initial", None)  # the path of the initial weights; their sha256 stays
     config = Config(
         camri=camri.__version__,
         classes=list(trained.classes),
@@ -122,12 +122,12 @@ def write_config(trained: Trained, weights_sha256: str) -> str:
 
 
 def _checksum(values: Mapping[str, Any]) -> int:
-    """Checksum of a config's values, however they are laid out as text."""
+    """Checksum of a config's values, independent of the layout of the text."""
     return checksum(json.dumps(values, sort_keys=True).encode())
 
 
 def read_config(text: bytes, where: str) -> Config:
-    """Parse and check config.json; what is foreign, damaged or newer is refused by name."""
+    """Parse and check config.json; InputError if it is not a camri model's, damaged, or of another version."""
     try:
         values = json.loads(text.decode("utf-8"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -154,7 +154,7 @@ def read_config(text: bytes, where: str) -> Config:
 
 
 def to_trained(config: Config, weights: Mapping[str, np.ndarray], where: str) -> Trained:
-    """The trained model of a config; values that no model could have are refused."""
+    """Make the trained model from its config and weights; InputError for impossible values."""
     try:
         index = {name: place for place, name in enumerate(config.classes)}
         scaling = config.standardise
@@ -181,12 +181,12 @@ def to_trained(config: Config, weights: Mapping[str, np.ndarray], where: str) ->
 def save(trained: Trained, folder: str | Path, *, card: str, onnx: bool = True) -> Path:
     """Write model.safetensors, config.json, README.md (the card) and, with the onnx extra, model.onnx.
 
-    The folder is written whole or not at all. A model that is there is replaced; anything else is kept and refused.
-    HTML in the card is escaped, as class names may hold some.
+    The folder is written completely or not at all. A model in it is replaced; a folder with other files is refused.
+    HTML in the card is escaped, since class names may contain some.
     """
     path = Path(folder)
     _refuse_foreign(path)
-    model = Model(trained)  # it must load before it is written
+    model = Model(trained)  # check that it can be loaded
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _building(path) as part:
@@ -205,9 +205,9 @@ def save(trained: Trained, folder: str | Path, *, card: str, onnx: bool = True) 
 
 
 def load(folder: str | Path) -> Model:
-    """Load the model in a folder that `save` or `camri fit` wrote; damaged or foreign ones are refused by name.
+    """Load the model in a folder that `save` or `camri fit` wrote; InputError if it is damaged or not a camri model.
 
-    Nothing is unpickled: weights are safetensors, everything else is JSON. Sizes are checked before memory is taken.
+    Nothing is unpickled: weights are safetensors, everything else is JSON. Sizes are checked before memory is used.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -217,7 +217,7 @@ def load(folder: str | Path) -> Model:
     config = read_config(_read(path / CONFIG, MAX_BYTES), where)
     trained = to_trained(config, {}, where)
     shapes = _shapes(file)
-    if trained.training.model in MODELS:  # timm's cannot be built without memory
+    if trained.training.model in MODELS:  # timm's models cannot be built without memory
         _check_model(trained, shapes, where, str(file))
     data = _read(file)
     if hashlib.sha256(data).hexdigest() != config.weights_sha256:
@@ -232,15 +232,15 @@ def load(folder: str | Path) -> Model:
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor from the header of a safetensors file; all must be float32 and fill the file."""
+    """Shape of each tensor, from the header of a safetensors file; all must be float32 and fill the file."""
     with _opened(file) as stream:
         length = int.from_bytes(stream.read(8), "little")
         size = os.fstat(stream.fileno()).st_size - 8 - length
         header = stream.read(length) if size >= 0 and length <= MAX_BYTES else b""
     try:
-        tensors = {name: one for name, one in json.loads(header).items() if name != "__metadata__"}
-        shapes = {name: tuple(map(int, one["shape"])) for name, one in tensors.items()}
-        dtypes = {name: one["dtype"] for name, one in tensors.items()}
+        tensors = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
+        shapes = {name: tuple(map(int, entry["shape"])) for name, entry in tensors.items()}
+        dtypes = {name: entry["dtype"] for name, entry in tensors.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{file} is damaged ({error}); {AGAIN}") from None
     for name, dtype in dtypes.items():
@@ -252,7 +252,7 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _check_model(trained: Trained, shapes: Mapping[str, tuple[int, ...]], where: str, file: str) -> None:
-    """Refuse a config that asks for another model than the weights are of, without memory for it."""
+    """Check that weights of these shapes fit the model of the config, without allocating memory."""
     for name, value in trained.training.model_options:
         if isinstance(value, tuple) and len(value) > len(shapes):
             raise InputError(f"{where}: {name} has {len(value):,} layers, and there are {len(shapes):,} tensors")
@@ -265,7 +265,7 @@ def _check_model(trained: Trained, shapes: Mapping[str, tuple[int, ...]], where:
 
 
 def _escape(card: str) -> str:
-    """Markdown without HTML: a class called <script> is shown, not run. Blocks of code stay as they are.
+    """Escape HTML in Markdown, so that a class called <script> is shown, not run; code blocks stay as they are.
 
     >>> _escape("- <b>")
     '- &lt;b>'
@@ -275,7 +275,7 @@ def _escape(card: str) -> str:
 
 
 def _add_onnx(model: Model, file: Path) -> None:
-    """Write model.onnx; if that fails the model is saved without it, with a warning."""
+    """Write model.onnx; if that fails, warn and save the model without it."""
     from camri.export.onnx_file import is_installed, write_onnx
 
     if not is_installed():
@@ -290,7 +290,7 @@ def _add_onnx(model: Model, file: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[Any]:
-    """A file of a model to read from; pipes and devices are refused, which may never end."""
+    """Open a model's file for reading; pipes and devices, which may never end, are refused."""
     try:
         if file.exists() and not file.is_file():
             raise InputError(f"{file} is not a regular file; {REMEDY}")
@@ -298,7 +298,7 @@ def _opened(file: Path) -> Iterator[Any]:
             yield stream
     except FileNotFoundError:
         inner = file.parent / "model"
-        remedy = f"give {inner}" if (inner / CONFIG).is_file() else REMEDY  # the folder of a whole fit
+        remedy = f"give {inner}" if (inner / CONFIG).is_file() else REMEDY  # `camri fit` writes FOLDER/model
         raise InputError(f"{file.parent} has no {file.name}, so it is not a camri model's folder; {remedy}") from None
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}); {REMEDY}") from None
@@ -314,7 +314,7 @@ def _read(file: Path, most: float = math.inf) -> bytes:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Refuse to replace what is not a model: its files would be lost."""
+    """Refuse a path that holds anything but a model: its files would be lost."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -324,7 +324,7 @@ def _refuse_foreign(path: Path) -> None:
     if extra := [name for name in names if not (name in known or name[0] == "." or name.lower() in CLUTTER)]:
         raise InputError(f"{path} holds {extra[0]!r}, which is no part of a model; choose a new folder")
     if CONFIG in names:
-        if f'"{FORMAT}"'.encode() not in _read(path / CONFIG, MAX_BYTES):  # one of ours may be damaged
+        if f'"{FORMAT}"'.encode() not in _read(path / CONFIG, MAX_BYTES):  # a damaged model may be replaced
             raise InputError(f"{path / CONFIG} is not a camri model's; choose a new folder for the model")
     elif names:
         raise InputError(f"{path} is not empty and has no {CONFIG}; choose a new folder for the model")
@@ -332,7 +332,7 @@ def _refuse_foreign(path: Path) -> None:
 
 @contextlib.contextmanager
 def _building(path: Path) -> Iterator[Path]:
-    """A folder beside the path that is removed at the end, unless it was moved; so are those of killed processes."""
+    """Make a folder beside the path, removed at the end unless it was moved; also remove those of killed processes."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.part*"):
         with contextlib.suppress(OSError), alone_in(left) as is_alone:
             if is_alone:
@@ -347,7 +347,7 @@ def _building(path: Path) -> Iterator[Path]:
 
 
 def _move(part: Path, path: Path) -> None:
-    """Put the new folder in the place of the old one, which stays until then."""
+    """Replace the old folder by the new one, which is complete on disk by then."""
     for file in part.iterdir():
         with open(file, "rb+") as stream:
             os.fsync(stream.fileno())

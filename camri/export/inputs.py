@@ -1,6 +1,6 @@
-"""Inputs for `camri predict`: files, folders, patterns and tables, read a chunk at a time in a fixed order.
+"""Inputs of `camri predict`: files, folders, patterns and tables, read in chunks and in a fixed order.
 
-An input that cannot be read becomes a problem with a name and a reason; it does not stop the rest.
+An input that cannot be read is reported as a problem with its name and the reason; the others are still predicted.
 """
 
 import glob
@@ -27,22 +27,23 @@ from camri.errors import InputError
 from camri.export.model import Model, Trained, arrange
 from camri.text import listed
 
-LARGEST = float(np.finfo(np.float32).max)  # beyond it a number is infinite to the model
+LARGEST = float(np.finfo(np.float32).max)
 CHUNK_ROWS, CHUNK_VALUES = 1024, 2**28
-OnProgress = Callable[[int], None]  # called with how many inputs have been read
+OnProgress = Callable[[int], None]  # called with the number of inputs read so far
 
 
 def chunks_of(num: int, trained: Trained) -> Iterator[slice]:
-    """Chunks of so many rows; few large inputs fill one."""
+    """Slices of `num` rows into chunks, with fewer rows for large inputs."""
     step = max(1, min(CHUNK_ROWS, CHUNK_VALUES // math.prod(trained.input_shape)))
     return (slice(start, min(start + step, num)) for start in range(0, num, step))
 
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some rows: where each is from, its input, and what is wrong with those that have none.
+    """Some inputs, with the file of each.
 
-    rows: the number in its table, None for a file of its own. inputs: (N, ...), zeros where `problems` has the row.
+    rows: its number in a table, None for a file of its own. inputs: (N, ...), zeros for those in `problems`.
+    problems: {place in the chunk: reason}.
     """
 
     files: Sequence[str]
@@ -53,7 +54,7 @@ class Chunk:
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Encoded images: files of their own, or the rows of a table; boxes (N, 4) to crop to, as fractions, or None."""
+    """Encoded images: single files, or the rows of a table; boxes (N, 4): fractions to crop to, or None."""
 
     files: Sequence[str]
     rows: Sequence[int | None]
@@ -85,8 +86,8 @@ class Images:
 class Ready:
     """An array of inputs: uint8 images, or numbers.
 
-    problems: reasons of rows without an input. names: of the features' columns. part: the array's name, if the file
-    has inputs in several arrays.
+    problems: {row: reason} of rows without an input. names: of the feature columns. part: name of the array, if the
+    file has inputs in several arrays.
     """
 
     file: str
@@ -119,7 +120,7 @@ class Ready:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A command line argument that leads to no input."""
+    """A command line argument without any input."""
 
     file: str
     why: str
@@ -142,53 +143,41 @@ BOX = ("roi_x1", "roi_y1", "roi_x2", "roi_y2", "width", "height")  # or Roi.X1 �
 
 
 def find_inputs(words: Sequence[str], trained: Trained) -> tuple[list[Group], list[str]]:
-    """The inputs of files, folders and patterns, in their order, each once; and the files left out.
+    """Find the inputs of files, folders and patterns, in order and each once; also list the skipped files of folders.
 
-    Left out are files of a folder that are neither named nor begin like images (for a model of features: that are not
-    named like tables).
+    Skipped are files that are not images by name or content; for a model of features, not tables by name.
     """
     first: dict[Any, str | Problem] = {}
     left_out: list[str] = []
     for word in words:
-        found, passed_over = _files(word, trained)
-        left_out += passed_over
-        for one in found:
-            first.setdefault(one if isinstance(one, Problem) else os.path.abspath(one), one)
+        found, skipped = _files(word, trained)
+        left_out += skipped
+        for file in found:
+            first.setdefault(file if isinstance(file, Problem) else os.path.abspath(file), file)
 
-    def is_image_file(one: str | Problem) -> bool:
-        return trained.is_image and isinstance(one, str) and Path(one).suffix.lower() not in (*TABLES, shards.SUFFIX)
+    def is_image_file(file: str | Problem) -> bool:
+        return trained.is_image and isinstance(file, str) and Path(file).suffix.lower() not in (*TABLES, shards.SUFFIX)
 
     groups: list[Group] = []
-    for are_images, several in itertools.groupby(first.values(), is_image_file):
-        run = list(several)
+    for are_images, run in itertools.groupby(first.values(), is_image_file):
         if are_images:
             files = [str(file) for file in run]
             groups.append(Images(files, [None] * len(files), files))
         else:
-            groups += [one for each in run for one in ([each] if isinstance(each, Problem) else _tables(each, trained))]
+            for file in run:
+                groups += [file] if isinstance(file, Problem) else _tables(file, trained)
     return groups, left_out
 
 
-def _shard(path: Path) -> Group:
-    """The images of a tar file."""
-    try:
-        found = [(f"{path}/{name}", place) for name, place in shards.members(path) if shards.is_image(name, place)]
-    except InputError as error:
-        return Problem(str(path), str(error))
-    if not found:
-        return Problem(str(path), "the tar file holds no images")
-    return Images([name for name, _ in found], [None] * len(found), [place for _, place in found])
-
-
 def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]:
-    """The files of a command line argument, and those of its folders that were left out."""
+    """The files of a command line argument, and the skipped files of its folders."""
     path = os.path.expanduser(word)
     if not os.path.lexists(path) and glob.has_magic(path):
         matching = sorted(glob.glob(path, recursive=True))
         if not matching:
             return [Problem(word, "no file matches this pattern")], []
-        pairs = [_files(one, trained) for one in matching]
-        return [one for found, _ in pairs for one in found], [one for _, passed in pairs for one in passed]
+        kept, skipped = zip(*(_files(match, trained) for match in matching), strict=True)
+        return list(itertools.chain(*kept)), list(itertools.chain(*skipped))
     if not os.path.isdir(path):
         return [path], []
     try:
@@ -200,25 +189,28 @@ def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]
         from PIL import Image
 
         endings = {*Image.registered_extensions(), shards.SUFFIX}
-    kept: list[str | Problem] = []
-    passed_over: list[str] = []
+    inputs: list[str | Problem] = []
+    others: list[str] = []
     for file in every:
         known = os.path.splitext(file)[1].lower() in endings
-        (kept if known or (trained.is_image and is_image(file)) else passed_over).append(file)
-    if not kept:
+        (inputs if known or (trained.is_image and is_image(file)) else others).append(file)
+    if not inputs:
         wanted = "images" if trained.is_image else f"tables ({', '.join(TABLES)})"
-        return [Problem(word, f"the folder holds no {wanted}")], passed_over
-    return kept, passed_over
+        return [Problem(word, f"the folder holds no {wanted}")], others
+    return inputs, others
 
 
 def _tables(file: str, trained: Trained) -> list[Group]:
-    """The rows of a table, an array file or a shard; a problem where it cannot be read or does not fit."""
+    """The rows of a table, an array file or a tar file; a problem if it cannot be read or does not fit."""
     path = Path(file)
-    if trained.is_image and path.suffix.lower() == shards.SUFFIX:
-        return [_shard(path)]
     if not path.exists():
         return [Problem(str(path), "there is no such file")]
     try:
+        if trained.is_image and path.suffix.lower() == shards.SUFFIX:
+            images = [(f"{path}/{name}", place) for name, place in shards.members(path) if shards.is_image(name, place)]
+            if not images:
+                return [Problem(str(path), "the tar file holds no images")]
+            return [Images([name for name, _ in images], [None] * len(images), [place for _, place in images])]
         if path.suffix.lower() in ARRAYS:
             return [_checked(ready, trained) for ready in _arrays(path)]
         if not tables.is_table(path):
@@ -237,7 +229,7 @@ def _tables(file: str, trained: Trained) -> list[Group]:
 
 
 def _checked(ready: Ready, trained: Trained) -> Group:
-    """The rows, where they are of the model's kind and shape."""
+    """The rows, or a problem if the model takes another kind or shape."""
     array, shape = arrange(ready.array, trained.input_shape), trained.input_shape
     fits = array.dtype == np.uint8 if trained.is_image else array.dtype.kind in "fiub"
     if not fits or array.shape[1:] != shape:
@@ -250,7 +242,7 @@ def _checked(ready: Ready, trained: Trained) -> Group:
 
 
 def _arrays(path: Path) -> list[Ready]:
-    """The arrays of inputs in a file: inputs, x_train, test_images …, or the only one."""
+    """The arrays of inputs in a file, by their names (inputs, x_train, test_images …), or its only array."""
     try:
         if path.suffix.lower() == ".npy":
             return [Ready(str(path), np.load(path, allow_pickle=False, mmap_mode="r"))]
@@ -268,12 +260,13 @@ def _arrays(path: Path) -> list[Ready]:
 
 
 def count_whole(groups: Sequence[Group]) -> int:
-    """How many images are taken as they are, not cropped to a box."""
-    return sum(len(one) for one in groups if isinstance(one, Ready) or (isinstance(one, Images) and one.boxes is None))
+    """Number of images that are not cropped to a box."""
+    uncropped = (g for g in groups if isinstance(g, Ready) or (isinstance(g, Images) and g.boxes is None))
+    return sum(map(len, uncropped))
 
 
 def _boxes(table: Any) -> np.ndarray | None:
-    """The boxes of a table's images (N, 4), as fractions; None where it has none."""
+    """The boxes of a table's images (N, 4), as fractions; None if it has none."""
     names = {name.lower().replace(".", "_"): name for name in table.column_names}
     if not names.keys() >= set(BOX):
         return None
@@ -281,7 +274,7 @@ def _boxes(table: Any) -> np.ndarray | None:
 
 
 def _image_rows(path: Path, table: Any, trained: Trained) -> Group:
-    """Images as bytes in a column, or as paths relative to the table, in the column of training or a usual one."""
+    """The images of a table: bytes in a column, or paths relative to the table, in training's column or a usual one."""
     file, where = str(path), str(path)
     boxes = _boxes(table) if trained.is_cropped else None
     image = tables.role(table, "image", None, where, tables.is_image_type)
@@ -303,7 +296,7 @@ def _image_rows(path: Path, table: Any, trained: Trained) -> Group:
 
 
 def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
-    """The columns of the features: those of the training table by name, else all numbers beside the usual roles."""
+    """The columns of the features: those of training by name, else all columns of numbers without another role."""
     known, wanted = list(trained.preprocessing.get("feature_columns", ())), trained.input_shape[0]
     there = set(table.column_names)
     is_coded = "encoding" in trained.preprocessing
@@ -325,7 +318,7 @@ def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
 
 
 def _list_rows(path: Path, column: Any, name: str, wanted: int) -> Ready:
-    """A list of features a row; one that is missing or of another length is a problem of its row alone."""
+    """A column with a list of features per row; a missing list, or one of another length, is a problem of its row."""
     if tables.is_list_type(column.type.value_type):
         raise InputError(f"column {name!r} holds lists of lists, and the model takes a list of numbers a row")
     values, unlike = tables.to_matrix(column, wanted)
@@ -343,21 +336,21 @@ def _matrix(table: Any, used: Sequence[str]) -> np.ndarray:
 
 
 def _to_floats(values: np.ndarray, name: str) -> np.ndarray:
-    if values.dtype.kind in "mM":  # numpy would give the days since 1970
+    if values.dtype.kind in "mM":  # numpy would convert them to days since 1970
         raise InputError(f"column {name!r} holds times ({values[0]}), and features are numbers")
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError):
         wrong = [value for value in values.ravel().tolist() if value is not None and not tables.is_float(str(value))]
-        shown = next(filter(str, wrong), wrong[0])  # rather a word than an empty cell
+        shown = next(filter(str, wrong), wrong[0])  # a word rather than an empty cell
         raise InputError(f"column {name!r} holds {shown!r}, and features are numbers") from None
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Probabilities (C,) of one input and the class index that the rule predicts, or what is wrong with it.
+    """Probabilities (C,) of one input and the class index that the rule predicts, or its problem.
 
-    row: its number in a table, from 0; None for a file of its own.
+    row: its number in a table, from 0; None for a single file.
     """
 
     file: str
@@ -375,11 +368,11 @@ def predict(
     model: Model,
     groups: Sequence[Group],
     batch_size: int = 256,
-    on_progress: Callable[[int], None] = lambda num_read: None,
+    on_progress: OnProgress = lambda num_read: None,
 ) -> Iterator[Prediction]:
-    """Predict every input, in order; a bad one has a problem instead of probabilities.
+    """Predict every input, in order; one that cannot be read has a problem instead of probabilities.
 
-    `on_progress` is called with how many inputs have been read: reading takes longer than the model.
+    `on_progress` gets the number of inputs read so far: reading takes longer than the model.
     """
     before = 0
     for group in groups:

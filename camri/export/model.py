@@ -1,4 +1,4 @@
-"""A trained model: as one plain value, and as a network from raw inputs to logits and class names."""
+"""A trained model: as a record (`Trained`), and as a network from raw inputs to logits and class names (`Model`)."""
 
 import json
 import math
@@ -18,10 +18,10 @@ from camri.engine import Outcome, Training
 from camri.errors import InputError, blame
 from camri.heads import HEADS
 from camri.methods import Setting
-from camri.models import Classifier, build
+from camri.models import Classifier, build, without_counters
 from camri.text import is_printable
 
-LONGEST_SHOWN = 200  # characters of a value that is refused
+LONGEST_SHOWN = 200  # characters of a value in an error message
 MOST_VALUES = 2**28  # of one input
 Standardise = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -31,11 +31,11 @@ class Trained:
     """A trained model with everything that is needed to use it.
 
     input_shape: (H, W, C) of uint8 images, (D,) of float32 features.
-    class_counts: rows of the train split; some losses need them.
-    important: class indices. rule: how scores become a class; None: the largest wins.
+    class_counts: training rows of each class, for losses that need them.
+    important: class indices. rule: the decision rule; None: the largest score wins.
     weights: the state of a `camri.models.Classifier`; batch norm's counters may be missing.
-    preprocessing: plain JSON that says how a file becomes an input.
-    standardise: features only, (mean, sd), one number a feature: the model sees (x − mean) / sd, in float32.
+    preprocessing: how a file becomes an input, as plain JSON.
+    standardise: (mean, sd) of each feature: the model gets (x − mean) / sd, in float32. None for images.
     """
 
     setting: Setting
@@ -81,13 +81,13 @@ class Trained:
 
     @property
     def shift(self) -> tuple[float, ...]:
-        """What the rule adds to the logit of each important class; 0 where it is no shift."""
+        """The constant that the rule adds to each important class's logit; 0 if it is not a shift."""
         values = self.rule.values if isinstance(self.rule, Shift) else {}
         return tuple(values.get(index, 0.0) for index in self.important)
 
     @property
     def is_cropped(self) -> bool:
-        """Whether the training images were cropped to the object's box, so that whole ones differ from them."""
+        """Whether the training images were cropped to the object's box."""
         return bool(self.preprocessing.get("roi"))
 
     @staticmethod
@@ -98,7 +98,7 @@ class Trained:
         rule: DecisionRule | Sequence[float] | float | None = None,
         standardise: Standardise | None = None,
     ) -> "Trained":
-        """The model that `train(..., keep_weights=True)` left, on the data it was trained on.
+        """The model of an outcome of `train(..., keep_weights=True)` and its training data.
 
         rule: a decision rule, or a shift: one number for all important classes or one for each.
         """
@@ -108,7 +108,7 @@ class Trained:
                 f"the outcome of {outcome.trial.setting}, seed {outcome.trial.seed}, has no weights; {why}"
             )
         if "backbone" in data.provenance:
-            outcome, data, standardise = _on_images(outcome, data, standardise)
+            outcome, data, standardise = *_on_images(outcome, data, standardise), None
         assert outcome.weights is not None
         indices = tuple(int(index) for index in important)
         if rule is not None and not isinstance(rule, DecisionRule):
@@ -132,8 +132,8 @@ class Trained:
         )
 
 
-def _on_images(outcome: Outcome, data: DataSet, standardise: Standardise | None) -> tuple[Outcome, DataSet, None]:
-    """The outcome of a trial on a frozen backbone's features, as that of the whole network on images."""
+def _on_images(outcome: Outcome, data: DataSet, standardise: Standardise | None) -> tuple[Outcome, DataSet]:
+    """Turn the outcome of a trial on a frozen backbone's features into that of the whole network on images."""
     backbone, training = data.provenance["backbone"], outcome.training
     shape = tuple(backbone["input_shape"])
     trunk = build(backbone["model"], (shape[2], *shape[:2]), **backbone["options"])
@@ -145,25 +145,21 @@ def _on_images(outcome: Outcome, data: DataSet, standardise: Standardise | None)
     weights |= {name.replace("trunk.", "trunk.probe.", 1): value for name, value in outcome.weights.items()}
     probe = json.dumps({"model": training.model, "options": dict(training.model_options)}, sort_keys=True)
     options = tuple(sorted({**backbone["options"], "probe": probe}.items()))
-    # One image of the right kind stands for the images, which are not at hand.
-    images = {
-        name: Split(torch.zeros(1, *shape, dtype=torch.uint8), split.labels) for name, split in data.splits.items()
-    }
-    return (
-        replace(outcome, training=training.with_(model=backbone["model"], model_options=options), weights=weights),
-        replace(data, splits=images),
-        None,
-    )
+    # The images themselves are not needed: one empty image has their shape.
+    image = torch.zeros(1, *shape, dtype=torch.uint8)
+    images = {name: Split(image, split.labels) for name, split in data.splits.items()}
+    training = training.with_(model=backbone["model"], model_options=options)
+    return replace(outcome, training=training, weights=weights), replace(data, splits=images)
 
 
 def _as_float32(values: Sequence[float]) -> np.ndarray:
-    """The numbers in float32: too large ones are infinite, too small ones 0."""
+    """The numbers in float32; those too large become infinite, those too small 0."""
     with np.errstate(over="ignore"):
         return np.array(values, dtype=np.float32)
 
 
 def preprocessing_of(data: DataSet) -> dict[str, Any]:
-    """How a file becomes an input of this data set, as plain JSON: the size and mode of images, a table's columns."""
+    """How a file becomes an input of this data set, as plain JSON: size and mode of images, or columns of a table."""
     source = data.provenance
     if not data.is_image:
         names = ("feature_columns", "num_feature_columns", "label_column", "encoding")
@@ -173,19 +169,19 @@ def preprocessing_of(data: DataSet) -> dict[str, Any]:
     steps["resize"] = source.get("options", {}).get("resize", "lanczos")
     if "path_column" in source:
         steps["path_column"] = source["path_column"]
-    if source.get("roi"):  # of the source, not of the options: only GTSRB has boxes to crop to
+    if source.get("roi"):  # from the source, not the options: only GTSRB has boxes to crop to
         steps["roi"] = True
     return steps
 
 
-INITIAL = ("initial", "initial_sha256")  # the file that training started from, which a trained model does not need
+INITIAL = ("initial", "initial_sha256")  # options that name the initial weights; a trained model does not need them
 
 
 class Network(nn.Module):
     """Raw inputs -> logits (B, C), float32: preprocessing, classifier, scale and shift in one module.
 
-    A shift is added to the logits; a threshold leaves them as they are, and `decide` follows it. Inputs are uint8
-    (B, H, W, C) images or float32 (B, D) features, as a data set holds them.
+    A shift is added to the logits; a threshold does not change them, and is applied by `decide`. Inputs are uint8
+    (B, H, W, C) images or float32 (B, D) features, as in a data set.
     """
 
     shift: Tensor
@@ -200,8 +196,7 @@ class Network(nn.Module):
         shift = torch.zeros(num_classes)
         shift[list(trained.important)] = torch.tensor(trained.shift)
         self.register_buffer("shift", shift)
-        is_threshold = isinstance(trained.rule, Threshold)
-        self.thresholds = dict(trained.rule.values) if trained.rule is not None and is_threshold else {}
+        self.thresholds = dict(trained.rule.values) if isinstance(trained.rule, Threshold) else {}
         mean, sd = (None, None) if trained.standardise is None else map(torch.tensor, trained.standardise)
         self.register_buffer("mean", mean)
         self.register_buffer("sd", sd)
@@ -209,7 +204,7 @@ class Network(nn.Module):
         state = {
             name: torch.tensor(value, dtype=torch.float32) for name, value in without_counters(trained.weights).items()
         }
-        self.classifier.load_state_dict(state, strict=False)  # what may be missing was checked
+        self.classifier.load_state_dict(state, strict=False)  # only counters may be missing
         self.eval().requires_grad_(False)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -218,7 +213,7 @@ class Network(nn.Module):
         return self.criterion.logits(self.classifier(to_float(inputs))).float() + self.shift
 
     def decide(self, logits: Tensor, probabilities: Tensor) -> Tensor:
-        """The predicted class index by the rule, from what `forward` gave: int64 (B,)."""
+        """Predict the class index by the rule, from logits of `forward` and their softmax: int64 (B,)."""
         if not self.thresholds:
             return logits.argmax(dim=1)
         own = list(self.thresholds)
@@ -233,7 +228,7 @@ class Network(nn.Module):
 
 
 def make_classifier(trained: Trained, generator: torch.Generator | None = None) -> Classifier:
-    """The untrained classifier, as the engine makes it; its first values come from the generator."""
+    """Make the untrained classifier as the engine does, initialised from the generator."""
     shape = trained.input_shape
     channels_first = (shape[-1], *shape[:-1]) if trained.is_image else shape
     options = {name: value for name, value in trained.training.model_options if name not in INITIAL}
@@ -243,7 +238,7 @@ def make_classifier(trained: Trained, generator: torch.Generator | None = None) 
 
 
 def check_weights(weights: Mapping[str, Any], classifier: nn.Module, where: str) -> None:
-    """Refuse weights that are not this classifier's: missing, unknown, of another shape."""
+    """Raise InputError unless the weights are this classifier's: none missing, unknown, or of another shape."""
     wanted = {name: tuple(tensor.shape) for name, tensor in without_counters(classifier.state_dict()).items()}
     given = {name: tuple(value.shape) for name, value in without_counters(weights).items()}
     if missing := [name for name in wanted if name not in given]:
@@ -255,11 +250,6 @@ def check_weights(weights: Mapping[str, Any], classifier: nn.Module, where: str)
             raise InputError(f"{where}: tensor {name!r} has shape {given[name]}, and its model needs {shape}")
 
 
-def without_counters(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors without batch norm's counters, which nothing reads after training."""
-    return {name: value for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
-
-
 def _more(names: Sequence[str]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
@@ -267,9 +257,9 @@ def _more(names: Sequence[str]) -> str:
 class Model:
     """A trained model to predict with; `camri.load(folder)` returns one.
 
-    `module` maps raw inputs, uint8 (B, H, W, C) images or float32 (B, D) features, to logits (B, C). Move it to a GPU
-    with `model.module.to("cuda")`; everything else follows. A shift is inside the logits and probabilities; where the
-    rule is a threshold they are the network's own, and `predict` follows the rule.
+    `module` maps raw inputs, uint8 (B, H, W, C) images or float32 (B, D) features, to logits (B, C). To use a GPU, call
+    `model.module.to("cuda")`. A shift is included in logits and probabilities; a threshold is not, and is applied by
+    `predict`.
     """
 
     def __init__(self, trained: Trained) -> None:
@@ -291,13 +281,13 @@ class Model:
 
     @torch.inference_mode()
     def logits(self, inputs: np.ndarray | Inputs, batch_size: int = 256) -> np.ndarray:
-        """Logits, float32 (N, C), with the shift added where the rule is one."""
+        """Logits, float32 (N, C), with the shift added if the rule is one."""
         if batch_size < 1:
             raise InputError(
                 f"batch_size={batch_size!r} is not allowed; give a whole number of at least 1", "batch_size"
             )
         rows: Inputs
-        if isinstance(inputs, Rows):  # of a data set, and all alike
+        if isinstance(inputs, Rows):  # of a data set, so all are alike
             check_inputs(inputs[:1], self.trained)
             rows = inputs
         else:
@@ -308,15 +298,15 @@ class Model:
         return np.concatenate(outputs) if outputs else np.zeros((0, len(self.classes)), np.float32)
 
     def predict_proba(self, inputs: np.ndarray | Inputs, batch_size: int = 256) -> np.ndarray:
-        """Probabilities, float32 (N, C), columns as in `classes`; after the shift where the rule is one."""
+        """Probabilities, float32 (N, C), columns as in `classes`; after the shift if the rule is one."""
         return torch.from_numpy(self.logits(inputs, batch_size)).softmax(dim=1).numpy()
 
     def predict(self, inputs: np.ndarray | Tensor, batch_size: int = 256) -> list[str]:
-        """The predicted class's name for every input, by the rule."""
+        """Predict the class name of each input by the rule."""
         return [self.classes[index] for index in self.decide(self.predict_proba(inputs, batch_size))]
 
     def decide(self, probabilities: np.ndarray) -> np.ndarray:
-        """The class index that the rule predicts from what `predict_proba` gave, int (N,)."""
+        """Predict the class index by the rule from the probabilities of `predict_proba`, int (N,)."""
         rule = self.trained.rule
         if isinstance(rule, Threshold):
             return rule.predict(probabilities, kind="probabilities")
@@ -326,9 +316,9 @@ class Model:
 def with_rule(
     model: Model, *, thresholds: Mapping[str, float] | None = None, shifts: Mapping[str, float] | None = None
 ) -> Model:
-    """The model with another rule: probabilities that classes must pass, or what is added to their logits.
+    """The model with another rule: probabilities that classes must exceed, or constants added to their logits.
 
-    The classes that are given become its important ones.
+    The given classes become its important ones.
     """
     if bool(thresholds) == bool(shifts):
         raise InputError("a rule is thresholds or shifts; give one of them", argument="thresholds")
@@ -339,7 +329,7 @@ def with_rule(
 
 
 def arrange(rows: Any, shape: Sequence[int]) -> Any:
-    """Images (N, H, W) of one channel, or with channels first, as (N, H, W, C); other arrays and tensors as they are.
+    """Rearrange images (N, H, W) of one channel, or with channels first, to (N, H, W, C); other arrays are unchanged.
 
     >>> arrange(np.zeros((5, 28, 28)), (28, 28, 1)).shape, arrange(np.zeros((5, 3, 8, 9)), (8, 9, 3)).shape
     ((5, 28, 28, 1), (5, 8, 9, 3))
@@ -352,7 +342,7 @@ def arrange(rows: Any, shape: Sequence[int]) -> Any:
 
 
 def check_inputs(inputs: np.ndarray | Tensor, trained: Trained) -> Tensor:
-    """The inputs as a tensor of the right kind; other shapes, types and values are refused with what is wanted."""
+    """Convert inputs to a tensor of the model's kind and shape; InputError if they do not fit."""
     rows = inputs if isinstance(inputs, Tensor) else _to_tensor(inputs)
     shape = tuple(trained.input_shape)
     wanted = f"uint8 images (N, {', '.join(map(str, shape))})" if trained.is_image else f"numbers (N, {shape[0]})"
@@ -373,10 +363,10 @@ def check_inputs(inputs: np.ndarray | Tensor, trained: Trained) -> Tensor:
 
 
 def _to_tensor(inputs: object) -> Tensor | None:
-    """The array as a tensor, float32 unless it is uint8; None where it holds no numbers."""
+    """Convert an array to a tensor, float32 unless it is uint8; None if it holds no numbers."""
     array = np.asarray(inputs)
     if array.dtype.kind not in "fiub":
         return None
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):  # too large numbers become infinite, which is refused later
         array = np.ascontiguousarray(array, dtype=None if array.dtype == np.uint8 else np.float32)
     return torch.from_numpy(array if array.flags.writeable else array.copy())

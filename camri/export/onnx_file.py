@@ -1,4 +1,4 @@
-"""Models for other runtimes, preprocessing and decision rule inside: model.onnx, and a torch.export program (.pt2)."""
+"""Export models with their preprocessing and decision rule: to ONNX, and as a torch.export program (.pt2)."""
 
 import contextlib
 import importlib.util
@@ -21,10 +21,10 @@ from camri.errors import InputError, require
 from camri.export.model import Model, Trained
 from camri.files import replacing
 
-OPSET = 18  # what torch's exporter writes without converting; onnxruntime reads it since 1.14
+OPSET = 18  # torch's exporter writes it without conversion; onnxruntime reads it since 1.14
 OUTPUTS = ["logits", "probabilities", "prediction"]
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
-TOLERANCE = 1e-4  # of the logits' size: a hundred times what differs between runtimes
+TOLERANCE = 1e-4  # relative to the logits' size: a hundred times the differences between runtimes
 
 
 class WithProbabilities(nn.Module):
@@ -41,15 +41,15 @@ class WithProbabilities(nn.Module):
 
 
 def is_installed() -> bool:
-    """Whether the onnx extra is there."""
+    """Whether the onnx extra is installed."""
     return all(importlib.util.find_spec(name) is not None for name in NEEDED)
 
 
 def example(trained: Trained, num_rows: int, seed: int = 0) -> np.ndarray:
-    """Made-up raw inputs of the model's kind and shape: uint8 (N, H, W, C) or float32 (N, D)."""
+    """Random raw inputs of the model's kind and shape: uint8 (N, H, W, C) or float32 (N, D)."""
     drawn = np.random.default_rng(seed)
     if trained.is_image:
-        brightest = drawn.integers(1, 257, (num_rows, *[1] * len(trained.input_shape)))  # all alike: nothing to compare
+        brightest = drawn.integers(1, 257, (num_rows, *[1] * len(trained.input_shape)))  # so that images differ
         return drawn.integers(0, brightest, (num_rows, *trained.input_shape), dtype=np.uint8)
     mean, sd = trained.standardise or (0.0, 1.0)
     return (drawn.normal(size=(num_rows, *trained.input_shape)) * sd + mean).astype(np.float32)
@@ -58,8 +58,8 @@ def example(trained: Trained, num_rows: int, seed: int = 0) -> np.ndarray:
 def write_onnx(model: Model, file: str | Path) -> Path:
     """Write an ONNX file: "inputs" of any batch size -> "logits", "probabilities" and "prediction", a class index.
 
-    Its metadata has the class names, the important ones and the decision rule. It is compared with PyTorch before it
-    is written.
+    Its metadata has the class names, the important classes and the decision rule. Its outputs are compared with
+    PyTorch's before it is written.
     """
     require("an ONNX file", *NEEDED, install="'camri[onnx]'")
     data = _export(model)
@@ -75,7 +75,7 @@ def _write(data: bytes, path: Path) -> Path:
 
 @contextlib.contextmanager
 def _on_cpu(model: Model) -> Iterator[nn.Module]:
-    """The model with probabilities, on the CPU until the end."""
+    """The model with probabilities, on the CPU; moved back at the end."""
     device = model.module.get_buffer("shift").device
     try:
         yield WithProbabilities(model.module.cpu()).eval()
@@ -90,16 +90,16 @@ def _export(model: Model) -> bytes:
     rows = torch.from_numpy(example(trained, 2))
     names: dict[str, Any] = {"input_names": ["inputs"], "output_names": OUTPUTS, "opset_version": OPSET}
     with _quiet(), _on_cpu(model) as wrapped:
-        try:  # by tracing: 0.2 s of a core, where torch.export takes 5
+        try:  # by tracing: it takes 0.2 s of a core, torch.export 5 s
             file, axes = io.BytesIO(), {name: {0: "batch"} for name in ("inputs", *OUTPUTS)}
             torch.onnx.export(wrapped, (rows,), file, dynamo=False, dynamic_axes=axes, **names)  # type: ignore[arg-type]
             proto = onnx.load_from_string(file.getvalue())
-        except Exception:  # of many kinds: an operation that tracing does not know, or a file of over 2 GB
+        except Exception:  # of many types: an operation that tracing does not support, or a file of over 2 GB
             shapes = {"inputs": {0: torch.export.Dim("batch")}}
             program: Any = torch.onnx.export(wrapped, (rows,), dynamo=True, dynamic_shapes=shapes, **names)
             proto = program.model_proto
     for node in [*proto.graph.node, *(node for function in proto.functions for node in function.node)]:
-        del node.metadata_props[:]  # where the code lay on this machine
+        del node.metadata_props[:]  # paths of the code on this machine
         node.doc_string = ""
     for value in [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]:
         del value.metadata_props[:]
@@ -120,7 +120,7 @@ def _export(model: Model) -> bytes:
 
 
 def _check(data: bytes, model: Model) -> None:
-    """Refuse a file whose logits or predictions differ from the model's."""
+    """Raise InputError if the file's logits or predictions differ from the model's."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -139,7 +139,7 @@ def _check(data: bytes, model: Model) -> None:
 
 
 def logit_size(model: Model, logits: np.ndarray) -> float:
-    """What rounding errors are measured against: the largest logit or the head's scale, which multiplies them."""
+    """The size that rounding errors are relative to: the largest logit, or the head's scale, which multiplies them."""
     scale = dict(model.trained.setting.knobs).get("s", 1.0)
     assert isinstance(scale, float)
     return max(scale, float(np.abs(logits).max()))
@@ -160,9 +160,9 @@ def _quiet() -> Iterator[None]:
 
 
 def to_onnx(classifier: Any, X: Any) -> Any:
-    """The ONNX model of a fitted `camri.ImportantClassifier`, with its decision rule in the graph.
+    """Convert a fitted `camri.ImportantClassifier` to an ONNX model, with its decision rule in the graph.
 
-    skl2onnx converts the estimator; X, some rows, says the types of its inputs. Outputs: "label", by the rule, and
+    skl2onnx converts the estimator; it takes the input types from some rows X. Outputs: "label", by the rule, and
     "probabilities" (N, C). ONNX computes in float32: a row within rounding of the threshold may get another label.
     """
     require("a classifier's ONNX file", "skl2onnx", "onnx", install="'camri[onnx]'")
@@ -174,7 +174,7 @@ def to_onnx(classifier: Any, X: Any) -> Any:
     inner = getattr(estimator, "estimator", estimator) if type(estimator).__name__ == "FrozenEstimator" else estimator
     try:
         model = convert(inner, X[:1], options={id(inner): {"zipmap": False}}, target_opset=OPSET)
-    except Exception as error:  # of many kinds, some of them pages long
+    except Exception as error:  # of many types, some with pages of text
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"skl2onnx cannot convert {type(inner).__name__}: {reason[:200]}", "classifier") from error
     _append_rule(model.graph, classifier.decision_.rule, classifier.classes_)
@@ -188,10 +188,10 @@ def to_onnx(classifier: Any, X: Any) -> Any:
 
 
 def _append_rule(graph: Any, rule: DecisionRule, classes: np.ndarray) -> None:
-    """Replace the graph's label by the one that the rule gives to its probabilities."""
+    """Replace the graph's label by the one that the rule predicts from its probabilities."""
     from onnx import TensorProto, helper, numpy_helper
 
-    label, scores = (one.name for one in graph.output[:2])
+    label, scores = (output.name for output in graph.output[:2])
     is_text = classes.dtype.kind not in "iu"
     own, values = list(rule.values), np.array(list(rule.values.values()))
 
@@ -203,7 +203,7 @@ def _append_rule(graph: Any, rule: DecisionRule, classes: np.ndarray) -> None:
         graph.node.append(helper.make_node(kind, list(inputs), [name], **options))
         return name
 
-    names = np.array([str(one) for one in classes.tolist()], dtype=object) if is_text else classes.astype(np.int64)
+    names = np.array([str(name) for name in classes.tolist()], dtype=object) if is_text else classes.astype(np.int64)
     if isinstance(rule, Shift):
         added = np.zeros(len(classes), dtype=np.float32)
         added[own] = values
@@ -227,10 +227,10 @@ def _append_rule(graph: Any, rule: DecisionRule, classes: np.ndarray) -> None:
         most = node("ReduceMax", [counted, constant("axis", np.array([1], dtype=np.int64))], "rule_most", keepdims=0)
         found = node("Cast", [most], "rule_found", to=TensorProto.BOOL)
         place = node("Where", [found, winner, rest], "rule_place")
-    for one in graph.node:  # what was the label is no output any more
-        for at, name in enumerate(one.output):
+    for before in graph.node:  # rename the estimator's own label, which is no longer an output
+        for at, name in enumerate(before.output):
             if name == label:
-                one.output[at] = f"{label}_before"
+                before.output[at] = f"{label}_before"
     node("Gather", [constant("classes", names), place], "label", axis=0)
     kind = TensorProto.STRING if is_text else TensorProto.INT64
     kept = graph.output[1]
@@ -252,7 +252,7 @@ def write_program(model: Model, file: str | Path) -> Path:
         program = torch.export.export(wrapped, (rows,), dynamic_shapes=shapes)
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-            node.meta.pop("stack_trace", None)  # where the code lay on this machine
+            node.meta.pop("stack_trace", None)  # paths of the code on this machine
     data = io.BytesIO()
     torch.export.save(program, data)
     return _write(data.getvalue(), Path(file))

@@ -93,13 +93,10 @@ def test_one_changed_bit_of_the_weights_is_refused(copied):
     ("change", "said"),
     [
         ({"version": 1, "camri": "9.9"}, r"format version 1, and camri .* reads version 2; install .*'9.9'"),
-        ({"format": "other"}, "is not a camri model's; choose a folder"),
         ({"classes": "abc"}, r"is damaged: classes is 'abc'"),
-        ({"classes": ["a", "b", 3]}, r"is damaged: classes.2 is 3"),
         ({"classes": ["a", "b", "c", "stop"]}, r"class_counts=.* is not allowed; give 4 numbers"),
         ({"more": 1}, "is damaged: more is 1"),
-        ({"important": ["halt"]}, "is damaged .*halt"),
-        ({"rule": {"rule": "shift", "values": {"stop": 1.0, "limit": 2.0}}}, "rule=.* give each important class"),
+        ({"input": {"kind": "image", "dtype": "uint8", "shape": [10**5, 10**5, 1]}}, "input_shape=.* is not allowed"),
         ({"rule": {"rule": "shift", "values": {"halt": 1.0}}}, "the rule's 'halt' is not a class"),
         ({"rule": {"rule": "threshold", "values": {"stop": 1.5}}}, "give probabilities, from 0 to 1"),
         ({"rule": {"rule": "best", "values": {"stop": 0.5}}}, "is damaged: rule.rule is 'best'"),
@@ -114,23 +111,10 @@ def test_a_config_that_no_model_has_is_refused_by_name(copied, change, said):
         load(copied)
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"format": "camri-model"}'])
-def test_what_is_not_json_or_not_ours_is_refused(copied, text):
-    (copied / "config.json").write_bytes(text)
-    with pytest.raises(InputError, match=r"config\.json"):
-        load(copied)
-
-
-def test_tensors_that_are_missing_unknown_or_of_another_shape_are_refused_by_name(copied):
+def test_tensors_that_are_missing_or_of_another_kind_are_refused_by_name(copied):
     weights = load_file(copied / "model.safetensors")
     put_weights(copied, {name: value for name, value in weights.items() if name != "head.weight"})
     with pytest.raises(InputError, match=r"model.safetensors has no tensor 'head.weight'; it is not the model"):
-        load(copied)
-    put_weights(copied, {**weights, "trunk.extra": np.zeros(1, np.float32)})
-    with pytest.raises(InputError, match=r"has a tensor 'trunk.extra' that its model does not have"):
-        load(copied)
-    put_weights(copied, {**weights, "head.weight": np.zeros((3, 2), np.float32)})
-    with pytest.raises(InputError, match=r"tensor 'head.weight' has shape \(3, 2\), and its model needs \(3, 64\)"):
         load(copied)
     put_weights(copied, {**weights, "head.weight": weights["head.weight"].astype(np.float16)})
     with pytest.raises(InputError, match=r"'head.weight' is F16, and weights are F32"):
@@ -176,12 +160,6 @@ def test_a_config_with_more_layers_than_tensors_is_refused_at_once(tmp_path):
         load(path)
 
 
-def test_a_giant_input_is_refused(copied):
-    edit(copied, input={"kind": "image", "dtype": "uint8", "shape": [100_000, 100_000, 1]})
-    with pytest.raises(InputError, match=r"input_shape=.* is not allowed"):
-        load(copied)
-
-
 def test_a_giant_config_is_not_read(copied, monkeypatch):
     size = (copied / "config.json").stat().st_size
     monkeypatch.setattr(folders, "MAX_BYTES", size - 1)
@@ -209,12 +187,6 @@ def test_weights_that_are_not_finite_are_refused(copied, value):
     put_weights(copied, weights)
     with pytest.raises(InputError, match=r"tensor 'head.weight' holds values that are not finite"):
         load(copied)
-
-
-def test_other_files_in_the_folder_do_not_matter(copied):
-    for name in ("LICENSE", "README", "NOTICE.txt", "photo.png"):
-        (copied / name).write_text("mine")
-    assert load(copied).trained.shift == (0.75,)
 
 
 def test_the_card_holds_no_html_but_its_code_is_kept(trained, tmp_path):
@@ -274,12 +246,6 @@ def test_weights_that_are_not_safetensors_are_refused_and_nothing_is_unpickled(c
     with pytest.raises(InputError, match=r"model.safetensors is damaged"):
         load(copied)
     assert not (copied / "exploded").exists()
-
-
-def test_weights_of_a_kind_that_numpy_lacks_are_refused(copied):
-    write_raw(copied, {"head.weight": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}, 2)
-    with pytest.raises(InputError, match=r"'head.weight' is BF16"):
-        load(copied)
 
 
 def test_folders_that_are_no_model_are_refused_with_what_to_do(copied, tmp_path):
@@ -366,13 +332,6 @@ def test_without_the_extra_there_is_no_onnx_file_and_no_complaint(trained, tmp_p
         write_onnx(load(path), tmp_path / "m.onnx")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="permissions work otherwise")
-def test_the_folder_can_be_read_by_others(saved):
-    mask = os.umask(0)
-    os.umask(mask)
-    assert saved.stat().st_mode & 0o777 == 0o777 & ~mask
-
-
 def test_what_file_managers_leave_is_no_part_of_a_model_and_is_ignored(trained, copied):
     for name in ("Thumbs.db", "desktop.ini", ".DS_Store"):
         (copied / name).touch()
@@ -443,13 +402,6 @@ def test_an_error_without_words_is_named_by_its_kind_and_half_an_onnx_file_is_no
     with pytest.warns(UserWarning, match=r"^model\.onnx was not written: MemoryError$"):
         path = save(trained, tmp_path / "m", card="")
     assert sorted(os.listdir(path)) == ["README.md", "config.json", "model.safetensors"]
-
-
-def test_a_part_that_cannot_be_read_is_refused_by_name(copied):
-    (copied / "model.safetensors").unlink()
-    (copied / "model.safetensors").mkdir()
-    with pytest.raises(InputError, match=r"model\.safetensors is not a regular file"):
-        load(copied)
 
 
 @pytest.mark.parametrize("options", [{"width": "a"}, {"width": [2]}, {"dropout": "a"}, {"generator": 1}])

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-import camri
 from camri.data import DataSet, Split
 from camri.data import load as load_data
 from camri.decision import Shift
 from camri.engine import Training, Trial, train
 from camri.engine.cpu import one_thread
 from camri.errors import InputError
-from camri.export import Model, Trained, load, save
+from camri.export import Model, Trained, load
 from camri.export.model import preprocessing_of
 from camri.methods import setting
 from tests.export.conftest import CLASSES, made_data, made_trained
@@ -166,52 +165,45 @@ def test_weights_of_another_model_are_refused_by_name(trained):
     refused(rf"tensor '{names[0]}' has shape \(1,\), and its model needs \({shape[0]}, ", **{names[0]: np.zeros(1)})
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"rule": Shift({1: 0.1, 2: 0.2})}, "rule=.* give each important class one number"),
-        ({"rule": Shift({1: 1e39})}, r"rule=.*1e\+39.* finite in float32"),
-        ({"important": (3,)}, r"important=\(3,\) is not allowed; give different classes of 0 … 2, not all"),
-        ({"important": (0, 1, 2), "rule": Shift(dict.fromkeys(range(3), 0.0))}, "not all"),
-        ({"classes": ("a", "a", "b")}, "all different"),
-        ({"classes": ("a", "b\x1b[2J", "c")}, "printable"),
-        ({"class_counts": (1, 2)}, "class_counts="),
-        ({"input_shape": (8, 8)}, "input_shape="),
-        ({"standardise": ((0.0,) * 64, (1.0,) * 64)}, "it is for features"),
-    ],
-)
-def test_a_trained_model_that_cannot_be_is_refused(trained, change, said):
-    with pytest.raises(InputError, match=said):
-        dataclasses.replace(trained, **change)
-
-
 BARE = {"important": (), "rule": None, "weights": {}}
 
 
 @pytest.mark.parametrize(
-    ("change", "is_fine"),
+    ("change", "said"),
     [
-        ({"classes": ("a", "b"), "class_counts": (1, 2)}, True),
-        ({"classes": ("a",), "class_counts": (1,)}, False),
-        ({"input_shape": (1, 1, 1)}, True),
-        ({"input_shape": (8, 0, 1)}, False),
-        ({"input_shape": (8,)}, False),
-        ({"important": (0, 2), "rule": Shift({0: -1.0, 2: 2.0})}, True),
-        ({"important": (-1, 0), "rule": Shift({-1: 0.0, 0: 0.0})}, False),
-        ({"important": (0, 3), "rule": Shift({0: 0.0, 3: 0.0})}, False),
-        ({"important": (1, 1), "rule": Shift({1: 0.0})}, False),
-        ({"important": (0, 1), "rule": Shift({0: 3.4e38, 1: -3.4e38})}, True),
-        ({"important": (0, 1), "rule": Shift({0: 0.0, 1: -3.5e38})}, False),
-        ({"important": (0, 1), "rule": Shift({0: 0.0})}, False),
+        ({"important": (0, 1), "rule": Shift({0: 0.0})}, "rule=.* give each important class one number"),
+        ({"important": (0, 1), "rule": Shift({0: 0.0, 1: -3.5e38})}, r"rule=.*-3.5e\+38.* finite in float32"),
+        ({"important": (0, 3), "rule": Shift({0: 0.0, 3: 0.0})}, r"important=\(0, 3\) .* classes of 0 … 2, not all"),
+        ({"important": (-1, 0), "rule": Shift({-1: 0.0, 0: 0.0})}, "classes of 0 … 2"),
+        ({"important": (1, 1), "rule": Shift({1: 0.0})}, "give different classes"),
+        ({"important": (0, 1, 2), "rule": Shift(dict.fromkeys(range(3), 0.0))}, "not all"),
+        ({"classes": ("a",), "class_counts": (1,)}, "two names or more"),
+        ({"classes": ("a", "a", "b")}, "all different"),
+        ({"classes": ("a", "b\x1b[2J", "c")}, "printable"),
+        ({"class_counts": (1, 2)}, "class_counts="),
+        ({"input_shape": (8,)}, "input_shape="),
+        ({"input_shape": (8, 0, 1)}, "input_shape="),
+        ({"input_shape": (2, 1, 1), "is_image": False}, r"input_shape=\(2, 1, 1\) .*\(D,\) of features"),
+        ({"standardise": ((0.0,) * 64, (1.0,) * 64)}, "it is for features"),
     ],
 )
-def test_how_many_classes_shapes_and_shifts_there_may_be(trained, change, is_fine):
-    if is_fine:
-        made = dataclasses.replace(trained, **{**BARE, **change})
-        assert all(getattr(made, name) == value for name, value in change.items())
-        return
-    with pytest.raises(InputError, match=r"^a trained model's .* is not allowed; give "):
+def test_a_trained_model_that_cannot_be_is_refused(trained, change, said):
+    with pytest.raises(InputError, match=rf"^a trained model's .*{said}"):
         dataclasses.replace(trained, **{**BARE, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"classes": ("a", "b"), "class_counts": (1, 2)},
+        {"input_shape": (1, 1, 1)},
+        {"important": (0, 2), "rule": Shift({0: -1.0, 2: 2.0})},
+        {"important": (0, 1), "rule": Shift({0: 3.4e38, 1: -3.4e38})},
+    ],
+)
+def test_two_classes_one_pixel_and_any_finite_shift_are_enough(trained, change):
+    made = dataclasses.replace(trained, **{**BARE, **change})
+    assert all(getattr(made, name) == value for name, value in change.items())
 
 
 def test_of_a_long_value_that_is_refused_the_beginning_is_shown():
@@ -227,12 +219,10 @@ def test_of_a_long_value_that_is_refused_the_beginning_is_shown():
         ((0.0, 0.0), (1.0, 0.0), False),
         ((0.0, 0.0), (-1.0, 1.0), False),
         ((0.0, float("nan")), (1.0, 1.0), False),
-        ((0.0, 0.0), (1.0, float("inf")), False),
         ((0.0, 1e39), (1.0, 1.0), False),
         ((0.0, 0.0), (1.0, 1e-50), False),
         ((0.0,), (1.0,), False),
         ((0.0, 0.0), (1.0,), False),
-        ((0.0,), (1.0, 1.0), False),
         ((0.0,) * 3, (1.0,) * 3, False),
     ],
 )
@@ -243,12 +233,6 @@ def test_features_are_scaled_by_finite_numbers_above_zero_one_each(mean, sd, is_
         return
     with pytest.raises(InputError, match=r"standardise=.* finite in float32, one number a feature, every sd above 0"):
         dataclasses.replace(bare, standardise=(mean, sd))
-
-
-def test_the_shape_of_features_is_one_number():
-    bare = made_trained("mlp", setting("ce"), (2,))
-    with pytest.raises(InputError, match=r"input_shape=\(2, 1, 1\) .*\(D,\) of features"):
-        dataclasses.replace(bare, input_shape=(2, 1, 1))
 
 
 def test_what_an_outcome_and_its_data_say_is_kept(outcome, data):
@@ -268,23 +252,12 @@ def test_what_an_outcome_and_its_data_say_is_kept(outcome, data):
     assert made.preprocessing == {"size": [8, 8], "mode": "L", "resize": "lanczos"}
 
 
-def test_a_failed_outcome_says_what_it_failed_of(outcome, data):
-    failed = dataclasses.replace(outcome, weights=None, error="the loss was NaN in epoch 2")
-    with pytest.raises(InputError, match=r"camri.*, seed 3, has no weights; the loss was NaN in epoch 2$"):
+@pytest.mark.parametrize("error", ["the loss was NaN in epoch 2", None])
+def test_an_outcome_without_weights_says_why_or_what_to_do(outcome, data, error):
+    failed = dataclasses.replace(outcome, weights=None, error=error)
+    why = error or "train it with keep_weights=True"
+    with pytest.raises(InputError, match=rf"camri.*, seed 3, has no weights; {why}$"):
         Trained.of(failed, data, [1])
-
-
-def test_an_outcome_without_weights_says_what_to_do(outcome, data):
-    with pytest.raises(InputError, match=r"has no weights; train it with keep_weights=True$"):
-        Trained.of(dataclasses.replace(outcome, weights=None), data, [1])
-
-
-def test_a_gpu_s_outcome_has_no_counters_and_loads_all_the_same(trained, tmp_path):
-    kept = {name: value for name, value in trained.weights.items() if not name.endswith("num_batches_tracked")}
-    assert len(kept) < len(trained.weights)
-    path = save(dataclasses.replace(trained, weights=kept), tmp_path / "m", card="", onnx=False)
-    rows = made_data().splits["test"].inputs.numpy()
-    np.testing.assert_array_equal(camri.load(path).logits(rows), Model(trained).logits(rows))
 
 
 def test_preprocessing_of_images_and_tables(tmp_path):

@@ -200,24 +200,6 @@ def test_the_column_of_paths_is_that_of_training(saved, photos, rows):
     np.testing.assert_allclose(found, load(saved).predict_proba(rows[[0, 0, 0]]), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: np.save("x.npy", np.zeros((2, 8, 8, 3), np.uint8)), "model takes uint8 images (N, 8, 8, 1)"),
-        (lambda: np.save("x.npy", np.zeros((2, 8, 8, 1))), "it holds float64 (2, 8, 8, 1), and the model takes"),
-        (lambda: np.save("x.npy", np.array([{}], dtype=object)), "cannot be read as plain arrays"),
-        (lambda: Path("x.npy").write_text("text"), "cannot be read as plain arrays"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_problems_and_nothing_is_unpickled(saved, photos, make, said):
-    make()
-    model = load(saved)
-    groups, _ = find_inputs(["x.npy", str(photos / "a0.png")], model.trained)
-    bad, good = predict(model, groups)
-    assert said in bad.problem
-    assert good.problem is None
-
-
 FEATURES = made_trained("mlp", setting("ce"), (3,))
 
 
@@ -318,33 +300,6 @@ def test_bad_rows_of_a_later_chunk_are_named_and_the_others_keep_their_places(tm
     np.testing.assert_allclose(
         [found[row].probabilities for row in good], model.predict_proba(rows[good].astype(np.float32)), atol=1e-6
     )
-
-
-def test_a_table_with_other_columns_is_a_problem(tmp_path):
-    (tmp_path / "t.csv").write_text("a,b,label\n1,2,x\n")
-    (tmp_path / "t.txt").write_text("a")
-    groups, _ = find_inputs([str(tmp_path / "t.csv"), str(tmp_path / "t.txt")], FEATURES)
-    one, other = predict(Model(FEATURES), groups)
-    assert one.problem == "it has 2 columns of numbers, and the model takes 3 features"
-    assert other.problem.startswith("this model takes features, from a table")
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ([["a", "b", "c"]], "column 'e' holds 'a', and features are numbers"),
-        ([[[1.0], [2.0], [3.0]]], "column 'e' holds lists of lists, and the model takes a list of numbers a row"),
-        ([[1.0, 2.0], [1.0, 2.0], [1.0]], "it holds float64 (3, 2), and the model takes numbers (N, 3)"),
-    ],
-)
-def test_a_column_of_lists_that_are_no_features_is_a_problem_and_the_rest_continues(tmp_path, values, said):
-    pq.write_table(pa.table({"e": values}), tmp_path / "t.parquet")
-    np.save(tmp_path / "u.npy", np.ones((1, 3)))
-    bad, good = predict(
-        Model(FEATURES), find_inputs([str(tmp_path / name) for name in ("t.parquet", "u.npy")], FEATURES)[0]
-    )
-    assert bad.problem.startswith(said)
-    assert good.problem is None
 
 
 @pytest.mark.parametrize("count", [CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1])

@@ -148,6 +148,10 @@ def test_the_home_folder_is_found_and_a_loop_of_links_is_a_problem(here, monkeyp
         ({"x": np.ones(3)}, "it holds float64 (3,), and the model takes numbers (N, 3)"),
         ({"x": np.full((2, 3), "1")}, "it holds <U1 (2, 3), and the model takes numbers (N, 3)"),
         ({"x": np.full((2, 3), 1j)}, "it holds complex128 (2, 3), and the model takes numbers (N, 3)"),
+        (
+            {"x": np.array([{}])},  # a pickle
+            "it cannot be read as plain arrays: Object arrays cannot be loaded when allow_pickle=False",
+        ),
     ],
 )
 def test_the_array_of_inputs_of_several(here, arrays, said):
@@ -266,6 +270,8 @@ def test_features_of_a_list_are_found_by_name_or_as_the_only_list(here):
     assert features_of({"label": ["x"], "new": lists["new"]}, feature_columns=["gone"]) == [[1, 2, 3]]
     assert features_of(lists) == "it has 0 columns of numbers, and the model takes 3 features"
     assert features_of({"e": [[{"x": 1}] * 3]}) == "column 'e' holds {'x': 1}, and features are numbers"
+    nested = "column 'e' holds lists of lists, and the model takes a list of numbers a row"
+    assert features_of({"e": [[[1.0], [2.0], [3.0]]]}) == nested
     assert features_of({"e": [[1.0, 2.0]]}) == "it holds float64 (1, 2), and the model takes numbers (N, 3)"
 
 

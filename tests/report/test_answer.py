@@ -14,7 +14,7 @@ SETTINGS = (SettingResults("c", "ce", "ce", {}, ()), SettingResults("m", "camri"
 
 
 def difference(*ends, p=0.5):
-    return Difference(*ends, p, np.zeros(1), 4, 9)
+    return Difference(*ends, p, np.zeros(1), 4)
 
 
 def judged(
