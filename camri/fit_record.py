@@ -453,8 +453,10 @@ def handed(record: FitRecord) -> str:
     one = record.handed
     if one.method == "trees":
         return f"Model: {one.title}, {rule_text(record)}; {plural(one.epochs, 'iteration')} of HistGradientBoosting."
+    training = record.effort.training
+    how = "" if training == "plain" else f" ({training})"
     return (
-        f"Model: {one.title}, {rule_text(record)}; {plural(one.epochs, 'epoch')} of {one.model}, the median of "
+        f"Model: {one.title}, {rule_text(record)}; {plural(one.epochs, 'epoch')} of {one.model}{how}, the median of "
         f"{plural(record.evidence.num_seeds, 'seed')} on validation data."
     )
 

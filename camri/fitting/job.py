@@ -30,6 +30,7 @@ from camri.fitting.rivals import RACE_SHARE, Race, can_grow, grow, list_rivals, 
 from camri.fitting.trainer import (
     CE,
     WIDER_COSTS,
+    WIDTHS,
     Interrupted,
     Point,
     Trainer,
@@ -230,7 +231,7 @@ class Stages:
         if self.journal.get("has_changes") is None:
             self.note(has_changes=self._is_plenty(1) and self.journal.get("learnt"))
         for name in changes_of(self.request.data, self.request.plain):
-            cost = WIDER_COSTS if name in ("wide", "wider") else 1
+            cost = WIDER_COSTS if name in WIDTHS else 1
             if not self.journal.get("has_changes") or (self.budget.is_timed and not self._is_plenty(cost)):
                 continue
             if name == "wider" and "wide" not in chosen:

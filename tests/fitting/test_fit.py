@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 import camri
 from camri.data import DataSet, Split, hold_out, load
 from camri.fit_record import Counts, read_record
-from camri.fitting import Unfinished, fit, handover
+from camri.fitting import Unfinished, fit, handover, job
 from camri.fitting.handover import own_figures, write_card
 from camri.models import build
 from camri.report.page import write_page
@@ -359,3 +359,26 @@ def test_the_goal_decides_the_rule_the_record_and_what_the_model_predicts(
     said = np.array(found.load().predict((test.inputs * sd + mean).numpy()))
     right = said == np.array(rows.classes)[test.labels.numpy()]
     assert abs(int(right.sum()) - after.num_right) <= 1  # scaled back and forth in float32
+
+
+@pytest.mark.parametrize(
+    ("helps", "kept", "tried"),
+    [
+        ((), [], {"plain-1", "wide-1", "moved-1", "smooth-1"}),
+        (("width", "label_smoothing"), ["wide", "wider", "smooth"],
+         {"plain-1", "wide-1", "wide+wider-1", "wide+wider+moved-1", "wide+wider+smooth-1"}),
+    ],
+)  # fmt: skip
+def test_a_change_of_the_training_that_helps_stays_for_the_next(
+    helps, kept, tried, tmp_path, monkeypatch, without_files, in_this_process
+):
+    monkeypatch.setattr(job, "CHANGES_FROM", 4)
+    verdicts = iter([one in helps for one in ("width", "width", "translate_px", "label_smoothing")][not helps :])
+    monkeypatch.setattr(job, "rises", lambda models, before: next(verdicts))
+    found = fit("digits", "9", tmp_path / "out", num_trials=14, epochs=1, device="cpu")
+    assert json.loads((found.out / "fit.json").read_text())["training"] == kept
+    assert {path.name for path in (found.out / "trainings").iterdir() if path.is_dir()} == tried
+    width = {"width": 64} if kept else {}
+    assert (dict(found.training.model_options), found.training.translate_px) == (width, 0)
+    assert found.training.label_smoothing == (0.1 if kept else 0.0)
+    assert ("(width 64, label smoothing 0.1, averaged weights)" in found.answer) == bool(kept)
