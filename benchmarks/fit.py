@@ -299,7 +299,9 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
 def true_gains(fitted: Fitted, data: DataSet, num_new: int) -> dict[str, float]:
     """Recall that the rule and the chosen or best rival add on fresh rows, over new seeds; trees need none."""
     decided = json.loads((fitted.out / "fit.json").read_text())
-    training = change(data, Training(model="features", epochs=decided["epochs"]), decided["training"])
+    options = tuple(decided["request"]["model_options"].items())
+    plain = Training(model="features", model_options=options, epochs=decided["epochs"])
+    training = change(data, plain, decided["training"])
     is_trees = fitted.record.handed.method == "trees"
     settings: list[Setting] = [setting("ce")]
     if decided["winner"] is not None and not is_trees:

@@ -167,8 +167,8 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
         "False alarms and accuracy at equal recall",
         "Change at equal recall against cross-entropy, both with a threshold on the class’s probability; test data, "
         "mean over recalls from cross-entropy’s own to half way to 1. Lines: 95 % confidence intervals over seeds and "
-        "test data, not corrected for several columns; some go on beyond the edge. Left of 0: fewer false alarms, "
-        "lower accuracy.",
+        "test data, not corrected for several columns; what touches an edge lies beyond it. Left of 0: fewer false "
+        "alarms, lower accuracy.",
         tuple(panels),
         tuple(records),
         across=2,

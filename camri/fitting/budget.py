@@ -160,8 +160,13 @@ def make_plan(request: Request, pool: Pool, num_parallel: int = 1) -> Plan:
     """The largest plan that trains cross-entropy in a part of the time."""
     data, training, budget_s = request.data, request.plain, request.budget_s
     num_rows, model = len(data.splits["train"]), training.model
+
+    def first_length(num_rows: int) -> int:
+        short = max(SHORT_EPOCHS, math.ceil(SHORT_STEPS / steps_per_epoch(training, num_rows)))
+        return training.epochs if request.epochs is not None else min(training.epochs, short)
+
     if budget_s is None:
-        return Plan(model, num_rows, training.epochs)
+        return Plan(model, num_rows, first_length(num_rows))
     time_s, given_up = budget_s - reserve_s(budget_s), []
     epoch_s = probe(request, training, PROBE_SHARE * budget_s, pool, num_parallel)
     most_s = FIRST_SHARE * time_s
@@ -178,10 +183,9 @@ def make_plan(request: Request, pool: Pool, num_parallel: int = 1) -> Plan:
         if kept < num_rows:
             given_up.append(f"{num_rows - kept:,} of {num_rows:,} train {data.noun.many}")
             epoch_s, num_rows = epoch_s * kept / num_rows, kept
-    epochs = training.epochs
+    epochs = first_length(num_rows)
     if request.epochs is None:
-        short = max(SHORT_EPOCHS, math.ceil(SHORT_STEPS / steps_per_epoch(training, num_rows)))
-        epochs = min(epochs, short, max(LEAST_EPOCHS, int(time_s / (THREE_LENGTHS * epoch_s))))
+        epochs = min(epochs, max(LEAST_EPOCHS, int(time_s / (THREE_LENGTHS * epoch_s))))
     if epochs * epoch_s > most_s:
         fewer = max(1, int(most_s / epoch_s))
         if request.epochs is not None and fewer < epochs:

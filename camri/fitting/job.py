@@ -57,7 +57,7 @@ FIRST_END = 0.6  # of the time: a first length that has not ended by then is too
 SEEDS_APART = 1000  # between the seeds of two fits; those of the finals begin in the middle
 BASELINE_SEEDS = 2
 MOST_SEEDS = 20  # of the finals; half as many if there is no rival
-CHANGES_FROM = 60  # counted trials left: with fewer, other trainings are not tried
+CHANGES_FROM = 40  # counted trials left: with fewer, other trainings are not tried
 CHANGES_IN_TIME = 24  # the same of a budget of time: two trainings with two seeds, and enough for the finals
 FLAT_LENGTHS = 2  # lengths in a row without a rise, after which the baseline is trained out
 TREES_BEFORE = 0.3  # of the time: later there is none for them
@@ -193,7 +193,7 @@ class Stages:
         lengths = [(plain.epochs, accuracy_of(models))]
         is_rising = self.request.epochs is None  # not known of a single length
         num_flat = 0  # lengths in a row that were not better
-        while self.request.epochs is None and num_flat < (FLAT_LENGTHS if self.budget.is_timed else 1):
+        while self.request.epochs is None and num_flat < FLAT_LENGTHS:
             latest = lengths[-1][0]
             twice = self._run_of("plain", plain.with_(epochs=2 * latest))
             epochs = self.budget.longer(latest, len(seeds) - len(statuses_of([twice.folder])))

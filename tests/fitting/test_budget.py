@@ -87,7 +87,8 @@ def test_a_plan_that_is_too_slow_loses_epochs_then_rows():
 
 def test_counted_trials_are_not_timed(monkeypatch):
     monkeypatch.setattr(budget, "probe", None)
-    assert make_plan(ask(num_trials=20), Pool()) == Plan("small", 1006, 60)
+    assert make_plan(ask(num_trials=20), Pool()) == Plan("small", 1006, 20)
+    assert make_plan(ask(num_trials=20, epochs=60), Pool()) == Plan("small", 1006, 60)
 
 
 def test_the_plan_is_what_is_trained():

@@ -10,8 +10,9 @@ import torch
 from PIL import Image
 from safetensors.numpy import save_file
 
-from camri.data import load
+from camri.data import Split, load
 from camri.decision import read_costs
+from camri.engine import Training
 from camri.errors import InputError
 from camri.fitting import fit
 from camri.fitting.request import Journal, make_request, prepare
@@ -164,6 +165,11 @@ def test_other_trainings_widen_the_network_move_images_and_mirror_photographs_on
     assert describe_training(digits.plain) == "plain"
     assert changes_of(replace(digits.data, name="cifar10"), digits.plain)["moved"]["flip"]
     assert not changes_of(replace(digits.data, name="signs"), digits.plain)["moved"]["flip"]
+    rows = {name: Split(torch.zeros(len(one), 3), one.labels) for name, one in digits.data.splits.items()}
+    table = replace(digits.data, splits=rows)
+    more = change(table, Training(model="features"), ["dropout"])
+    assert list(changes_of(table, more)) == ["dropout", "smooth"]
+    assert describe_training(more) == "dropout 0.3"
     own = digits.plain.with_(model_options=(("width", 8),))
     assert list(changes_of(digits.data, own)) == ["moved", "smooth"]  # a width that was asked for stays
 
