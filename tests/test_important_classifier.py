@@ -253,6 +253,23 @@ def test_with_its_own_estimator():
     assert min(model.decision_.recall) >= 0.5
 
 
+def test_a_prefit_promise_is_kept_as_often_as_it_says_and_what_was_seen_is_not():
+    fresh_X, fresh_y = rows(6000, seed=1, num_classes=2)
+    fitted = LogisticRegression().fit(fresh_X[:1000], fresh_y[:1000])
+    scores = fitted.predict_proba(fresh_X[1000:])[:, 1]
+    pool_X, pool_y = fresh_X[1000:], fresh_y[1000:]
+    kept = {0.95: 0, None: 0}
+    drawn = np.random.default_rng(0)
+    for _ in range(60):
+        some = drawn.integers(0, len(pool_y), 600)  # with replacement: the pool is the population
+        for confidence in kept:
+            model = ImportantClassifier(fitted, 1, at_least=0.85, cv="prefit", confidence=confidence)
+            threshold = model.fit(pool_X[some], pool_y[some]).decision_.rule.values[1]
+            kept[confidence] += np.mean(scores[pool_y == 1] > threshold) >= 0.85
+    assert kept[0.95] >= 54
+    assert kept[None] <= 45
+
+
 @pytest.mark.parametrize(
     ("classes", "options"),
     [

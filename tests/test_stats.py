@@ -320,6 +320,12 @@ def test_the_same_seed_gives_the_same_interval():
 
 def test_chance_of_a_drop_is_a_tail_of_the_draws():
     rng = np.random.default_rng(6)
+    shares = []
+    for trial in range(300):  # no difference: the chance of any fall is uniform over studies
+        arm, other, _ = made_outcomes(rng, 6, 200, seed_sd=0.1, image_sd=1, own_sd=0.3, means=(0.7, 0.7))
+        shares.append(compare(arm, other, seed=trial, num_draws=400).chance_of_fall())
+    assert 0.44 < np.mean(shares) < 0.56
+    assert reference.kstest(shares, "uniform").pvalue > 0.01
     arm, other, _ = made_outcomes(rng, 10, 2000, seed_sd=0.02, image_sd=1, own_sd=0.1, means=(0.5, 0.7))
     found = compare(arm, other, seed=0)
     assert found.chance_of_fall(0.0) > 0.99
