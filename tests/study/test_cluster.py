@@ -147,9 +147,10 @@ def test_from_the_command_line(cluster, tmp_path):
 SCRIPT = """
     import pickle, sys
     from pathlib import Path
-    from camri.study import runner
+    from camri.study import ray_driver, runner
     from camri.study.runner import find_executor
 
+    ray_driver.CONNECT_S = 120.0  # on busy cores a head may need more than a user should wait
     study, data = pickle.loads(Path(sys.argv[1]).read_bytes())
     runner.run(study, sys.argv[2], find_executor(sys.argv[3]), data=data)
 """
