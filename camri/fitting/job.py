@@ -252,8 +252,8 @@ class Stages:
     def _is_plenty(self, cost: int) -> bool:
         """Whether there is time to try a change after which every trial takes `cost` times as long.
 
-        A wider network may cost the rivals their time: on CIFAR-10 four times the weights save 40 % of the false
-        alarms, and training for the class saves 8 to 13 % (results/small-cifar10-members).
+        A wider network may cost the rivals their time: on CIFAR-10 five times the weights save 40 to 49 % of the
+        false alarms, and training for the class saves 8 to 13 % (results/small-cifar10-members).
         """
         in_time = CHANGES_IN_TIME if cost == 1 else cost * (BASELINE_SEEDS + SEEDS_FOR_PRAISE)
         least = in_time if self.budget.is_timed else CHANGES_FROM

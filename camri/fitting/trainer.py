@@ -55,11 +55,13 @@ def changes_of(data: DataSet, plain: Training) -> dict[str, dict[str, Any]]:
     if plain.model == "small" and not plain.model_options:
         changes |= {name: {"model_options": (("width", width),)} for name, width in WIDTHS.items()}
     if plain.model == "features":
-        changes["dropout"] = {"model_options": (("dropout", MORE_DROPOUT),)}
+        options = {**dict(plain.model_options), "dropout": MORE_DROPOUT}  # initial weights stay
+        changes["dropout"] = {"model_options": tuple(sorted(options.items()))}
     if data.is_image:
         layout = str(data.provenance.get("layout")).partition(" ")[0]  # "cifar10 python", "awa2 official"
         mirrored = layout in PHOTOGRAPHS or data.name in PHOTOGRAPHS
-        changes["moved"] = {"translate_px": max(1, round(min(data.input_shape[:2]) / 16)), "flip": mirrored}
+        flip = {"flip": True} if mirrored else {}
+        changes["moved"] = {"translate_px": max(1, round(min(data.input_shape[:2]) / 16)), **flip}
     changes["smooth"] = {"label_smoothing": SMOOTHING, "average": DECAY}
     return changes
 
