@@ -103,7 +103,8 @@ class HandedOver:
     """The model in the folder `model`: the median seed of its setting on validation data, or boosted trees.
 
     title: method and values ("two-sided margin, m=1"). epochs: of trees their iterations. rule: `to_json` of a rule in
-    `camri.decision`. before: the median seed of plain cross-entropy with the ordinary argmax.
+    `camri.decision`. before: the same network with the ordinary argmax; of another method or trees, the median seed of
+    plain cross-entropy.
     """
 
     method: str

@@ -18,7 +18,7 @@ from camri.fitting.judge import (
     has_learnt,
     is_better,
     median_model,
-    tune_each,
+    tune_arm,
     tune_rule,
 )
 from camri.metrics import exact
@@ -71,7 +71,7 @@ def test_the_most_recall_keeps_the_accuracy_of_the_baseline():
     assert decided.correct.tolist() == [True, True, False, True, True, True]
     assert tune_rule(goal, [model], Floor(1.0)).rule is None
     assert tune_rule(goal, [model], Floor(1.0)).rank[0] == -np.inf
-    assert tune_each(goal, [model], Floor(1.0), is_baseline=True) == [argmax_of((1,))]
+    assert tune_arm(goal, [model], Floor(1.0), is_baseline=True) == [argmax_of((1,))]
 
 
 def test_the_fewest_false_alarms_at_a_recall_is_the_highest_cut_off_that_reaches_it():
@@ -105,15 +105,29 @@ def test_the_least_cost_is_that_of_the_matrix():
     assert tune_rule(even, [model], NO_FLOOR).rule == argmax_of((1,))
 
 
-def test_models_are_shifted_back_only_where_their_setting_has_to_be():
+def test_the_baseline_is_never_shifted_back():
     goal = BestRecall()
     good, poor = leads(1.0, -1.0, -1.0, -1.0, important=2), leads(1.0, 0.5, 0.5, -1.0, important=2, seed=1)
     floor = floor_of(goal, [good], prior_rows=0)
-    rules = tune_each(goal, [good, good, poor], floor, is_baseline=True)
-    assert all(rule.values[1] >= 0 for rule in rules)
+    assert all(rule.values[1] >= 0 for rule in tune_arm(goal, [poor, poor], floor, is_baseline=True))
     overshot = leads(2.0, 1.0, 0.5, 0.4, important=2)
-    (rule,) = tune_each(goal, [overshot], floor, is_baseline=False)
+    (rule,) = tune_arm(goal, [overshot], floor, is_baseline=False)
     assert rule.values[1] < 0
+
+
+def test_the_models_of_an_arm_share_a_rule_unless_a_recall_is_promised():
+    rng = np.random.default_rng(1)
+    models = [
+        leads(*rng.normal(1.0, 1.0, 60), *rng.normal(-1.0, 1.0, 90), important=60, seed=seed) for seed in range(3)
+    ]
+    goal = BestRecall(max_accuracy_drop=0.02)
+    floor = floor_of(goal, models, prior_rows=0)
+    own = [tune_rule(goal, [model], floor).rule for model in models]
+    assert len(set(map(str, own))) == 3
+    assert tune_arm(goal, models, floor, is_baseline=False) == [tune_rule(goal, models, floor).rule] * 3
+    promise = AtLeast(0.9, 0.95)
+    each = [tune_rule(promise, [model], NO_FLOOR).rule for model in models]
+    assert tune_arm(promise, models, NO_FLOOR, is_baseline=False) == each
 
 
 def test_the_median_model_is_neither_the_best_nor_the_worst():
@@ -123,9 +137,10 @@ def test_the_median_model_is_neither_the_best_nor_the_worst():
         for seed, recall in recalls.items()
     ]
     goal, plain = BestRecall(), argmax_of((1,))
-    assert median_model(goal, models, plain).seed == 5
-    assert median_model(goal, models[:4], plain).seed == 5  # of .2, .6, .8, 1.0 the lower one in the middle
-    assert median_model(goal, models[:1], plain).seed == 7
+    picked, rule = median_model(goal, models, [plain] * 5)
+    assert (picked.seed, rule) == (5, plain)
+    assert median_model(goal, models[:4], [plain] * 4)[0].seed == 5  # of .2, .6, .8, 1.0 the lower one in the middle
+    assert median_model(goal, models[:1], [plain])[0].seed == 7
 
 
 def test_counts_are_those_of_the_rule():
