@@ -91,7 +91,8 @@ def test_a_fit_is_judged_by_fresh_rows_and_beside_what_a_user_would_do(monkeypat
         return json.loads(capsys.readouterr().out)
 
     (found,) = told("--truth", "change", "--fits", "1", "--trials", "12", "--fresh", "2000", "--new", "2")["fits"]
-    assert found["true"] in ("change_the_decision", "train_with", "nothing_to_gain")
+    assert found["right"] == fitting.is_right(found["verdict"], found["gains"])
+    assert found["gains"]["could"] >= 0  # no shift at all is a shift, too
     assert found["verdict"] in ("change_the_decision", "train_with", "nothing_to_gain", "cannot_tell")
     assert found["predicts"] is True
     assert set(found["held"]) == {"recall", "accuracy", "false_alarms"}
@@ -99,6 +100,24 @@ def test_a_fit_is_judged_by_fresh_rows_and_beside_what_a_user_would_do(monkeypat
     assert 0.9 < cell["recall"] <= 1
     assert cell["num"] == 64
     assert cell["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("verdict", "changed", "right"),
+    [
+        ("train_with", {"method": 0.01}, True),
+        ("train_with", {}, False),
+        ("change_the_decision", {"rule_recall": 0.03}, True),
+        ("change_the_decision", {"rule_recall": 0.03, "rule_accuracy": -0.01}, False),
+        ("change_the_decision", {"rule_recall": 0.03, "method": 0.03}, False),
+        ("nothing_to_gain", {"could": 0.01}, True),
+        ("nothing_to_gain", {"could": 0.03}, False),
+        ("cannot_tell", {"method": 0.1}, None),
+    ],
+)
+def test_a_verdict_is_right_if_what_it_states_is_true(verdict, changed, right):
+    gains = dict.fromkeys(("rule_recall", "rule_accuracy", "could", "method"), 0.0)
+    assert fitting.is_right(verdict, gains | changed) is right
 
 
 @pytest.mark.slow

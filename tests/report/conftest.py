@@ -63,6 +63,11 @@ def made_cosines(labels, num_classes):
     return (8 * unit[labels] @ unit.T).astype(np.float16)
 
 
+def rows_of(drawn, layer):
+    """The records of one layer of a chart's specification."""
+    return drawn["datasets"][layer["data"]["name"]]
+
+
 @contextlib.contextmanager
 def edit_store(folder):
     """A connection to change a run's store by hand; it becomes one of the version without checksums."""

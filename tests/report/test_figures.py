@@ -21,7 +21,7 @@ from camri.report.records import (
     room,
 )
 from camri.study.reader import measure
-from tests.report.conftest import make_run
+from tests.report.conftest import make_run, rows_of
 from tools import contours
 
 
@@ -51,7 +51,7 @@ def test_the_curve_holds_every_method_and_its_points_lie_on_the_trials_own(opene
 def test_of_many_methods_only_two_have_a_band(opened, gain, monkeypatch):
     def banded(figure):
         drawn = figure.panels[0].chart.to_dict(validate=False)
-        (values,) = {json.dumps(one["data"]["values"]) for one in drawn["layer"] if one["mark"]["type"] == "area"}
+        (values,) = {json.dumps(rows_of(drawn, one)) for one in drawn["layer"] if one["mark"]["type"] == "area"}
         return {one["method"] for one in json.loads(values)}
 
     reading, verdicts = opened(gain)
@@ -170,7 +170,7 @@ def test_fig_2_colours_are_the_loss_at_the_levels_without_the_penalty():
     assert [panel.title for panel in figure.panels] == list(contours.LOSSES)
     largest = contours.cross_entropy(contours.EXTENT * np.array([-1.0, -1.0]))
     for panel, weight in ((figure.panels[0], 1.0), (figure.panels[2], contours.WEIGHT)):
-        field = panel.chart.layer[0].data.values
+        field = panel.chart.layer[0].data["values"]
         middles = np.array([[one["x"] + one["x2"], one["y"] + one["y2"]] for one in field]) / 2
         wanted = np.minimum(1.0, contours.cross_entropy(middles, weight) / largest)
         np.testing.assert_allclose([one["part"] for one in field], wanted, atol=1e-3)

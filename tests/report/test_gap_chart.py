@@ -7,7 +7,7 @@ from camri.errors import InputError
 from camri.report.charts import ROW_HEIGHT, draw_gaps
 from camri.report.page import sections
 from camri.report.records import FromRun, gap_records
-from tests.report.conftest import make_run
+from tests.report.conftest import make_run, rows_of
 
 
 def record(column, method, mean, alarms=None):
@@ -40,7 +40,7 @@ def test_every_method_has_a_dot_and_an_interval_in_points_against_cross_entropy(
     assert figure.across == 2
     panel, zero, line = shown(figure, "“class 0”: false alarms")
     assert panel.height == 3 * ROW_HEIGHT
-    assert zero["data"]["values"] == [{"at": 0}]
+    assert rows_of(panel.chart.to_dict(validate=False), zero) == [{"at": 0}]
     assert line["y"]["sort"] == ["CAMRI", "L2-softmax"]
     assert (line["x"]["field"], line["x2"]["field"]) == ("low", "high")
     assert line["x"]["scale"]["domain"] == pytest.approx([-1.275, 0.375])  # a twentieth of room at either end

@@ -16,7 +16,7 @@ from camri.report import page as page_module
 from camri.report.page import render, write_page
 from camri.study.reader import RunReader
 from camri.study.store import STORE_FILE, sign
-from tests.report.conftest import CLASSES, METHODS, edit_store, make_run
+from tests.report.conftest import CLASSES, METHODS, edit_store, make_run, rows_of
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
@@ -157,7 +157,7 @@ def test_below_three_seeds_no_table_and_no_chart_has_an_interval(tmp_path):
         value
         for name in ("changes-0", "equal-recall-0")
         for layer in charts[name]["layer"]
-        for value in layer["data"]["values"]
+        for value in rows_of(charts[name], layer)
         if "low" in value
     ]
     assert len(points) > 8
