@@ -36,6 +36,7 @@ MOST_FEATURES = 6
 GOOD = ("train_with", "change_the_decision")
 STILL = "Still improving when the time was up: a larger --budget gives a better model."
 BEFORE = "Before: another model, plain cross-entropy, whose largest score decides. After: the model handed over."
+SAME = "Before: the largest score of this model decides. After: its tuned rule."
 WORDS = (
     "recall", "accuracy", "false alarm", "precision", "point", "before", "re-decided", "shift", "threshold", "hits / n",
     "trial, seed", "setting", "[low, high]", "±", "p (Holm)", "CE, ce", "CE + shift",
@@ -63,7 +64,7 @@ def render_fit(record: FitRecord, reading: RunReader) -> str:
         lead=" ".join([*lead, verdict(record)]),
         cautions=[f"Caution: {text}." for text in record.cautions],
         figures=_figures(record),
-        actions=[BEFORE],
+        actions=[SAME if record.handed.method == "ce" else BEFORE],
         bars=make_bars(changes, "Change of recall of the other classes, mean over seeds"),
         words=WORDS,
         many=record.noun[1],
@@ -113,10 +114,9 @@ def _slider(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) 
         "command line": f"camri export model {words} --out my-model",
     }
     note = (
-        "Counted on test data with the model handed over. Without its rule, the largest score of the same model "
-        "decides. “Before”, in the figures above, is another model: plain cross-entropy. The advised point was chosen "
-        "on validation data. A point that you pick here looks better than it will be on new data; to have one chosen "
-        "for you, fit with --at-least or --max-accuracy-drop."
+        "Counted on test data with the model handed over. Without its rule, its largest score decides. The advised "
+        "point was chosen on validation data. A point that you pick here looks better than it will be on new data; to "
+        "have one chosen for you, fit with --at-least or --max-accuracy-drop."
     )
     label = "this model without its rule"
     made = make_slider(scores, rule, record.names, codes, note=note, many=record.noun[1], label=label)

@@ -123,6 +123,13 @@ def test_only_classes_that_surely_changed_are_coloured(tmp_path):
     assert "1 of 3 surely lost recall" in bars
 
 
+@pytest.mark.parametrize(("method", "before"), [("ce", "the largest score of this model"), ("camri", "another model")])
+def test_what_before_means_is_said(tmp_path, method, before):
+    record, *_ = make_fit(tmp_path / "fit")
+    replace(record, handed=replace(record.handed, method=method)).write(tmp_path / "fit")
+    assert f"Before: {before}" in part(page_of(tmp_path / "fit"), '<section id="answer"', "</section>")
+
+
 def test_a_fit_that_was_cut_short_says_so_first(tmp_path):
     make_fit(tmp_path / "fit", finished=False, still_improving=True)
     first = part(page_of(tmp_path / "fit"), '<p class="lead"><bdi dir="ltr">', "</p>")
