@@ -100,7 +100,7 @@ def train_one(
     record = Record(trial, job, spec.describe_environment(torch.device("cpu")))
     try:
         return _train(trial, job, record, should_stop, on_epoch)
-    except Exception:
+    except (Exception, SystemExit):  # a method that calls sys.exit() ends its own trial only
         return record.failed(traceback.format_exc(limit=-4).strip())
 
 

@@ -61,14 +61,18 @@ def started(pool):
 
 
 def killing(started, times, seed=0):
-    """A hook for progress that kills a random worker that many times in all."""
+    """A hook for progress that kills a random worker that many times in all, at the latest every fifth time."""
     drawn, killed = random.Random(seed), []
+    wait = drawn.randrange(5)
 
     def kill(progress):
+        nonlocal wait
         living = [process for process in started if process.poll() is None]
-        if len(killed) < times and living and drawn.random() < 0.3:
-            killed.append(drawn.choice(living))
-            killed[-1].kill()
+        if len(killed) < times and living:
+            if wait == 0:
+                killed.append(drawn.choice(living))
+                killed[-1].kill()
+            wait = (wait or drawn.randrange(1, 6)) - 1
 
     return kill, killed
 
@@ -158,7 +162,7 @@ def test_a_method_with_nine_faults(tally, monkeypatch, data, small, tmp_path, wo
     assert (result.finished, result.done, result.failed) == (True, 1, 9)
     with open_run(tmp_path) as run:
         said = {int(row.setting["knobs"]["w"][0]): last_line(row.error) for row in run.rows(status="failed")}
-    expected = "of the method's own, MemoryError, recursion, nan, Scalar, exit code 0, exit code 0, SIGSEGV, SIGABRT"
+    expected = "of the method's own, MemoryError, recursion, nan, Scalar, SystemExit, exit code 0, SIGSEGV, SIGABRT"
     for place, words in enumerate(expected.split(", "), 2):
         assert words in said[place], said[place]
     tally("a method with nine faults", "only that trial fails, with its reason", 9)
