@@ -61,9 +61,9 @@ def started(pool):
 
 
 def killing(started, times, seed=0):
-    """A hook for progress that kills a random worker that many times in all, at the latest every fifth time."""
+    """A hook for progress that kills a random worker that many times in all, at the latest every third time."""
     drawn, killed = random.Random(seed), []
-    wait = drawn.randrange(5)
+    wait = drawn.randrange(3)
 
     def kill(progress):
         nonlocal wait
@@ -72,7 +72,7 @@ def killing(started, times, seed=0):
             if wait == 0:
                 killed.append(drawn.choice(living))
                 killed[-1].kill()
-            wait = (wait or drawn.randrange(1, 6)) - 1
+            wait = (wait or drawn.randrange(1, 4)) - 1
 
     return kill, killed
 
