@@ -16,8 +16,9 @@ HistGradientBoosting ("trees") and MLP ("mlp"), and a plain PyTorch loop with ea
 the same train rows with the decision tuned on the same validation rows. They do not depend on the fit and run once per
 task, the loop again where a smaller budget ends it sooner. With --truth, `held` says whether the 95 % intervals of the
 model handed over contain its figures on fresh rows, `gains` what is true there, and `right` whether the verdict is:
-the gains are those of new seeds, recall at the accuracy of plain cross-entropy (`could`: the best shift; `method`: the
-rival over it), and of the tuned rule its changes of recall and accuracy.
+the gains are those of new seeds: recall of the best shift at the accuracy of plain cross-entropy (`could`), recall of
+the rival over cross-entropy where both have half a point less accuracy than that (`method`), and the changes of recall
+and accuracy by the tuned rule.
 """
 
 import argparse
@@ -232,22 +233,30 @@ def _rows(split: Split, flat: bool) -> Array:
 class Population:
     """Gaussian clusters of unit noise, a class each; `share` is the important class's, the others' are equal.
 
-    apart: how far a centre is from the origin. lost: the part of the important rows that look like another class.
-    spread: standard deviation of the important class's noise; a wider cluster is found better by a method that bends
-    the boundary than by a shift.
+    train_share: its share of the train rows, if that is another; a shift then makes up for it. apart: how far a centre
+    is from the origin. lost: the part of the important rows that look like another class. spread: standard deviation of
+    the important class's noise; a wider cluster is found better by a method that bends the boundary than by a shift.
     """
 
     num_rows: int
     share: float = 0.25
+    train_share: float | None = None
     apart: float = 1.8
     lost: float = 0.0
     spread: float = 1.0
     num_features: int = 8
     num_classes: int = 4
 
-    def draw(self, num_rows: int, drawn: np.random.Generator) -> Split:
-        rest = (1 - self.share) / (self.num_classes - 1)
-        classes = drawn.choice(self.num_classes, num_rows, p=[self.share] + [rest] * (self.num_classes - 1))
+    def splits(self, drawn: np.random.Generator) -> dict[str, Split]:
+        """Train, validation and test rows, in the shares that a fit makes itself."""
+        parts = {"train": 0.56, "val": 0.14, "test": 0.3}
+        shares = {"train": self.train_share}
+        return {name: self.draw(round(part * self.num_rows), drawn, shares.get(name)) for name, part in parts.items()}
+
+    def draw(self, num_rows: int, drawn: np.random.Generator, share: float | None = None) -> Split:
+        share = share or self.share
+        rest = (1 - share) / (self.num_classes - 1)
+        classes = drawn.choice(self.num_classes, num_rows, p=[share] + [rest] * (self.num_classes - 1))
         looks = np.where((classes == 0) & (drawn.random(num_rows) < self.lost), 1, classes)
         noise = drawn.normal(size=(num_rows, self.num_features)) * np.where(looks == 0, self.spread, 1.0)[:, None]
         inputs = self.apart * np.eye(self.num_classes, self.num_features)[looks] + noise
@@ -255,7 +264,8 @@ class Population:
 
 
 CASES = {
-    "change": Population(3000, share=0.12, apart=1.5),
+    "change": Population(3000, train_share=0.04),
+    "flat": Population(3000, share=0.12, apart=1.5),  # argmax is nearly the best rule: more recall costs a little
     "train": Population(3000, share=0.12, apart=1.5, spread=1.6),
     "nothing": Population(3000, apart=3.5, lost=0.25),
 }
@@ -265,8 +275,8 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
     """Fit a sample, and compare verdict and intervals with the truth."""
     population = CASES[case]
     fresh = population.draw(asked.fresh, np.random.default_rng(99))
-    rows = population.draw(population.num_rows, np.random.default_rng([number, list(CASES).index(case)]))
-    data = assemble(case, tuple("abcd"), {"train": rows}, {})
+    splits = population.splits(np.random.default_rng([number, list(CASES).index(case)]))
+    data = assemble(case, tuple("abcd"), splits, {})
     with contextlib.redirect_stdout(sys.stderr):
         fitted = camri.fit(data, "a", folder, num_trials=asked.trials, device="cpu", seed=number)
     record, labels = fitted.record, fresh.labels.numpy()
@@ -280,8 +290,8 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
     mean, sd = map(torch.tensor, inputs.standardise)
     test = inputs.data.splits["test"]
     said = np.array([data.class_index(one) for one in fitted.load().predict((test.inputs * sd + mean).numpy())])
-    splits = {**inputs.data.splits, "test": replace(fresh, inputs=(fresh.inputs - mean) / sd)}
-    gains = true_gains(fitted, replace(inputs.data, splits=splits), asked.new)
+    others = {**inputs.data.splits, "test": replace(fresh, inputs=(fresh.inputs - mean) / sd)}
+    gains = true_gains(fitted, replace(inputs.data, splits=others), asked.new)
     return {
         "case": case,
         "verdict": record.verdict.kind,
@@ -327,10 +337,10 @@ def true_gains(fitted: Fitted, data: DataSet, num_new: int) -> dict[str, float]:
                               for name in ("val", "test")}) for seed in seeds[:1]]  # fmt: skip
     together = pool([model.scores["test"] for model in baseline])
 
-    def best(arm: Sequence[Held]) -> float:
-        """The highest recall that one shift reaches on fresh rows at the accuracy of plain cross-entropy."""
+    def best(arm: Sequence[Held], drop: float) -> float:
+        """The highest recall that one shift reaches on fresh rows at cross-entropy's accuracy less `drop`."""
         curve = trace(pool([model.scores["test"] for model in arm]))
-        return float(curve.mean_recall[curve.accuracy >= together.accuracy() - SLACK].max(initial=0.0))
+        return float(curve.mean_recall[curve.accuracy >= together.accuracy() - drop].max(initial=0.0))
 
     rules = tune_arm(BestRecall(), baseline, floor_of(BestRecall(), baseline, GOAL.prior_rows), is_baseline=True)
     tuned = [apply(rule, model, "test", BestRecall()) for rule, model in zip(rules, baseline, strict=True)]
@@ -338,8 +348,9 @@ def true_gains(fitted: Fitted, data: DataSet, num_new: int) -> dict[str, float]:
     return {
         "rule_recall": float(np.mean([one.correct[own].mean() for one in tuned]) - together.recall()[0]),
         "rule_accuracy": float(np.mean([one.correct.mean() for one in tuned]) - together.accuracy()),
-        "could": best(baseline) - float(together.recall()[0]),
-        "method": best(rivals) - best(baseline) if rivals else 0.0,
+        "could": best(baseline, SLACK) - float(together.recall()[0]),
+        # Not at the accuracy itself, which is near the top of both curves: a rival 0.01 points lower would have none.
+        "method": best(rivals, SMALL_DROP) - best(baseline, SMALL_DROP) if rivals else 0.0,
     }
 
 
