@@ -190,3 +190,23 @@ def test_a_first_length_that_takes_too_long_is_planned_anew(clock, tmp_path, mon
     assert abs(seen[1][1] - 0.8 * 0.9 * 36 / 60 * 1006) < 6
     assert trainer.request is stages.request
     assert "train images" in journal.get("given_up")[0]
+
+
+def test_a_first_length_has_three_fifths_of_the_time(clock, tmp_path, monkeypatch):
+    trainer = Trainer(
+        replace(ask(budget="100s"), out=tmp_path), Budget(100.0, None, began=0.0), None, lambda: False, Pool()
+    )
+    stages, asked = Stages(trainer.request, Journal(tmp_path, {"spent_s": 0.0}), trainer), []
+
+    def train(settings, seeds, until_s, *, least, weights):
+        asked.append((until_s, least))
+        clock[0] = until_s
+
+    run = types.SimpleNamespace(train=train, rows=lambda setting: [], folder=tmp_path / "plain")
+    run.folder.mkdir()
+    monkeypatch.setattr(stages, "_run_of", lambda name, training: run)
+    with pytest.raises(TooSlow) as slow:
+        stages._train_out()
+    assert asked == [(pytest.approx(0.6 * 96), 0)]
+    assert slow.value.spent_s == pytest.approx(0.6 * 96)
+    assert not run.folder.exists()
