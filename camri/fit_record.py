@@ -4,7 +4,7 @@ The terminal, the card and the page show this record and compute nothing of thei
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +27,7 @@ SEEDS_FOR_PRAISE = 5
 VerdictKind = Literal["change_the_decision", "train_with", "cannot_tell", "nothing_to_gain"]
 Reason = Literal[
     "", "not_learnt", "still_improving", "no_rivals", "few_seeds", "few_rows", "not_significant", "accuracy_dropped",
-    "control_as_good",
+    "control_as_good", "not_chosen",
 ]  # fmt: skip
 Figure = Literal["recall", "false_alarms", "cost"]
 FIGURES = {"best_recall": "recall", "at_least": "false_alarms", "least_cost": "cost"}
@@ -136,7 +136,9 @@ class Arm:
     """Means over the models of one arm on test data.
 
     name: "baseline" is plain cross-entropy with argmax, "redecided" the same models with a tuned rule, "method" the
-    best rival with a tuned rule, "control" its head without a margin, "trees" boosted trees that were not chosen.
+    best rival with a tuned rule, "control" its head without a margin, "trees" boosted trees that were not chosen,
+    "bolder" the baseline with the largest shift that keeps its accuracy on validation data. If the method was chosen,
+    "redecided" and "control" have at least the shift that keeps the method's accuracy on validation data.
     recall: mean over the important classes. false_alarms: share of all rows. hits, num: summed over models and
     important classes.
     """
@@ -183,6 +185,11 @@ class Evidence:
 
     def arm(self, name: str) -> Arm | None:
         return next((one for one in self.arms if one.name == name), None)
+
+    def without(self, arm: str) -> "Evidence":
+        """The evidence less one arm."""
+        kept = tuple(one for one in self.comparisons if one.arm != arm)
+        return replace(self, arms=tuple(one for one in self.arms if one.name != arm), comparisons=kept)
 
     def compare(self, arm: str, over: str) -> Comparison | None:
         return next((one for one in self.comparisons if (one.arm, one.over) == (arm, over)), None)
@@ -364,6 +371,10 @@ def _reason(record: FitRecord) -> str:
             return f"fewer than {FEWEST_ROWS} validation or test {record.noun[1]} of an important class"
         case "accuracy_dropped":
             return f"{title} costs more accuracy on test data than allowed"
+        case "not_chosen":
+            arm = record.evidence.arm(one.arm)
+            named = one.arm if arm is None else arm.title
+            return f"on test data {named} gives {gained} {over}, but validation {record.noun[1]} did not choose it"
         case "control_as_good":
             return f"{title} gives {gained} {over}, but its head without a margin does as well"
         case _:
@@ -380,6 +391,8 @@ def _remedy(record: FitRecord) -> str:
         return " Give a larger --budget."
     if one.reason == "few_rows":
         return " Add some."
+    if one.reason == "not_chosen":
+        return f" Add validation {record.noun[1]}, or allow a drop: --max-accuracy-drop 0.005."
     if one.more_rows:
         names = " and ".join(map(quoted, record.names))
         return (

@@ -40,12 +40,14 @@ from camri.fitting.judge import (
     Held,
     apply,
     argmax_of,
+    bolder,
     count,
     decide,
     floor_of,
     gather,
     goal_record,
     is_better,
+    mean_accuracy,
     median_model,
     tune_arm,
     tune_rule,
@@ -171,6 +173,10 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
     rules = {name: tune_arm(goal, arm, floor, is_baseline=name == "baseline") for name, arm in models.items()}
     arm = "method" if is_method else "baseline"
     picked, rule = median_model(goal, models[arm], rules[arm])
+    if is_method:  # the others as bold as it is
+        accuracy = mean_accuracy([apply(*pair, "val", goal) for pair in zip(rules[arm], models[arm], strict=True)])
+        for name in set(rules) - {arm}:
+            rules[name] = [bolder(goal, models[name], accuracy, one) for one in rules[name]]
     if grown is not None:
         trained = Trained.of(grown, data, important, rule, request.inputs.standardise)
         scored, logits = _scores(request, trained)
@@ -193,7 +199,12 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
     for name, arm_title in titles.items():
         decided = [apply(one, model, "test", goal) for one, model in zip(rules[name], models[name], strict=True)]
         arms["redecided" if name == "baseline" else name] = (arm_title, decided)
-    pairs = [("redecided", "baseline"), ("method", "redecided"), ("method", "baseline"), ("method", "control")]
+    if not is_method and finals.learnt:
+        bold = bolder(goal, baseline, floor.accuracy, rule)
+        if bold != rule:
+            arms["bolder"] = "cross-entropy, larger shift", [apply(bold, model, "test", goal) for model in baseline]
+    pairs = [("redecided", "baseline"), ("method", "redecided"), ("method", "baseline"), ("method", "control"),
+             ("bolder", "baseline")]  # fmt: skip
     evidence = gather(
         arms,
         [pair for pair in pairs if set(pair) <= set(arms)],
@@ -216,6 +227,18 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
         before=count(plain, before, goal, groups),
         after=count(rule, scored, goal, groups),
     )
+    concluded = decide(
+        evidence,
+        goal_record(goal),
+        method=title if is_method else None,
+        is_redecided=handed_over.is_redecided,
+        learnt=finals.learnt,
+        still_improving=finals.still_improving,
+        has_rivals=finals.num_settings > 1 or grown is not None,
+        num_rows=int(min(data.class_counts(part)[index] for part in ("val", "test") for index in important)),
+    )
+    if concluded.arm != "bolder":
+        evidence = evidence.without("bolder")
     statuses = statuses_of(stores)
     record = FitRecord(
         data=data.name,
@@ -225,16 +248,7 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
         important=important,
         goal=goal_record(goal),
         handed=handed_over,
-        verdict=decide(
-            evidence,
-            goal_record(goal),
-            method=title if is_method else None,
-            is_redecided=handed_over.is_redecided,
-            learnt=finals.learnt,
-            still_improving=finals.still_improving,
-            has_rivals=finals.num_settings > 1 or grown is not None,
-            num_rows=int(min(data.class_counts(part)[index] for part in ("val", "test") for index in important)),
-        ),
+        verdict=concluded,
         evidence=evidence,
         effort=Effort(
             tuple(Length(epochs, accuracy) for epochs, accuracy in finals.lengths),
@@ -277,7 +291,7 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
 def _is_chosen(
     request: Request, mine: Sequence[Held], theirs: Sequence[Held], floor: Floor, is_baseline: bool = True
 ) -> bool:
-    """Whether validation data prefer models to others, both re-decided, by more than a standard error.
+    """Whether validation data prefer models to others, re-decided to the same accuracy, by more than a standard error.
 
     is_baseline: whether the others are the baseline.
     """
@@ -285,8 +299,10 @@ def _is_chosen(
     rule = tune_rule(goal, mine, floor).rule
     if rule is None:
         return False
+    one = [apply(rule, model, "val", goal) for model in mine]
     other = tune_rule(goal, theirs, floor, negative=not is_baseline).rule or argmax_of(val.important)
-    one, two = ([apply(r, model, "val", goal) for model in arm] for r, arm in ((rule, mine), (other, theirs)))
+    other = bolder(goal, theirs, mean_accuracy(one), other)
+    two = [apply(other, model, "val", goal) for model in theirs]
     return is_better(one, two, val.labels, val.important, goal_record(goal).figure)
 
 

@@ -1,15 +1,19 @@
 """Rules tuned to each goal, the model that is handed over, the evidence, and the table of verdicts."""
 
+import types
+
 import numpy as np
 import pytest
 
 from camri.decision import AtLeast, BestRecall, LeastCost, Shift, Threshold
 from camri.fit_record import Arm, Change, Comparison, Evidence
 from camri.fit_record import Goal as GoalRecord
+from camri.fitting import handover
 from camri.fitting.judge import (
     Held,
     apply,
     argmax_of,
+    bolder,
     count,
     decide,
     floor_of,
@@ -130,6 +134,27 @@ def test_the_models_of_an_arm_share_a_rule_unless_a_recall_is_promised():
     assert tune_arm(promise, models, NO_FLOOR, is_baseline=False) == each
 
 
+def test_a_bolder_rule_keeps_an_accuracy_and_is_never_smaller():
+    model = leads(1.0, -1.0, -5.0, -0.5, -2.0, -4.0, important=3)  # right: 4, with a shift above 1: 4, above 5: 3
+    goal, plain = BestRecall(), argmax_of((1,))
+    assert 1 < bolder(goal, [model], 4 / 6, plain).values[1] < 2
+    assert bolder(goal, [model], 5 / 6, plain) == plain  # no shift is as accurate
+    assert bolder(goal, [model], 3 / 6, plain).values[1] > 5
+    assert bolder(goal, [model], 4 / 6, Shift({1: 2.5})) == Shift({1: 2.5})
+    assert bolder(AtLeast(0.9, 0.95), [model], 4 / 6, plain) == plain
+
+
+def test_a_rival_that_is_only_bolder_is_not_chosen():
+    logits, goal = drawn_logits() - np.array([0.0, 1.5, 0.0]), BestRecall()
+    baseline, modest, better = ([held(one, LABELS)] for one in (5 * logits, 0.2 * logits, drawn_logits(2.5)))
+    floor = floor_of(goal, baseline, prior_rows=5000)
+    cautious, bold = (tune_rule(goal, arm, floor, negative=False) for arm in (baseline, modest))
+    assert bold.rank[0] > cautious.rank[0] + 0.05  # the same curve, but less confident: a larger shift is allowed
+    request = types.SimpleNamespace(goal=goal)
+    assert not handover._is_chosen(request, modest, baseline, floor)
+    assert handover._is_chosen(request, better, baseline, floor)
+
+
 def test_the_median_model_is_neither_the_best_nor_the_worst():
     recalls = {7: 0.2, 3: 1.0, 5: 0.6, 4: 0.8, 6: 0.4}
     models = [
@@ -210,6 +235,7 @@ def evidence(num_seeds=5, accuracy=0.01, control=None, **changes):
     """Comparisons of arms by "arm over", each (value, low, high) of recall."""
     pairs = {"redecided baseline": changes.get("rule"), "method redecided": changes.get("method")}
     pairs |= {"method baseline": changes.get("method"), "method control": control}
+    pairs |= {"bolder baseline": changes.get("bolder")}
     known = Change(accuracy, accuracy - 0.02, accuracy + 0.02)
     alarms = Change(*changes.get("alarms", (0.0, -0.01, 0.01)))
     comparisons = tuple(
@@ -242,6 +268,13 @@ UP, WIDE, FLAT, DOWN = (0.05, 0.02, 0.08), (0.05, -0.02, 0.12), (0.0, -0.01, 0.0
         (evidence(rule=DOWN), {}, "nothing_to_gain", ""),
         (evidence(rule=FLAT), {"is_redecided": False}, "nothing_to_gain", ""),
         (evidence(rule=FLAT), {"is_redecided": False, "has_rivals": False}, "cannot_tell", "no_rivals"),
+        (evidence(rule=FLAT, bolder=FLAT), {"is_redecided": False}, "nothing_to_gain", ""),
+        (evidence(rule=FLAT, bolder=UP), {"is_redecided": False}, "cannot_tell", "not_chosen"),
+        (evidence(rule=FLAT, bolder=UP, accuracy=-0.03), {"is_redecided": False}, "nothing_to_gain", ""),
+        (evidence(rule=DOWN, bolder=WIDE), {}, "cannot_tell", "not_chosen"),
+        (evidence(rule=UP, bolder=UP), {}, "change_the_decision", ""),
+        (evidence(rule=FLAT, method=WIDE), {"is_redecided": False}, "cannot_tell", "not_chosen"),
+        (evidence(rule=FLAT, method=FLAT), {"is_redecided": False}, "nothing_to_gain", ""),
         (evidence(rule=DOWN), {"still_improving": True}, "cannot_tell", "still_improving"),
         (evidence(rule=UP), {"still_improving": True, "has_rivals": False}, "change_the_decision", ""),
     ],
