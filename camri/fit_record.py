@@ -27,7 +27,7 @@ SEEDS_FOR_PRAISE = 5
 VerdictKind = Literal["change_the_decision", "train_with", "cannot_tell", "nothing_to_gain"]
 Reason = Literal[
     "", "not_learnt", "still_improving", "no_rivals", "few_seeds", "few_rows", "not_significant", "accuracy_dropped",
-    "control_as_good", "not_chosen",
+    "control_as_good", "shift_as_good", "not_chosen",
 ]  # fmt: skip
 Figure = Literal["recall", "false_alarms", "cost"]
 FIGURES = {"best_recall": "recall", "at_least": "false_alarms", "least_cost": "cost"}
@@ -137,8 +137,8 @@ class Arm:
 
     name: "baseline" is plain cross-entropy with argmax, "redecided" the same models with a tuned rule, "method" the
     best rival with a tuned rule, "control" its head without a margin, "trees" boosted trees that were not chosen,
-    "bolder" the baseline with the largest shift that keeps its accuracy on validation data. If the method was chosen,
-    "redecided" and "control" have at least the shift that keeps the method's accuracy on validation data.
+    "shifted" the baseline with the shift that gives it the method's recall on validation data, "bolder" with the
+    largest shift that keeps its accuracy there.
     recall: mean over the important classes. false_alarms: share of all rows. hits, num: summed over models and
     important classes.
     """
@@ -375,6 +375,8 @@ def _reason(record: FitRecord) -> str:
             arm = record.evidence.arm(one.arm)
             named = one.arm if arm is None else arm.title
             return f"on test data {named} gives {gained} {over}, but validation {record.noun[1]} did not choose it"
+        case "shift_as_good":
+            return f"{title} gives {gained} {over}, but cross-entropy shifted to the same recall may be as accurate"
         case "control_as_good":
             return f"{title} gives {gained} {over}, but its head without a margin does as well"
         case _:

@@ -119,6 +119,17 @@ def test_costs_are_in_the_first_line():
             "which may be chance. About 60 more test images of “9” would settle a difference of 10 points.",
         ),
         (
+            Verdict("cannot_tell", "shift_as_good", "CAMRI", "method", "redecided", GAIN),
+            "Cannot tell yet: CAMRI gives recall +4.1 points (95 % CI +1.2 to +7.0) over the re-decided baseline, but "
+            "cross-entropy shifted to the same recall may be as accurate.",
+        ),
+        (
+            Verdict("cannot_tell", "not_chosen", arm="method", over="redecided", gain=GAIN),
+            "Cannot tell yet: on test data two-sided margin, m=1, re-decided gives recall +4.1 points (95 % CI +1.2 to "
+            "+7.0) over the re-decided baseline, but validation images did not choose it. Add validation images, or "
+            "allow a drop: --max-accuracy-drop 0.005.",
+        ),
+        (
             Verdict("cannot_tell", "not_learnt"),
             "Cannot tell yet: cross-entropy is no better than guessing, so nothing can be compared with it. Give a "
             "larger --budget.",

@@ -47,8 +47,10 @@ from camri.fitting.judge import (
     gather,
     goal_record,
     is_better,
-    mean_accuracy,
+    is_more_accurate,
+    mean_recall,
     median_model,
+    shift_to,
     tune_arm,
     tune_rule,
 )
@@ -173,10 +175,6 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
     rules = {name: tune_arm(goal, arm, floor, is_baseline=name == "baseline") for name, arm in models.items()}
     arm = "method" if is_method else "baseline"
     picked, rule = median_model(goal, models[arm], rules[arm])
-    if is_method:  # the others as bold as it is
-        accuracy = mean_accuracy([apply(*pair, "val", goal) for pair in zip(rules[arm], models[arm], strict=True)])
-        for name in set(rules) - {arm}:
-            rules[name] = [bolder(goal, models[name], accuracy, one) for one in rules[name]]
     if grown is not None:
         trained = Trained.of(grown, data, important, rule, request.inputs.standardise)
         scored, logits = _scores(request, trained)
@@ -199,12 +197,17 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
     for name, arm_title in titles.items():
         decided = [apply(one, model, "test", goal) for one, model in zip(rules[name], models[name], strict=True)]
         arms["redecided" if name == "baseline" else name] = (arm_title, decided)
-    if not is_method and finals.learnt:
+    if is_method and isinstance(goal, BestRecall):
+        own = baseline[0].scores["val"].labels
+        recall = mean_recall([apply(rule, model, "val", goal) for model in models["method"]], own, important)
+        same = shift_to(recall, baseline)
+        arms["shifted"] = "cross-entropy, shifted to that recall", [apply(same, one, "test", goal) for one in baseline]
+    elif finals.learnt:
         bold = bolder(goal, baseline, floor.accuracy, rule)
         if bold != rule:
             arms["bolder"] = "cross-entropy, larger shift", [apply(bold, model, "test", goal) for model in baseline]
     pairs = [("redecided", "baseline"), ("method", "redecided"), ("method", "baseline"), ("method", "control"),
-             ("bolder", "baseline")]  # fmt: skip
+             ("method", "shifted"), ("bolder", "baseline")]  # fmt: skip
     evidence = gather(
         arms,
         [pair for pair in pairs if set(pair) <= set(arms)],
@@ -291,8 +294,9 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
 def _is_chosen(
     request: Request, mine: Sequence[Held], theirs: Sequence[Held], floor: Floor, is_baseline: bool = True
 ) -> bool:
-    """Whether validation data prefer models to others, re-decided to the same accuracy, by more than a standard error.
+    """Whether validation data prefer models to others, both re-decided, by more than a standard error.
 
+    For the most recall they must also be more accurate than the others shifted to the same recall.
     is_baseline: whether the others are the baseline.
     """
     goal, val = request.goal, theirs[0].scores["val"]
@@ -301,9 +305,13 @@ def _is_chosen(
         return False
     one = [apply(rule, model, "val", goal) for model in mine]
     other = tune_rule(goal, theirs, floor, negative=not is_baseline).rule or argmax_of(val.important)
-    other = bolder(goal, theirs, mean_accuracy(one), other)
     two = [apply(other, model, "val", goal) for model in theirs]
-    return is_better(one, two, val.labels, val.important, goal_record(goal).figure)
+    if not is_better(one, two, val.labels, val.important, goal_record(goal).figure):
+        return False
+    if not isinstance(goal, BestRecall):
+        return True
+    same = shift_to(mean_recall(one, val.labels, val.important), theirs)
+    return is_more_accurate(one, [apply(same, model, "val", goal) for model in theirs])
 
 
 def title_of(setting: Setting) -> str:

@@ -22,6 +22,7 @@ from camri.fitting.judge import (
     has_learnt,
     is_better,
     median_model,
+    shift_to,
     tune_arm,
     tune_rule,
 )
@@ -144,6 +145,13 @@ def test_a_bolder_rule_keeps_an_accuracy_and_is_never_smaller():
     assert bolder(AtLeast(0.9, 0.95), [model], 4 / 6, plain) == plain
 
 
+def test_a_shift_to_a_recall_reaches_it_at_the_highest_accuracy():
+    model = leads(1.0, -1.0, -5.0, -0.5, -2.0, -4.0, important=3)
+    assert 1 < shift_to(2 / 3, [model]).values[1] < 2
+    assert shift_to(0.7, [model]).values[1] > 5
+    assert -1 < shift_to(1 / 3, [model]).values[1] < 0.5  # all right that can be without a larger shift
+
+
 def test_a_rival_that_is_only_bolder_is_not_chosen():
     logits, goal = drawn_logits() - np.array([0.0, 1.5, 0.0]), BestRecall()
     baseline, modest, better = ([held(one, LABELS)] for one in (5 * logits, 0.2 * logits, drawn_logits(2.5)))
@@ -235,7 +243,7 @@ def evidence(num_seeds=5, accuracy=0.01, control=None, **changes):
     """Comparisons of arms by "arm over", each (value, low, high) of recall."""
     pairs = {"redecided baseline": changes.get("rule"), "method redecided": changes.get("method")}
     pairs |= {"method baseline": changes.get("method"), "method control": control}
-    pairs |= {"bolder baseline": changes.get("bolder")}
+    pairs |= {"bolder baseline": changes.get("bolder"), "method shifted": changes.get("shifted")}
     known = Change(accuracy, accuracy - 0.02, accuracy + 0.02)
     alarms = Change(*changes.get("alarms", (0.0, -0.01, 0.01)))
     comparisons = tuple(
@@ -258,6 +266,8 @@ UP, WIDE, FLAT, DOWN = (0.05, 0.02, 0.08), (0.05, -0.02, 0.12), (0.0, -0.01, 0.0
         (evidence(method=UP, rule=UP), {"method": "CAMRI", "learnt": False}, "cannot_tell", "not_learnt"),
         (evidence(method=UP, rule=UP, control=UP), {"method": "CAMRI"}, "train_with", ""),
         (evidence(method=UP, rule=UP, control=DOWN), {"method": "CAMRI"}, "cannot_tell", "control_as_good"),
+        (evidence(method=UP, rule=UP, shifted=UP, accuracy=0.03), {"method": "CAMRI"}, "train_with", ""),
+        (evidence(method=UP, rule=UP, shifted=UP), {"method": "CAMRI"}, "cannot_tell", "shift_as_good"),
         (evidence(method=UP, rule=UP, accuracy=-0.03), {"method": "CAMRI"}, "cannot_tell", "accuracy_dropped"),
         (evidence(method=WIDE, rule=UP), {"method": "CAMRI"}, "cannot_tell", "not_significant"),
         (evidence(method=FLAT, rule=UP), {"method": "CAMRI"}, "change_the_decision", ""),
