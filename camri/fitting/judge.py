@@ -366,9 +366,9 @@ def decide(
       beats argmax in the same sense |
     | change the decision | validation data chose the method, test data exclude a gain of 2 points over the re-decided
       baseline, and that one beats argmax |
-    | nothing to gain | validation data chose neither, or test data exclude a gain of 2 points, and the same of what was
-      not chosen: the best rival, and the largest shift that keeps the accuracy of validation data ("bolder");
-      cross-entropy had stopped improving, and rivals were trained |
+    | nothing to gain | validation data chose neither, or test data exclude a gain of 2 points; what was not chosen, the
+      best rival and the largest shift that keeps the accuracy of validation data ("bolder"), finds no more on test
+      data, or 2 points are excluded; cross-entropy had stopped improving, and rivals were trained |
     | cannot tell | everything else |
 
     method: the title of the chosen method, None if cross-entropy was chosen. still_improving: a longer training of
@@ -428,13 +428,13 @@ def decide(
 
 
 def _not_chosen(evidence: Evidence, goal: GoalRecord) -> Verdict | None:
-    """That test data do not exclude a gain of 2 points of recall by what validation data did not choose."""
+    """That something which validation data did not choose finds more on test data, and 2 points are not excluded."""
     for arm, over in (("bolder", "baseline"), ("method", "redecided")):
         found = evidence.compare(arm, over)
         if found is None or goal.name != "best_recall" or found.recall.high is None:
             continue
         total = evidence.compare(arm, "baseline") or found
         is_dearer = (total.accuracy.high or 0.0) < -goal.max_accuracy_drop
-        if found.recall.high >= SMALL_GAIN and not is_dearer:
+        if found.recall.value > 0 and found.recall.high >= SMALL_GAIN and not is_dearer:
             return Verdict("cannot_tell", "not_chosen", arm=arm, over=over, gain=found.recall)
     return None

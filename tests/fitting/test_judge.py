@@ -285,6 +285,7 @@ UP, WIDE, FLAT, DOWN = (0.05, 0.02, 0.08), (0.05, -0.02, 0.12), (0.0, -0.01, 0.0
         (evidence(rule=UP, bolder=UP), {}, "change_the_decision", ""),
         (evidence(rule=FLAT, method=WIDE), {"is_redecided": False}, "cannot_tell", "not_chosen"),
         (evidence(rule=FLAT, method=FLAT), {"is_redecided": False}, "nothing_to_gain", ""),
+        (evidence(rule=FLAT, method=(-0.01, -0.05, 0.03)), {"is_redecided": False}, "nothing_to_gain", ""),
         (evidence(rule=DOWN), {"still_improving": True}, "cannot_tell", "still_improving"),
         (evidence(rule=UP), {"still_improving": True, "has_rivals": False}, "change_the_decision", ""),
     ],
