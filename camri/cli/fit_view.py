@@ -108,7 +108,7 @@ DEMO_TRIALS = 24
 DEMO_EPOCHS = 48
 DEMO_CLASS, DEMO_PART = "8", 0.15  # the only class that was tried; docs/fit.md lists the tries
 DEMO_TEST, DEMO_VAL = 0.5, 0.25  # of all rows, and of the rest: 87 and 22 of the class
-DEMO_SPLIT = 5  # the seed of the split: of six tried, the one nearest to the mean gain of those with a verdict
+DEMO_SPLIT = 5  # the seed of the split: its gain is near the mean of the six that were tried
 NEXT = """
 Next
   camri fit your_data/ --important CLASS --budget 10m    your own data: images or a table
