@@ -141,7 +141,7 @@ def tune_arm(goal: Goal, models: Sequence[Held], floor: Floor, is_baseline: bool
 def bolder(goal: Goal, models: Sequence[Held], accuracy: float, rule: DecisionRule) -> DecisionRule:
     """The largest shift at which the models keep this accuracy on validation rows, if it is larger than the rule's.
 
-    For comparison only: rules are tuned cautiously (`decision.Prior`). Of 25 fits with made data, three said "nothing
+    For comparison only: rules are tuned cautiously (`decision.Prior`). Of 35 fits with made data, three said "nothing
     to gain" where this shift gained 5 points.
     """
     if not isinstance(goal, BestRecall):
@@ -156,7 +156,7 @@ def shift_to(recall: float, models: Sequence[Held]) -> Shift:
     """The shift with which models reach this mean recall on validation rows at the highest accuracy.
 
     The control of every rival: near the top of its curve a model gains much recall for little accuracy, so recalls at
-    nearly equal accuracies say little. Of 25 fits with made data, three said "train with" where cross-entropy shifted
+    nearly equal accuracies say little. Of 35 fits with made data, three said "train with" where cross-entropy shifted
     to the same recall was as accurate.
     """
     curve = trace(pool([model.scores["val"] for model in models]))
