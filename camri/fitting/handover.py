@@ -47,7 +47,6 @@ from camri.fitting.judge import (
     gather,
     goal_record,
     is_better,
-    is_more_accurate,
     mean_recall,
     median_model,
     shift_to,
@@ -311,7 +310,8 @@ def _is_chosen(
     if not isinstance(goal, BestRecall):
         return True
     same = shift_to(mean_recall(one, val.labels, val.important), theirs)
-    return is_more_accurate(one, [apply(same, model, "val", goal) for model in theirs])
+    two = [apply(same, model, "val", goal) for model in theirs]
+    return is_better(one, two, val.labels, val.important, "accuracy")
 
 
 def title_of(setting: Setting) -> str:

@@ -165,13 +165,15 @@ def shift_to(recall: float, models: Sequence[Held]) -> Shift:
 
 
 def mean_recall(decided: Sequence[Decided], labels: Array, important: Sequence[int]) -> float:
-    """Over models and important classes."""
+    """Mean recall over models and important classes."""
     correct = np.array([one.correct for one in decided])
     return float(np.mean([correct[:, labels == index].mean() for index in important]))
 
 
 def figures(decided: Sequence[Decided], labels: Array, important: Sequence[int], figure: str) -> tuple[Array, Array]:
-    """The deciding outcomes (S, n) and the parts (n,) they are averaged in; higher is better."""
+    """The outcomes (S, n) of a figure or of "accuracy", and the parts (n,) they are averaged in; higher is better."""
+    if figure == "accuracy":
+        return np.array([one.correct for one in decided], dtype=float), np.zeros(len(labels), dtype=int)
     if figure == "recall":
         own = np.isin(labels, important)
         return np.array([one.correct[own] for one in decided], dtype=float), labels[own]
@@ -185,12 +187,6 @@ def is_better(
     """Whether one arm beats another by more than a standard error."""
     (one, parts), (two, _) = (figures(arm, labels, important, figure) for arm in (mine, theirs))
     return compare(one, two, parts=parts, seed=SEED, level=ONE_ERROR).low > 0
-
-
-def is_more_accurate(mine: Sequence[Decided], theirs: Sequence[Decided]) -> bool:
-    """Whether one arm is more accurate than another by more than a standard error."""
-    one, two = (np.array([decided.correct for decided in arm], dtype=float) for arm in (mine, theirs))
-    return compare(one, two, seed=SEED, level=ONE_ERROR).low > 0
 
 
 def median_model(goal: Goal, models: Sequence[Held], rules: Sequence[DecisionRule]) -> tuple[Held, DecisionRule]:
