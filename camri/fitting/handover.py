@@ -201,10 +201,9 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
         recall = mean_recall([apply(rule, model, "val", goal) for model in models["method"]], own, important)
         same = shift_to(recall, baseline)
         arms["shifted"] = "cross-entropy, shifted to that recall", [apply(same, one, "test", goal) for one in baseline]
-    elif finals.learnt:
-        bold = bolder(goal, baseline, floor.accuracy, rule)
-        if bold != rule:
-            arms["bolder"] = "cross-entropy, larger shift", [apply(bold, model, "test", goal) for model in baseline]
+    if finals.learnt and isinstance(goal, BestRecall):
+        bold = bolder(baseline)
+        arms["bolder"] = "cross-entropy, larger shift", [apply(bold, model, "test", goal) for model in baseline]
     pairs = [("redecided", "baseline"), ("method", "redecided"), ("method", "baseline"), ("method", "control"),
              ("method", "shifted"), ("bolder", "baseline")]  # fmt: skip
     evidence = gather(

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +12,8 @@ from camri.engine import Outcome, Pool, Training
 from camri.engine.training import stop_on_signals
 from camri.fit_record import ANSWER_FILE, EXAMPLES_FILE, SEEDS_FOR_PRAISE
 from camri.fitting import handover
-from camri.fitting.budget import BASELINE_SHARE, SPARE, Budget, Plan, apply_plan, make_plan, measure_slowness, smaller
+from camri.fitting.baseline import Baseline, TooSlow
+from camri.fitting.budget import SPARE, Budget, Plan, apply_plan, make_plan, measure_slowness, smaller
 from camri.fitting.handover import MODEL, PAGE, Fitted
 from camri.fitting.request import (
     FEATURES_SHARE,
@@ -29,19 +29,14 @@ from camri.fitting.request import (
 from camri.fitting.rivals import RACE_SHARE, Race, can_grow, grow, list_rivals, num_rivals, trees_of
 from camri.fitting.trainer import (
     CE,
-    WIDER_COSTS,
-    WIDTHS,
     Interrupted,
     Point,
     Trainer,
     TrainingRun,
-    accuracy_of,
     change,
-    changes_of,
     control_point,
     read_weights,
     refuse_failures,
-    rises,
     setting_of,
     statuses_of,
     write_weights,
@@ -53,24 +48,11 @@ from camri.text import percent
 
 # What the finals' folder may hold.
 BESIDE = (JOURNAL_FILE, TRAININGS, MODEL, PAGE, handover.WEIGHTS, ANSWER_FILE, EXAMPLES_FILE)
-FIRST_END = 0.6  # of the time: a first length that has not ended by then is too long
 SEEDS_APART = 1000  # between the seeds of two fits; those of the finals begin in the middle
-BASELINE_SEEDS = 2
 MOST_SEEDS = 20  # of the finals; half as many if there is no rival
-CHANGES_FROM = 40  # counted trials left: with fewer, other trainings are not tried
-CHANGES_IN_TIME = 24  # the same of a budget of time: two trainings with two seeds, and enough for the finals
-FLAT_LENGTHS = 2  # lengths in a row without a rise, after which the baseline is trained out
 TREES_BEFORE = 0.3  # of the time: later there is none for them
 FEW_RIVALS = 8  # four methods at two strengths
 FEATURE_RIVALS = 16  # where a network is fine-tuned: heads on its features train in seconds
-
-
-class TooSlow(Exception):
-    """The first length did not end in its share of the time; `part` of its epochs were trained in `spent_s`."""
-
-    def __init__(self, part: float, spent_s: float):
-        super().__init__(part, spent_s)
-        self.part, self.spent_s = part, spent_s
 
 
 class Unfinished(Exception):
@@ -106,8 +88,6 @@ class Stages:
                 plan = Plan(**self.journal.get("plan"))
                 self._apply(smaller(plan, self.request.data.noun, slow.part, left_s / slow.spent_s))
                 self._train_out()
-        if self.journal.get("training") is None:
-            self._choose_training()
         if self.journal.get("is_raced") is None:
             self._race()
         self._finals()
@@ -167,102 +147,29 @@ class Stages:
             return outcome
         return trees_of(Training.from_json(known), self.request.data, weights)
 
-    # Stage 1: cross-entropy in growing lengths, each a whole schedule, until validation accuracy stops rising.
+    # Stage 1: cross-entropy, trained longer and in other ways while validation accuracy rises.
 
-    def _run_of(self, name: str, training: Training) -> TrainingRun:
+    def _run_of(self, names: Sequence[str], epochs: int) -> TrainingRun:
+        """The run of cross-entropy's training with these changes and epochs."""
         important = self.request.important
         if self.journal.get("important") is not None:  # known by name from here on
             important = name_column(self.column, self.request.data.classes)
-        folder = self.request.out / TRAININGS / f"{name}-{training.epochs}"
+        training = change(self.request.data, self.request.plain.with_(epochs=epochs), names)
+        folder = self.request.out / TRAININGS / f"{'+'.join(names) or 'plain'}-{epochs}"
         return TrainingRun(self.trainer, training, folder, important)
 
     def _train_out(self) -> None:
-        self.trainer.begin("training the baseline")
-        seeds = self.search_seeds[: min(BASELINE_SEEDS, self.budget.num_trials or BASELINE_SEEDS)]
-        plain = self.request.plain
-        run = self._run_of("plain", plain)
-        began_s, until_s = self.budget.passed_s(), self.budget.end_s(FIRST_END)
-        is_first = began_s < until_s  # of the first try: a second has what time it takes
-        run.train([], seeds, until_s, least=0 if is_first else 1, weights=self.weights)
-        if is_first and not run.rows(CE):
-            shutil.rmtree(run.folder)
-            raise TooSlow(self.trainer.part, self.budget.passed_s() - began_s)
-        refuse_failures(run.rows(CE), "cross-entropy", self.request.out)
-        important = [index for index, _ in run.column()]
-        models = run.models(CE, important)
-        lengths = [(plain.epochs, accuracy_of(models))]
-        is_rising = self.request.epochs is None  # not known of a single length
-        num_flat = 0  # lengths in a row that were not better
-        while self.request.epochs is None and num_flat < FLAT_LENGTHS:
-            latest = lengths[-1][0]
-            twice = self._run_of("plain", plain.with_(epochs=2 * latest))
-            epochs = self.budget.longer(latest, len(seeds) - len(statuses_of([twice.folder])))
-            if epochs is None:
-                break
-            longer = plain.with_(epochs=epochs)
-            other = self._run_of("plain", longer)
-            is_complete = other.train([], seeds, self.budget.end_s(), weights=self.weights)
-            found = other.models(CE, important)
-            if not found:
-                break
-            lengths.append((longer.epochs, accuracy_of(found)))
-            is_rising = rises(found, models)
-            num_flat = 0 if is_rising else num_flat + 1
-            if accuracy_of(found) > accuracy_of(models):  # it is trained already
-                plain, models, run = longer, found, other
-            if not is_complete:
-                break
-        column = run.column()
-        check_rows(self.request.data, [index for index, _ in column])
+        baseline = Baseline(self.trainer, self._run_of, self.search_seeds, self.weights)
+        baseline.train_out()
+        check_rows(self.request.data, [index for index, _ in baseline.column])
         self.note(
-            epochs=plain.epochs,
-            lengths=lengths,
-            still_improving=is_rising,
-            learnt=run.has_learnt(models),
-            important=[list(pair) for pair in column],
+            epochs=baseline.epochs,
+            training=baseline.names,
+            lengths=baseline.lengths,
+            still_improving=baseline.is_rising,
+            learnt=baseline.run.has_learnt(baseline.models),
+            important=[list(pair) for pair in baseline.column],
         )
-
-    # Stage 2: changes of that training, if there is plenty of time; one that helps stays for the next.
-
-    def _choose_training(self) -> None:
-        seeds = self.search_seeds[:BASELINE_SEEDS]
-        chosen: list[str] = []
-        best = self._changed([]).models(CE, self.important)
-        if self.journal.get("has_changes") is None:
-            self.note(has_changes=self._is_plenty(1) and self.journal.get("learnt"))
-        for name in changes_of(self.request.data, self.request.plain):
-            cost = WIDER_COSTS if name in WIDTHS else 1
-            if not self.journal.get("has_changes") or (self.budget.is_timed and not self._is_plenty(cost)):
-                continue
-            if name == "wider" and "wide" not in chosen:
-                continue
-            self.trainer.begin("comparing trainings")
-            run, budget = self._changed([*chosen, name]), self.budget
-            paces, epoch_s, budget.paces = budget.paces, budget.epoch_s, []  # a wider network has a pace of its own
-            is_complete = run.train([], seeds, budget.end_s(BASELINE_SHARE + 0.1), weights=self.weights)
-            models = run.models(CE, self.important) if is_complete else []
-            if rises(models, best):
-                chosen, best = [*chosen, name], models
-            else:
-                budget.paces, budget.epoch_s = paces, epoch_s
-            if not is_complete:
-                break
-        self.note(training=chosen)
-
-    def _is_plenty(self, cost: int) -> bool:
-        """Whether there is time to try a change after which every trial takes `cost` times as long.
-
-        A wider network may cost the rivals their time: on CIFAR-10 five times the weights save 40 to 49 % of the
-        false alarms, and training for the class saves 8 to 13 % (results/small-cifar10-members).
-        """
-        in_time = CHANGES_IN_TIME if cost == 1 else cost * (BASELINE_SEEDS + SEEDS_FOR_PRAISE)
-        least = in_time if self.budget.is_timed else CHANGES_FROM
-        return self.budget.trials_left(self.journal.get("epochs")) >= least
-
-    def _changed(self, names: Sequence[str]) -> TrainingRun:
-        """The run of the baseline's training with these changes."""
-        plain = self.request.plain.with_(epochs=self.journal.get("epochs"))
-        return self._run_of("+".join(names) or "plain", change(self.request.data, plain, names))
 
     @property
     def training(self) -> Training:
@@ -270,7 +177,7 @@ class Stages:
 
     @property
     def baseline(self) -> TrainingRun:
-        return self._changed(self.journal.get("training"))
+        return self._run_of(self.journal.get("training"), self.journal.get("epochs"))
 
     @property
     def column(self) -> Resolved:
@@ -280,7 +187,7 @@ class Stages:
     def important(self) -> list[int]:
         return [index for index, _ in self.column]
 
-    # Stage 3: rivals, raced on validation data.
+    # Stage 2: rivals, raced on validation data.
 
     def _race(self) -> None:
         if self.journal.get("num_settings") is None:
@@ -317,7 +224,7 @@ class Stages:
             self.give_up(f"{FEW_RIVALS - num} of {FEW_RIVALS} rivals")
         return num
 
-    # Stage 4: cross-entropy, the winner and its control with seeds that nothing was chosen by.
+    # Stage 3: cross-entropy, the winner and its control with seeds that nothing was chosen by.
 
     @property
     def winner(self) -> Point | None:
@@ -394,7 +301,7 @@ class Stages:
     def _num_complete(self) -> int:
         return len(self._complete_seeds())
 
-    # Stage 5: the model, its card and the page.
+    # Stage 4: the model, its card and the page.
 
     def hand_over(self, is_finished: bool) -> Fitted:
         """Write the model, its card and the page; raise :class:`Interrupted` if no seed is complete."""

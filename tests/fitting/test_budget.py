@@ -182,7 +182,7 @@ def test_a_first_length_that_takes_too_long_is_planned_anew(clock, tmp_path, mon
             raise TooSlow(part=0.1, spent_s=60.0)
 
     monkeypatch.setattr(stages, "_train_out", train_out)
-    for stage in ("_choose_training", "_race", "_finals", "hand_over"):
+    for stage in ("_race", "_finals", "hand_over"):
         monkeypatch.setattr(stages, stage, lambda **_: None)
     stages.run()
     assert seen[0] == (8, 1006)
@@ -204,7 +204,7 @@ def test_a_first_length_has_three_fifths_of_the_time(clock, tmp_path, monkeypatc
 
     run = types.SimpleNamespace(train=train, rows=lambda setting: [], folder=tmp_path / "plain")
     run.folder.mkdir()
-    monkeypatch.setattr(stages, "_run_of", lambda name, training: run)
+    monkeypatch.setattr(stages, "_run_of", lambda names, epochs: run)
     with pytest.raises(TooSlow) as slow:
         stages._train_out()
     assert asked == [(pytest.approx(0.6 * 96), 0)]

@@ -6,7 +6,7 @@ import pytest
 
 from camri.engine import Outcome
 from camri.errors import InputError
-from camri.fitting import fit, job
+from camri.fitting import baseline, fit
 from camri.fitting.job import SEEDS_APART
 from camri.study import runner
 
@@ -44,7 +44,7 @@ def test_a_fit_whose_baseline_fails_says_why_and_what_to_do(breaking, in_this_pr
 
 @pytest.mark.parametrize("important", [None, "9"])
 def test_a_training_that_fails_is_passed_over(breaking, in_this_process, monkeypatch, tmp_path, important):
-    monkeypatch.setattr(job, "CHANGES_FROM", 4)
+    monkeypatch.setattr(baseline, "CHANGES_FROM", 4)
     breaking(lambda outcome: outcome.training.label_smoothing > 0)
     fitted = fit("digits", important, tmp_path / "out", num_trials=12, epochs=2, device="cpu")
     assert fitted.training.label_smoothing == 0

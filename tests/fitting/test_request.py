@@ -155,10 +155,10 @@ def test_costs_are_read_by_the_names_of_the_classes(tmp_path):
 
 def test_other_trainings_widen_the_network_move_images_and_mirror_photographs_only():
     digits = ask()
-    assert list(changes_of(digits.data, digits.plain)) == ["wide", "wider", "moved", "smooth"]
+    assert list(changes_of(digits.data, digits.plain)) == ["moved", "wide", "wider", "smooth"]
     moved = change(digits.data, digits.plain, ["moved"])
     assert (moved.translate_px, moved.flip, moved.label_smoothing) == (1, False, 0.0)
-    whole = change(digits.data, digits.plain, ["wide", "wider", "moved", "smooth"])
+    whole = change(digits.data, digits.plain, ["moved", "wide", "wider", "smooth"])
     assert (whole.translate_px, whole.flip, whole.label_smoothing, whole.average) == (1, False, 0.1, 0.999)
     assert dict(whole.model_options) == {"width": 64}
     assert describe_training(whole) == "width 64, random moves of up to 1 px, label smoothing 0.1, averaged weights"
