@@ -511,7 +511,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first fit, to run several at once")
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--new", type=int, default=10, help="new seeds for the truth")
-    parser.add_argument("--fresh", type=int, default=20_000, help="rows for the truth")
+    parser.add_argument("--fresh", type=int, default=100_000, help="rows for the truth")
     parser.add_argument("--cells", nargs="+", type=float, default=[], metavar="SECONDS", help="budgets of all tasks")
     parser.add_argument("--tasks", nargs="+", default=CELLS, choices=CELLS, help="of --cells")
     parser.add_argument("--no-rivals", dest="rivals", action="store_false", help="the fits of --cells alone")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from camri.fitting.judge import Held
+from camri.fitting.request import epochs_for
 from camri.fitting.trainer import (
     CE,
     WIDTHS,
@@ -28,6 +29,7 @@ FLAT_LENGTHS = 2  # lengths in a row without a rise, after which the baseline is
 EARLY = "smooth"
 CHANGE_SHARE = 0.25  # of the time left that trying a change may take: five seeds can still be trained after it
 WIDER_COSTS = 4  # times the time, at most
+MOST_EPOCHS = 4  # times the usual number, where trials are counted
 CHANGES_FROM = 40  # counted trials left: with fewer, changes are not tried
 
 
@@ -109,7 +111,7 @@ class Baseline:
     def _lengthen(self) -> bool | None:
         """Train longer than the latest length. Returns whether accuracy rises; None if the time is up."""
         epochs = self.budget.longer(self.latest, self._num_missing(self.run_of(self.names, 2 * self.latest)))
-        if epochs is None:
+        if epochs is None or (not self.budget.is_timed and epochs > self._most_epochs()):
             return None
         run = self.run_of(self.names, epochs)
         is_complete = run.train([], self.seeds, self.budget.end_s(), weights=self.weights)
@@ -122,6 +124,10 @@ class Baseline:
         if accuracy_of(models) > accuracy_of(self.models):  # it is trained already
             self.epochs, self.run, self.models = epochs, run, models
         return self.is_rising if is_complete else None
+
+    def _most_epochs(self) -> int:
+        """The longest length where trials are counted: without an end, each could take twice as long as the last."""
+        return MOST_EPOCHS * epochs_for(len(self.request.data.splits["train"]))
 
     def _try(self, name: str) -> bool:
         """Try a change at the best length, if there is time. Returns whether accuracy rises; then the change stays."""

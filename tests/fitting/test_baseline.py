@@ -140,6 +140,13 @@ def test_counted_trials_try_changes_while_many_are_left(clock):
     assert [names for names, _ in found] == [(), ("smooth",), (), ("moved",), ()]  # 44, 42 and 40 trials are left
 
 
+def test_counted_trials_end_at_a_length_although_accuracy_rises(clock):
+    world = World(lambda names, epochs: 0.5 + 0.02 * epochs, clock, num_trials=60)
+    world.run()
+    assert [epochs for names, epochs in world.trained if not names] == [20, 40, 80, 160]  # four times the usual 60: 240
+    assert world.baseline.is_rising
+
+
 def test_epochs_that_were_asked_for_stay_and_changes_are_tried_at_them(clock):
     world = World(lambda names, epochs: 0.5 + 0.1 * len(names), clock, budget_s=100_000.0, epochs=7)
     world.run()
