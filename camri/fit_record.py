@@ -224,7 +224,11 @@ class Length:
 
 @dataclass(frozen=True)
 class Effort:
-    """What was trained. given_up: what the plan left out for lack of time."""
+    """What was trained.
+
+    enough: the option that would allow what there was no time for, such as "--budget 23m". given_up: what the plan left
+    out for lack of time.
+    """
 
     lengths: tuple[Length, ...]
     still_improving: bool
@@ -233,6 +237,7 @@ class Effort:
     num_trials: int
     num_failed: int
     wall_s: float
+    enough: str
     given_up: tuple[str, ...] = ()
 
 
@@ -393,7 +398,10 @@ def _over(one: Verdict) -> str:
 def _remedy(record: FitRecord) -> str:
     one = record.verdict
     if one.reason in ("not_learnt", "still_improving", "no_rivals", "few_seeds"):
-        return " Give a larger --budget."
+        enough = record.effort.enough
+        return (
+            f" The same command with {enough} resumes." if "budget" in enough else f" Give {enough} and another --out."
+        )
     if one.reason == "few_rows":
         return " Add some."
     if one.reason == "not_chosen":

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import os
 import re
 import unicodedata
@@ -104,6 +105,15 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02d} min" if hours < 72 else f"{seconds / 86400:.1f} days"
+
+
+def round_up(seconds: float) -> str:
+    """A duration as --budget takes it, rounded up to minutes, from three hours on to hours.
+
+    >>> round_up(30), round_up(61), round_up(10_799), round_up(10_801)
+    ('1m', '2m', '180m', '4h')
+    """
+    return f"{math.ceil(seconds / 60)}m" if seconds <= 10_800 else f"{math.ceil(seconds / 3600)}h"
 
 
 def quoted(name: str, most: int = 60) -> str:

@@ -60,7 +60,7 @@ def make_record(**changes):
         ),
         verdict=Verdict("train_with", method="two-sided margin, m=1", arm="method", over="redecided", gain=GAIN),
         evidence=Evidence(10, arms, gains, losses),
-        effort=Effort((Length(20, 0.97), Length(40, 0.98)), False, "plain", 11, 60, 0, 61.0),
+        effort=Effort((Length(20, 0.97), Length(40, 0.98)), False, "plain", 11, 60, 0, 61.0, "--budget 3m"),
         cautions=(),
         command="camri fit digits",
         finished=True,
@@ -136,8 +136,8 @@ def test_costs_are_in_the_first_line():
         ),
         (
             Verdict("cannot_tell", "not_learnt"),
-            "Cannot tell yet: cross-entropy is no better than guessing, so nothing can be compared with it. Give a "
-            "larger --budget.",
+            "Cannot tell yet: cross-entropy is no better than guessing, so nothing can be compared with it. The "
+            "same command with --budget 3m resumes.",
         ),
     ],
     ids=lambda value: getattr(value, "kind", ""),
@@ -163,7 +163,10 @@ def test_a_baseline_that_has_learnt_nothing_is_not_shown_as_before():
 def test_few_seeds_are_named_and_have_no_interval():
     record = make_record(verdict=Verdict("cannot_tell", "few_seeds"))
     record = replace(record, evidence=replace(record.evidence, num_seeds=1))
-    assert verdict(record) == "Cannot tell yet: 1 seed trained, 5 are needed. Give a larger --budget."
+    few = "Cannot tell yet: 1 seed trained, 5 are needed."
+    assert verdict(record) == f"{few} The same command with --budget 3m resumes."
+    counted = replace(record, effort=replace(record.effort, enough="--trials 40"))
+    assert verdict(counted) == f"{few} Give --trials 40 and a new --out."
     assert show(Change(0.05)) == "+5.0 points"
 
 

@@ -135,6 +135,7 @@ class Finals:
     num_settings: int
     given_up: tuple[str, ...]
     wall_s: float
+    enough: str
     is_finished: bool
 
 
@@ -259,6 +260,7 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
             len(statuses),
             list(statuses.values()).count("failed"),
             finals.wall_s,
+            finals.enough,
             finals.given_up,
         ),
         cautions=(

@@ -43,8 +43,8 @@ from camri.fitting.trainer import (
 )
 from camri.study import run_folder
 from camri.study.spec import Resolved, name_column
-from camri.study.store import STORE_FILE
-from camri.text import percent
+from camri.study.store import STORE_FILE, open_run
+from camri.text import percent, round_up
 
 # What the finals' folder may hold.
 BESIDE = (JOURNAL_FILE, TRAININGS, MODEL, PAGE, handover.WEIGHTS, ANSWER_FILE, EXAMPLES_FILE)
@@ -88,6 +88,7 @@ class Stages:
                 plan = Plan(**self.journal.get("plan"))
                 self._apply(smaller(plan, self.request.data.noun, slow.part, left_s / slow.spent_s))
                 self._train_out()
+        self._drop_old_finals()
         if self.journal.get("is_raced") is None:
             self._race()
         self._finals()
@@ -170,6 +171,15 @@ class Stages:
             learnt=baseline.run.has_learnt(baseline.models),
             important=[list(pair) for pair in baseline.column],
         )
+
+    def _drop_old_finals(self) -> None:
+        """Remove the finals of an earlier call in which the baseline had less time and another training."""
+        path = self.request.out / STORE_FILE
+        if path.exists():
+            with open_run(self.request.out) as stored:
+                is_old = stored.training != self.training.to_json()
+            if is_old:
+                path.unlink()
 
     @property
     def training(self) -> Training:
@@ -310,7 +320,9 @@ class Stages:
         self.trainer.begin("writing the model and the page")
         journal = self.journal
         # A finished fit says the same when it is asked again.
-        wall_s = journal.get("wall_s") if journal.get("finished") else round(self.budget.passed_s(), 3)
+        is_again = journal.get("finished")
+        wall_s = journal.get("wall_s") if is_again else round(self.budget.passed_s(), 3)
+        enough = journal.get("enough") if is_again else self._enough()
         fitted = handover.hand_over(
             self.request,
             self._finals_run(),
@@ -327,6 +339,7 @@ class Stages:
                 num_settings=1 + journal.get("num_settings"),
                 given_up=tuple(journal.get("given_up")),
                 wall_s=wall_s,
+                enough=enough,
                 is_finished=is_finished,
             ),
             self.stores(),
@@ -334,8 +347,17 @@ class Stages:
         if handover.can_draw() and not self.budget.is_late:
             handover.write_page(self.request.out)
         if is_finished:
-            self.note(finished=True, wall_s=wall_s)
+            self.note(finished=True, wall_s=wall_s, enough=enough)
         return fitted
+
+    def _enough(self) -> str:
+        """The option that would allow a race, five seeds and twice the epochs if they help, at the pace of this fit."""
+        budget, is_rising = self.budget, self.journal.get("still_improving")
+        num = 2 * FEW_RIVALS + 2 * SEEDS_FOR_PRAISE + (2 if is_rising else 0)
+        if not budget.is_timed:
+            return f"--trials {budget.num_ended + num}"
+        epochs = self.training.epochs * (2 if is_rising else 1)
+        return f"--budget {round_up(1.1 * (budget.passed_s() + budget.rounds_s(epochs, num)))}"  # and the files
 
     def missing(self) -> str:
         """How far a stopped fit had come, and how to resume it."""

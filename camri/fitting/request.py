@@ -500,7 +500,9 @@ JOURNAL_FILE = "fit.json"
 TRAININGS = "trainings"  # folder of the runs before the finals; a killed call may have left nothing else
 
 
-LATE = ("is_raced", "winner", "num_settings", "given_up")  # decisions to make again when there is more time
+# Decisions to make again when there is more time: always if there was none for rivals, and if the baseline can grow.
+LATE = ("is_raced", "winner", "num_settings")
+GROWING = ("epochs", "training", "lengths", "still_improving", "learnt", "important")
 
 
 def _has_fewer(folder: Path) -> bool:
@@ -533,9 +535,11 @@ class Journal:
         asked = json.loads(json.dumps(request))
         if before.get("budget_s") and (asked["budget_s"] or 0) > before["budget_s"]:  # more time: resume with it
             before = before | {"budget_s": asked["budget_s"]}
+            again = (*LATE, *GROWING) if values.get("still_improving") else LATE if values.get("winner") is None else ()
+            values = {name: value for name, value in values.items() if name not in again}
             values |= {"request": before, "finished": False}
-            if values.get("winner") is None:  # rivals were given up for lack of time, or are not tried yet
-                values = {name: value for name, value in values.items() if name not in LATE} | {"given_up": []}
+            if again:
+                values["given_up"] = list((values.get("plan") or {}).get("given_up", ()))
         for name in asked:
             if before.get(name) != asked[name]:
                 differs = f"{name} {before.get(name)!r}, not {asked[name]!r}"

@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from safetensors.numpy import save_file
 import camri
 from camri.data import DataSet, Split, hold_out, load
 from camri.fit_record import Counts, read_record
-from camri.fitting import Unfinished, baseline, fit, handover
+from camri.fitting import Unfinished, baseline, budget, fit, handover
 from camri.fitting.handover import own_figures, write_card
 from camri.models import build
 from camri.report.page import write_page
@@ -383,3 +384,26 @@ def test_a_change_of_the_training_that_helps_stays_for_the_next(
     assert (dict(found.training.model_options), found.training.translate_px) == (width, 0)
     assert found.training.label_smoothing == (0.1 if kept else 0.0)
     assert ("(width 64, label smoothing 0.1, averaged weights)" in found.answer) == bool(kept)
+
+
+def test_more_time_lets_a_baseline_grow_that_was_still_improving(tmp_path, monkeypatch, without_files, in_this_process):
+    monkeypatch.setattr(budget.Budget, "trials_left", lambda self, epochs: 0)  # no rivals, no more seeds
+    monkeypatch.setattr(budget, "probe", lambda *_: 0.01)
+    monkeypatch.setattr(baseline.Baseline, "_can_try", lambda *_: False)
+    lengths = iter([None, None, None])
+    monkeypatch.setattr(budget.Budget, "longer", lambda self, epochs, num_trials: next(lengths))
+    short = fit("digits", "9", tmp_path / "out", budget=60, device="cpu")
+    assert short.record.effort.still_improving
+    assert short.answer.startswith("Still improving when the time was up. ")
+    option = re.search(r"2 seeds trained, 5 are needed. The same command with --budget (\d+)m resumes", short.answer)
+    assert 1 <= int(option[1]) <= 5
+    again = fit("digits", "9", tmp_path / "out", budget=60, device="cpu")
+    assert again.answer == short.answer
+    lengths = iter([2 * short.training.epochs, None])
+    values = iter([0.5, 0.9, 0.9, 0.5])  # the first length, the longer one, and both again
+    monkeypatch.setattr(baseline, "accuracy_of", lambda models: next(values))
+    longer = fit("digits", "9", tmp_path / "out", budget=90, device="cpu")
+    assert longer.training.epochs == 2 * short.training.epochs
+    with open_run(tmp_path / "out") as run:
+        assert run.training["epochs"] == longer.training.epochs
+    assert longer.load().trained.training.epochs == longer.training.epochs
