@@ -325,8 +325,14 @@ def headline(record: FitRecord) -> str:
     )
     if after.cost is not None and before.cost is not None:
         text = f"{text[:-1]}; mean cost {after.cost:.4g}{old(f'{before.cost:.4g}')}."
-    still = "Still improving when the time was up. " if record.effort.still_improving else ""
-    return still + text
+    return f"{still_improving(record)}. {text}" if record.effort.still_improving else text
+
+
+def still_improving(record: FitRecord) -> str:
+    """What is said of a baseline that a longer training would improve."""
+    return (
+        f"Still improving when {'the time was up' if 'budget' in record.effort.enough else 'the trials were used up'}"
+    )
 
 
 def verdict(record: FitRecord) -> str:

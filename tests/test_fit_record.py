@@ -78,6 +78,8 @@ def test_the_first_line_is_about_the_model_handed_over():
 def test_an_undertrained_answer_begins_with_it():
     effort = replace(make_record().effort, still_improving=True)
     assert headline(make_record(effort=effort)).startswith("Still improving when the time was up. Finds 53")
+    counted = replace(effort, enough="--trials 40")
+    assert headline(make_record(effort=counted)).startswith("Still improving when the trials were used up. Finds 53")
 
 
 def test_costs_are_in_the_first_line():

@@ -20,6 +20,7 @@ from camri.fit_record import (
     handed,
     headline,
     lost_recall,
+    still_improving,
     tried,
     verdict,
 )
@@ -34,7 +35,6 @@ from camri.text import percent, quoted
 SHOWN = 12  # examples of each kind
 MOST_FEATURES = 6
 GOOD = ("train_with", "change_the_decision")
-STILL = "Still improving when the time was up: a larger --budget gives a better model."
 BEFORE = "Before: another model, plain cross-entropy, whose largest score decides. After: the model handed over."
 SAME = "Before: the largest score of this model decides. After: its tuned rule."
 WORDS = (
@@ -53,7 +53,9 @@ def render_fit(record: FitRecord, reading: RunReader) -> str:
     source = FromRun(reading)
     of_run = [one for one in sections(source, with_paper=False) if not one.is_empty and one.name != "changes"]
     reading.begin("writing the page")
-    lead = [STILL] * record.effort.still_improving + [compose(record)[-1]] * (not record.finished)
+    lead = [compose(record)[-1]] * (not record.finished)
+    if record.effort.still_improving:
+        lead.insert(0, f"{still_improving(record)}: {record.effort.enough} would give a better model.")
     return fill(
         "answer.html.j2",
         [] if arrays is None else [_slider(record, arrays, rule), *_examples(record, arrays, rule)],
