@@ -404,10 +404,8 @@ def _over(one: Verdict) -> str:
 def _remedy(record: FitRecord) -> str:
     one = record.verdict
     if one.reason in ("not_learnt", "still_improving", "no_rivals", "few_seeds"):
-        enough = record.effort.enough
-        return (
-            f" The same command with {enough} resumes." if "budget" in enough else f" Give {enough} and another --out."
-        )
+        option = record.effort.enough
+        return f" The same command with {option} resumes." if "budget" in option else f" Give {option} and a new --out."
     if one.reason == "few_rows":
         return " Add some."
     if one.reason == "not_chosen":
