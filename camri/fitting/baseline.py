@@ -5,8 +5,10 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from camri.fit_record import SEEDS_FOR_PRAISE
 from camri.fitting.judge import Held
 from camri.fitting.request import epochs_for
+from camri.fitting.rivals import FEW_RIVALS
 from camri.fitting.trainer import (
     CE,
     WIDTHS,
@@ -29,6 +31,8 @@ FLAT_LENGTHS = 2  # lengths in a row without a rise, after which the baseline is
 EARLY = "smooth"
 CHANGE_SHARE = 0.25  # of the time left that trying a change may take: five seeds can still be trained after it
 WIDER_COSTS = 4  # times the time, at most
+# A longer training that is hardly better is taken only if the time left is enough for rivals and seeds of that length.
+ENOUGH_TRIALS = FEW_RIVALS + 2 * SEEDS_FOR_PRAISE
 MOST_EPOCHS = 4  # times the usual number, where trials are counted
 CHANGES_FROM = 40  # counted trials left: with fewer, changes are not tried
 
@@ -121,7 +125,8 @@ class Baseline:
         self.latest = epochs
         self.lengths.append((epochs, accuracy_of(models)))
         self.is_rising = rises(models, self.models)
-        if accuracy_of(models) > accuracy_of(self.models):  # it is trained already
+        is_taken = self.is_rising or not self.budget.is_timed or self.budget.trials_left(epochs) >= ENOUGH_TRIALS
+        if is_taken and accuracy_of(models) > accuracy_of(self.models):
             self.epochs, self.run, self.models = epochs, run, models
         return self.is_rising if is_complete else None
 

@@ -26,7 +26,7 @@ from camri.fitting.request import (
     make_request,
     on_features,
 )
-from camri.fitting.rivals import RACE_SHARE, Race, can_grow, grow, list_rivals, num_rivals, trees_of
+from camri.fitting.rivals import FEW_RIVALS, RACE_SHARE, Race, can_grow, grow, list_rivals, num_rivals, trees_of
 from camri.fitting.trainer import (
     CE,
     Interrupted,
@@ -51,7 +51,6 @@ BESIDE = (JOURNAL_FILE, TRAININGS, MODEL, PAGE, handover.WEIGHTS, ANSWER_FILE, E
 SEEDS_APART = 1000  # between the seeds of two fits; those of the finals begin in the middle
 MOST_SEEDS = 20  # of the finals; half as many if there is no rival
 TREES_BEFORE = 0.3  # of the time: later there is none for them
-FEW_RIVALS = 8  # four methods at two strengths
 FEATURE_RIVALS = 16  # where a network is fine-tuned: heads on its features train in seconds
 
 

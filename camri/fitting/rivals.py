@@ -23,6 +23,7 @@ MOST_COLUMNS, MOST_CELLS = 100, 5_000_000  # embeddings have more columns than t
 FIRST, CHUNK, MOST_ITERATIONS = 5, 25, 300
 TREES_SHARE = 0.15  # of the time left
 MOST_RIVALS = 40
+FEW_RIVALS = 8  # four methods at two strengths
 LEAST_RIVALS = 2
 RACE_SHARE = 0.4  # of the trials that are left; the finals get the rest
 

@@ -117,6 +117,15 @@ def test_all_of_the_time_may_go_to_lengths_that_help(clock):
     assert world.baseline.epochs == max(epochs for _, epochs in world.trained)
 
 
+@pytest.mark.parametrize(("budget_s", "best"), [(100_000.0, 2), (150.0, 1)])
+def test_a_longer_training_that_is_hardly_better_is_taken_if_there_is_plenty_of_time(clock, budget_s, best):
+    world = World(lambda names, epochs: 0.5 + STEP / 100 * epochs / 20 - len(names), clock, budget_s=budget_s)
+    world.run()
+    assert 40 in [epochs for epochs, _ in world.baseline.lengths]
+    assert world.baseline.epochs >= best * world.first
+    assert (world.baseline.epochs > world.first) == (best > 1)
+
+
 def test_a_change_takes_no_more_than_a_quarter_of_the_time_that_is_left(clock):
     world = World(flat, clock, budget_s=400.0)
     found = world.run()
