@@ -29,6 +29,7 @@ FLAT_LENGTHS = 2  # lengths in a row without a rise, after which the baseline is
 # Label smoothing is tried after the first length, where that is cheap: it helps long trainings, which may never become
 # flat (GTSRB, 20 epochs: .950 to .958). Moves of images hurt short trainings and help long ones (docs/log.md).
 EARLY = "smooth"
+EARLY_SHARE = 0.1  # of the time left that this may take
 CHANGE_SHARE = 0.25  # of the time left that trying a change may take: five seeds can still be trained after it
 WIDER_COSTS = 4  # times the time, at most
 # A longer training that is hardly better is taken only if the time left is enough for rivals and seeds of that length.
@@ -79,7 +80,7 @@ class Baseline:
             for name in changes:
                 self._try(name)
             return
-        self._try(EARLY)
+        self._try(EARLY, EARLY_SHARE)
         num_flat = 0  # lengths in a row that were not better
         while num_flat < FLAT_LENGTHS:
             helps = self._lengthen()
@@ -134,10 +135,13 @@ class Baseline:
         """The longest length where trials are counted: without an end, each could take twice as long as the last."""
         return MOST_EPOCHS * epochs_for(len(self.request.data.splits["train"]))
 
-    def _try(self, name: str) -> bool:
-        """Try a change at the best length, if there is time. Returns whether accuracy rises; then the change stays."""
+    def _try(self, name: str, share: float = CHANGE_SHARE) -> bool:
+        """Try a change at the best length, if that takes no more than a share of the time left.
+
+        Returns whether accuracy rises; then the change stays.
+        """
         budget, run = self.budget, self.run_of([*self.names, name], self.epochs)
-        if name in self.names or (name == "wider" and "wide" not in self.names) or not self._can_try(name, run):
+        if name in self.names or (name == "wider" and "wide" not in self.names) or not self._can_try(name, run, share):
             return False
         paces, epoch_s, budget.paces = budget.paces, budget.epoch_s, []  # a wider network has a pace of its own
         left_s = budget.end_s() - budget.passed_s()
@@ -152,7 +156,7 @@ class Baseline:
         self.is_rising = self.request.epochs is None
         return True
 
-    def _can_try(self, name: str, run: TrainingRun) -> bool:
+    def _can_try(self, name: str, run: TrainingRun, share: float) -> bool:
         if not self._num_missing(run):  # it was trained before the fit was interrupted
             return True
         if not self.names and not self.run.has_learnt(self.models):
@@ -161,4 +165,4 @@ class Baseline:
         if not budget.is_timed:
             return budget.trials_left(self.epochs) >= CHANGES_FROM
         needed_s = cost * budget.rounds_s(self.epochs, len(self.seeds))
-        return needed_s <= CHANGE_SHARE * (budget.end_s() - budget.passed_s())
+        return needed_s <= share * (budget.end_s() - budget.passed_s())

@@ -132,7 +132,10 @@ def test_a_change_takes_no_more_than_a_quarter_of_the_time_that_is_left(clock):
     assert (("moved",), 1) in found
     assert (("wide",), 1) not in found  # it may take four times as long
     clock[0] = 0.0
-    assert {names for names, _ in World(flat, clock, budget_s=100.0).run()} == {()}  # 77 s are left after the first
+    assert {names for names, _ in World(flat, clock, budget_s=100.0).run()} == {()}  # 76 s are left after the first
+    clock[0] = 0.0
+    found = World(lambda names, epochs: 0.5 + 0.02 * epochs, clock, budget_s=200.0).run()
+    assert {names for names, _ in found} == {()}  # 20 of 174 s are too much for smoothing, the length still rising
 
 
 def test_a_change_that_takes_too_long_ends_and_keeps_nothing(clock):
