@@ -26,6 +26,7 @@ from camri.study.spec import Resolved
 NUM_SEEDS = 2
 FIRST_END = 0.6  # of the time: a first length that has not ended by then is too long
 FLAT_LENGTHS = 2  # lengths in a row without a rise, after which the baseline is trained out
+SECOND_SHARE = 0.5  # of the time left that the second of them may take, so that five seeds can still be trained
 # Label smoothing is tried after the first length, where that is cheap: it helps long trainings, which may never become
 # flat (GTSRB, 20 epochs: .950 to .958). Moves of images hurt short trainings and help long ones (docs/log.md).
 EARLY = "smooth"
@@ -83,7 +84,7 @@ class Baseline:
         self._try(EARLY, EARLY_SHARE)
         num_flat = 0  # lengths in a row that were not better
         while num_flat < FLAT_LENGTHS:
-            helps = self._lengthen()
+            helps = self._lengthen(SECOND_SHARE if num_flat else 1.0)
             if helps is None:
                 return
             num_flat = 0 if helps else num_flat + 1
@@ -113,10 +114,16 @@ class Baseline:
     def _num_missing(self, run: TrainingRun) -> int:
         return len(self.seeds) - len(statuses_of([run.folder]))
 
-    def _lengthen(self) -> bool | None:
-        """Train longer than the latest length. Returns whether accuracy rises; None if the time is up."""
-        epochs = self.budget.longer(self.latest, self._num_missing(self.run_of(self.names, 2 * self.latest)))
-        if epochs is None or (not self.budget.is_timed and epochs > self._most_epochs()):
+    def _lengthen(self, share: float) -> bool | None:
+        """Train longer than the latest length. Returns whether accuracy rises; None if the time is up.
+
+        share: of the time left that this may take.
+        """
+        num = self._num_missing(self.run_of(self.names, 2 * self.latest))
+        epochs = self.budget.longer(self.latest, num)
+        if epochs is None or self._part(epochs, num) > share:
+            return None
+        if not self.budget.is_timed and epochs > self._most_epochs():
             return None
         run = self.run_of(self.names, epochs)
         is_complete = run.train([], self.seeds, self.budget.end_s(), weights=self.weights)
@@ -130,6 +137,11 @@ class Baseline:
         if is_taken and accuracy_of(models) > accuracy_of(self.models):
             self.epochs, self.run, self.models = epochs, run, models
         return self.is_rising if is_complete else None
+
+    def _part(self, epochs: int, num_trials: int) -> float:
+        """The part of the time left that these trials take; 0 if trials are counted."""
+        left_s = self.budget.end_s() - self.budget.passed_s()
+        return self.budget.rounds_s(epochs, num_trials) / max(left_s, 1e-9)
 
     def _most_epochs(self) -> int:
         """The longest length where trials are counted: without an end, each could take twice as long as the last."""
@@ -161,8 +173,6 @@ class Baseline:
             return True
         if not self.names and not self.run.has_learnt(self.models):
             return False
-        budget, cost = self.budget, WIDER_COSTS if name in WIDTHS else 1
-        if not budget.is_timed:
-            return budget.trials_left(self.epochs) >= CHANGES_FROM
-        needed_s = cost * budget.rounds_s(self.epochs, len(self.seeds))
-        return needed_s <= share * (budget.end_s() - budget.passed_s())
+        if not self.budget.is_timed:
+            return self.budget.trials_left(self.epochs) >= CHANGES_FROM
+        return self._part(self.epochs, len(self.seeds)) * (WIDER_COSTS if name in WIDTHS else 1) <= share

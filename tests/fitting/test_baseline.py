@@ -117,6 +117,15 @@ def test_all_of_the_time_may_go_to_lengths_that_help(clock):
     assert world.baseline.epochs == max(epochs for _, epochs in world.trained)
 
 
+@pytest.mark.parametrize(("budget_s", "lengths"), [(400.0, [1, 2, 4]), (200.0, [1, 2])])
+def test_a_second_try_to_train_longer_leaves_half_of_the_time(clock, budget_s, lengths):
+    world = World(flat, clock, budget_s=budget_s)
+    world.run()
+    assert [epochs / world.first for epochs, _ in world.baseline.lengths] == lengths
+    assert world.budget.trials_left(world.baseline.epochs) >= 5
+    assert not world.baseline.is_rising
+
+
 @pytest.mark.parametrize(("budget_s", "best"), [(100_000.0, 2), (150.0, 1)])
 def test_a_longer_training_that_is_hardly_better_is_taken_if_there_is_plenty_of_time(clock, budget_s, best):
     world = World(lambda names, epochs: 0.5 + STEP / 100 * epochs / 20 - len(names), clock, budget_s=budget_s)
