@@ -400,6 +400,7 @@ def test_more_time_lets_a_baseline_grow_that_was_still_improving(tmp_path, monke
     again = fit("digits", "9", tmp_path / "out", budget=60, device="cpu")
     assert again.answer == short.answer
     lengths = iter([2 * short.training.epochs, None])
+    monkeypatch.setattr(baseline, "rises", lambda models, before: True)
     values = iter([0.5, 0.9, 0.9, 0.5])  # the first length, the longer one, and both again
     monkeypatch.setattr(baseline, "accuracy_of", lambda models: next(values))
     longer = fit("digits", "9", tmp_path / "out", budget=90, device="cpu")
