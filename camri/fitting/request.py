@@ -500,9 +500,8 @@ JOURNAL_FILE = "fit.json"
 TRAININGS = "trainings"  # folder of the runs before the finals; a killed call may have left nothing else
 
 
-# Decisions to make again when there is more time: always if there was none for rivals, and if the baseline can grow.
-LATE = ("is_raced", "winner", "num_settings")
-GROWING = ("epochs", "training", "lengths", "still_improving", "learnt", "important")
+# Decisions to make again with more time, if the baseline was still improving or there was no time for rivals.
+LATE = ("epochs", "training", "lengths", "still_improving", "learnt", "important", "is_raced", "winner", "num_settings")
 
 
 def _has_fewer(folder: Path) -> bool:
@@ -535,10 +534,9 @@ class Journal:
         asked = json.loads(json.dumps(request))
         if before.get("budget_s") and (asked["budget_s"] or 0) > before["budget_s"]:  # more time: resume with it
             before = before | {"budget_s": asked["budget_s"]}
-            again = (*LATE, *GROWING) if values.get("still_improving") else LATE if values.get("winner") is None else ()
-            values = {name: value for name, value in values.items() if name not in again}
             values |= {"request": before, "finished": False}
-            if again:
+            if values.get("still_improving") or values.get("winner") is None:
+                values = {name: value for name, value in values.items() if name not in LATE}
                 values["given_up"] = list((values.get("plan") or {}).get("given_up", ()))
         for name in asked:
             if before.get(name) != asked[name]:
