@@ -330,9 +330,8 @@ def headline(record: FitRecord) -> str:
 
 def still_improving(record: FitRecord) -> str:
     """What is said of a baseline that a longer training would improve."""
-    return (
-        f"Still improving when {'the time was up' if 'budget' in record.effort.enough else 'the trials were used up'}"
-    )
+    end = "the time was up" if "budget" in record.effort.enough else "the trials were used up"
+    return f"Still improving when {end}"
 
 
 def verdict(record: FitRecord) -> str:

@@ -55,7 +55,7 @@ def render_fit(record: FitRecord, reading: RunReader) -> str:
     reading.begin("writing the page")
     lead = [compose(record)[-1]] * (not record.finished)
     if record.effort.still_improving:
-        lead.insert(0, f"{still_improving(record)}: {record.effort.enough} would give a better model.")
+        lead.insert(0, f"{still_improving(record)}: {record.effort.enough} would train longer.")
     return fill(
         "answer.html.j2",
         [] if arrays is None else [_slider(record, arrays, rule), *_examples(record, arrays, rule)],
