@@ -8,6 +8,7 @@
 None of them is part of camri: results/README.md says what each gained.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from camri.checks import as_float, freeze_for_backward
 from camri.errors import InputError
 from camri.heads import HEADS, LinearHead
 from camri.methods import Knob, Method
+from camri.models import SmallCNN
 from camri.modules import Criterion
 from camri.penalties import important_vector
 
@@ -229,6 +231,110 @@ class ThreeCentres(SubCentres):
     num_centres = 3
 
 
+TEACHER_DECAY = 0.999  # of the averaged weights at every step; less in the first steps, so that the start fades
+
+
+def _average_into(mine: Mapping[str, Tensor], its: Mapping[str, Tensor], num_steps: Tensor) -> None:
+    """Move averaged tensors towards current ones of the same names, and count the step."""
+    decay = min(TEACHER_DECAY, (1 + num_steps.item()) / (10 + num_steps.item()))
+    with torch.no_grad():
+        for name, tensor in mine.items():
+            if tensor.is_floating_point():
+                tensor.lerp_(its[name], 1 - decay)
+    num_steps += 1
+
+
+class SelfTaughtCNN(SmallCNN):
+    """The small CNN with its own averaged weights as a teacher: in training (B, 2 D), own features, then the teacher's.
+
+    In `eval()` it gives its own (B, D). It starts as the small CNN of the same generator does. CPU only.
+    """
+
+    def __init__(self, in_channels: int = 1, generator: torch.Generator | None = None) -> None:
+        super().__init__(in_channels, generator=generator)
+        student = SmallCNN(in_channels)
+        student.load_state_dict(self.state_dict())
+        self.teacher = student.requires_grad_(False)
+        self.register_buffer("num_steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = super().forward(x)
+        if not self.training:
+            return features
+        _average_into(self.teacher.state_dict(), self.state_dict(), self.get_buffer("num_steps"))
+        return torch.cat([features, self.teacher.eval()(x)], dim=-1)
+
+
+class TaughtHead(LinearHead):
+    """A linear head and its averaged weights: (B, 2 D) -> (B, 2 C) in training, else (B, D) -> (B, C)."""
+
+    def __init__(self, in_features: int, num_classes: int, generator: torch.Generator | None = None) -> None:
+        super().__init__(in_features, num_classes, generator)
+        self.teacher = copy.deepcopy(self).requires_grad_(False)
+        self.register_buffer("num_steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, features: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(features)
+        own, taught = features.chunk(2, dim=-1)
+        _average_into(self.teacher.state_dict(), self.state_dict(), self.get_buffer("num_steps"))
+        return torch.cat([super().forward(own), self.teacher.eval()(taught)], dim=-1)
+
+
+def self_distilled(
+    outputs: Tensor,
+    labels: Tensor,
+    margins: Tensor,
+    taught: Tensor,
+    taught_class: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
+) -> Tensor:
+    """Two-sided margin, and what a teacher's probabilities t say: (B, 2 C) or (B, C), (B,), (C,), (), (C,) -> (B,).
+
+    `taught` weighs Σ t log(t / h) over all classes, `taught_class` (C,) the same of a class against all others
+    together. The outputs are C own logits, then the teacher's; without the teacher's only the margin is left.
+    """
+    outputs = as_float(outputs)
+    logits, teacher = outputs[..., : len(margins)], outputs[..., len(margins) :].detach()
+    loss = losses.two_sided_margin(logits, labels, margins, label_smoothing=label_smoothing, validate=validate)
+    if not teacher.shape[-1]:
+        return loss
+    log_h, log_t = torch.log_softmax(logits, dim=-1), torch.log_softmax(teacher, dim=-1)
+    rest_h, rest_t = _log_rest(log_h), _log_rest(log_t)
+    of_class = log_t.exp() * (log_t - log_h) + rest_t.exp() * (rest_t - rest_h)
+    of_all = (log_t.exp() * (log_t - log_h)).sum(dim=-1)
+    return loss + taught.to(outputs) * of_all + (taught_class.to(outputs) * of_class).sum(dim=-1)
+
+
+def _log_rest(log_h: Tensor) -> Tensor:
+    """log(1 − h), for probabilities up to 1 − 1e-6."""
+    return torch.log(-torch.expm1(log_h.clamp(max=-1e-6)))
+
+
+class SelfDistilledLoss(Criterion):
+    """`self_distilled` as a loss; margin and teacher are ramped in and there in training only."""
+
+    training_only = (("margins", 0.0), ("taught", 0.0), ("taught_class", 0.0))
+
+    def __init__(
+        self,
+        num_classes: int,
+        margins: Mapping[int, float],
+        taught: float,
+        taught_class: Mapping[int, float],
+        **common: Any,
+    ):
+        parameters = {
+            "margins": important_vector(num_classes, margins),
+            "taught": torch.tensor(taught),
+            "taught_class": important_vector(num_classes, taught_class),
+        }
+        super().__init__(self_distilled, parameters, **common)
+
+
+HEADS.setdefault("taught", TaughtHead)
 HEADS.setdefault("extra_output", ExtraOutput)
 HEADS.setdefault("sub_centres_2", SubCentres)
 HEADS.setdefault("sub_centres_3", ThreeCentres)
@@ -287,4 +393,23 @@ EXTRA = Method(
     },
     base=None,
     head="extra_output",
+)
+
+
+def _make_self_distilled(
+    num_classes: int, class_counts: Sequence[int], values: dict[str, Any], **common: Any
+) -> Criterion:
+    return SelfDistilledLoss(num_classes, values["m"], values["taught"], values["taught_class"], **common)
+
+
+SELF_DISTILLED = Method(  # with the model "self_taught"
+    "self-distillation",
+    _make_self_distilled,
+    {  # without neutral values: the head differs from cross-entropy's, so m = taught = taught_class = 0 is the control
+        "m": Knob((0.0, 1.0), per_class=True, about="logit margin on both sides"),
+        "taught": Knob((0.0, 1.0), about="weight of the teacher's probabilities"),
+        "taught_class": Knob((0.0, 2.0), per_class=True, about="weight of the teacher's log-odds of the class"),
+    },
+    base=None,
+    head="taught",
 )

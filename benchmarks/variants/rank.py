@@ -31,11 +31,16 @@ FIGURES = ("alarms", "accuracy")
 
 
 def rank_column(
-    reading: RunReader, column: ColumnFacts, split: str, recalls: list[float] | None, quick: bool
+    reading: RunReader,
+    column: ColumnFacts,
+    split: str,
+    recalls: list[float] | None,
+    quick: bool,
+    control: str = "ce",
 ) -> list[dict[str, Any]]:
-    """A record for each setting of a column, cross-entropy's first, then the fewest false alarms first."""
+    """A record for each setting of a column, that of `control` first, then the fewest false alarms first."""
     settings = reading.settings(column)
-    (baseline,) = (one for one in settings if one.method == "ce")
+    (baseline,) = (one for one in settings if one.title == control)
     groups = reading.run.groups(split)
 
     def scores(one: SettingResults) -> dict[int, Scores]:
@@ -52,13 +57,13 @@ def rank_column(
         about = {"column": column.title, "setting": one.title, "method": one.method, "knobs": one.knobs, "split": split}
         sides = list(mine.values()), [theirs[seed] for seed in mine]
         records.append({**about, **compare_sides(*sides, grid, groups, quick)})
-    rivals = [record for record in records if record["method"] != "ce"]
+    rivals = [record for record in records if record["setting"] != control]
     for rule in RULES if not quick else ():
         corrected = holm([record[rule]["p_alarms"] for record in rivals]) if rivals else []
         for record, p in zip(rivals, corrected, strict=True):
             record[rule]["p_alarms_holm"] = float(p)
     rivals.sort(key=lambda record: record["threshold"]["alarms"])
-    return [record for record in records if record["method"] == "ce"] + rivals
+    return [record for record in records if record["setting"] == control] + rivals
 
 
 def rank_runs(baseline: RunReader, others: Mapping[str, RunReader], column: int, split: str) -> list[dict[str, Any]]:
@@ -177,13 +182,14 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="a run's folder, or a file of results/scores")
     parser.add_argument("--split", default="val", choices=["val", "test"])
     parser.add_argument("--recalls", type=lambda text: [float(word) for word in text.split(",")], default=None)
+    parser.add_argument("--control", default="ce", help="the setting to compare with, by its title")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
     asked = parser.parse_args()
     records = []
     with unpacked(asked.run) as store, RunReader(store) as reading:
         for column in reading.columns:
-            found = rank_column(reading, column, asked.split, asked.recalls, asked.quick)
+            found = rank_column(reading, column, asked.split, asked.recalls, asked.quick, asked.control)
             print(show(found))
             records += found
     if asked.json is not None:
