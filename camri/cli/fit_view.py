@@ -113,7 +113,7 @@ NEXT = """
 Next
   camri fit your_data/ --important CLASS --budget 10m    your own data: images or a table
   camri audit scores.csv --important CLASS               a model you have: no training
-  camri predict {model} photo.png         the model of this demo at work"""
+  {predict:<52}   the model of this demo at work"""
 
 
 def run_demo(out: Path) -> None:
@@ -126,4 +126,4 @@ def run_demo(out: Path) -> None:
     data = thin_out(data, {DEMO_CLASS: DEMO_PART})
     _print(f"Demo: digits, of whose “{DEMO_CLASS}” only {percent(DEMO_PART, 0)} are left to train on.")
     show(time.monotonic(), data, DEMO_CLASS, out, num_trials=DEMO_TRIALS, epochs=DEMO_EPOCHS, device="cpu")
-    _print(NEXT.format(model=out / "model"))
+    _print(NEXT.format(predict=f"camri predict {out / 'model'} photo.png"))
