@@ -150,20 +150,24 @@ class Scores:
         >>> [np.exp(lead.astype(float)).round(2).tolist() for lead in (scores.lead, scores.odds().lead)]
         [[[0.67], [2.0]], [[0.33], [1.0]]]
         """
+        # Rounded, since exp and log differ in the last bit between processors, which would break ties differently.
+        return replace(self, lead=np.round(self._log_odds(), 9))
+
+    def _log_odds(self) -> Array:
         if self.probability is not None:
             with np.errstate(divide="ignore"):
-                return replace(self, lead=np.log(self.probability) - np.log1p(-self.probability))
+                return np.log(self.probability) - np.log1p(-self.probability)
         lead = self.lead.astype(np.float64)
         top = np.maximum(lead.max(axis=1, keepdims=True), 0.0)
         parts = np.exp(lead - top)
         rest = np.exp(self.rest_spread.astype(np.float64)[:, None] - top)
         others = [rest[:, 0] + np.delete(parts, place, axis=1).sum(axis=1) for place in range(lead.shape[1])]
         with np.errstate(divide="ignore"):
-            return replace(self, lead=lead - top - np.log(np.stack(others, axis=1)))
+            return lead - top - np.log(np.stack(others, axis=1))
 
     def probabilities(self) -> Array:
         """The probability of each important class: float64 (N, I)."""
-        return special.expit(self.odds().lead) if self.probability is None else self.probability
+        return special.expit(self._log_odds()) if self.probability is None else self.probability
 
     def take(self, rows: Array) -> "Scores":
         """The scores of some rows."""

@@ -269,8 +269,8 @@ def compare(
     of single cells three times. Seed means and image means are drawn instead, which contain it once each, and the image
     part is reduced by that share (two-way analysis of variance). The seed part follows Student's t, and is at least as
     wide as the noise of single cells implies, since two or three seeds often agree by chance. For shares the interval
-    is at least as wide as Agresti and Min's (2005) for images of which none changed. `p` comes from the same two parts;
-    for many images it is that of a paired t test over seeds.
+    is at least as wide as Agresti and Min's (2005) for images of which none changed. `p` comes from the same parts: the
+    larger of those by the two seed parts. For many images it is that of a paired t test over seeds, or larger.
 
     Coverage of nominal 95 % and rejections at 5 % without a difference: benchmarks/intervals.py, docs/numbers.md. With
     one seed the interval is over images only, so it is about these two models only.
@@ -299,7 +299,8 @@ def compare(
     sizes, noise = np.array([part.shape[1] for part in tables]), np.array([_cell_noise(part) for part in tables])
     row_means = np.mean([part.mean(axis=1) for part in tables], axis=0)
     estimate = float(row_means.mean())
-    seeds = _seed_variance(row_means, float(np.sum(noise / sizes)) / len(tables) ** 2)
+    by_seeds, by_cells = _seed_variances(row_means, float(np.sum(noise / sizes)) / len(tables) ** 2)
+    seeds = by_seeds if by_seeds.half_width() >= by_cells.half_width() else by_cells
     draws, image_variance = _draw_seeds(row_means, seeds, rng, num_draws), 0.0
     for part, cell, effect in zip(tables, noise.tolist(), effects, strict=True):
         image_means = part.mean(axis=0)
@@ -308,7 +309,7 @@ def compare(
         image_variance += share * float(image_means.var()) / max(len(image_means) - 1, 1) / len(tables) ** 2
     are_shares = min(one.min(), two.min()) >= 0 and max(one.max(), two.max()) <= 1
     least = float(np.sum(1 / (sizes / effects + 2.0) ** 2)) / len(tables) ** 2 if are_shares else 0.0
-    p = _p_of(estimate, seeds, image_variance, least)
+    p = max(_p_of(estimate, one, image_variance, least) for one in (by_seeds, by_cells))
     low, high = np.quantile(draws, [0.025, 0.975])
     if high - low < 2 * Z * math.sqrt(least):
         draws = rng.normal(scale=math.sqrt(least), size=num_draws)
@@ -334,15 +335,17 @@ class _Variance(NamedTuple):
     value: float
     freedom: float
 
+    def half_width(self) -> float:
+        """Half of the 95 % interval."""
+        return (Z if math.isinf(self.freedom) else float(special.stdtrit(self.freedom, 0.975))) * math.sqrt(self.value)
 
-def _seed_variance(row_means: Array, by_cells: float) -> _Variance:
-    """Variance of the mean over seeds: from the seeds' means, or from the noise of single cells if that is wider."""
+
+def _seed_variances(row_means: Array, by_cells: float) -> tuple[_Variance, _Variance]:
+    """Variance of the mean over seeds: from the seeds' means (Student's t), and from the noise of single cells."""
     num = len(row_means)
     if num == 1:
-        return _Variance(0.0, math.inf)
-    own = float(row_means.var(ddof=1))
-    is_wider = float(special.stdtrit(num - 1, 0.975)) ** 2 * own >= Z**2 * by_cells
-    return _Variance(own / num, num - 1) if is_wider else _Variance(by_cells / num, math.inf)
+        return _Variance(0.0, math.inf), _Variance(0.0, math.inf)
+    return _Variance(float(row_means.var(ddof=1)) / num, num - 1), _Variance(by_cells / num, math.inf)
 
 
 def _image_share(image_means: Array, noise: float) -> float:

@@ -1,6 +1,7 @@
 """Results made from release files, and the table and figure of all columns that are made of results."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,6 +118,33 @@ def test_release_files_are_checked_and_give_the_same_results(runs, tmp_path):
     assert releases.rebuild(listed, folder, ["gone"]) == ["gone"]
     with pytest.raises(InputError, match="get it again"):
         releases.rebuild(listed)
+
+
+@pytest.mark.parametrize("name", ["columns-cifar10", "small-cifar10-members"])
+def test_published_results_are_rebuilt_from_their_scores(name, tmp_path):
+    published = Path(releases.__file__).parents[1] / "results"
+    (tmp_path / releases.LIST).symlink_to(published / releases.LIST)
+    (tmp_path / releases.SCORES).symlink_to(published / releases.SCORES)
+    assert releases.rebuild(tmp_path, names=[name]) == []
+    files = sorted((tmp_path / name).iterdir())
+    assert files
+    for path in files:
+        if path.suffix == ".json":
+            assert_close(json.loads(path.read_text()), json.loads((published / name / path.name).read_text()))
+
+
+def assert_close(found, wanted):
+    """Equal but for rounding: other processors add in another order."""
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys()
+        for key in wanted:
+            assert_close(found[key], wanted[key])
+    elif isinstance(wanted, list):
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            assert_close(one, other)
+    else:
+        assert found == (pytest.approx(wanted, rel=1e-6, abs=1e-9) if isinstance(wanted, float) else wanted)
 
 
 def test_a_packed_store_keeps_the_scores_of_its_columns_only(tmp_path):

@@ -11,7 +11,7 @@ from camri.stats import (
     _cell_noise,
     _draw_seeds,
     _image_share,
-    _seed_variance,
+    _seed_variances,
     _Variance,
     compare,
     design_effect,
@@ -201,20 +201,35 @@ def test_the_image_part_is_shrunk_by_its_share_and_the_seed_part_spread_as_stude
     assert _image_share(table.mean(axis=0), 10.0) == 0
     # A bootstrap's variance of a mean of ten is var/10; over χ²₉/10 its expectation is var/10 · 10/(9 − 2).
     row_means = rng.normal(size=10)
-    drawn = _draw_seeds(row_means, _seed_variance(row_means, 0.0), np.random.default_rng(1), 400_000)
+    drawn = _draw_seeds(row_means, _seed_variances(row_means, 0.0)[0], np.random.default_rng(1), 400_000)
     assert drawn.std() == pytest.approx(row_means.std() / math.sqrt(7), rel=0.01)
     assert drawn.mean() == pytest.approx(0, abs=0.005)
 
 
 def test_seeds_that_agree_by_chance_have_the_noise_of_their_cells():
     row_means = np.array([0.1, 0.1, 0.1])
-    assert _seed_variance(row_means, 0.03) == _Variance(0.01, math.inf)
-    assert _draw_seeds(row_means, _Variance(0.01, math.inf), np.random.default_rng(0), 100_000).std() == pytest.approx(
-        0.1, rel=0.01
-    )
+    own, cells = _seed_variances(row_means, 0.03)
+    assert own.value == pytest.approx(0)
+    assert cells == _Variance(0.01, math.inf)
+    drawn = _draw_seeds(row_means, cells, np.random.default_rng(0), 100_000)
+    assert drawn.std() == pytest.approx(0.1, rel=0.01)
     apart = np.array([0.0, 0.1, 0.2])  # variance .01: 4.303² · .01 is as wide as 1.96² · .0482
-    assert _seed_variance(apart, 0.048) == pytest.approx(_Variance(0.01 / 3, 2))
-    assert _seed_variance(apart, 0.049) == pytest.approx(_Variance(0.049 / 3, math.inf))
+    assert _seed_variances(apart, 0.048)[0] == pytest.approx(_Variance(0.01 / 3, 2))
+    for noise, is_wider in ((0.048, False), (0.049, True)):
+        own, cells = _seed_variances(apart, noise)
+        assert (cells.half_width() > own.half_width()) is is_wider
+
+
+def test_p_is_never_below_that_of_the_seeds_means():
+    """Noise of single cells may give the wider 95 % interval and still the smaller p: its normal tails are thin."""
+    rng, smaller = np.random.default_rng(5), 0
+    for _ in range(40):
+        arm = rng.normal(0.03, 1.0, (6, 2000))
+        found = compare(arm, np.zeros_like(arm), seed=0)
+        by_seeds = reference.ttest_1samp(arm.mean(axis=1), 0).pvalue
+        assert found.p >= by_seeds - 2e-3
+        smaller += math.erfc(abs(found.value) / (1.0 / math.sqrt(12_000)) / math.sqrt(2)) < by_seeds
+    assert smaller > 10
 
 
 def test_shares_of_images_of_which_none_changed_keep_an_interval():
