@@ -267,7 +267,9 @@ class _Sweep:
         self.scores, self.rule = scores, rule
         margin = scores.shifted() if rule == "shift" else scores.probabilities()
         needed = -margin.max(axis=1)
-        if rule == "threshold":  # a probability of 1 passes every threshold below 1, and one of 0 passes none
+        if rule == "shift":
+            needed[np.isposinf(scores.lead).any(axis=1)] = -np.inf
+        else:  # a probability of 1 passes every threshold below 1, and one of 0 passes none
             needed = np.select([needed <= -1.0, needed >= 0.0], [-np.inf, np.inf], needed)
         winner = np.array(scores.important)[margin.argmax(axis=1)]
         # No shift changes an infinite lead: the prediction of a probability of exactly 0 or 1 stays.
@@ -276,7 +278,11 @@ class _Sweep:
         moving = np.flatnonzero(np.isfinite(needed))
         self.order = moving[_order(needed[moving])]
         needed = needed[self.order]
-        self.last = np.flatnonzero(np.append(np.diff(needed) > 0, len(needed) > 0))  # equal rows change together
+        # Rows that are equal but for rounding (.3 / .6 and .1 / .2) change together: no number lies between them. Those
+        # with a tie for the largest score are kept apart by `exact`: no shift leaves them as argmax has them.
+        least = 1e-9 * np.maximum(np.abs(needed[1:]), 1.0) if rule == "shift" else 0.0
+        parts = (np.diff(needed) > least) | ((needed[:-1] < 0) & (needed[1:] >= 0))
+        self.last = np.flatnonzero(np.append(parts, len(needed) > 0))
         ends = [-np.inf, np.inf] if rule == "shift" else [-1.0, 0.0]
         self.edges = np.concatenate([ends[:1], needed[self.last], ends[1:]])
         self.predicted = [self.counted(partial(np.equal, index)) for index in scores.important]
@@ -352,17 +358,18 @@ def _order(values: Array) -> Array:
 def short_between(low: float, high: float) -> float:
     """The number with the fewest digits between `low` and `high`, near their middle; `low` if there is none.
 
-    If both ends are float16 or float32 numbers, it separates them in that precision too.
+    It is a thousandth of their distance away from both, since they may be rounded themselves. If both are float16 or
+    float32 numbers, it separates them in that precision too.
 
     >>> short_between(0.21341, 0.21398), short_between(0.0, 1.0)
     (0.2137, 0.5)
     """
-    middle = (low + high) / 2
+    middle, apart = (low + high) / 2, (high - low) / 1000
     with np.errstate(over="ignore"):
         kinds = [kind for kind in (np.float16, np.float32) if all(float(kind(end)) == end for end in (low, high))]
         for digits in range(1, 17):
             rounded = float(f"{middle:.{digits}g}")
-            if low < rounded < high and all(low <= float(kind(rounded)) < high for kind in kinds):
+            if low + apart < rounded < high - apart and all(low <= float(kind(rounded)) < high for kind in kinds):
                 return rounded
     return low
 

@@ -22,6 +22,7 @@ KINDS = ("logits", "probabilities")
 ROWS_AT_ONCE = 65_536
 # Float16 ends at 65504; the 170 numbers between are left to keep the order of values that are cut off.
 _CEILING = 60000.0
+_CERTAIN = 1e6  # beyond any log factor, and small enough for float64 to keep differences of 1e-9
 
 
 class Rule(Protocol):
@@ -73,8 +74,20 @@ class Scores:
         return (self.labels[:, None] == np.array(self.important)).sum(axis=0)
 
     def shifted(self, shift: ArrayLike = 0.0) -> Array:
-        """The leads after a shift: float64 (N, I)."""
-        return self.lead.astype(np.float64) + np.asarray(shift, dtype=np.float64)
+        """The leads after a shift: float64 (N, I).
+
+        Where all other classes have a probability of 0, leads are infinite. If that is so for several important
+        classes, they are replaced by large numbers in the order of their shifted probabilities.
+
+        >>> exact([[0.0, 0.2, 0.8]], labels=[2], important=[1, 2], kind="probabilities").predict().tolist()
+        [2]
+        """
+        moved = self.lead.astype(np.float64) + np.asarray(shift, dtype=np.float64)
+        certain = np.flatnonzero(np.isposinf(self.lead).sum(axis=1) > 1)
+        if len(certain) and self.probability is not None:
+            with np.errstate(divide="ignore"):
+                moved[certain] = _CERTAIN + np.log(self.probability[certain]) + np.asarray(shift, dtype=np.float64)
+        return moved
 
     def predict(self, decision: Decision = 0.0) -> Array:
         """Predict the important class of each image, or −1 where the best other class wins: int (N,)."""

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from camri.decision import AtLeast, BestRecall, LeastCost, Shift, Threshold, rule_from_json, tune
+from camri.decision import AtLeast, BestRecall, LeastCost, Shift, Threshold, rule_from_json, trace, tune
 from camri.errors import InputError
 from camri.metrics import condense, exact, pool
 
@@ -256,3 +256,48 @@ def test_a_promise_for_groups_counts_groups():
     assert rows.promise.num_units == rows.promise.num == ((labels == 1).sum(),)
     assert grouped.promise.num_units[0] <= 200
     assert rows.promise.hits[0] == round(rows.recall[0] * rows.promise.num[0])
+
+
+def votes(num_trees, seed, num=300):
+    """Shares of the votes of a few trees, which tie all the time: .3 / .6 is .1 / .2 but for rounding."""
+    drawn = np.random.default_rng(seed)
+    logits, labels = made(num, seed=seed)
+    return np.stack([drawn.multinomial(num_trees, p * (1 - 1e-12)) for p in softmax(logits)]) / num_trees, labels
+
+
+@pytest.mark.parametrize("num_trees", [10, 20, 100])
+def test_every_state_of_tied_probabilities_is_reached_by_its_factor(num_trees):
+    for seed in range(4):
+        table, labels = votes(num_trees, seed)
+        curve = trace(exact(table, labels, [1], "probabilities"))
+        for state in range(len(curve.value)):
+            moved = table.copy()
+            moved[:, 1] *= curve.number(state, as_factor=True)
+            predicted = moved.argmax(axis=1)
+            assert ((predicted == 1) & (labels == 1)).sum() == curve.hits[state, 0]
+            assert (predicted == labels).sum() == curve.correct[state]
+
+
+@pytest.mark.parametrize("important", [[1, 2], [0, 3], [0, 1, 2]])
+@pytest.mark.parametrize("num_trees", [3, 10])
+def test_a_rule_that_changes_nothing_predicts_the_largest_probability(important, num_trees):
+    table, labels = votes(num_trees, seed=7)
+    assert ((table[:, important] > 0).sum(axis=1) > 1)[table[:, important].sum(axis=1) == 1].any()
+    scores = exact(table, labels, important, "probabilities")
+    unchanged = Shift(dict.fromkeys(important, 0.0))
+    assert unchanged.predict(table, kind="probabilities").tolist() == table.argmax(axis=1).tolist()
+    assert scores.accuracy() == np.mean(table.argmax(axis=1) == labels)
+    curve = trace(scores)
+    state = curve.find(unchanged)
+    assert curve.correct[state] == (table.argmax(axis=1) == labels).sum()
+    assert curve.hits[state].tolist() == [((table.argmax(axis=1) == k) & (labels == k)).sum() for k in important]
+
+
+def test_shifts_decide_between_important_classes_where_the_others_have_no_probability():
+    table = np.array([[0.0, 0.2, 0.8], [0.0, 0.5, 0.5], [0.0, 0.0, 1.0], [0.6, 0.4, 0.0]])
+    for shifts, wanted in (
+        ({1: 0.0, 2: 0.0}, [2, 1, 2, 0]),
+        ({1: 1.5, 2: 0.0}, [1, 1, 2, 1]),
+        ({1: -9, 2: -9}, [2, 1, 2, 0]),
+    ):
+        assert Shift(shifts).predict(table, kind="probabilities").tolist() == wanted
