@@ -1,12 +1,15 @@
 """Turn important classes and their strengths into the vectors and matrices of the losses.
 
-`classes` is the list of class names, or their number; an important class is given by name or index.
+`classes` is the number of classes, the list of their names in the order of the logits, or a mapping between names and
+indices; an important class is given by name or index.
 """
 
 import math
+import reprlib
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +17,31 @@ from torch import Tensor
 from camri.errors import InputError, closest
 
 ClassKey = str | int
-Classes = int | Sequence[str]
+Names = Sequence[str] | Mapping[str, int] | Mapping[int, str]
+Classes = int | Names
+
+
+def class_names(classes: Names) -> Sequence[str]:
+    """The class names in the order of the logits, from a list or from a mapping of the indices 0 … C − 1.
+
+    >>> class_names({"yield": 2, "limit": 0, "stop": 1})  # torchvision's class_to_idx, Hugging Face's label2id
+    ['limit', 'stop', 'yield']
+    >>> class_names({1: "stop", 0: "limit"})  # id2label
+    ['limit', 'stop']
+    """
+    if isinstance(classes, Mapping):
+        pairs: list[tuple[Any, Any]] = list(classes.items())
+        if pairs and isinstance(pairs[0][0], str):
+            pairs = [(index, name) for name, index in pairs]
+        if sorted(index for index, _ in pairs if isinstance(index, (int, Integral))) == list(range(len(pairs))):
+            return [name for _, name in sorted(pairs)]
+        wrong = f"does not have each index from 0 to {len(pairs) - 1} once, as an int"
+    elif isinstance(classes, (str, Set)) or not hasattr(classes, "__len__"):
+        wrong = "is not a list"
+    else:
+        return classes
+    hint = "give the class names as a list, in the order of the logits"
+    raise InputError(f"classes={reprlib.repr(classes)} {wrong}; {hint}", argument="classes")
 
 
 def class_index(key: ClassKey, classes: Classes) -> int:
@@ -27,6 +54,7 @@ def class_index(key: ClassKey, classes: Classes) -> int:
     if isinstance(key, str):
         if isinstance(classes, (int, Integral)):
             raise InputError(f"important class {key!r} is a name, but no class names are known; give classes=[…]")
+        classes = class_names(classes)
         if key not in classes:
             key = unicodedata.normalize("NFC", key)  # as class names are; macOS writes accents as separate characters
         if list(classes).count(key) != 1:
@@ -118,7 +146,7 @@ def log_priors(class_counts: Sequence[int] | Tensor, tau: float = 1.0) -> Tensor
 
 
 def _count(classes: Classes) -> int:
-    return int(classes) if isinstance(classes, (int, Integral)) else len(classes)
+    return int(classes) if isinstance(classes, (int, Integral)) else len(class_names(classes))
 
 
 def _counts(class_counts: Sequence[int] | Tensor) -> Tensor:

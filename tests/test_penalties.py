@@ -60,6 +60,36 @@ def test_a_name_is_found_however_its_accents_are_written():
     assert penalties.class_index("cafe\u0301", ["caf\u00e9", "cafe\u0301"]) == 1  # as it stands, where it does
 
 
+def test_a_mapping_is_read_by_its_indices_not_in_its_own_order():
+    """As torchvision's class_to_idx and the label2id and id2label of Hugging Face."""
+    by_name, by_index = {"owl": 2, "cat": 0, "dog": np.int64(1)}, {2: "owl", 0: "cat", 1: "dog"}
+    for classes in (by_name, by_index):
+        assert penalties.important_vector(classes, {"dog": 0.5, 2: 0.25}).tolist() == [0, 0.5, 0.25]
+        assert penalties.class_index("owl", classes) == 2
+        with pytest.raises(InputError, match="'dgo' is not a class; did you mean 'dog'"):
+            penalties.class_index("dgo", classes)
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"),
+    [
+        ({"cat", "dog"}, r"classes=\{'cat', 'dog'\} is not a list; give the class names as a list, in the order of"),
+        (frozenset(NAMES), "is not a list"),
+        (dict.fromkeys(NAMES, 0).keys(), "is not a list"),
+        ("dog", "classes='dog' is not a list"),
+        (iter(NAMES), "is not a list"),
+        ({"cat": 1, "dog": 2}, r"classes=\{'cat': 1, 'dog': 2\} does not have each index from 0 to 1 once"),
+        ({"cat": 0, "dog": 0}, "from 0 to 1 once"),
+        ({"0": "cat", "1": "dog"}, "once, as an int"),
+        ({"cat": 0.0, "dog": 1.0}, "once, as an int"),
+        ({f"class {k}": k + 1 for k in range(1000)}, r"classes=.{,200}; give the class names as a list"),
+    ],
+)
+def test_names_without_an_order_are_refused(classes, words):
+    with pytest.raises(InputError, match=words):
+        penalties.important_vector(classes, {"dog": 1.0})
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
