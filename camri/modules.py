@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from camri import losses
 from camri.checks import as_float, freeze_for_backward
 from camri.errors import InputError, closest
-from camri.penalties import ClassKey, important_matrix, important_vector, ldam_margins, log_priors
+from camri.penalties import ClassKey, Names, class_names, important_matrix, important_vector, ldam_margins, log_priors
 
 Important = Mapping[ClassKey, float]
 Ramp = int | tuple[int, int]
@@ -28,8 +28,8 @@ class Criterion(nn.Module):
 
     `training_only` names the parameters that apply in training only, with the value that switches each of them off.
     They grow from that value to their full one between the steps `ramp = (start, end)`; `ramp = n` means (0, n). A step
-    is a forward call in training mode. The count is in the `state_dict`, so that a resumed run continues its ramp, and
-    stays on the device, without synchronisation.
+    is a forward call in training mode. With a ramp the count is in the `state_dict`, so that a resumed run continues
+    it; the count stays on the device, without synchronisation.
     """
 
     head = "linear"
@@ -67,7 +67,8 @@ class Criterion(nn.Module):
         for name, value in parameters.items():
             tensor = None if value is None else torch.as_tensor(value, dtype=torch.float32)
             self.register_buffer(name, tensor, persistent=False)
-        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        # Without a ramp the count is not saved: a checkpoint of the model does not depend on the loss.
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64), persistent=self.ramp[1] > 0)
         self._refuse_bad_parameters()
 
     def _refuse_bad_parameters(self) -> None:
@@ -141,7 +142,7 @@ class CrossEntropyLoss(Criterion):
 class WeightedCrossEntropyLoss(Criterion):
     """Cross-entropy with a weight at each important class and 1 elsewhere, equation 2; the mean divides by N."""
 
-    def __init__(self, num_classes: int, important: Important, *, classes: Sequence[str] | None = None,
+    def __init__(self, num_classes: int, important: Important, *, classes: Names | None = None,
                  ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         weights = important_vector(_names_of(num_classes, classes), _some(important), elsewhere=1.0)
         super().__init__(losses.weighted_cross_entropy, {"weights": weights}, ramp, label_smoothing, reduction)
@@ -151,7 +152,7 @@ class RealWorldWeightCrossEntropyLoss(Criterion):
     """CRWWCE, equation 3: `important` maps classes to the cost of a miss, `false_positive` to that of a false alarm."""
 
     def __init__(self, num_classes: int, important: Important, false_positive: Important, *,
-                 classes: Sequence[str] | None = None,
+                 classes: Names | None = None,
                  ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         names = _names_of(num_classes, classes)
         costs = {
@@ -172,7 +173,7 @@ class OneVsRestLoss(Criterion):
     tensor(4.)
     """
 
-    def __init__(self, num_classes: int, important: Important, *, classes: Sequence[str] | None = None,
+    def __init__(self, num_classes: int, important: Important, *, classes: Names | None = None,
                  ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         weights = important_vector(_names_of(num_classes, classes), _some(important))
         costs = {
@@ -186,7 +187,7 @@ class WassersteinLoss(Criterion):
     """Wasserstein loss, equation 4: `important` maps classes to the cost of confusing them with any other class."""
 
     def __init__(self, num_classes: int, important: Important, *, entropy: float = 0.0,
-                 classes: Sequence[str] | None = None,
+                 classes: Names | None = None,
                  ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         cost = important_matrix(_names_of(num_classes, classes), _strengths(important))
         super().__init__(_wasserstein_smoothed, {"cost": cost}, ramp, label_smoothing, reduction, entropy=entropy)
@@ -207,7 +208,7 @@ class TwoSidedMarginLoss(Criterion):
 
     training_only = (("margins", 0.0),)
 
-    def __init__(self, num_classes: int, important: Important, *, classes: Sequence[str] | None = None,
+    def __init__(self, num_classes: int, important: Important, *, classes: Names | None = None,
                  ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         margins = important_vector(_names_of(num_classes, classes), _some(important))
         super().__init__(losses.two_sided_margin, {"margins": margins}, ramp, label_smoothing, reduction)
@@ -255,7 +256,7 @@ class CamriLoss(_CosineLoss):
     """
 
     def __init__(self, num_classes: int, important: Important, scale: float = 8.0, *,
-                 classes: Sequence[str] | None = None, beyond_pi: str = "monotone",
+                 classes: Names | None = None, beyond_pi: str = "monotone",
                  ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         margins = {"margins": important_vector(_names_of(num_classes, classes), _some(important))}
         options = {"scale": scale, "beyond_pi": beyond_pi}
@@ -268,7 +269,7 @@ class CosFaceLoss(_CosineLoss):
     function = staticmethod(losses.cosine_margin_softmax)
 
     def __init__(self, num_classes: int, important: Important, scale: float = 8.0, *,
-                 classes: Sequence[str] | None = None,
+                 classes: Names | None = None,
                  ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         margins = {"margins": important_vector(_names_of(num_classes, classes), _some(important))}
         super().__init__(type(self).function, margins, ramp, label_smoothing, reduction, scale=scale)
@@ -285,7 +286,7 @@ class LdamLoss(_CosineLoss):
 
     def __init__(self, num_classes: int, important: Important, scale: float = 30.0, *, class_counts: Sequence[int],
                  max_margin: float = 0.5, weights: Tensor | Sequence[float] | None = None,
-                 classes: Sequence[str] | None = None,
+                 classes: Names | None = None,
                  ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         extra = important_vector(_names_of(num_classes, classes), _strengths(important))
         margins = _fitting(ldam_margins(class_counts, max_margin), num_classes) + extra
@@ -300,7 +301,7 @@ class FocalLoss(Criterion):
     """
 
     def __init__(self, num_classes: int, important: Important, gamma: float | Sequence[float] | Tensor = 2.0, *,
-                 classes: Sequence[str] | None = None,
+                 classes: Names | None = None,
                  ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         weights = important_vector(_names_of(num_classes, classes), _strengths(important), elsewhere=1.0)
         tensors = {"gamma": torch.as_tensor(gamma), "weights": weights}
@@ -316,7 +317,7 @@ class LogitAdjustedLoss(Criterion):
     training_only = (("adjustments", 0.0),)
 
     def __init__(self, num_classes: int, important: Important, *, class_counts: Sequence[int] | None = None,
-                 tau: float = 0.0, classes: Sequence[str] | None = None,
+                 tau: float = 0.0, classes: Names | None = None,
                  ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         adjustments = -important_vector(_names_of(num_classes, classes), _strengths(important))
         if class_counts is not None:
@@ -333,7 +334,7 @@ class VectorScalingLoss(Criterion):
     training_only = (("scales", 1.0), ("shifts", 0.0))
 
     def __init__(self, num_classes: int, important: Important, shifts: Important, *,
-                 weights: Tensor | Sequence[float] | None = None, classes: Sequence[str] | None = None,
+                 weights: Tensor | Sequence[float] | None = None, classes: Names | None = None,
                  ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
         names = _names_of(num_classes, classes)
         tensors = {
@@ -367,12 +368,15 @@ def _shown(values: Tensor) -> str:
     return str(values.tolist()) if few else f"tensor of shape {tuple(values.shape)}"
 
 
-def _names_of(num_classes: int, classes: Sequence[str] | None) -> int | Sequence[str]:
+def _names_of(num_classes: int, classes: Names | None) -> int | Sequence[str]:
     if not isinstance(num_classes, (int, Integral)) or num_classes < 2:
         raise InputError(f"num_classes={num_classes!r} must be a whole number of at least 2", argument="num_classes")
-    if classes is not None and len(classes) != num_classes:
-        raise InputError(f"classes has {len(classes)} names, but num_classes={num_classes}; give one a class")
-    return num_classes if classes is None else classes
+    if classes is None:
+        return num_classes
+    names = class_names(classes)
+    if len(names) != num_classes:
+        raise InputError(f"classes has {len(names)} names, but num_classes={num_classes}; give one a class")
+    return names
 
 
 def _strengths(important: Important) -> Important:

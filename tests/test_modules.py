@@ -178,6 +178,20 @@ def test_the_ramp_resumes_after_a_checkpoint_and_margins_are_the_constructors():
     assert margin_of(second) == pytest.approx(0.2, abs=1e-6)
 
 
+def test_without_a_ramp_a_checkpoint_does_not_depend_on_the_loss():
+    model = torch.nn.ModuleDict({"net": torch.nn.Linear(2, 2), "loss": camri.CamriLoss(2, {0: 0.4})})
+    assert list(model.state_dict()) == ["net.weight", "net.bias"]
+
+
+def test_class_names_may_be_a_mapping_from_the_data_set():
+    loss = camri.TwoSidedMarginLoss(3, {"stop": 1.0}, classes={"yield": 2, "limit": 0, "stop": 1})
+    assert loss.margins.tolist() == [0, 1, 0]
+    with pytest.raises(InputError, match="2 names, but num_classes=3"):
+        camri.TwoSidedMarginLoss(3, {"stop": 1.0}, classes={0: "limit", 1: "stop"})
+    with pytest.raises(InputError, match="is not a list"):
+        camri.TwoSidedMarginLoss(2, {"stop": 1.0}, classes={"limit", "stop"})
+
+
 def test_scalings_and_adjustments_are_off_in_eval_but_weights_stay():
     plain = losses.cross_entropy(COS, LABELS).mean()
     torch.testing.assert_close(modules.VectorScalingLoss(4, {1: 0.8}, {1: 2.0}).eval()(COS, LABELS), plain)
