@@ -78,7 +78,7 @@ def check_loss_inputs(
     finite: dict[str, Tensor] | None = None,
     at_least_zero: dict[str, Tensor] | None = None,
     zero_diagonal: dict[str, Tensor] | None = None,
-    sums_to_one: Tensor | None = None,
+    sums_to_one: dict[str, Tensor] | None = None,
     validate: bool = False,
 ) -> None:
     """Refuse wrong shapes and numbers, and wrong tensor values where they can be read, or with `validate` always."""
@@ -119,9 +119,21 @@ def check_loss_inputs(
         lowest, largest = outputs.detach().aminmax()
         if lowest.item() < -bound or largest.item() > bound:
             _refuse_if(outputs, outputs.abs() > bound, "outputs", "cosines in [-1, 1], as CosineHead gives them")
-    if sums_to_one is not None and readable(sums_to_one):
-        sums = sums_to_one.sum(dim=-1)
-        _refuse_if(sums, ~((sums - 1).abs() <= 0.01), "sum of targets", "1: a row is a distribution")
+    for name, values in (sums_to_one or {}).items():
+        if readable(values):
+            sums = values.float().sum(dim=-1)
+            _refuse_if(sums, ~((sums - 1).abs() <= 0.01), f"sum of {name}", "1: a row is a distribution")
+
+
+def check_soft_labels(outputs: Tensor, labels: Tensor) -> None:
+    """Refuse float labels that are not one distribution a row."""
+    if labels.shape != usable(outputs).shape:
+        raise InputError(
+            f"labels of shape {tuple(labels.shape)} and dtype {labels.dtype} do not fit outputs of shape "
+            f"{tuple(outputs.shape)}; give one class index (int64) a row, or probabilities in the shape of the outputs"
+        )
+    if labels.numel():
+        check_loss_inputs(outputs, None, at_least_zero={"labels": labels}, sums_to_one={"labels": labels})
 
 
 def _refuse_unfit_labels(labels: Tensor, outputs: Tensor) -> None:

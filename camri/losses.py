@@ -121,7 +121,11 @@ def wasserstein(
     if num_iterations < 1:
         raise InputError(f"num_iterations={num_iterations!r} is not allowed; it must be 1 or more", "num_iterations")
     check_loss_inputs(
-        logits, None, validate=validate, at_least_zero={**at_least_zero, "targets": targets}, sums_to_one=targets
+        logits,
+        None,
+        validate=validate,
+        at_least_zero={**at_least_zero, "targets": targets},
+        sums_to_one={"targets": targets},
     )
     return _sinkhorn(logits, targets.to(logits.dtype), cost, entropy, num_iterations, validate)
 

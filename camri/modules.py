@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from camri import losses
-from camri.checks import as_float, freeze_for_backward
+from camri.checks import as_float, check_soft_labels, freeze_for_backward
 from camri.errors import InputError, closest
 from camri.penalties import ClassKey, Names, class_names, important_matrix, important_vector, ldam_margins, log_priors
 
@@ -111,16 +111,30 @@ class Criterion(nn.Module):
         return ((freeze_for_backward(self.step) - (end - width)) / width).clamp(0, 1)
 
     def forward(self, outputs: Tensor, labels: Tensor, shares: Tensor | None = None) -> Tensor:
-        """Return the loss of a batch. `shares` (B,): weight of each row's own label after `camri.augment.mixup`."""
+        """Return the loss of a batch of labels (B,), or of soft labels (B, C) as Mixup and CutMix give them.
+
+        The loss of a soft label is the mean of the losses of all classes, weighted by its probabilities. Time and
+        memory grow with the number of classes above 0 in a row: smooth with `label_smoothing` of the loss, not before.
+        `shares` (B,): weight of each row's own label after `camri.augment.mixup`.
+        """
         parameters = self._parameters_at(self.strength())
-        per_sample = self.loss(outputs, labels, **parameters)
+        per_sample = self._per_sample(outputs, labels, parameters)
         if shares is not None:
-            per_sample = shares * per_sample + (1 - shares) * self.loss(outputs, labels.roll(1, 0), **parameters)
+            per_sample = shares * per_sample + (1 - shares) * self._per_sample(outputs, labels.roll(1, 0), parameters)
         if self.training and self.ramp[1]:  # without a ramp there is no counter, so torch.func can transform the loss
             self.step += 1
         if self.reduction == "none":
             return per_sample
         return per_sample.mean() if self.reduction == "mean" else per_sample.sum()
+
+    def _per_sample(self, outputs: Tensor, labels: Tensor, parameters: Mapping[str, Any]) -> Tensor:
+        if not isinstance(labels, Tensor) or not labels.is_floating_point():
+            return self.loss(outputs, labels, **parameters)
+        check_soft_labels(outputs, labels)
+        *rows, classes = at = labels.nonzero(as_tuple=True)
+        of_class = self.loss(outputs[tuple(rows)], classes, **parameters)
+        weighted = labels[at].to(of_class.dtype) * of_class
+        return weighted.new_zeros(labels.shape[:-1]).index_put(tuple(rows), weighted, accumulate=True)
 
     def logits(self, outputs: Tensor) -> Tensor:
         """Convert the head's outputs to logits (cosines times the scale), whose softmax gives probabilities."""

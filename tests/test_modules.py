@@ -10,6 +10,7 @@ import torch
 import camri
 from camri import losses, modules, penalties
 from camri.errors import InputError
+from tests import cases
 
 COS = torch.tanh(torch.randn(20, 4, generator=torch.Generator().manual_seed(0)))
 LABELS = torch.arange(20) % 4
@@ -224,6 +225,84 @@ def test_wasserstein_with_smoothed_labels_is_the_distribution_form():
     soft = 0.8 * torch.nn.functional.one_hot(LABELS, 4) + 0.05
     want = losses.wasserstein(COS, soft, penalties.important_matrix(4, {1: 2.0}), 0.5).mean()
     torch.testing.assert_close(loss(COS, LABELS), want)
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=cases.IDS)
+def test_the_loss_of_a_soft_label_is_the_mean_over_its_classes_weighted_by_probability(case):
+    outputs, soft = case.outputs(), mixed_labels(12, cases.NUM_CLASSES)
+    loss = as_module(case)
+    want = torch.zeros(12, dtype=torch.float64)
+    for label in range(cases.NUM_CLASSES):
+        want += soft[:, label] * case.reference(outputs, torch.full((12,), label), **case.parameters)
+    torch.testing.assert_close(loss(outputs, soft), want, atol=1e-6, rtol=1e-6)  # parameters are kept in float32
+    assert loss(outputs[None], soft[None]).equal(loss(outputs, soft)[None])
+    hard = cases.labels()
+    one_hot = torch.nn.functional.one_hot(hard, cases.NUM_CLASSES)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        assert loss(outputs, one_hot.to(dtype)).equal(loss(outputs, hard)), "one-hot labels are labels, to the bit"
+    assert torch.autograd.gradcheck(lambda cos: loss(cos, soft), (0.9 * outputs).requires_grad_())
+
+
+def as_module(case):
+    of_classes = {name: value for name, value in case.parameters.items() if isinstance(value, torch.Tensor)}
+    options = {name: value for name, value in case.parameters.items() if name not in of_classes}
+    return modules.Criterion(case.loss, of_classes, reduction="none", **options).double()
+
+
+def mixed_labels(num_rows, num_classes):
+    """Rows of one class, of two as Mixup gives them, and of all classes."""
+    one_hot = torch.eye(num_classes, dtype=torch.float64)[torch.arange(num_rows) % num_classes]
+    shares = torch.tensor([1.0, 0.5, 0.7], dtype=torch.float64).repeat(num_rows // 3)[:, None]
+    soft = shares * one_hot + (1 - shares) * one_hot.roll(-1, 0)
+    soft[-1] = torch.arange(num_classes).double() / sum(range(num_classes))
+    return soft
+
+
+def test_soft_labels_are_reduced_smoothed_and_counted_as_labels_are():
+    soft = mixed_labels(12, 4).float()
+    loss = camri.CamriLoss(4, {1: 0.3}, 8.0, ramp=2, reduction="none")
+    assert [loss(COS[:12], soft).shape for _ in range(2)] == [(12,), (12,)]
+    assert loss.step.item() == 2, "one step a call"
+    per_sample = loss(COS[:12], soft)
+    for reduction, want in {"mean": per_sample.mean(), "sum": per_sample.sum()}.items():
+        loss.reduction = reduction
+        torch.testing.assert_close(loss(COS[:12], soft), want)
+    smoothed = modules.CrossEntropyLoss(label_smoothing=0.2)(COS[:12], soft)
+    torch.testing.assert_close(smoothed, modules.CrossEntropyLoss()(COS[:12], 0.8 * soft + 0.2 / 4))
+    assert loss(COS[:0], soft[:0]).item() == 0
+    assert loss(COS[:12], soft.double()).dtype == torch.float32, "outputs decide the precision"
+
+
+def test_shares_mix_soft_labels_too():
+    soft, shares = mixed_labels(12, 4).float(), torch.linspace(0, 1, 12)
+    loss = camri.TwoSidedMarginLoss(4, {1: 0.7})
+    mixed = shares[:, None] * soft + (1 - shares[:, None]) * soft.roll(1, 0)
+    torch.testing.assert_close(loss(COS[:12], soft, shares), loss(COS[:12], mixed))
+
+
+def test_soft_labels_may_be_transformed_and_compiled():
+    soft, loss = mixed_labels(12, 4).float(), camri.CamriLoss(4, {1: 0.3}, 8.0)
+    outputs = COS[:12].clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(loss(outputs, soft), outputs)
+    torch.testing.assert_close(torch.func.grad(loss)(COS[:12], soft), wanted)
+    torch.testing.assert_close(torch.compile(loss, backend="eager")(COS[:12], soft), loss(COS[:12], soft))
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (torch.full((20, 4), 0.5), r"sum of labels at \(0,\) is 2; allowed: 1: a row is a distribution"),
+        (torch.tensor([[1.5, -0.5, 0, 0]]).repeat(20, 1), r"labels at \(0, 1\) is -0.5; allowed: finite numbers of"),
+        (torch.full((20, 4), math.nan), r"labels at \(0, 0\) is nan"),
+        (torch.ones(20, 3) / 3, r"shape \(20, 3\) and dtype torch.float32 do not fit .* \(20, 4\); give one class"),
+        (torch.zeros(20), r"labels of shape \(20,\) and dtype torch.float32 do not fit .*, or probabilities in the"),
+        (torch.eye(4, dtype=torch.int64).repeat(5, 1), r"shape \(20, 4\) and dtype torch.int64 do not fit"),
+    ],
+)
+def test_wrong_soft_labels_are_refused(labels, words):
+    for loss in (modules.CrossEntropyLoss(), camri.CamriLoss(4, {1: 0.3})):
+        with pytest.raises(InputError, match=words):
+            loss(COS, labels)
 
 
 def test_logits_are_cosines_times_scale():
