@@ -37,10 +37,14 @@ authors_cnn() {
   continue_stored
   study columns-cifar10 cifar10.toml
   study winners winners.json
-  study winners winners-wce.toml
+  study winners winners-controls.toml
+  study winners winners-controls.toml --methods l2softmax --seeds 4-9
+  study grids grids.toml
+  study table1-cifar10 table1-cifar10.toml
   study small-cifar10-wide small-cifar10-wide.toml
   study small-cifar10-long small-cifar10-long.toml
   study columns-gtsrb gtsrb.toml
+  study table1-gtsrb table1-gtsrb.toml
 }
 
 small_cnn() {
