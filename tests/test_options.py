@@ -150,6 +150,7 @@ WRONG = [
     ("data show digits", "--sheet no/a.png", "--sheet: no/a.png cannot be written"),
     ("data show table.csv", "--label-column nope", "--label-column: table.csv has no column 'nope';"),
     ("audit table.csv", "--important stpo", "--important stpo is not a class"),
+    (AUDIT, "--at-least 0.9 --max-accuracy-drop 0.1", "give one goal, not --max-accuracy-drop and --at-least"),
     (AUDIT, "--max-accuracy-drop 2", "--max-accuracy-drop 2.0 is not allowed"),
     (AUDIT, "--label-column nope", "--label-column: table.csv has no column 'nope';"),
     (AUDIT, "--split-column nope", "--split-column: table.csv has no column 'nope';"),

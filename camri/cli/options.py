@@ -1,6 +1,7 @@
 """Shared by several commands: options, errors that name options, help texts, progress bars."""
 
 import contextlib
+import copy
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -89,7 +90,9 @@ def reading_progress() -> Iterator[Callable[[int, int], None]]:
 # How data are read; the names are those of camri.data.load.
 Size = Annotated[int | None, typer.Option(help="Resize images to this side in pixels.")]
 Roi = Annotated[bool, typer.Option("--roi", help="Crop GTSRB's images to the sign.")]
-Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Check official files against their checksums.")]
+Verify = Annotated[
+    bool, typer.Option("--verify/--no-verify", help="Check official files against their checksums (default).")
+]
 Resident = Annotated[
     str | None,
     typer.Option(
@@ -118,11 +121,49 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except InputError as error:
-            for parameter in self.params:
-                if parameter.name == error.argument and parameter.param_type_name == "option":
+            options = [parameter for parameter in self.params if parameter.param_type_name == "option"]
+            for parameter in options:
+                if parameter.name == error.argument:
                     option = (*parameter.opts, *parameter.secondary_opts)[-1 if parameter.secondary_opts else 0]
-                    raise InputError(name_option(str(error), error.argument, option), error.argument) from error
+                    message = name_others(str(error), {str(one.name): one.opts[0] for one in options})
+                    raise InputError(name_option(message, error.argument, option), error.argument) from error
             raise
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help. Both names of a switch share a column, and it has no type: names stay whole at 80 columns."""
+        shown = copy.copy(self)
+        shown.params = [_shown(parameter) for parameter in self.get_params(ctx)]
+        shown.get_params = lambda ctx: shown.params  # type: ignore[method-assign]
+        TyperCommand.format_help(shown, ctx, formatter)
+
+
+def _shown(parameter: Any) -> Any:
+    """A copy for the help: "--on/--off" is one name, a switch has no type, and several values that of one."""
+    one = copy.copy(parameter)
+    if one.param_type_name != "option":
+        return one
+    if one.is_flag:
+        one.metavar = ""
+        if one.secondary_opts:
+            names = one.opts[0], one.secondary_opts[0]
+            if one.default is not None:  # typer would say True
+                one.help, one.show_default = rf"{one.help} \[default: {names[not one.default].lstrip('-')}]", False
+            one.opts, one.secondary_opts = ["/".join(names)], []
+    elif one.multiple and one.metavar is None:
+        one.metavar = "<str>"
+    return one
+
+
+def name_others(message: str, options: dict[str, str]) -> str:
+    """Replace arguments named in a sentence by their options; single words such as `out` may be English, and stay.
+
+    >>> name_others("give one goal, not at_least and out", {"at_least": "--at-least", "out": "--out"})
+    'give one goal, not --at-least and out'
+    """
+    for argument, option in options.items():
+        if "_" in argument:
+            message = re.sub(rf"(?<![\w./'-]){argument}(?![\w./'=-])", option, message)
+    return message
 
 
 def name_option(message: str, argument: str, option: str) -> str:
