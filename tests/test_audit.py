@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from typer.testing import CliRunner
@@ -20,7 +22,7 @@ from typer.testing import CliRunner
 from camri.auditing import audit, read_scores
 from camri.auditing import verdict as auditing
 from camri.auditing.answer import answer, class_table, facts, note, price_table, render, slider_of, write_page
-from camri.auditing.scores import draw_folds, encode_labels
+from camri.auditing.scores import check, draw_folds, encode_labels
 from camri.auditing.verdict import MOST_ROWS, Calibration
 from camri.cli import app
 from camri.decision import Shift, choose_shift, promise, trace
@@ -715,6 +717,105 @@ def test_a_column_that_wins_and_no_label_has_is_warned_of():
         assert audit(ages, labels, "stop", classes=[*CLASSES, "age"]).accuracy.before.hits == 0
 
 
+def extra_of(shares, name):
+    """A column that tables of probabilities have beside the classes."""
+    best = np.sort(shares, axis=1)
+    columns = {
+        "confidence": best[:, -1],
+        "margin": best[:, -1] - best[:, -2],
+        "entropy": -(shares * np.log(np.maximum(shares, 1e-300))).sum(axis=1),
+        "loss": -np.log(np.maximum(shares[:, 0], 1e-300)),
+        "constant": np.full(len(shares), 0.5),
+    }
+    return columns[name]
+
+
+def refuses(scores, labels, names):
+    """Whether a column is refused as no class's; any other error is none of this check's."""
+    try:
+        check(scores, labels, 0, names, None)
+    except InputError as error:
+        return str(error).split(" is no ")[0] if "every row sums to" in str(error) else None
+
+
+@pytest.mark.parametrize("unit", [1, 100])
+@pytest.mark.parametrize("place", [0, 2, 4])
+@pytest.mark.parametrize("name", ["confidence", "margin", "entropy", "loss", "constant"])
+def test_a_column_beside_probabilities_is_refused_wherever_it_stands(name, place, unit):
+    logits, labels = made()
+    shares = softmax(logits)
+    scores = unit * np.insert(shares, place, extra_of(shares, name), axis=1)
+    names = [*CLASSES[:place], name, *CLASSES[place:]]
+    said = rf"column '{name}' is no class: without it every row sums to {unit}; remove it, or add --logits"
+    for told in (np.array(CLASSES)[labels], labels):
+        with pytest.raises(InputError, match=said):
+            audit(scores, told, "stop", classes=names)
+    assert check(scores, np.array(CLASSES)[labels], "stop", names, "logits")[0].kind == "logits"
+    both = np.column_stack([scores, unit * extra_of(shares, "margin")])
+    with pytest.raises(InputError, match=rf"columns '{name}', 'lead' are no classes: without them every row sums to"):
+        audit(both, np.array(CLASSES)[labels], "stop", classes=[*names, "lead"])
+
+
+def test_a_column_that_a_label_names_is_a_class_though_the_others_sum_to_1():
+    logits, labels = made()
+    unknown = np.random.default_rng(1).random(800)
+    scores, given = np.column_stack([softmax(logits), unknown]), np.where(unknown > 0.8, 4, labels)
+    names = [*CLASSES, "unknown"]
+    assert audit(scores, np.array(names)[given], "stop", classes=names).scores_are == "logits"
+    assert audit(scores, given, "stop", classes=names).scores_are == "logits"
+    assert audit(np.roll(scores, 1, axis=1), (given + 1) % 5, 2).scores_are == "logits"
+    raw = np.column_stack([logits[:, 0], 1 - logits[:, 0], logits[:, 1]])
+    assert audit(raw, labels % 2, 0).scores_are == "logits", "two columns sum to 1, and are no probabilities"
+
+
+@st.composite
+def tables_of_scores(draw):
+    """Scores (N, C) that are of C classes, not all of which have labels: (scores, labels, names)."""
+    drawn = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    num_rows, num_classes = draw(st.integers(20, 60)), draw(st.integers(2, 12))
+    known = draw(st.integers(2, num_classes))  # the last classes have no label
+    labels = drawn.integers(0, known, num_rows)
+    logits = draw(st.sampled_from([0.0, 0.3, 1, 5, 40])) * drawn.normal(size=(num_rows, num_classes))
+    logits += draw(st.sampled_from([0, 2, 10])) * np.eye(num_classes)[labels]
+    logits[:, known:] -= draw(st.sampled_from([0, 3, 1000]))  # their probability may be 0 in every row
+    kind = draw(st.sampled_from(["logits", "probabilities", "percentages", "one-hot", "sigmoids", "votes", "log p"]))
+    p = softmax(logits)
+    scores = {
+        "logits": logits,
+        "probabilities": p,
+        "percentages": 100 * p,
+        "one-hot": np.eye(num_classes)[logits.argmax(axis=1)],
+        "sigmoids": 1 / (1 + np.exp(-logits.clip(-700, 700))),
+        "votes": np.array([drawn.multinomial(30, row) for row in p]).astype(float),
+        "log p": np.log(np.maximum(p, 1e-300)),
+    }[kind]
+    digits = draw(st.sampled_from([None, 1, 2, 3, 6]))
+    scores = scores if digits is None else scores.round(digits)
+    order = drawn.permutation(num_classes) if draw(st.booleans()) else np.arange(num_classes)
+    names = [f"c{k}" for k in order]
+    by_name = draw(st.booleans()) or order.tolist() != sorted(order.tolist())
+    return scores[:, order], np.array([f"c{k}" for k in labels]) if by_name else labels, names
+
+
+@settings(max_examples=400, deadline=None)
+@given(tables_of_scores())
+def test_no_table_of_classes_is_refused_for_a_column(table):
+    assert refuses(*table) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(tables_of_scores(), st.sampled_from(["confidence", "entropy", "constant"]), st.integers(0, 100))
+def test_a_column_more_is_refused_if_it_changes_the_sum(table, name, place):
+    scores, labels, names = table
+    unit = 100 if scores.sum() > 50 * len(scores) else 1
+    shares = scores / unit
+    wide = unit * np.insert(shares, place % (len(names) + 1), extra_of(shares, name), axis=1)
+    is_told = np.abs(wide.sum(axis=1) / unit - 1).max() > 0.06 * (len(names) + 1)  # else decimals may explain the sum
+    if np.abs(shares.sum(axis=1) - 1).max() < 0.05 and shares.min() >= 0 and is_told and np.ptp(shares, axis=0).any():
+        names = [*names[: place % (len(names) + 1)], name, *names[place % (len(names) + 1) :]]
+        assert refuses(wide, labels, names) == f"column {name!r}"
+
+
 def test_several_important_classes_share_the_shift():
     logits, labels = made(900)
     found = audit(logits, labels, ["stop", "entry"], classes=CLASSES)
@@ -837,6 +938,13 @@ def test_labels_are_names_first_and_numbers_from_zero_else():
     assert encode_labels(np.array([2.0, 0.0]), ["a", "b", "c"]).tolist() == [2, 0]
     assert encode_labels(np.array(["2.0", "0.0"]), ["a", "b", "c"]).tolist() == [2, 0], "as pandas writes them"
     assert encode_labels(np.array(["2.0", "0.0"]), ["2.0", "0.0"]).tolist() == [0, 1]
+    assert encode_labels(np.array(["8.00000", "7.00000"]), ["7", "8"]).tolist() == [1, 0], "as numpy.savetxt does"
+    assert encode_labels(np.array(["2.00", "1e0"]), ["a", "b", "c"]).tolist() == [2, 1]
+    assert encode_labels(np.array(["01", "1"]), ["1", "01"]).tolist() == [1, 0], "names, not numbers"
+    assert encode_labels(np.array(["1.0", "0.0"]), ["0", "1", "01"]).tolist() == [1, 0], "two are 1: positions"
+    for wrong in ("8.5", "3", "nan", "-1"):
+        with pytest.raises(InputError, match=f"label '{wrong}' is not a class"):
+            encode_labels(np.array(["0.0", wrong]), ["a", "b", "c"])
 
 
 # ---- rows that come in groups
@@ -1053,6 +1161,24 @@ def test_what_camri_predict_writes_can_be_audited(tmp_path):
     np.testing.assert_allclose(scored.scores, odds)
 
 
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
+def test_the_index_of_pandas_is_no_class(tmp_path, name):
+    logits, labels = made(300)
+    rows = [[i % 200, CLASSES[k], *row] for i, (k, row) in enumerate(zip(labels, logits, strict=True))]
+    assert same_as(read_scores(write_csv(tmp_path / "s.csv", [name, "label", *CLASSES], rows)), logits, labels)
+    columns = dict(zip([name, "label", *CLASSES], zip(*rows, strict=True), strict=True))
+    pq.write_table(pa.table(columns), tmp_path / "s.parquet")
+    assert same_as(read_scores(tmp_path / "s.parquet"), logits, labels)
+
+
+def test_labels_written_as_floats_name_their_columns(tmp_path):
+    logits, labels = made(300)
+    rows = [[f"{k + 5:.5f}", *row] for k, row in zip(labels, logits, strict=True)]
+    file = write_csv(tmp_path / "s.csv", ["label", "5", "6", "7", "8"], rows)
+    scored = read_scores(file)
+    assert audit(**vars(scored), important="6").to_json()["classes"][1]["before"]["num"] == (labels == 1).sum()
+
+
 def test_classes_that_begin_like_a_prefix_keep_their_names(tmp_path):
     rows = [["p_1", 0.3, 0.7], ["p_2", 0.1, 0.9]]
     assert read_scores(write_csv(tmp_path / "s.csv", ["label", "p_1", "p_2"], rows)).classes == ("p_1", "p_2")
@@ -1104,7 +1230,7 @@ def test_parquet_columns_lists_and_npz(tmp_path):
     ("text", "said"),
     [
         ("a,b\n1,2\n", "has no label column among a, b; name it"),
-        ("label,a\nx,1\n", "has 1 columns of numbers beside its labels; give one .*; of two classes both, .* 1 − p"),
+        ("label,a\nx,1\n", "has 1 column of numbers beside its labels; give one .*; of two classes both, .* 1 − p"),
         ('label;a;b\na;"0,5";"0,5"\n', r"has 0 columns of numbers beside its labels \('a' holds string, first 0,5\)"),
         ("label,p_a,p_b\nc,1,2\n", r"label 'c' is no column; choices: a, b; call"),
         (

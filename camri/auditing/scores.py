@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from camri.data import tables
-from camri.data.listing import is_missing, refuse_missing, to_splits
+from camri.data.listing import is_float, is_missing, refuse_missing, to_splits
 from camri.data.tables import pa, read_npz
 from camri.errors import InputError, closest, one_by_one
 from camri.metrics import KINDS, Array
-from camri.text import is_printable, listed
+from camri.text import is_printable, listed, plural
 
 NUM_FOLDS = 10
 SPLIT_SEED = 0  # of folds and draws
 SUM_SLACK = 0.05  # the sum of probabilities may miss 1 by this, or by what their decimals explain
 MOST_BY_CHANCE = 0.2  # of rows of logits whose sum is near 1
+UNITS = (1.0, 100.0)  # of probabilities and percentages
 LARGEST_SCORE = 1e100  # squares and differences of scores must stay finite
 
 
@@ -27,7 +29,8 @@ LARGEST_SCORE = 1e100  # squares and differences of scores must stay finite
 class Checked:
     """Scores that can be audited: values and logits float64 (N, C), labels int64 (N,), important class indices.
 
-    kind: "logits" or "probabilities"; percentages are probabilities. values: the scores, percentages divided by 100.
+    kind: "logits" or "probabilities"; percentages are probabilities. values: the scores, divided by the unit, which is
+    100 for percentages and else 1.
     logits: of probabilities the logarithms. largest_factor: the most a probability can be multiplied by in its own
     precision. groups: int64 (N,), indices into group_names; None where rows are independent. num_models: the rows of
     several models follow each other, and all rows of one input are a group.
@@ -39,6 +42,7 @@ class Checked:
     classes: tuple[str, ...]
     important: tuple[int, ...]
     kind: str
+    unit: float
     largest_factor: float
     groups: Array | None = None
     group_names: tuple[str, ...] = ()
@@ -64,13 +68,13 @@ def check(
     """
     if kind is not None and kind not in KINDS:
         raise InputError(f"kind={kind!r} is unknown; {closest(kind, KINDS)}", argument="kind")
-    given = np.asarray(scores)
+    given, labels = to_array(scores), to_array(labels)
     if given.ndim not in (2, 3) or given.shape[-1] < 2 or not given.size or given.dtype.kind not in "fiub":
         wrong = f"scores of shape {given.shape} and type {given.dtype} are not allowed"
         raise InputError(f"{wrong}; give numbers (N, C), or (S, N, C) of several models", "scores")
     num_models = len(given) if given.ndim == 3 else 1
     if num_models > 1:
-        labels, groups = np.asarray(labels), np.arange(given.shape[1]) if groups is None else np.asarray(groups)
+        groups = np.arange(given.shape[1]) if groups is None else to_array(groups)
         labels, groups = (np.concatenate([one] * num_models) for one in (labels, groups))
         split = None if split is None else [*split] * num_models
     given = given.reshape(-1, given.shape[-1])
@@ -81,18 +85,22 @@ def check(
         raise InputError(f"{wrong}; give different ones, one each", argument="classes")
     if unprintable := [name for name in names if not is_printable(name)]:
         raise InputError(f"class name {unprintable[0]!a} is not printable text; rename it", argument="classes")
-    codes = encode_labels(np.asarray(labels), names)
+    codes = encode_labels(labels, names)
+    by_name = classes is not None and {str(label).strip() for label in set(labels.tolist())} <= set(names)
     if len(codes) != len(given):
         raise InputError(f"{len(given):,} rows of scores and {len(codes):,} labels do not fit; give one label a row")
-    wanted = [important] if isinstance(important, (str, int)) else list(important)
+    is_one = isinstance(important, str) or not np.iterable(important)
+    wanted: list[Any] = [important] if is_one else list(important)  # type: ignore[arg-type]
     chosen = sorted({_class_index(name, names) for name in wanted})
     if not chosen or len(chosen) == num_classes:
         wrong = f"{len(chosen)} of {num_classes} classes are important"
         raise InputError(f"{wrong}; name at least one and not all", argument="important")
     values = given.astype(np.float64)
     _refuse(~(np.abs(values) <= LARGEST_SCORE), values, names, "Give finite scores, or remove the rows", "score")
-    shares = _as_probabilities(values, kind, names)
-    group_names, places = ((), None) if groups is None else encode_groups(np.asarray(groups), len(given))
+    if kind is None:
+        _refuse_extra(values, codes, names, by_name)
+    shares, unit = _as_probabilities(values, kind, names)
+    group_names, places = ((), None) if groups is None else encode_groups(to_array(groups), len(given))
     checked = Checked(
         values=values if shares is None else shares,
         logits=values if shares is None else _logarithms(shares),
@@ -100,6 +108,7 @@ def check(
         classes=names,
         important=tuple(chosen),
         kind="logits" if shares is None else "probabilities",
+        unit=unit,
         largest_factor=1e300 if given.dtype.itemsize > 4 or given.dtype.kind != "f" else 1e38,
         groups=places,
         group_names=group_names,
@@ -108,27 +117,79 @@ def check(
     return checked, split
 
 
-def _as_probabilities(values: Array, kind: str | None, names: Sequence[str]) -> Array | None:
-    """The scores as probabilities; None where they are logits.
+def to_array(values: Any) -> Array:
+    """Values as a numpy array; a torch tensor may need a gradient, or be bfloat16, which numpy does not have."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values
+    return np.asarray(values)
+
+
+def _refuse_extra(values: Array, codes: Array, names: Sequence[str], by_name: bool) -> None:
+    """Refuse columns beside probabilities that are no class's, such as a confidence, an entropy or a loss.
+
+    These are columns that no label has and without which every row is probabilities (or percentages), but not with
+    them. Labels that are positions may count without such a column: then every column is tried if the last has no
+    label.
+    """
+    num_classes = len(names)
+    if any(_sum_to(unit, values).all() for unit in UNITS):
+        return
+    unlabelled = np.setdiff1d(np.arange(num_classes), codes).tolist()
+    is_shifted = not by_name and num_classes - 1 in unlabelled
+    for extra in [*([k] for k in (range(num_classes) if is_shifted else unlabelled)), unlabelled]:
+        if num_classes - len(extra) < 2 or _unit_of(np.delete(values[:100], extra, axis=1)) is None:
+            continue
+        rest = np.delete(values, extra, axis=1)
+        if (unit := _unit_of(rest)) is not None and np.ptp(rest, axis=0).any():
+            are, them = ("is no class", "it") if len(extra) == 1 else ("are no classes", "them")
+            shown = ", ".join(repr(names[k]) for k in extra)
+            raise InputError(
+                f"column{'s' * (len(extra) > 1)} {shown} {are}: without {them} every row sums to {unit:g}; remove "
+                f"{them}, or add --logits (kind='logits') if every column has the scores of a class",
+                argument="scores",
+            )
+
+
+def _unit_of(values: Array) -> float | None:
+    """1 if every row is probabilities, 100 if percentages; None for others. Coarse rounding is no excuse."""
+    if values.min() < 0:
+        return None
+    sums = values.sum(axis=1)
+    return next((unit for unit in UNITS if (np.abs(sums / unit - 1) < SUM_SLACK).all()), None)
+
+
+def _sum_to(unit: float, values: Array) -> Array:
+    """Whether the numbers of each row sum to the unit, as far as their decimals tell: bool (N,)."""
+    return np.abs(values.sum(axis=1) / unit - 1) < _slack(values / unit)
+
+
+def _slack(shares: Array) -> float:
+    """How far the sum of a row's probabilities (N, C) may be from 1, by their decimals."""
+    decimals = num_decimals(shares)
+    return max(SUM_SLACK, 0.501 * shares.shape[1] * 10.0**-decimals if decimals else 0.0)
+
+
+def _as_probabilities(values: Array, kind: str | None, names: Sequence[str]) -> tuple[Array | None, float]:
+    """The scores as probabilities, None where they are logits, and the unit that they were divided by.
 
     They are probabilities (or percentages) if more than a few rows sum to 1 (or 100). Then all rows must, and none may
     hold a negative number. Otherwise they are logits, of which a few sum to 1 by chance.
     """
     if kind == "logits":
-        return None
+        return None, 1.0
     remedy = "Probabilities lie between 0 and 1 and sum to 1; for raw scores add --logits (kind='logits')"
-    for unit in (1.0, 100.0):
+    for unit in UNITS:
         shares = values / unit
-        total, decimals = shares.sum(axis=1), num_decimals(shares)
-        slack = max(SUM_SLACK, 0.501 * shares.shape[1] * 10.0**-decimals if decimals else 0.0)
-        fits = np.abs(total - 1) < slack
+        total = shares.sum(axis=1)
+        fits = _sum_to(unit, values)
         if fits.mean() > MOST_BY_CHANCE or (kind is not None and unit == 1):
             _refuse((shares < 0) | (shares > 1), values, names, remedy)
             if kind is None and not fits.all():
                 row = int(np.flatnonzero(~fits)[0])
                 raise InputError(f"row {row}: the probabilities sum to {total[row]:g}. {remedy}", argument="scores")
-            return shares
-    return None
+            return shares, unit
+    return None, 1.0
 
 
 def num_decimals(values: Array) -> int | None:
@@ -180,19 +241,31 @@ def encode_labels(labels: Array, classes: Sequence[str]) -> Array:
         raise InputError(f"labels of shape {labels.shape} are not allowed; give one class a row", argument="labels")
     texts = _texts(labels, "label")
     if (codes := _codes(texts, classes)) is None:
-        unknown = next(text for text in texts if text not in classes)
+        unknown = _unknown(texts, classes)
         raise InputError(f"label {unknown!r} is not a class; {closest(unknown, classes)}, or numbers from 0")
     return codes
 
 
 def _codes(texts: Sequence[str], classes: Sequence[str]) -> Array | None:
-    """Class indices of labels that are all names or all indices; None where some are neither."""
+    """Class indices of labels that are all names or all indices, however written ("8.00000"); None for others."""
     names = {name: place for place, name in enumerate(classes)}
-    numbers = {text: place for place in range(len(classes)) for text in (str(place), f"{place}.0")}
-    for index in (names, numbers):
-        if all(text in index for text in texts):
-            return np.array([index[text] for text in texts], dtype=np.int64)
+    if all(text in names for text in texts):
+        return np.array([names[text] for text in texts], dtype=np.int64)
+    if not all(map(is_float, texts)):
+        return None
+    values = [*map(float, texts)]
+    named = {float(name): place for name, place in names.items() if is_float(name)}
+    for index in (named if len(named) == len(names) else {}, {float(place): place for place in range(len(classes))}):
+        if all(value in index for value in values):
+            return np.array([index[value] for value in values], dtype=np.int64)
     return None
+
+
+def _unknown(texts: Sequence[str], classes: Sequence[str]) -> str:
+    """The first label that is neither a name nor a position; where all are one of these, the first that is no name."""
+    several = dict.fromkeys(texts)
+    strange = (text for text in several if _codes([text], classes) is None)
+    return next(strange, None) or next(text for text in several if text not in classes)
 
 
 def _texts(values: Array, what: str, remedy: str = "fill it in") -> list[str]:
@@ -202,10 +275,10 @@ def _texts(values: Array, what: str, remedy: str = "fill it in") -> list[str]:
     return [str(int(v) if isinstance(v, float) and v.is_integer() else v).strip() for v in plain]
 
 
-def _class_index(wanted: str | int, classes: tuple[str, ...]) -> int:
+def _class_index(wanted: Any, classes: tuple[str, ...]) -> int:
     if str(wanted) in classes:
         return classes.index(str(wanted))
-    if isinstance(wanted, (int, np.integer)) and 0 <= wanted < len(classes):
+    if isinstance(wanted, Integral) and 0 <= int(wanted) < len(classes):
         return int(wanted)
     hint = one_by_one(wanted, classes) or closest(wanted, classes)
     raise InputError(f"important={wanted!r} is not a class; {hint}", argument="important")
@@ -335,7 +408,7 @@ def read_scores(
         table, "group", group_column, str(file), lambda kind: tables.is_text_type(kind) or pa.types.is_integer(kind)
     )
     groups = None if grouped is None else tables.to_numpy(table.column(grouped))
-    rest = [name for name in table.column_names if name not in (label, part, grouped)]
+    rest = [name for name in table.column_names if name not in (label, part, grouped) and not _is_index(table, name)]
     matrix = [name for name in rest if tables.is_list_type(table.schema.field(name).type) and name.lower() in SCORES]
     if matrix:
         column, where = table.column(matrix[0]), f"{file}, column {matrix[0]!r}"
@@ -350,6 +423,11 @@ def read_scores(
     return Scored(scores, labels, classes, split, groups)
 
 
+def _is_index(table: Any, name: str) -> bool:
+    """Whether a column is the index that pandas writes: whole numbers without a name."""
+    return name.lower() in ("", "unnamed: 0", "__index_level_0__") and pa.types.is_integer(table.column(name).type)
+
+
 def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -> tuple[list[str], tuple[str, ...]]:
     """The columns that hold scores, and the classes they are of."""
     kinds = {name: table.schema.field(name).type for name in rest}
@@ -359,15 +437,15 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
             f" ({name!r} holds {kinds[name]}, first {table.column(name)[0]})" for name in rest if name not in numbers
         ]
         raise InputError(
-            f"{where} has {len(numbers)} columns of numbers beside its labels{''.join(others[:1])}; give one for each "
-            "class, named after it; of two classes both, where one has the probability p, 1 − p for the other"
+            f"{where} has {plural(len(numbers), 'column')} of numbers beside its labels{''.join(others[:1])}; give one "
+            "for each class, named after it; of two classes both, where one has the probability p, 1 − p for the other"
         )
     texts = _texts(labels, "label")
-    known = {str(label).strip() for label in labels.tolist()}
+    known = {str(label).strip() for label in labels.tolist()} | set(texts)
     used = _called(numbers, known)
     classes = tuple(used.values())
     if _codes(texts, classes) is None:
-        unknown = next(text for text in texts if text not in classes)
+        unknown = _unknown(texts, classes)
         raise InputError(
             f"{where}: label {unknown!r} is no column; {closest(unknown, classes)}; call each class's column by its "
             "name, alone or as p:NAME, or give labels as numbers from 0"
