@@ -8,11 +8,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
@@ -21,14 +23,29 @@ from typer.testing import CliRunner
 
 from camri.auditing import audit, read_scores
 from camri.auditing import verdict as auditing
-from camri.auditing.answer import answer, class_table, facts, note, price_table, render, slider_of, write_page
+from camri.auditing.answer import (
+    answer,
+    class_table,
+    codes,
+    facts,
+    how_to_use,
+    note,
+    number,
+    price_table,
+    render,
+    slider_of,
+    what_was_read,
+    wrapped,
+    write_page,
+)
 from camri.auditing.scores import check, draw_folds, encode_labels
 from camri.auditing.verdict import MOST_ROWS, Calibration
 from camri.cli import app
-from camri.decision import Shift, choose_shift, promise, trace
+from camri.decision import Shift, Threshold, choose_shift, promise, trace
 from camri.errors import InputError
 from camri.metrics import exact
-from camri.stats import change_of, design_effect, expect, share_of, wilson
+from camri.report.slider import VALUE
+from camri.stats import Estimate, change_of, design_effect, expect, share_of, wilson
 
 CLASSES = ("limit", "stop", "yield", "entry")
 
@@ -269,6 +286,60 @@ def test_scores_that_are_subnormal_do_not_break_the_audit():
     found = audit(scores, labels, 1, at_least=0.8)
     assert math.isfinite(found.value)
     assert json.dumps(found.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("goal", [{}, {"at_least": 0.9}, {"cost_matrix": (1 - np.eye(4)) * [[1], [4], [1], [1]]}])
+@pytest.mark.parametrize("kind", ["logits", "probabilities", "percentages"])
+@pytest.mark.parametrize("important", [("stop",), ("stop", "entry")])
+def test_predict_follows_the_rule_on_scores_of_the_audited_kind(goal, kind, important):
+    logits, labels = made(600)
+    scores = {"logits": logits, "probabilities": softmax(logits), "percentages": 100 * softmax(logits)}[kind]
+    found = audit(scores, labels, important, classes=CLASSES, **goal)
+    assert found.unit == (100 if kind == "percentages" else 1)
+    fresh, _ = made(500, 1)
+    given = {"logits": fresh, "probabilities": softmax(fresh), "percentages": 100 * softmax(fresh)}[kind]
+    wanted = found.rule.predict(fresh)
+    assert np.array_equal(found.predict(given), wanted)
+    assert np.array_equal(found.predict(given.tolist()), wanted)
+    assert found.predict(given[:0]).tolist() == []
+    assert (found.factor is None) == (found.shift is None or kind == "logits")
+    if found.factor is not None:
+        own = np.isin(np.arange(4), [CLASSES.index(name) for name in important])
+        assert np.array_equal(wanted, (given * np.where(own, found.factor, 1)).argmax(axis=1))
+        assert found.factor == pytest.approx(math.exp(found.shift))
+        assert found.to_json()["factor"] == found.factor
+        assert f"by {str(found.factor).removesuffix('.0')}," in how_to_use(found), "the short number that is printed"
+    with pytest.raises(InputError, match=r"scores of shape \(500, 3\) do not fit 4 classes; give \(N, 4\)"):
+        found.predict(given[:, :3])
+    other = {"logits": None, "probabilities": 100 * given, "percentages": given / 100}[kind]
+    if other is not None:
+        for wrong in (other, fresh, np.log(softmax(fresh))):
+            with pytest.raises(InputError, match=f"are no {kind}, which were audited; give the same kind"):
+                found.predict(wrong)
+
+
+def test_code_of_a_threshold_decides_as_the_audit_in_half_precision_and_for_percentages():
+    logits, labels = made(600)
+    for scores, name in ((logits.astype(np.float16), "logits"), (100 * softmax(logits), "percentages")):
+        found = audit(scores, labels, ["stop", "entry"], classes=CLASSES)
+        for value in softmax(scores.astype(float) if name == "logits" else np.log(scores))[:50, 1] * (1 + 1e-6):
+            found = replace(found, rule=Threshold({1: value, 3: value}))
+            names = {"np": np, "scipy": scipy, name: scores}
+            exec(codes(found)["numpy"].replace(VALUE, repr(float(value))), names)
+            assert np.array_equal(names["predicted"], found.predict(scores))
+        assert "percentages" not in codes(found)["scikit-learn"], "predict_proba gives probabilities"
+
+
+def test_tensors_of_torch_are_taken_as_they_are(found):
+    torch = pytest.importorskip("torch")
+    logits, labels = (torch.from_numpy(one) for one in made())
+    same = audit(logits.requires_grad_(), labels, "stop", classes=CLASSES)
+    assert same.to_json() == found.to_json()
+    assert same.predict(logits[:5]).tolist() == found.predict(logits[:5].detach().numpy()).tolist()
+    half = audit(logits.detach().bfloat16(), labels.to(torch.int32), 1, groups=torch.arange(800) // 2)
+    assert half.to_json() == audit(logits.detach().bfloat16().double(), labels, 1, groups=np.arange(800) // 2).to_json()
+    three = audit(torch.stack([logits] * 3), labels, np.int64(1))
+    assert (three.num_models, three.num_groups) == (3, 800)
 
 
 def test_what_it_is_now_is_what_argmax_says(found):
@@ -875,6 +946,37 @@ def test_too_few_rows_on_either_side_are_too_few(fewer):
         assert audit(logits, labels, important, split=split).kind != "unknown"
 
 
+def test_rows_of_important_classes_alone_are_refused():
+    logits, labels = made()
+    own = np.isin(labels, (1, 3))
+    with pytest.raises(InputError, match=rf"all {own.sum()} rows to judge are of important classes, so that no false"):
+        audit(logits[own], labels[own], [1, 3])
+    split = np.where(np.isin(labels, (1, 3)), "test", "val")
+    split[np.flatnonzero(labels == 1)[:60]] = split[np.flatnonzero(labels == 3)[:60]] = "val"
+    with pytest.raises(InputError, match="rows to judge are of important classes"):
+        audit(logits, labels, [1, 3], split=split)
+    assert audit(logits[own], labels[own], 1).kind != "unknown"
+
+
+def test_a_confidence_is_for_a_guarantee():
+    with pytest.raises(
+        InputError, match=r"confidence=0\.9 is for a recall to guarantee; give it with at_least, or leave"
+    ):
+        audit(*made(), 1, confidence=0.9)
+    assert audit(*made(), 1, at_least=0.7).guarantee.confidence == 0.95
+    assert audit(*made(), 1, at_least=0.7, confidence=0.9).guarantee.confidence == 0.9
+
+
+def test_costs_below_those_of_being_right_are_warned_of(recwarn):
+    costs = 1 - np.eye(4)
+    audit(*made(), "stop", classes=CLASSES, cost_matrix=costs)
+    assert not recwarn.list, "all mistakes cost more"
+    costs[1, 3] = -2
+    said = "in the cost matrix, to predict 'entry' for 'stop' costs -2, less than to be right \\(0\\); check the sign"
+    with pytest.warns(UserWarning, match=said):
+        audit(*made(), "stop", classes=CLASSES, cost_matrix=costs)
+
+
 @pytest.mark.parametrize("max_accuracy_drop", [1.0, 1.5, float("nan")])
 def test_a_max_accuracy_drop_of_everything_is_refused(max_accuracy_drop):
     with pytest.raises(InputError, match="is not allowed; give 0 to 1"):
@@ -1337,18 +1439,47 @@ def run(*words):
     return CliRunner().invoke(app, ["audit", *map(str, words)])
 
 
-def test_the_terminal_says_the_answer_first(table, found):
+def test_the_terminal_says_what_was_read_and_the_answer_first(table, found):
     done = run(table, "--important", "stop")
     assert done.exit_code == 0, done.output
-    text = " ".join(done.output.split())
+    first, second, third, *rest = done.output.splitlines()
     one = found.by_class[1].recall
-    assert text.startswith(f"“stop”: recall {100 * one.before.value:.1f} % → {100 * one.after.value:.1f} %;")
-    assert f"({one.before.hits}/{one.before.num}) → " in text
-    assert f"({one.after.hits}/{one.after.num})" in text
-    assert instruction(found) in text
-    assert max(map(len, done.output.splitlines())) <= 80
-    first = next(line for line in done.output.splitlines() if line.startswith("│"))
-    assert first.split()[1] == "stop", "the important class comes first"
+    assert first == "scores.csv: 800 rows, 4 classes, logits; important: stop (112 rows)"
+    assert second == answer(found).sentence, "a pipe gets whole lines"
+    assert third == f"- {instruction(found)}"
+    assert second.startswith(f"“stop”: recall {100 * one.before.value:.1f} % → {100 * one.after.value:.1f} %;")
+    assert f"({one.before.hits}/{one.before.num}) → " in done.output
+    assert f"({one.after.hits}/{one.after.num})" in done.output
+    assert max(len(line) for line in rest if line and line[0] in "┏│") <= 80
+    row = next(line for line in rest if line.startswith("│"))
+    assert row.split()[1] == "stop", "the important class comes first"
+
+
+def test_a_terminal_gets_lines_of_its_width(table, found, monkeypatch):
+    whole = run(table, "--important", "stop").output
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    text = re.sub(r"\x1b\[[\d;]*m", "", run(table, "--important", "stop").output)
+    assert " ".join(text.split()) == " ".join(whole.split())
+    said = text.split("\n\n")[0] + text.split("scikit-learn")[1].split("┏")[0]
+    assert max(map(len, said.splitlines())) <= 80
+    assert not re.search(r"^ *%|\[[^]]*\n", said, flags=re.MULTILINE), "a number and its %, an interval stay whole"
+
+
+def test_what_was_read_is_said():
+    logits, labels = made(600)
+    p, num, entry = softmax(logits), (labels == 1).sum(), (labels == 3).sum()
+
+    def said(scores, important="stop", **how):
+        return what_was_read(audit(scores, labels, important, classes=CLASSES, **how), "t")
+
+    assert said(logits) == f"t: 600 rows, 4 classes, logits; important: stop ({num} rows)"
+    assert said(p) == f"t: 600 rows, 4 classes, probabilities; important: stop ({num} rows)"
+    assert said(100 * p) == f"t: 600 rows, 4 classes, percentages; important: stop ({num} rows)"
+    assert said(logits, ["entry", "stop"]).endswith(f"; important: stop ({num} rows), entry ({entry} rows)")
+    assert said(logits, split=["val", "test"] * 300).startswith("t: 600 rows (300 to judge), 4 classes, logits; ")
+    assert said(logits, groups=np.arange(600) // 4).startswith("t: 600 rows in 150 groups, 4 classes, logits; ")
+    assert said(np.stack([logits] * 2)).startswith("t: 1,200 rows of 2 models in 600 groups, 4 classes, logits; ")
+    assert dict(facts(audit(100 * p, labels, 1), "t", []))["scores"] == "t: percentages"
 
 
 def test_json_has_every_number_and_no_nan(table, found):
@@ -1365,7 +1496,7 @@ def test_a_guarantee_can_be_asked_for_by_command(table, tmp_path):
     done = run(table, "--important", "stop", "--at-least", "0.9", "--confidence", "0.99", "--out", page, "--json")
     told = json.loads(done.stdout)
     made_of = audit(*made(), 1, at_least=0.9, confidence=0.99).guarantee
-    assert told["rule"] == told["guarantee"]["rule"] == made_of.rule.to_json()
+    assert told["rule"] == told["guarantee"]["rule"] == made_of.rule.to_json(CLASSES)
     assert told["guarantee"]["hits"] == list(made_of.hits)
     assert "99 % confidence" in html.unescape(page.read_text(encoding="utf-8"))
     done = run(table, "--important", "stop", "--at-least", "95")
@@ -1381,7 +1512,7 @@ def test_costs_are_read_and_lowered(table, tmp_path):
     logits, labels = made()
     matrix = np.array([row[1:] for row in costs[1:]], dtype=float)
     found = audit(logits, labels, 1, cost_matrix=matrix)
-    assert told["rule"] == found.rule.to_json()
+    assert told["rule"] == found.rule.to_json(CLASSES)
     assert found.cost[0] == pytest.approx(matrix[labels, logits.argmax(axis=1)].mean())
     assert found.cost[1] < found.cost[0]
     assert found.cost[2].value == pytest.approx(found.cost[1] - found.cost[0])
@@ -1436,7 +1567,7 @@ def test_the_terminal_and_the_page_say_the_groups(tmp_path, monkeypatch):
         in text
     )
     assert f"/720 in {found.num_groups} groups)" in text
-    assert max(map(len, done.output.splitlines())) <= 80
+    assert text.startswith("s.csv: 720 rows in 120 groups, 4 classes, logits; important: stop (108 rows) “stop”: ")
     assert [len(class_table(found, most).groups[0]) for most in (None, 4, 2)] == [4, 4, 2]
     told = [
         "of 4 classes that lose most are shown" in " ".join(class_table(found, most).notes) for most in (None, 4, 2)
@@ -1464,7 +1595,7 @@ def test_the_terminal_and_the_page_say_the_groups(tmp_path, monkeypatch):
 def test_bad_options_are_refused(table):
     for words, said in (
         (["--important", "stop", "--out", "a.txt"], "must end in .html"),
-        (["--important", "stop", "--probabilities"], "row 0: p(limit) = "),
+        (["--important", "stop", "--probabilities"], "scores.csv, line 2: p(limit) = "),
         (["--important", "stop", "--at-least", "0.9", "--max-accuracy-drop", "0.1"], "give one goal, not"),
         (["--important", "stop", "--cost-matrix", "no.csv"], "--cost-matrix no.csv: it cannot be read"),
         (["--important", "stop", "--label-column", "lable"], "did you mean 'label'"),
@@ -1487,6 +1618,47 @@ def test_it_runs_without_torch(table):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv", "npz"])
+def test_an_error_names_the_file_and_the_line(tmp_path, ending):
+    scores, labels = made()
+    scores = softmax(scores)
+    scores[214, 1] = -0.02
+    file = tmp_path / f"s.{ending}"
+    if ending == "npz":
+        np.savez(file, scores=scores, labels=labels, classes=CLASSES)
+    else:
+        lines = [["label", *CLASSES], *([CLASSES[k], *row] for k, row in zip(labels, scores.tolist(), strict=True))]
+        sign = {"csv": ",", "tsv": "\t"}[ending]
+        file.write_text("\n".join(sign.join(map(str, line)) for line in lines), encoding="utf-8")
+        assert "-0.02" in file.read_text(encoding="utf-8").splitlines()[216 - 1]
+    said = str(run(file, "--important", "stop").exception)
+    assert said.startswith(
+        f"{file}, {'row 214' if ending == 'npz' else 'line 216'}: p(stop) = -0.02. Probabilities lie"
+    )
+
+
+def test_an_error_about_labels_or_columns_names_the_file(table):
+    lines = table.read_text(encoding="utf-8").splitlines()
+    table.write_text("\n".join([*lines[:4], "," + lines[4].split(",", 1)[1], *lines[5:]]), encoding="utf-8")
+    assert str(run(table, "--important", "stop").exception) == (
+        f"{table}: the label of line 5 is missing; fill it in or remove the row"
+    )
+    logits, labels = made()
+    rows = [[CLASSES[k], *row, max(row)] for k, row in zip(labels, softmax(logits).tolist(), strict=True)]
+    write_csv(table, ["label", *CLASSES, "confidence"], rows)
+    assert str(run(table, "--important", "stop").exception).startswith(f"{table}: column 'confidence' is no class: ")
+    assert run(table, "--important", "stop", "--logits").exit_code == 0
+
+
+def test_a_number_and_its_unit_and_an_interval_are_on_one_line():
+    line = "accuracy 96.2 % [94.9, 97.2] (1038/1079) of “no entry”"
+    for width in range(12, 60):
+        for one in wrapped(line, width, "  ").splitlines():
+            assert not one.strip().startswith("%")
+            assert one.count("[") == one.count("]")
+        assert " ".join(wrapped(line, width, "  ").split()) == line
+
+
 def test_nothing_to_gain_is_stated():
     scores = np.eye(4)[np.arange(80) % 4] * 9
     found = audit(scores, np.arange(80) % 4, 1)
@@ -1500,10 +1672,65 @@ def test_a_gain_that_may_be_chance_is_not_called_one():
     assert answer(found).sentence.startswith("No sure gain for “1”")
 
 
+def test_where_nothing_is_free_the_price_of_more_recall_is_said():
+    logits, labels = made(bias=0.5)
+    found = audit(softmax(logits), labels, 1)
+    assert found.kind == "none"
+    assert (found.is_advised, found.is_a_choice) == (False, False)
+    (line,) = answer(found).actions
+    now = logits.argmax(axis=1)
+    point = next(point for point in found.prices if point.accuracy < (now == labels).mean())
+    then = (softmax(logits) * [1, math.exp(point.value), 1, 1]).argmax(axis=1)
+    recall, alarms = (then == 1)[labels == 1].mean(), ((then == 1) & (labels != 1)).mean()
+    assert line == (
+        f"To find more at a price, choose it yourself: on these rows a recall of {100 * recall:.1f} % comes with an "
+        f"accuracy of {100 * (then == labels).mean():.1f} % (now {100 * (now == labels).mean():.1f} %) and "
+        f"{100 * alarms:.1f} % false alarms (now {100 * ((now == 1) & (labels != 1)).mean():.1f} %). More in the table "
+        "below; --at-least guarantees a recall on new rows."
+    )
+    free = replace(found.prices[0], accuracy=found.accuracy.before.value)
+    assert answer(replace(found, prices=(free, *found.prices))).actions == (line,)
+    refused = answer(audit(softmax(logits), labels, 1, at_least=0.99)).actions
+    assert refused == (answer(found).sentence, line.split(";")[0] + "."), "--at-least was tried"
+    perfect = audit(9.0 * np.eye(4)[labels], labels, 1)
+    assert answer(perfect).actions == (), "there is no more recall"
+    assert answer(audit(*made(bias=0.0), 1, cost_matrix=1 - np.eye(4))).actions == ()
+
+
+def test_a_rule_that_costs_accuracy_is_a_choice_and_no_advice(table, monkeypatch):
+    monkeypatch.setattr(auditing, "_free_state", lambda curve, gain, drop: curve.find(Shift({1: 2.5})))
+    found = audit(*made(), "stop", classes=CLASSES)
+    assert (found.kind, found.is_advised, found.is_a_choice) == ("none", False, True)
+    assert answer(found).sentence.startswith("No free gain for “stop”: the best change of the decision costs accuracy")
+    assert answer(found).actions == (f"If that price is acceptable: {how_to_use(found)}. No retraining needed.",)
+    assert not replace(found, cost=(1.0, 1.0, Estimate(0.0, -1.0, 1.0))).is_a_choice, "the cost decides"
+    printed = run(table, "--important", "stop").output
+    assert codes(found)["numpy"].replace(VALUE, number(found)) in printed
+    assert "Change the decision" not in printed
+
+
+def test_a_precision_that_was_not_there_before_is_said_to_be_none_before():
+    logits, labels = made()
+    logits[:, 1] -= 6
+    found = audit(logits, labels, "stop", classes=CLASSES, at_least=0.9)
+    line = next(line for line in lines_of(found) if line.startswith("“stop”: recall"))
+    assert f"precision none → {100 * found.precision[0].after.value:.1f} %" in line
+
+
+def test_a_guarantee_over_groups_counts_groups():
+    logits, labels, groups = made_groups(300, 4)
+    found = audit(logits, labels, 1, groups=groups, at_least=0.8)
+    assert found.is_guaranteed
+    assert lines_of(found)[1].endswith(
+        f"on new groups like these, with 95 % confidence, calibrated on {(labels == 1).sum() // 4} groups."
+    )
+
+
 def test_prices_of_probabilities_are_factors_as_in_the_code():
     logits, labels = made()
     found = audit(softmax(logits), labels, 1)
     table = price_table(found)
+    assert replace(found, rule=Shift({1: math.log(2.719)})).factor == 2.719, "and not 2.7190000000000003"
     assert (table.header[1], table.rows[0][1].text) == ("factor", f"×{math.exp(found.prices[0].value):.3g}")
     assert price_table(audit(logits, labels, 1)).header[1] == "shift"
 

@@ -150,6 +150,11 @@ WRONG = [
     ("data show digits", "--sheet no/a.png", "--sheet: no/a.png cannot be written"),
     ("data show table.csv", "--label-column nope", "--label-column: table.csv has no column 'nope';"),
     ("audit table.csv", "--important stpo", "--important stpo is not a class"),
+    (
+        AUDIT,
+        "--confidence 0.9",
+        "--confidence 0.9 is for a recall to guarantee; give it with --at-least, or leave it out",
+    ),
     (AUDIT, "--at-least 0.9 --max-accuracy-drop 0.1", "give one goal, not --max-accuracy-drop and --at-least"),
     (AUDIT, "--max-accuracy-drop 2", "--max-accuracy-drop 2.0 is not allowed"),
     (AUDIT, "--label-column nope", "--label-column: table.csv has no column 'nope';"),

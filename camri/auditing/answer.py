@@ -1,7 +1,9 @@
 """An audit in sentences, code and tables, for the terminal and for one self-contained page."""
 
 import math
+import re
 import shlex
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +14,7 @@ from camri.decision import PRIOR_ROWS
 from camri.report.slider import VALUE, Slider, make_slider, written
 from camri.report.tables import BLANK, Cell, Table, cells, span, to_terminal, two_decimals
 from camri.stats import FALL, FEWEST_GROUPS, FEWEST_ROWS, Estimate, RowEstimate
-from camri.text import percent, plural, points, quoted
+from camri.text import percent, plural, points, quoted, visible
 
 CLASSES_SHOWN = 60
 WORDS = ("recall", "accuracy", "false alarm", "precision", "point", "shift", "threshold", "[low, high]")
@@ -32,6 +34,10 @@ def answer(audit: Audit) -> Answer:
     kind, sentence, actions = audit.kind, _sentence(audit), []
     if audit.is_advised:
         actions.append(f"Change the decision: {how_to_use(audit)}. No retraining needed.")
+    elif audit.is_a_choice:
+        actions.append(f"If that price is acceptable: {how_to_use(audit)}. No retraining needed.")
+    elif audit.kind == "none" and audit.cost is None:
+        actions.extend(_price(audit))
     if audit.guarantee is not None:
         recall, sure = (f"{100 * value:g} %" for value in (audit.guarantee.at_least, audit.guarantee.confidence))
         units = "rows" if audit.num_groups is None else "groups"
@@ -40,10 +46,22 @@ def answer(audit: Audit) -> Answer:
             actions.insert(0, sentence)
             kind, sentence = "none", f"Cannot guarantee {goal}: {audit.refusal}."
         else:
-            num = ", ".join(f"{num:,}" for num in audit.guarantee.num)
+            num = ", ".join(f"{num:,}" for num in audit.guarantee.num_units)
             kept = "" if audit.is_changed else " The model has it without a change."
-            actions.append(f"Guaranteed: {goal}, calibrated on {num} rows.{kept}")
+            actions.append(f"Guaranteed: {goal}, calibrated on {num} {units}.{kept}")
     return Answer(kind, sentence, tuple(actions), tuple(_evidence(audit)))
+
+
+def _price(audit: Audit) -> Iterator[str]:
+    """What the cheapest point with more recall and less accuracy costs, where no gain is free."""
+    now, alarms = audit.accuracy.before.value, audit.false_alarms.before.value
+    for point in [point for point in audit.prices if point.accuracy < now][:1]:
+        yield (
+            f"To find more at a price, choose it yourself: on these rows a recall of {percent(point.recall)} comes "
+            f"with an accuracy of {percent(point.accuracy)} (now {percent(now)}) and {percent(point.false_alarms)} "
+            f"false alarms (now {percent(alarms)}). More in the table below"
+            + ("." if audit.guarantee is not None else "; --at-least guarantees a recall on new rows.")
+        )
 
 
 def _sentence(audit: Audit) -> str:
@@ -61,7 +79,7 @@ def _sentence(audit: Audit) -> str:
     assert audit.accuracy.change is not None
     changes = f"recall {points(audit.recall.value)}, accuracy {points(audit.accuracy.change.value)} percentage points"
     if audit.recall.value <= 0:
-        result = "Nothing to gain", "no change of the decision raised recall without losing accuracy"
+        result = "Nothing to gain", "no change of the decision raises recall on new rows without losing accuracy"
     elif audit.recall.low > 0:
         result = "No free gain", "the best change of the decision costs accuracy"
     else:
@@ -86,8 +104,8 @@ def _evidence(audit: Audit) -> Iterator[str]:
         drop, far = (f"{100 * audit.drop.cdf(change):.0f} %" for change in (0.0, -FALL))
         smaller = "factor" if audit.scores_are == "probabilities" else "constant"
         yield (
-            f"Accuracy drops with a probability of {drop}, by more than half a point with {far}. A smaller {smaller} "
-            "is safer."
+            f"Accuracy drops with a probability of {drop}, by more than half a point with {far} (the prediction "
+            f"of calibrated scores weighs as much as {PRIOR_ROWS} rows). A smaller {smaller} is safer."
         )
     if audit.both and audit.has_after:
         recall = percent(next(iter(audit.both.values())).recall)
@@ -95,10 +113,11 @@ def _evidence(audit: Audit) -> Iterator[str]:
             f"{name} {percent(point.false_alarms)} false alarms, accuracy {percent(point.accuracy)}"
             for name, point in audit.both.items()
         )
-        yield f"Both free rules at a recall of {recall}, on the rows that tuned them: {rules}."
+        yield f"Both rules at a recall of {recall}, on the rows that tuned them: {rules}."
     for own, precision in zip(audit.own, audit.precision, strict=True):
         shares = (precision.before, precision.after) if audit.has_after else (precision.before,)
-        shown = " → ".join(percent(share.value) for share in shares if share.num) or "none (never predicted)"
+        known = [percent(share.value) if share.num else "none" for share in shares]
+        shown = " → ".join(known) if set(known) != {"none"} else "none (never predicted)"
         mistakes = ", ".join(f"{quoted(name)} ({count}×)" for name, count in own.mistaken_for)
         missed = f"; misclassified before as {mistakes}" if mistakes else ""
         yield f"{quoted(own.name)}: recall {_shares(own.recall, audit)}; precision {shown}{missed}."
@@ -112,12 +131,7 @@ def _evidence(audit: Audit) -> Iterator[str]:
 
 def number(audit: Audit) -> str:
     """The number to use in one's own code: a threshold, the factor of a probability, or what is added to a logit."""
-    return written(math.exp(audit.value) if is_factor(audit) else audit.value)
-
-
-def is_factor(audit: Audit) -> bool:
-    """Whether the rule multiplies probabilities."""
-    return audit.shift is not None and audit.scores_are == "probabilities"
+    return written(audit.value if audit.factor is None else audit.factor)
 
 
 def how_to_use(audit: Audit) -> str:
@@ -125,7 +139,7 @@ def how_to_use(audit: Audit) -> str:
     if audit.shift is None:
         names = " or ".join(f"p({name})" for name in audit.important)
         return f"predict {_names(audit)} where {names} > {number(audit)}, else the best other class"
-    if is_factor(audit):
+    if audit.factor is not None:
         change = f"multiply the probability of {_names(audit)} by {number(audit)}"
     else:
         change = f"add {number(audit)} to the score of {_names(audit)}"
@@ -144,7 +158,9 @@ def codes(audit: Audit) -> dict[str, str]:
         with_torch = f"{change}\npredicted = {scores}.argmax(dim=1)"
     else:
         softmax = (
-            ("p = scipy.special.softmax(logits, axis=1)\n", "p = logits.softmax(dim=1)\n") if is_logits else ("", "")
+            ("p = scipy.special.softmax(logits.astype(float), axis=1)\n", "p = logits.float().softmax(dim=1)\n")
+            if is_logits
+            else ("", "")
         )
         with_numpy = (
             f"{softmax[0]}own = np.array({own})  # {names}\n"
@@ -158,7 +174,8 @@ def codes(audit: Audit) -> dict[str, str]:
             f"predicted = torch.where(best > {VALUE}, own[place], rest)"
         )
     with_sklearn = f"{scores} = model.{method}(X)\n{with_numpy}\npredicted = model.classes_[predicted]"
-    return {"numpy": with_numpy, "PyTorch": with_torch, "scikit-learn": with_sklearn}
+    unit = "p = percentages / 100\n" if audit.unit == 100 else ""  # predict_proba has none
+    return {"numpy": unit + with_numpy, "PyTorch": unit + with_torch, "scikit-learn": with_sklearn}
 
 
 def note(audit: Audit) -> str:
@@ -170,7 +187,8 @@ def note(audit: Audit) -> str:
         tuned = " They allow for its tuning on these rows."
     return (
         f"{judged} Intervals (95 %) are for the advised rule on new {units} like these, if {units} are independent."
-        f"{tuned} The probability of a drop also weighs what calibrated scores predict, as much as {PRIOR_ROWS} rows."
+        f"{tuned} In the probability of a drop, the prediction of calibrated scores weighs as much as {PRIOR_ROWS} "
+        "rows."
     )
 
 
@@ -193,6 +211,10 @@ def _shares(comparison: Comparison, audit: Audit) -> str:
     """The share before and, if there is a change to show, after."""
     shares = (comparison.before, comparison.after) if audit.has_after else (comparison.before,)
     return " → ".join(map(share, shares))
+
+
+def _kind(audit: Audit) -> str:
+    return "percentages" if audit.unit == 100 else audit.scores_are
 
 
 def _names(audit: Audit) -> str:
@@ -244,7 +266,7 @@ def price_table(audit: Audit) -> Table | None:
     rows = tuple(
         cells(
             f"{point.recall:.3f}",
-            f"×{math.exp(point.value):.3g}" if is_factor(audit) else f"{point.value:{sign}.3g}",
+            f"{point.value:{sign}.3g}" if audit.factor is None else f"×{math.exp(point.value):.3g}",
             f"{point.accuracy:.3f}",
             points(point.accuracy - now),
             two_decimals(point.false_alarms),
@@ -252,38 +274,61 @@ def price_table(audit: Audit) -> Table | None:
         )
         for point in audit.prices
     )
-    name = "factor" if is_factor(audit) else audit.rule.name
+    name = audit.rule.name if audit.factor is None else "factor"
     header = ("recall", name, "accuracy", "its change (points)", "false alarms (%)", "precision")
     note = "The most accurate point of the curve, then one for each recall; on new rows they cost a little more."
     return Table("What more recall costs", header, (rows,), tuple(map(vars, audit.prices)), (note,))
 
 
-def show(audit: Audit) -> None:
-    """Print the answer, the code to copy and the tables."""
+def what_was_read(audit: Audit, source: str) -> str:
+    """The table as it was understood: rows, classes, kind of scores, and rows of the important classes."""
+    num = audit.accuracy.before.num
+    rows = f"{audit.num_rows:,} rows"
+    rows += f" of {audit.num_models} models" if audit.num_models > 1 else ""
+    rows += f" in {audit.num_groups:,} groups" if audit.num_groups is not None else ""
+    rows += f" ({num:,} to judge)" if num != audit.num_rows else ""
+    important = ", ".join(f"{one.name} ({one.recall.before.num:,} rows)" for one in audit.own)
+    return f"{source}: {rows}, {len(audit.classes):,} classes, {_kind(audit)}; important: {important}"
+
+
+def show(audit: Audit, source: str | None = None) -> None:
+    """Print what was read from the source, the answer, the code to copy and the tables."""
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table as Grid
 
     said, console = answer(audit), Console()
 
-    def print_list(lines: Sequence[str]) -> None:
-        grid = Grid.grid(padding=(0, 1))
-        for line in lines:
-            grid.add_row("-", escape(line))
-        console.print(grid, highlight=False)
+    def print_line(line: str, style: str = "", indent: str = "") -> None:
+        if console.is_terminal:  # in a file or pipe a line stays whole
+            line = wrapped(line, console.width, indent)
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
-    console.print(f"[bold]{escape(said.sentence)}[/bold]", highlight=False)
-    if said.actions:
-        print_list(said.actions)
-    for language, text in codes(audit).items() if audit.is_advised else ():
-        console.print(f"\n[bold]{language}[/bold]", highlight=False)
+    if source is not None:
+        print_line(visible(what_was_read(audit, source)))
+    print_line(said.sentence, "bold")
+    for action in said.actions:
+        print_line(f"- {action}", indent="  ")
+    for language, text in codes(audit).items() if audit.is_advised or audit.is_a_choice else ():
+        console.print()
+        print_line(language, "bold")
         print(text.replace(VALUE, number(audit)))  # as it is: to be copied
     console.print()
-    print_list(said.evidence)
+    for line in said.evidence:
+        print_line(f"- {line}", indent="  ")
     for table in (class_table(audit, CLASSES_SHOWN), price_table(audit)):
         if table is not None:
             console.print()
             console.print(to_terminal(table))
+
+
+def wrapped(line: str, width: int, indent: str = "") -> str:
+    """The line in lines of this width; a number and its %, and the ends of an interval, stay together.
+
+    >>> wrapped("false alarms 5.4 % [4.2, 6.9]", 23)
+    'false alarms 5.4 %\\n[4.2, 6.9]'
+    """
+    whole = re.sub(r" (?=%)|(?<=,) (?=[^][]*\])", "\u00a0", line)
+    lines = textwrap.wrap(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\u00a0", " ")
 
 
 def write_page(audit: Audit, path: str | Path, source: str, command: Sequence[str] = ()) -> Path:
@@ -343,7 +388,7 @@ def facts(audit: Audit, source: str, command: Sequence[str]) -> list[tuple[str, 
     num, made = audit.accuracy.before.num, audit.guarantee
     judged = "" if num == audit.num_rows else f", {num:,} of them judged"
     pairs = [
-        ("scores", f"{source}: {audit.scores_are}"),
+        ("scores", f"{source}: {_kind(audit)}"),
         ("rows", f"{audit.num_rows:,}{judged}"),
         ("groups", "none: rows count as independent" if audit.num_groups is None else f"{audit.num_groups:,}"),
         ("classes", f"{len(audit.classes):,}"),
@@ -365,4 +410,6 @@ def slider_of(audit: Audit) -> Slider:
             "Counted on the rows that tuned the rule: the advised point looks a little better here than in the answer, "
             "where every row is judged by a rule that was tuned on other rows."
         )
-    return make_slider(audit.scores, audit.rule, audit.important, codes(audit), as_factor=is_factor(audit), note=note)
+    return make_slider(
+        audit.scores, audit.rule, audit.important, codes(audit), as_factor=audit.factor is not None, note=note
+    )

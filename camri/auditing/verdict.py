@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
-from camri.auditing.scores import SPLIT_SEED, Checked, check, num_decimals, tune_and_judge
+from camri.auditing.scores import SPLIT_SEED, SUM_SLACK, Checked, check, num_decimals, to_array, tune_and_judge
 from camri.decision import (
     CONFIDENCE,
     PRIOR_ROWS,
@@ -118,6 +118,7 @@ class Audit:
     precision: of each important class; a share of no rows where it is never predicted.
     cost: mean cost of a row before, after, and its change, with a cost matrix.
     both: each rule at the recall that the advised one has on these rows; empty where they are the same.
+    scores_are: "logits" or "probabilities"; unit: 100 for percentages, else 1.
     scores: of the judged rows. tuned_on: how tuning and judging were kept apart. num_models: that share the rule.
     num_groups: None where rows count as independent.
     guarantee: None unless a recall was asked for. Where it cannot be given, `refusal` says why, and everything else is
@@ -127,6 +128,7 @@ class Audit:
     classes: tuple[str, ...]
     important: tuple[str, ...]
     scores_are: str
+    unit: float
     num_rows: int
     num_models: int
     tuned_on: str
@@ -159,14 +161,43 @@ class Audit:
         return self.value if isinstance(self.rule, Shift) else None
 
     @property
+    def factor(self) -> float | None:
+        """What to multiply the important probabilities by; None for logits, and where the rule is a threshold."""
+        is_factor = self.shift is not None and self.scores_are == "probabilities"
+        return float(f"{math.exp(self.value):.12g}") if is_factor else None
+
+    def predict(self, scores: ArrayLike) -> Array:
+        """Predict the class index of each row (N, C) by the advised rule: int (N,).
+
+        scores: of the kind that was audited: logits, probabilities or percentages.
+        """
+        values = to_array(scores)
+        if values.ndim != 2 or values.shape[1] != len(self.classes):
+            wrong = f"scores of shape {values.shape} do not fit {len(self.classes)} classes"
+            raise InputError(f"{wrong}; give (N, {len(self.classes)})", argument="scores")
+        shares = values.astype(np.float64) / self.unit
+        if self.scores_are == "probabilities" and values.size:
+            low, high = shares.min(), shares.max()
+            if low < 0 or high > 1 + SUM_SLACK or (self.unit != 1 and shares.sum(axis=1).max() < 0.5):
+                kind = "percentages" if self.unit == 100 else "probabilities"
+                wrong = f"scores of {values.min():g} to {values.max():g} are no {kind}, which were audited"
+                raise InputError(f"{wrong}; give the same kind", argument="scores")
+        return self.rule.predict(shares, self.scores_are)
+
+    @property
     def is_changed(self) -> bool:
         """Whether the advised rule is another than taking the largest score."""
         return self.shift != 0.0
 
     @property
     def is_advised(self) -> bool:
-        """Whether that rule is advised: it meets the goal, or at least surely raises recall."""
-        return self.is_changed and (self.kind == "gain" or self.recall.low > 0)
+        """Whether that rule is advised: it meets the goal."""
+        return self.is_changed and self.kind == "gain"
+
+    @property
+    def is_a_choice(self) -> bool:
+        """Whether that rule surely raises recall, at an accuracy that is surely or probably lost."""
+        return self.is_changed and self.kind == "none" and self.cost is None and self.recall.low > 0
 
     @property
     def has_after(self) -> bool:
@@ -203,6 +234,7 @@ class Audit:
             "answer": self.kind,
             "important": list(self.important),
             "scores_are": self.scores_are,
+            "unit": self.unit,
             "rows": self.num_rows,
             "rows_judged": self.accuracy.before.num,
             "models": self.num_models,
@@ -210,8 +242,9 @@ class Audit:
             "few_groups": list(self.few_groups),
             "tuned_on": self.tuned_on,
             "max_accuracy_drop": self.max_accuracy_drop,
-            "rule": self.rule.to_json(),
+            "rule": self.rule.to_json(self.classes),
             "shift": self.shift,
+            "factor": self.factor,
             "accuracy": {**self.accuracy.to_json(), **drops},
             "recall_change": self.recall.to_json(),
             "false_alarms": self.false_alarms.to_json(),
@@ -222,7 +255,7 @@ class Audit:
             "both_rules": {name: vars(one) for name, one in self.both.items()},
             "guarantee": None
             if made is None
-            else {**vars(made), "rule": made.rule and made.rule.to_json(), "refusal": self.refusal},
+            else {**vars(made), "rule": made.rule and made.rule.to_json(self.classes), "refusal": self.refusal},
         }
 
 
@@ -299,7 +332,7 @@ def audit(
     kind: str | None = None,
     max_accuracy_drop: float = 0.0,
     at_least: float | None = None,
-    confidence: float = CONFIDENCE,
+    confidence: float | None = None,
     cost_matrix: Costs | None = None,
 ) -> Audit:
     """Find the decision rule that meets a goal for a trained model's important classes, and what it changes.
@@ -314,8 +347,8 @@ def audit(
 
     The goal is one of three:
     max_accuracy_drop: the most recall at no more than this loss of accuracy (0.01 is one percentage point), by a shift.
-    at_least: a recall to guarantee on new rows, with `confidence`, at the fewest false alarms: by a threshold
-    (`camri.decision.promise`), calibrated on all rows, or with a split on those of val.
+    at_least: a recall to guarantee on new rows, with `confidence` (default 0.95), at the fewest false alarms: by a
+    shift or a threshold (`camri.decision.promise`), calibrated on all rows, or with a split on those of val.
     cost_matrix: the least mean cost, by either rule: (C, C) numbers or a CSV file, row = true class.
 
     >>> drawn = np.random.default_rng(0)
@@ -326,8 +359,14 @@ def audit(
     ('gain', 2.4, 0.43, 0.02)
     """
     checked, split = check(scores, labels, important, classes, kind, groups, split)
-    goal = parse_goal(checked.classes, max_accuracy_drop, at_least, cost_matrix, confidence)
+    if confidence is not None and at_least is None:
+        wrong = f"confidence={confidence!r} is for a recall to guarantee"
+        raise InputError(f"{wrong}; give it with at_least, or leave it out", argument="confidence")
+    sure = CONFIDENCE if confidence is None else confidence
+    goal = parse_goal(checked.classes, max_accuracy_drop, at_least, cost_matrix, sure)
     _doubt_empty(checked)
+    if isinstance(goal, LeastCost):
+        _doubt_costs(checked, np.asarray(goal.matrix))
     every = _condense(checked)
     parts, tuned_on = tune_and_judge(checked, split)
     judged = np.sort(np.concatenate([rows for _, rows in parts]))
@@ -367,6 +406,7 @@ def audit(
         classes=checked.classes,
         important=tuple(checked.classes[index] for index in checked.important),
         scores_are=checked.kind,
+        unit=checked.unit,
         num_rows=len(every),
         num_models=checked.num_models,
         tuned_on=tuned_on,
@@ -594,8 +634,24 @@ def _doubt_empty(checked: Checked) -> None:
         )
 
 
+def _doubt_costs(checked: Checked, costs: Array) -> None:
+    """Warn of the first mistake that costs less than the right decision: the sign may be wrong."""
+    for true, said in np.argwhere(costs < np.diag(costs)[:, None])[:1].tolist():
+        name, other = checked.classes[true], checked.classes[said]
+        warnings.warn(
+            f"in the cost matrix, to predict {other!r} for {name!r} costs {costs[true, said]:g}, less than to be right "
+            f"({costs[true, true] + 0.0:g}); check the sign",
+            stacklevel=3,
+        )
+
+
 def _refuse_empty(checked: Checked, judged: Array, parts: Sequence[tuple[Array, Array]]) -> None:
-    """Refuse important classes without rows to tune on or to judge."""
+    """Refuse important classes without rows to tune on or to judge, and rows of important classes alone."""
+    if np.isin(checked.labels[judged], checked.important).all():
+        raise InputError(
+            f"all {len(judged):,} rows to judge are of important classes, so that no false alarm can be seen; give "
+            "rows of the other classes too"
+        )
     for index in checked.important:
         own = checked.labels == index
         for purpose, rows in (("judge", judged), *(("tune on", tuning) for tuning, _ in parts)):

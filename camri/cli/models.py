@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import shlex
 import sys
 from collections import Counter
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 ROWS_SHOWN = 100
 PROBLEMS_SHOWN = 20
 IMPORTANT_SHOWN = 3
+ROW = re.compile(r"((?:the (?:label|group) of )?)(rows?) (\d+(?:, \d+)*)(.*)", re.DOTALL)  # how a message begins
 
 
 def audit(
@@ -48,7 +50,7 @@ def audit(
     at_least: Annotated[
         float | None, typer.Option(help="Recall to guarantee on new rows instead, with the fewest false alarms.")
     ] = None,
-    confidence: Annotated[float, typer.Option(help="The confidence of that guarantee.")] = 0.95,
+    confidence: Annotated[float | None, typer.Option(help="The confidence of that guarantee; default 0.95.")] = None,
     cost_matrix: Annotated[
         Path | None,
         typer.Option(help="CSV file with the cost of each mistake instead: row = true class, column = predicted."),
@@ -85,23 +87,40 @@ def audit(
     from camri.auditing.scores import read_scores
     from camri.auditing.verdict import audit as judge
 
-    table = read_scores(scores, label_column, split_column, group_column)
-    result = judge(
-        **vars(table),
-        important=important,
-        kind=None if is_logits is None else "logits" if is_logits else "probabilities",
-        max_accuracy_drop=max_accuracy_drop,
-        at_least=at_least,
-        confidence=confidence,
-        cost_matrix=cost_matrix,
-    )
+    with _naming_lines(scores):
+        table = read_scores(scores, label_column, split_column, group_column)
+        result = judge(
+            **vars(table),
+            important=important,
+            kind=None if is_logits is None else "logits" if is_logits else "probabilities",
+            max_accuracy_drop=max_accuracy_drop,
+            at_least=at_least,
+            confidence=confidence,
+            cost_matrix=cost_matrix,
+        )
     if as_json:
         typer.echo(json.dumps(result.to_json(), indent=2))
     else:
-        show(result)
+        show(result, scores.name)
     if out is not None:
         words = ["camri", "audit", *sys.argv[2:]] if sys.argv[1:2] == ["audit"] else []
         typer.echo(str(write_page(result, out, scores.name, words)), err=as_json)
+
+
+@contextlib.contextmanager
+def _naming_lines(file: Path) -> Iterator[None]:
+    """Add the file to errors that name a row of it; rows of a CSV become lines, counted with the header from 1."""
+    try:
+        yield
+    except InputError as error:
+        if (found := ROW.match(str(error))) is None:
+            if error.argument == "scores":
+                raise InputError(f"{file}: {error}") from None
+            raise
+        what, row, numbers, rest = found.groups()
+        if file.suffix.lower() in (".csv", ".tsv"):
+            row, numbers = row.replace("row", "line"), re.sub(r"\d+", lambda one: str(int(one[0]) + 2), numbers)
+        raise InputError(f"{file}{f': {what}' if what else ', '}{row} {numbers}{rest}", error.argument) from None
 
 
 def predict(
