@@ -15,7 +15,7 @@ from camri.study.reader import RunReader
 from camri.study.store import open_run
 from camri.text import points
 from tests.report.conftest import make_run
-from tools import releases
+from tools import columns, releases
 from tools.columns import column_records, columns_figure, columns_table, ranked_table
 
 
@@ -49,7 +49,7 @@ def test_columns_have_both_sides_with_thresholds_and_p_over_all(results):
         columns_table(results, ["focal"])
 
 
-def test_the_table_has_a_row_a_column_and_blanks_for_a_model_that_was_not_run(results):
+def test_the_table_has_a_row_a_column_and_blanks_for_a_model_that_was_not_run(results, monkeypatch):
     small, other = results
     other.verdict["training"]["model"], other.verdict["data"] = "paper", "other"
     try:
@@ -68,7 +68,11 @@ def test_the_table_has_a_row_a_column_and_blanks_for_a_model_that_was_not_run(re
     ]
     assert figure.records[0]["alarms"] == round(100 * gap["relative"], 2)
     assert figure.records[0]["accuracy_low"] == round(100 * gap["accuracy_threshold_low"], 3)
-    assert first[1].endswith(f" of {100 * gap['alarms_of_ce_with_threshold']:.2f}")
+    of_ce, span = gap["alarms_of_ce_with_threshold"], (gap["recall_from"], gap["recall_to"])
+    assert first[1].endswith(" of {:.2f} at {:.2f}–{:.2f}".format(100 * of_ce, *span))
+    monkeypatch.setattr(columns, "FEWEST_ALARMS", int(of_ce * results[0].verdict["images"]["test"]) + 1)
+    assert columns_table(results, ["wce"]).rows[0][1].text.startswith("too few of ")
+    assert columns_figure(results, ["wce"]).records[0]["alarms"] is None
 
 
 def test_records_of_before_thresholds_had_accuracy_are_marked(results):

@@ -26,6 +26,7 @@ ARMS = {  # of benchmarks/variants, which need not be installed here
     "margin_hard_one_vs_rest": "hard-negative margin + one-vs-rest",
 }
 ENDS = ("", "_low", "_high")
+FEWEST_ALARMS = 5  # of a cross-entropy model: relative changes of fewer say nothing
 
 
 def arm_title(method: str) -> str:
@@ -46,7 +47,8 @@ def column_records(results: Sequence[Results], method: str, joint: bool | None =
         for record in run.records("gaps"):
             if record["method"] == method and joint in (None, record["column"] in several):
                 of_ce = record["alarms_of_ce"] + record["alarms_of_ce_threshold"]
-                relative = {f"relative{end}": _share(record[f"alarms_threshold{end}"], of_ce) for end in ENDS}
+                whole = of_ce if of_ce * run.verdict["images"]["test"] >= FEWEST_ALARMS else 0.0
+                relative = {f"relative{end}": _share(record[f"alarms_threshold{end}"], whole) for end in ENDS}
                 found.append(
                     {**_of_before(record), **record, **named, "alarms_of_ce_with_threshold": of_ce, **relative}
                 )
@@ -54,6 +56,7 @@ def column_records(results: Sequence[Results], method: str, joint: bool | None =
     found.sort(key=lambda record: order.index(record["data"]) if record["data"] in order else len(order))
     for record, p in zip(found, correct_several([record["p_alarms_threshold"] for record in found]), strict=True):
         record["p_holm"] = p
+        record["is_fewer"] = bool(is_significant(p, record["num_trials"]) and record["alarms_threshold"] < 0)
     return found
 
 
@@ -84,12 +87,13 @@ def columns_table(results: Sequence[Results], methods: Sequence[str], joint: boo
         raise InputError(f"no results of {', '.join(methods)}; methods are those of the studies")
 
     def shown(record: Mapping[str, Any] | None) -> tuple[Cell, Cell]:
-        if record is None or record["relative"] is None:
+        if record is None:
             return Cell(BLANK), Cell(BLANK)
-        is_fewer = is_significant(record["p_holm"], record["num_trials"]) and record["alarms_threshold"] < 0
-        change = f"{_percent(record)} of {two_decimals(record['alarms_of_ce_with_threshold'])}"
+        change = "too few" if record["relative"] is None else _percent(record)
+        change += f" of {two_decimals(record['alarms_of_ce_with_threshold'])}"
+        change += f" at {record['recall_from']:.2f}–{record['recall_to']:.2f}"
         accuracy = interval_of(record, "accuracy_threshold", decimals=2) + " *" * record["shifted"]
-        return Cell(change, bold=bool(is_fewer)), Cell(accuracy)
+        return Cell(change, bold=record["is_fewer"]), Cell(accuracy)
 
     def header(model: str, method: str, own: Mapping[Any, Mapping[str, Any]]) -> tuple[str, str]:
         counts = sorted({record["num_trials"] for record in own.values()})
@@ -110,11 +114,17 @@ def columns_table(results: Sequence[Results], methods: Sequence[str], joint: boo
         tuple(record for own in every.values() for record in own),
         notes=(
             "Test data. False alarms: inputs of other classes predicted as the class; Δ relative to CE’s, which stand "
-            "behind “of”, in % of all inputs. Δ accuracy: percentage points. Mean over recalls from CE’s own to half "
-            f"way to 1. 95 % confidence intervals over seeds and test data (from {LEAST_SEEDS} seeds on). Bold: fewer "
-            "false alarms, p < 0.05 after Holm’s correction over all cells of a method." + starred,
+            "behind “of”, in % of all inputs. Δ accuracy: percentage points. Both are means over nine recalls, equally "
+            "spaced from CE’s own to half way to 1, the range behind “at”; a relative Δ is the ratio of the means. Too "
+            f"few: CE’s models have fewer than {FEWEST_ALARMS} false alarms each. 95 % confidence intervals over seeds "
+            f"and test data (from {LEAST_SEEDS} seeds on), CE’s mean taken as known. Bold: fewer false alarms, p < "
+            "0.05 after Holm’s correction over all cells of a method." + starred,
         ),
     )
+
+
+def _rounded(share: float | None, digits: int) -> float | None:
+    return None if share is None else round(100 * share, digits)
 
 
 def _percent(record: Mapping[str, Any]) -> str:
@@ -131,12 +141,12 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
             "method": arm_title(method),
             "setting": record["setting"],
             "trials": record["num_trials"],
-            **{f"alarms{end}": round(100 * record[f"relative{end}"], 2) for end in ENDS},
-            **{f"accuracy{end}": round(100 * record[f"accuracy_threshold{end}"], 3) for end in ENDS},
+            "is_fewer": record["is_fewer"],
+            **{f"alarms{end}": _rounded(record[f"relative{end}"], 2) for end in ENDS},
+            **{f"accuracy{end}": _rounded(record[f"accuracy_threshold{end}"], 3) for end in ENDS},
         }
         for method in methods
         for record in column_records(results, method, joint=False)
-        if record["relative"] is not None
     ]
     if not records:
         raise InputError(f"no results of {', '.join(methods)}")
@@ -147,28 +157,33 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
         own = [record for record in records if record["model"] == model]
         columns = list(dict.fromkeys(record["column"] for record in own))
         for figure, title, ends in (
-            ("alarms", "false alarms, change in %", (-100.0, 60.0)),
-            ("accuracy", "accuracy, change in points", (-2.0, 1.0)),
+            ("alarms", "false alarms, change in %", (-100.0, 110.0)),
+            ("accuracy", "accuracy, change in points", (-2.0, 1.5)),
         ):
+            known = [record for record in records if record[figure] is not None]
+            low = max(min((record[f"{figure}_low"] for record in known), default=0.0), ends[0])
+            high = min(max([0.0, *(record[f"{figure}_high"] for record in known)]), ends[1])
+            high += 0.02 * (ends[1] - ends[0])
             base = drawing(own).encode(
                 y=alt.Y("column:N", title=None, sort=columns, axis=alt.Axis(labelLimit=260)),
                 yOffset=alt.YOffset("method:N", sort=titles),
                 color=alt.Color("method:N", scale=shades, title=None, sort=titles),
                 tooltip=tips("column", "method", "setting", *(f"{figure}{end}" for end in ENDS), "trials"),
             )
-            low = min(record[f"{figure}_low"] for record in records)
-            high = max(0.0, *(record[f"{figure}_high"] for record in records))
-            wide = 0.02 * (ends[1] - ends[0])
-            scale = alt.Scale(domain=[max(low, ends[0]), min(high, ends[1]) + wide], nice=False, clamp=True)
+            scale = alt.Scale(domain=[low, high], nice=False, clamp=True)
             along = alt.X(f"{figure}_low:Q", title=title, scale=scale)
             layers = draw_intervals(base, along, f"{figure}_high", figure, PRINT)
+            if figure == "alarms":
+                open_dot = base.mark_point(filled=False, fill="white", size=60, strokeWidth=2, opacity=1)
+                layers += open_dot.transform_filter("!datum.is_fewer").encode(alt.X(f"{figure}:Q"))
             panels.append(Panel(f"{model}: {figure.replace('alarms', 'false alarms')}", layers, 34 * len(columns) + 20))
     return Figure(
         "False alarms and accuracy at equal recall",
         "Change at equal recall against cross-entropy, both with a threshold on the class’s probability; test data, "
         "mean over recalls from cross-entropy’s own to half way to 1. Lines: 95 % confidence intervals over seeds and "
-        "test data, not corrected for several columns; what touches an edge lies beyond it. Left of 0: fewer false "
-        "alarms, lower accuracy.",
+        "test data, not corrected for several columns; a line that touches an edge goes "
+        "beyond it. Filled dots of false alarms: significantly fewer after Holm’s correction. No dot: too few false "
+        "alarms. Left of 0: fewer false alarms, lower accuracy.",
         tuple(panels),
         tuple(records),
         across=2,
