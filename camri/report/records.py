@@ -14,7 +14,7 @@ import numpy as np
 
 from camri.decision import Curve, trace
 from camri.errors import InputError
-from camri.methods import BASELINE, in_order, title_of
+from camri.methods import BASELINE, METHODS, control_of, in_order, title_of
 from camri.metrics import Array, Scores
 from camri.selection import CurveFigure, Gap, common_range, compare_curves, mark_best
 from camri.stats import Difference, Estimate, compare, summarise
@@ -350,9 +350,11 @@ def _confusion_cells(column: str, shares: Array, kept: Sequence[int], names: Seq
 
 
 def penalty_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
-    """Fig. 5: recall and accuracy of each column, method and penalty, where there are at least two penalties."""
-    found = [_penalties(verdict, method) for verdict in verdicts for method in PENALTIES]
-    return [record for own in found if len({record["penalty"] for record in own}) >= 2 for record in own]
+    """Fig. 5: recall and accuracy of each column, method and penalty, where there are at least two penalties.
+
+    Each begins without the penalty: with cross-entropy, or for a margin with L2-softmax at its scale if it was trained.
+    """
+    return [record for verdict in verdicts for method in PENALTIES for record in _penalties(verdict, method)]
 
 
 def _penalties(verdict: ColumnVerdict, method: str) -> Records:
@@ -361,10 +363,16 @@ def _penalties(verdict: ColumnVerdict, method: str) -> Records:
         return []
     knob, _, unit = PENALTIES[method]
     fixed = {name: shown.value(name) for name in shown.knobs if name != knob}
+    own = [s for s in verdict.of(method) if all(s.value(name) == value for name, value in fixed.items())]
+    by_penalty = {setting.value(knob): setting for setting in own}
+    if len(by_penalty) < 2:
+        return []
+    plain = verdict.baseline if control_of(shown.setting) is None else control_among(shown, verdict.settings)
+    neutral = METHODS[method].knobs[knob].neutral
+    if plain is not None and neutral is not None:
+        by_penalty.setdefault(neutral, plain)
     records = []
-    for setting in verdict.of(method):
-        if any(setting.value(name) != value for name, value in fixed.items()):
-            continue
+    for penalty, setting in sorted(by_penalty.items()):
         found = measure(setting, verdict.column.indices)
         for name, values in (("recall", found.recall), ("accuracy", found.accuracy)):
             mean, sd = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
@@ -376,7 +384,7 @@ def _penalties(verdict: ColumnVerdict, method: str) -> Records:
                     "method": method,
                     "setting": setting.title,
                     "scale": fixed.get("s"),
-                    "penalty": round(setting.value(knob) / unit, 6),
+                    "penalty": round(penalty / unit, 6),
                     "figure": name,
                     **{key: round(value, 5) for key, value in numbers.items()},
                     "trials": len(values),

@@ -1,6 +1,7 @@
 """What the charts draw: their records and specifications, not their pixels."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -129,6 +130,20 @@ def test_the_penalty_figure_has_means_and_bands_at_one_scale(opened, gain):
     plain = measure(next(s for s in verdicts[0].of("l2softmax")), (1,)).recall
     assert camri[0]["mean"] == pytest.approx(np.mean(plain), abs=1e-4)
     assert camri[0]["high"] - camri[0]["mean"] == pytest.approx(np.std(plain, ddof=1), abs=1e-4)
+
+
+def test_the_penalty_figure_begins_without_the_penalty(opened, gain):
+    reading, verdicts = opened(gain)
+    wce = [r for r in penalty_records(reading, verdicts) if r["method"] == "wce" and r["column"] == "column"]
+    assert (wce[0]["setting"], wce[0]["penalty"], wce[0]["figure"]) == ("ce", 1, "recall")
+    assert wce[0]["mean"] == pytest.approx(np.mean(measure(verdicts[0].baseline, (1,)).recall), abs=1e-4)
+    assert [r["penalty"] for r in wce] == sorted(r["penalty"] for r in wce)
+    margins = tuple(s for s in verdicts[0].settings if s.method != "camri" or s.value("m") > 0)
+    without = [replace(verdicts[0], settings=margins)]  # m = 0 was not asked for, L2-softmax was
+    camri = [r["penalty"] for r in penalty_records(reading, without) if r["method"] == "camri"]
+    assert camri == [0, 0, 4, 4, 8, 8]
+    one = tuple(s for s in margins if s.method != "camri" or s.value("m") < 0.3)
+    assert not [r for r in penalty_records(reading, [replace(verdicts[0], settings=one)]) if r["method"] == "camri"]
 
 
 def test_changes_of_recall_show_every_class_the_important_first(opened, gain, monkeypatch):
