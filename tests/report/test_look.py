@@ -7,10 +7,11 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from camri.methods import METHODS
+from camri import methods
 from camri.report.charts import PRINT, shorten, style_of_methods
 from camri.report.page import explain
 
+METHODS = dict(methods.METHODS)  # camri's own: other tests load those of other packages
 STYLE = style_of_methods() + resources.files("camri.report").joinpath("templates/page.css").read_text("utf-8")
 LIGHT, DARK = style_of_methods().split("@media")
 # Machado, Oliveira and Fernandes (2009), the severest of each kind, for linear RGB.
