@@ -30,6 +30,11 @@ def runs(tmp_path_factory):
     ]
 
 
+@pytest.fixture(autouse=True)
+def made_runs_have_few_false_alarms(monkeypatch):
+    monkeypatch.setattr(columns, "FEWEST_ALARMS", 5)
+
+
 @pytest.fixture(scope="module")
 def results(runs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")

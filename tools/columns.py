@@ -26,7 +26,7 @@ ARMS = {  # of benchmarks/variants, which need not be installed here
     "margin_hard_one_vs_rest": "hard-negative margin + one-vs-rest",
 }
 ENDS = ("", "_low", "_high")
-FEWEST_ALARMS = 5  # of a cross-entropy model: relative changes of fewer say nothing
+FEWEST_ALARMS = 50  # of a cross-entropy model: relative changes of fewer say nothing
 
 
 def arm_title(method: str) -> str:
