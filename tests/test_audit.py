@@ -1679,19 +1679,17 @@ def test_where_nothing_is_free_the_price_of_more_recall_is_said():
     assert (found.is_advised, found.is_a_choice) == (False, False)
     (line,) = answer(found).actions
     now = logits.argmax(axis=1)
-    point = next(point for point in found.prices if point.accuracy < (now == labels).mean())
+    point = found.prices[0]  # the most accurate one with more recall
     then = (softmax(logits) * [1, math.exp(point.value), 1, 1]).argmax(axis=1)
     recall, alarms = (then == 1)[labels == 1].mean(), ((then == 1) & (labels != 1)).mean()
     assert line == (
         f"To find more at a price, choose it yourself: on these rows a recall of {100 * recall:.1f} % comes with an "
         f"accuracy of {100 * (then == labels).mean():.1f} % (now {100 * (now == labels).mean():.1f} %) and "
-        f"{100 * alarms:.1f} % false alarms (now {100 * ((now == 1) & (labels != 1)).mean():.1f} %). More in the table "
-        "below; --at-least guarantees a recall on new rows."
+        f"{100 * alarms:.1f} % false alarms (now {100 * ((now == 1) & (labels != 1)).mean():.1f} %); on new rows "
+        "accuracy is a little lower. More in the table below; --at-least guarantees a recall on new rows."
     )
-    free = replace(found.prices[0], accuracy=found.accuracy.before.value)
-    assert answer(replace(found, prices=(free, *found.prices))).actions == (line,)
     refused = answer(audit(softmax(logits), labels, 1, at_least=0.99)).actions
-    assert refused == (answer(found).sentence, line.split(";")[0] + "."), "--at-least was tried"
+    assert refused == (answer(found).sentence, line.rpartition(";")[0] + "."), "--at-least was tried"
     perfect = audit(9.0 * np.eye(4)[labels], labels, 1)
     assert answer(perfect).actions == (), "there is no more recall"
     assert answer(audit(*made(bias=0.0), 1, cost_matrix=1 - np.eye(4))).actions == ()
