@@ -129,6 +129,15 @@ def test_release_files_are_checked_and_give_the_same_results(runs, tmp_path):
         releases.rebuild(listed)
 
 
+def test_every_published_file_is_in_the_repository_or_its_history():
+    published = Path(releases.__file__).parents[1] / "results"
+    for name, entry in releases.read_list(published).items():
+        there = (published / releases.SCORES / entry["file"]).is_file()
+        assert there or entry["ranked"] or "in_commit" in entry, f"{name}: its scores are nowhere"
+        assert not (there and "in_commit" in entry), f"{name}: its file is here"
+        assert ("git show" in releases.where_it_is(entry)) == ("in_commit" in entry)
+
+
 @pytest.mark.parametrize("name", ["columns-cifar10", "small-cifar10-members"])
 def test_published_results_are_rebuilt_from_their_scores(name, tmp_path):
     published = Path(releases.__file__).parents[1] / "results"

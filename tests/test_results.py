@@ -45,8 +45,7 @@ def texts_of_store(path):
 
 
 def test_results_are_small_and_plain():
-    # 26 MB: every published interval at equal recall can be recomputed, and there is no other place for the files.
-    assert sum(path.stat().st_size for path in (ROOT / "results" / "scores").iterdir()) < 30_000_000
+    assert sum(path.stat().st_size for path in (ROOT / "results" / "scores").iterdir()) < 20_000_000
     for path in filter(Path.is_file, (ROOT / "results").rglob("*")):
         if path.parent.name == "scores":
             with unpacked(path) as store:

@@ -7,7 +7,7 @@
 
 The scores that tables rest on are in results/scores/NAME.sqlite.xz: a run's store with lead, spread and rightness of
 each image as float16, for the columns that a trial serves. Screenings are too large for the repository; FOLDER holds
-those. results/releases.json has the checksums.
+those. So are GTSRB's columns, which are in its history. results/releases.json has the checksums and that commit.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def read_list(results: Path) -> dict[str, dict[str, Any]]:
     """Name -> file, bytes, sha256 and commit of every release file.
 
     "ranked": it is a screening. "compared": it has test scores only. "against": title -> name of files whose
-    cross-entropy is compared with its own.
+    cross-entropy is compared with its own. "in_commit": the commit whose results/scores has the file, if not this one.
     """
     path = results / LIST
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -138,6 +138,16 @@ def _checked(entry: Mapping[str, Any], results: Path, folder: Path | None) -> Pa
     return path
 
 
+def where_it_is(entry: Mapping[str, Any]) -> str:
+    """How to get a file that is in the history only; nothing for others.
+
+    >>> where_it_is({"file": "a.sqlite.xz", "in_commit": "1a2b3c4"})
+    '; git show 1a2b3c4:results/scores/a.sqlite.xz >FOLDER/a.sqlite.xz'
+    """
+    file = entry["file"]
+    return f"; git show {entry['in_commit']}:results/{SCORES}/{file} >FOLDER/{file}" if "in_commit" in entry else ""
+
+
 def rebuild(results: Path, folder: Path | None = None, names: Sequence[str] = ()) -> list[str]:
     """Write results anew from their files, all of the list by default; return the names of those not found."""
     missing, listed = [], read_list(results)
@@ -188,7 +198,7 @@ def main() -> None:
         add(asked.name, asked.run, results, asked.folder, asked.ranked, asked.compared, against, asked.num_seeds)
     else:
         for name in rebuild(results, asked.folder, asked.names):
-            print(f"{name}: its file is not there, left as it is")
+            print(f"{name}: its file is not there, left as it is{where_it_is(read_list(results)[name])}")
 
 
 if __name__ == "__main__":
