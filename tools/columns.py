@@ -176,14 +176,16 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
             if figure == "alarms":
                 open_dot = base.mark_point(filled=False, fill="white", size=60, strokeWidth=2, opacity=1)
                 layers += open_dot.transform_filter("!datum.is_fewer").encode(alt.X(f"{figure}:Q"))
+                words = base.mark_text(align="left", dx=6, fontSize=11).transform_filter("!isValid(datum.alarms)")
+                layers += words.encode(x=alt.XDatum(0.0), text=alt.value("too few"), color=alt.value(PRINT.muted))
             panels.append(Panel(f"{model}: {figure.replace('alarms', 'false alarms')}", layers, 34 * len(columns) + 20))
     return Figure(
         "False alarms and accuracy at equal recall",
         "Change at equal recall against cross-entropy, both with a threshold on the class’s probability; test data, "
         "mean over recalls from cross-entropy’s own to half way to 1. Lines: 95 % confidence intervals over seeds and "
         "test data, not corrected for several columns; a line that touches an edge goes "
-        "beyond it. Filled dots of false alarms: significantly fewer after Holm’s correction. No dot: too few false "
-        "alarms. Left of 0: fewer false alarms, lower accuracy.",
+        "beyond it. Filled dots of false alarms: significantly fewer after Holm’s correction. Too few: fewer than "
+        f"{FEWEST_ALARMS} false alarms of a cross-entropy model. Left of 0: fewer false alarms, lower accuracy.",
         tuple(panels),
         tuple(records),
         across=2,
