@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from benchmarks import audit as auditing
-from benchmarks import decision, guarantee
+from benchmarks import decision, free_rules, guarantee
 from benchmarks import fit as fitting
 from benchmarks.columns import tune
 from camri.auditing import audit
 from camri.auditing.verdict import fewer_alarms
 from camri.data import hold_out, load
-from camri.decision import promise
+from camri.decision import promise, trace
 from camri.engine import Training
+from camri.metrics import condense
 from camri.study import runner
 from camri.study.runner import LocalExecutor
 from camri.study.spec import study
@@ -177,6 +178,58 @@ def test_the_training_that_is_best_on_validation_data_is_the_one_that_studies_ge
     assert others == [training]
     assert [str(training[name]) for name in tune.VALUES] == [best[name] for name in tune.VALUES]
     assert best["learning_rate"] == "0.001"
+
+
+def test_changes_tried_in_turn_stay_if_they_raise_the_accuracy(tmp_path, monkeypatch):
+    text = 'columns = ["9"]\nseeds = [1]\ndata = "digits"\n[split]\nval_fraction = 0.2\n[training]\nmodel = "small"\n'
+    (tmp_path / "one.toml").write_text(f"{text}epochs = 1\n[methods]\nce = {{}}\n")
+    monkeypatch.setattr(tune, "STEPS", ({"epochs": 6}, {"learning_rate": 1e-9}, {"batch_size": 32}))
+    tune.main([str(tmp_path / "one.toml"), "--out", str(tmp_path), "--in-turn", "--seeds", "1"])
+    with (tmp_path / "one-tuning.csv").open() as file:
+        tried = list(csv.DictReader(file))
+    values = [[one[name] for name in ("epochs", "learning_rate", "batch_size")] for one in tried]
+    assert values == [["1", "0.001", "64"], ["6", "0.001", "64"], ["6", "1e-09", "64"], ["6", "0.001", "32"]]
+    best = max(tried, key=lambda one: float(one["val_accuracy"]))
+    with open_run(tmp_path / "one") as run:
+        assert [str(run.studies[0]["training"][name]) for name in ("epochs", "batch_size")] == [
+            best["epochs"],
+            best["batch_size"],
+        ]
+
+
+def test_rules_learnt_on_all_scores_win_where_the_model_hides_something(tmp_path, capsys, monkeypatch):
+    drawn = np.random.default_rng(0)
+    true = 2.0 * drawn.normal(size=(8000, 4))
+    labels = (true + drawn.gumbel(size=true.shape)).argmax(axis=1)
+    val, test = slice(0, 4000), slice(4000, None)
+    assert free_rules.temperature(3.0 * true, labels) == pytest.approx(3.0, rel=0.05)
+
+    def alarms(logits):  # at a recall of 0.9 of class 1
+        arms = dict(free_rules.learnt(logits[val], labels[val], logits[test], 1))
+        found = {}
+        for name, one in {"threshold": logits[test], **arms}.items():
+            curve = trace(condense(one, labels[test], (1,)).odds())
+            found[name] = float(curve.alarms[curve.reach(0.9)])
+        return found
+
+    plain = alarms(true)
+    assert all(abs(num / plain["threshold"] - 1) < 0.05 for num in plain.values())
+    hidden = true.copy()
+    hidden[:, 1] += 0.8 * hidden[:, 2]  # what a class's logit says depends on another's
+    found = alarms(hidden)
+    assert found["temperature"] > 0.95 * found["threshold"]
+    for name in ("logistic regression of the class", "logistic regression of all classes"):
+        assert found[name] < 0.8 * found["threshold"]
+
+    training = Training(model="small", epochs=1)
+    spec = study("s", "digits", ["9"], {"ce": {}}, seeds=[0, 1], training=training).with_(keep_logits=True)
+    runner.run(spec, tmp_path, LocalExecutor("cpu", workers=1), data=hold_out(load("digits"), fraction=0.3))
+    monkeypatch.setattr(sys, "argv", ["free_rules", str(tmp_path), "--recalls", "0.9"])
+    free_rules.main()
+    records = {one["rule"]: one for one in json.loads(capsys.readouterr().out)}
+    assert {"shift", "temperature"} < records.keys()
+    assert records["threshold"]["relative"][0] == 0.0
+    assert records["shift"]["models"] == 2
 
 
 def test_lanes_run_every_cell_once_and_the_loop_again_where_a_budget_cuts_it(monkeypatch, tmp_path, capsys):
