@@ -2,7 +2,7 @@
 
 Run it: `python examples/sklearn_pipeline.py`
 
-The table has numbers, missing values and text. The promise is of new rows, with 95 % confidence.
+The table has numbers, missing values and text. New rows have this recall with 95 % confidence.
 """
 
 import numpy as np

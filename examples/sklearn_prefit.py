@@ -2,7 +2,8 @@
 
 Run it: `python examples/sklearn_prefit.py`
 
-Rows that the classifier was not fitted on tune the threshold. Then the promise holds whatever the scores look like.
+The threshold is tuned on rows that the classifier was not fitted on, so the guarantee holds whatever the scores look
+like.
 """
 
 import numpy as np
