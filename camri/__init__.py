@@ -1,4 +1,4 @@
-"""Raise the recall of the classes that must not be missed, without giving up accuracy.
+"""Raise the recall of the classes you cannot afford to miss, and see what it costs.
 
 Public names and submodules are imported on first use, so that `camri --help` starts without torch.
 """

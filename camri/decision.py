@@ -376,7 +376,7 @@ def short_between(low: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class Prior:
-    """The expectation that a model is as accurate as the baseline, which few held-out rows cannot overrule.
+    """Shrinks accuracy that is measured on few held-out rows towards the baseline's.
 
     accuracy, share: the baseline's accuracy without a shift, and the share of rows it predicts as important.
     num_rows: the weight of this expectation, in rows.

@@ -486,7 +486,7 @@ class ImportantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     max_accuracy_drop : find the most recall at no more than this loss of accuracy, 0.01 for one percentage point.
     cost_matrix : (C, C), row = true class, column = predicted class, in the order of `classes_`; find the least cost.
         Give one of these three goals; the default is `max_accuracy_drop=0.0`.
-    confidence : with which new rows have the recall `at_least`; None: only the rows of `fit` have it.
+    confidence : of the guarantee that new rows have the recall `at_least`; None: no guarantee.
     rule : "shift" (least accuracy lost), "threshold" (fewest false alarms) or "auto", by the goal.
     cv : number of folds, a splitter, or "prefit" for a fitted estimator (as `FrozenEstimator`), tuned on all rows.
     n_jobs : folds that are fitted in parallel.

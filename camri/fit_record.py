@@ -176,7 +176,7 @@ class ClassChange:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The finals: every arm with the same seeds, by which nothing was chosen. classes: all that are not important."""
+    """The finals: every arm with the same seeds, new ones if there is a rival. classes: all that are not important."""
 
     num_seeds: int
     arms: tuple[Arm, ...]
@@ -339,10 +339,10 @@ def verdict(record: FitRecord) -> str:
     one, seeds = record.verdict, plural(record.evidence.num_seeds, "seed")
     gained = "" if one.gain is None else amount(record, one.gain)
     if one.kind == "train_with":
-        return f"Train with {one.method}: {gained} over the re-decided baseline ({seeds})."
+        return f"Train with {one.method}: {gained} over cross-entropy with a tuned decision ({seeds})."
     if one.kind == "change_the_decision":
         adds = "" if one.method is None else f" {one.method[0].upper()}{one.method[1:]} adds less than 2 points."
-        return f"Change the decision, no other training is needed: {gained} over argmax ({seeds}).{adds}"
+        return f"Change the decision; no retraining needed: {gained} over argmax ({seeds}).{adds}"
     if one.kind == "nothing_to_gain" and one.gain is not None:
         title, over = one.method or "the changed decision", _over(one)
         return f"Nothing to gain: on test data {title} gives {gained} {over} ({seeds}); 2 points are excluded."
@@ -387,7 +387,7 @@ def _reason(record: FitRecord) -> str:
         case "not_chosen":
             arm = record.evidence.arm(one.arm)
             named = one.arm if arm is None else arm.title
-            return f"on test data {named} gives {gained} {over}, but validation {record.noun[1]} did not choose it"
+            return f"on test data {named} gives {gained} {over}, but it was not the best on validation data"
         case "shift_as_good":
             return f"{title} gives {gained} {over}, but cross-entropy shifted to the same recall may be as accurate"
         case "control_as_good":
@@ -397,7 +397,7 @@ def _reason(record: FitRecord) -> str:
 
 
 def _over(one: Verdict) -> str:
-    return "over the re-decided baseline" if one.over == "redecided" else "over argmax"
+    return "over cross-entropy with a tuned decision" if one.over == "redecided" else "over argmax"
 
 
 def _remedy(record: FitRecord) -> str:
@@ -469,7 +469,7 @@ def evidence_table(record: FitRecord) -> list[list[str]]:
 def lost_recall(record: FitRecord, most: int = 3) -> str:
     """The classes that lost recall: those whose interval lies below 0, worst first."""
     if not _losers(record):
-        return "No other class surely lost recall."
+        return "No other class significantly lost recall."
     worst = sorted(_losers(record), key=lambda one: one.recall.value)[:most]
     return f"Classes that lost recall: {'; '.join(f'{quoted(one.name)} {show(one.recall)}' for one in worst)}."
 

@@ -1526,7 +1526,7 @@ def test_costs_are_read_and_lowered(table, tmp_path):
     assert "mean cost" in answer(found).sentence
     nothing = audit(*made(bias=0.0), 1, cost_matrix=1 - np.eye(4))
     assert nothing.kind == "none"
-    assert "surely lowers the mean cost" in answer(nothing).sentence
+    assert "significantly lowers the mean cost" in answer(nothing).sentence
 
 
 def test_several_models_of_the_same_rows_share_the_rule(tmp_path):
@@ -1669,7 +1669,7 @@ def test_nothing_to_gain_is_stated():
 def test_a_gain_that_may_be_chance_is_not_called_one():
     found = audit(*made(300, bias=-0.6), 1)
     assert found.recall.low <= 0 < found.recall.value
-    assert answer(found).sentence.startswith("No sure gain for “1”")
+    assert answer(found).sentence.startswith("No significant gain for “1”")
 
 
 def test_where_nothing_is_free_the_price_of_more_recall_is_said():

@@ -75,7 +75,7 @@ def _sentence(audit: Audit) -> str:
         mean_cost = "" if cost is None else f"; mean cost {cost[0]:.4g} → {cost[1]:.4g}"
         return f"{recalls}; accuracy {_arrow(audit.accuracy)}; false alarms {_arrow(audit.false_alarms)}{mean_cost}."
     if cost is not None:
-        return f"Nothing to gain for {names}: no change of the decision surely lowers the mean cost ({_cost(cost[2])})."
+        return f"Nothing to gain for {names}: no decision rule significantly lowers the mean cost ({_cost(cost[2])})."
     assert audit.accuracy.change is not None
     changes = f"recall {points(audit.recall.value)}, accuracy {points(audit.accuracy.change.value)} percentage points"
     if audit.recall.value <= 0:
@@ -83,7 +83,7 @@ def _sentence(audit: Audit) -> str:
     elif audit.recall.low > 0:
         result = "No free gain", "the best change of the decision costs accuracy"
     else:
-        result = "No sure gain", "what the best change of the decision gives may be chance"
+        result = "No significant gain", "the change by the best decision rule may be chance"
     return f"{result[0]} for {names}: {result[1]} ({changes})."
 
 
@@ -104,8 +104,8 @@ def _evidence(audit: Audit) -> Iterator[str]:
         drop, far = (f"{100 * audit.drop.cdf(change):.0f} %" for change in (0.0, -FALL))
         smaller = "factor" if audit.scores_are == "probabilities" else "constant"
         yield (
-            f"Accuracy drops with a probability of {drop}, by more than half a point with {far} (the prediction "
-            f"of calibrated scores weighs as much as {PRIOR_ROWS} rows). A smaller {smaller} is safer."
+            f"Probability that accuracy drops: {drop}; by more than half a point: {far} (calibrated scores count as "
+            f"{PRIOR_ROWS} rows). A smaller {smaller} is safer."
         )
     if audit.both and audit.has_after:
         recall = percent(next(iter(audit.both.values())).recall)
@@ -181,14 +181,13 @@ def codes(audit: Audit) -> dict[str, str]:
 def note(audit: Audit) -> str:
     """What the figures and intervals are about."""
     units = "rows" if audit.num_groups is None else "groups"
-    judged, tuned = "The figures are of the rule as it is advised.", ""
+    judged, tuned = "The figures are for the advised rule.", ""
     if audit.is_cross_fitted:
         judged = "Every row is judged by a rule that was tuned on other rows, fold by fold."
         tuned = " They allow for its tuning on these rows."
     return (
         f"{judged} Intervals (95 %) are for the advised rule on new {units} like these, if {units} are independent."
-        f"{tuned} In the probability of a drop, the prediction of calibrated scores weighs as much as {PRIOR_ROWS} "
-        "rows."
+        f"{tuned} In the probability of a drop, calibrated scores count as {PRIOR_ROWS} rows."
     )
 
 

@@ -23,7 +23,7 @@ from camri.text import visible
 
 app = group(
     "camri",
-    "Raise the recall of the classes that must not be missed, without giving up accuracy.",
+    "Raise the recall of the classes you cannot afford to miss, and see what it costs.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -54,7 +54,7 @@ def _root(
 
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("runs/demo")) -> None:
-    """Do the main job on embedded data: camri fit on digits with a class made rare (about a minute).
+    """Try camri fit on embedded data: digits with a class made rare (about a minute).
 
     [bold]Examples[/bold]
 

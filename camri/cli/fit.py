@@ -45,20 +45,21 @@ def fit(
     budget: Annotated[str | None, typer.Option(help="Time to take: 90s, 10m, 2h; default 10m.")] = None,
     num_trials: Annotated[
         int | None,
-        typer.Option("--trials", help="Models to train instead; on a CPU the result is reproducible."),
+        typer.Option("--trials", help="Models to train instead of a budget; reproducible on a CPU."),
     ] = None,
     max_accuracy_drop: Annotated[
         float, typer.Option(help="Accuracy that may be lost on validation data; 0.01 is one percentage point.")
     ] = 0.0,
     at_least: Annotated[
-        float | None, typer.Option(help="Recall to reach instead, with the fewest false alarms; for example 0.95.")
+        float | None, typer.Option(help="Goal: this recall with the fewest false alarms; for example 0.95.")
     ] = None,
     cost_matrix: Annotated[
         Path | None,
-        typer.Option(help="CSV file with the cost of each mistake instead: row = true class, column = predicted."),
+        typer.Option(help="Goal: the least mean cost; a CSV file, row = true class, column = predicted."),
     ] = None,
     strengths: Annotated[
-        list[str] | None, typer.Option("--strength", metavar="CLASS=NUMBER", help="Strength of a class; default 1.")
+        list[str] | None,
+        typer.Option("--strength", metavar="CLASS=NUMBER", help="How much an important class counts; default 1."),
     ] = None,
     model: Annotated[
         str | None,

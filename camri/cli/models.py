@@ -48,20 +48,22 @@ def audit(
     ] = None,
     max_accuracy_drop: Annotated[float, typer.Option(help="Accuracy that may be lost: 0.01 for one point.")] = 0.0,
     at_least: Annotated[
-        float | None, typer.Option(help="Recall to guarantee on new rows instead, with the fewest false alarms.")
+        float | None,
+        typer.Option(help="Goal: this recall, guaranteed on new rows, with the fewest false alarms; for example 0.95."),
     ] = None,
     confidence: Annotated[float | None, typer.Option(help="The confidence of that guarantee; default 0.95.")] = None,
     cost_matrix: Annotated[
         Path | None,
-        typer.Option(help="CSV file with the cost of each mistake instead: row = true class, column = predicted."),
+        typer.Option(help="Goal: the least mean cost; a CSV file, row = true class, column = predicted."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write a page with the curve and the tables (.html) here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Find the decision rule that raises the recall of the important classes, and what it costs. No training.
 
-    It takes the scores of any model on rows it was not trained on. The rule is tuned on part of the rows and judged on
-    the others: ten folds in turn, or val and test if there is a split column. With --group, rows of one patient, film
+    It takes the scores of any model on rows it was not trained on. The advised rule is tuned on all rows; its figures
+    come from rules tuned on nine tenths of them and judged on the rest, in turn. With a split column, val tunes and
+    test judges. With --group, rows of one patient, film
     or track stay together, and intervals allow for how alike they are. By default it finds the most recall at the same
     accuracy; with --at-least the rule that guarantees a recall on new rows with the fewest false alarms, or how many
     rows that takes; with --cost-matrix the rule with the least cost.

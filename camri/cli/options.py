@@ -96,7 +96,7 @@ Verify = Annotated[
 Resident = Annotated[
     str | None,
     typer.Option(
-        metavar="SIZE", help="Memory for images, e.g. 2GiB; more are read from disk as needed. Default: half."
+        metavar="SIZE", help="Memory for images, e.g. 2GiB; the rest is read from disk. Default: half of what is free."
     ),
 ]
 PathColumn = Annotated[str | None, typer.Option(help="Column with the image paths of a table.")]

@@ -174,9 +174,7 @@ def make_plan(request: Request, pool: Pool, num_parallel: int = 1) -> Plan:
         small = replace(request, plain=Training(model="small", epochs=training.epochs))
         small_s = probe(small, small.plain, PROBE_SHARE * budget_s, pool, num_parallel)
         if small_s < epoch_s:
-            given_up.append(
-                f"the model {model}, of which an epoch takes {duration(epoch_s)}: small was trained instead"
-            )
+            given_up.append(f"the model {model}, which takes {duration(epoch_s)} an epoch: small was trained instead")
             model, epoch_s = "small", small_s
     if LEAST_EPOCHS * epoch_s > most_s:
         kept = min(num_rows, max(LEAST_ROWS, int(num_rows * most_s / (LEAST_EPOCHS * epoch_s))))

@@ -188,12 +188,12 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
         "baseline": ("cross-entropy" if finals.learnt else "cross-entropy, no better than guessing",
                      [apply(plain, model, "test", goal) for model in baseline]),
     }  # fmt: skip
-    titles = {"baseline": "cross-entropy, re-decided"} if finals.learnt else {}
+    titles = {"baseline": "cross-entropy, tuned"} if finals.learnt else {}
     for name, named in (("method", settings["method"]), ("control", settings["control"])):
         if name in models:
-            titles[name] = f"{TREES if grown is not None or named is None else title_of(named)}, re-decided"
+            titles[name] = f"{TREES if grown is not None or named is None else title_of(named)}, tuned"
     if "trees" in models:
-        titles["trees"] = f"{TREES}, re-decided"
+        titles["trees"] = f"{TREES}, tuned"
     for name, arm_title in titles.items():
         decided = [apply(one, model, "test", goal) for one, model in zip(rules[name], models[name], strict=True)]
         arms["redecided" if name == "baseline" else name] = (arm_title, decided)
@@ -294,7 +294,7 @@ def hand_over(request: Request, run: TrainingRun, finals: Finals, stores: Sequen
 def _is_chosen(
     request: Request, mine: Sequence[Held], theirs: Sequence[Held], floor: Floor, is_baseline: bool = True
 ) -> bool:
-    """Whether validation data prefer models to others, both re-decided, by more than a standard error.
+    """Whether validation data prefer models to others, both with tuned decisions, by more than a standard error.
 
     For the most recall they must also be more accurate than the others shifted to the same recall.
     is_baseline: whether the others are the baseline.

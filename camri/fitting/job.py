@@ -73,7 +73,7 @@ class Stages:
         """Run the stages that are left."""
         if (share := self.request.inputs.share) < 1 and self.journal.get("share") is None:
             self.note(share=share)
-            self.give_up(f"{percent(1 - share, 0)} of the images, whose features take too long")
+            self.give_up(f"{percent(1 - share, 0)} of the images: there was no time for their features")
         if self.journal.get("trees") is None and can_grow(self.request.data):
             self.trees()
         if self.journal.get("plan") is None:

@@ -351,14 +351,13 @@ def decide(
     |---|---|
     | cannot tell | cross-entropy is no better than guessing; or fewer than five seeds; or fewer than 20 validation or
       test rows of an important class |
-    | train with METHOD | validation data chose the method, and on test data it beats the re-decided baseline: 95 %
-      interval on the right side of 0; accuracy not surely lower than allowed; its control gains less; the baseline
-      shifted to its recall is surely less accurate |
-    | cannot tell | validation data chose the method, and test data do not show it |
-    | change the decision | validation data chose a rule other than argmax, and on test data the re-decided baseline
+    | train with METHOD | validation data chose the method, and on test data it beats the baseline with a tuned
+      decision: 95 % interval on the right side of 0; accuracy not significantly lower than allowed; its control gains
+      less; the baseline shifted to its recall is significantly less accurate |
+    | change the decision | validation data chose the baseline with a rule other than argmax, and on test data that
       beats argmax in the same sense |
-    | change the decision | validation data chose the method, test data exclude a gain of 2 points over the re-decided
-      baseline, and that one beats argmax |
+    | change the decision | validation data chose the method, test data exclude a gain of 2 points over the baseline
+      with a tuned decision, and that one beats argmax |
     | nothing to gain | validation data chose neither, or test data exclude a gain of 2 points; a shift that finds 2
       points more on test data ("bolder") surely costs more accuracy than allowed; the best rival finds no more there,
       or 2 points are excluded; cross-entropy had stopped improving, and rivals were trained |

@@ -268,7 +268,7 @@ def make_request(
     more are read from disk. data_options: other options of `camri.data.load`.
 
     Everything is chosen on validation data; test data are used once, at the end. With `num_trials` the same call gives
-    the same result. SIGINT returns the best model so far, or raises :class:`Unfinished`.
+    the same result on a CPU. SIGINT returns the best model so far, or raises :class:`Unfinished`.
     """
     began = time.monotonic()
     if budget is not None and num_trials is not None:

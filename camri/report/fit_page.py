@@ -38,7 +38,7 @@ GOOD = ("train_with", "change_the_decision")
 BEFORE = "Before: another model, plain cross-entropy, whose largest score decides. After: the model handed over."
 SAME = "Before: the largest score of this model decides. After: its tuned rule."
 WORDS = (
-    "recall", "accuracy", "false alarm", "precision", "point", "before", "re-decided", "shift", "threshold", "hits / n",
+    "recall", "accuracy", "false alarm", "precision", "point", "before", "tuned", "shift", "threshold", "hits / n",
     "trial, seed", "setting", "[low, high]", "±", "p (Holm)", "CE, ce", "CE + shift",
 )  # fmt: skip
 

@@ -113,7 +113,7 @@ def make_bars(changes: Mapping[str, tuple[float, float | None, float | None]], c
         for value, low, high in [changes[name]]
     )
     lost = sum(kind(low, high) == "down" for _, low, high in changes.values())
-    note = f"{lost or 'None'} of {len(changes):,} surely lost recall; only those are coloured. Lines: 95 % intervals."
+    note = f"{lost or 'None'} of {len(changes):,} significantly lost recall (coloured). Lines: 95 % intervals."
     more = f" The {len(changes) - len(shown):,} others lost less." if len(changes) > len(shown) else ""
     return Bars(caption, rows, place(0.0), note + more)
 

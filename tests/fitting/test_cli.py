@@ -72,7 +72,7 @@ def shown(fitted, capsys, monkeypatch, width, **how):
 def test_a_full_answer_has_at_most_25_lines_of_80_columns(fitted, capsys, monkeypatch):
     """With the request before it: three lines and a blank one."""
     arms = fitted.record.evidence.arms
-    evidence = replace(fitted.record.evidence, arms=(*arms, replace(arms[-1], title="L2-softmax, s=8, re-decided")))
+    evidence = replace(fitted.record.evidence, arms=(*arms, replace(arms[-1], title="L2-softmax, s=8, tuned")))
     many = ("a caution that is long enough to need a second line on a terminal of 80 columns",) * 5
     effort = replace(fitted.record.effort, still_improving=True, given_up=("2 of 8 rivals", "1 of 5 seeds"))
     record = replace(fitted.record, evidence=evidence, cautions=many, effort=effort, finished=False)

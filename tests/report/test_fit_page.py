@@ -115,12 +115,12 @@ def test_examples_are_thumbnails_of_images_and_rows_of_tables(tmp_path):
     assert 'id="missed"' not in page_of(tmp_path / "table")
 
 
-def test_only_classes_that_surely_changed_are_coloured(tmp_path):
+def test_only_classes_that_significantly_changed_are_coloured(tmp_path):
     make_fit(tmp_path / "fit")
     bars = part(page_of(tmp_path / "fit"), '<section id="classes"', "</section>")
     rows = re.findall(r'<tr class="(\w*)"><th scope="row"><bdi>(\w+)', bars)
     assert rows == [("down", "corner"), ("", "ring"), ("up", "row")]
-    assert "1 of 3 surely lost recall" in bars
+    assert "1 of 3 significantly lost recall" in bars
 
 
 @pytest.mark.parametrize(("method", "before"), [("ce", "the largest score of this model"), ("camri", "another model")])
