@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from camri.auditing import audit
 from camri.decision import chance_of_luck, promise, trace
 from camri.errors import InputError
 from camri.metrics import Scores, condense, exact
@@ -209,3 +210,33 @@ def test_half_precision_scores_keep_the_promise_of_their_logits(rule):
     assert found.hits == exactly.hits == ((condense(logits, labels, (1,)).hits(exactly.rule))[0],)
     assert shift_of(found) == pytest.approx(shift_of(exactly), abs=2e-3)
     assert (found.rule.predict(logits) == exactly.rule.predict(logits)).mean() > 0.999
+
+
+def test_argmax_is_no_second_try_of_a_guarantee_by_thresholds():
+    drawn = np.random.default_rng(0)
+
+    def rows(num, num_won, low, high):  # class 1 wins by luck, whatever its probability
+        own = drawn.uniform(low, high, num)
+        other = np.where(np.arange(num) < num_won, (1 - own) / 2, 0.98 * (1 - own))
+        return np.stack([other, own, 1 - own - other], axis=1)
+
+    scores = np.vstack([rows(100, 97, 0.36, 0.44), rows(100, 0, 0.0, 0.36)])
+    found = audit(scores, np.repeat([1, 0], 100), 1, at_least=0.9)
+    assert found.by_class[1].recall.before.value == 0.97  # which would pass the test too: 96 of 100 are enough
+    assert found.rule.name == "threshold"
+    assert found.rule.values[1] == pytest.approx(np.sort(scores[:100, 1])[3:5].mean(), abs=0.002)
+    assert found.guarantee.hits == (96,)
+
+
+def test_a_model_needs_no_change_if_the_guaranteed_threshold_is_a_half_or_more():
+    own = np.linspace(0.45, 0.99, 100)
+    scores = np.stack([(1 - own) / 2, own, (1 - own) / 2], axis=1)
+    scores = np.vstack([scores, np.tile([0.8, 0.1, 0.1], (100, 1))])
+    labels = np.repeat([1, 0], 100)
+    found = audit(scores, labels, 1, at_least=0.8)
+    assert found.is_guaranteed
+    assert not found.is_changed
+    assert found.guarantee.hits == (100,)  # those of argmax: the largest of three may be below a half
+    higher = audit(scores, labels, 1, at_least=0.9)
+    assert higher.rule.name == "threshold"
+    assert higher.rule.values[1] < 0.5

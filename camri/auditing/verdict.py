@@ -31,6 +31,7 @@ from camri.decision import (
     Prior,
     Promise,
     Shift,
+    Threshold,
     best_state,
     cost_of,
     parse_goal,
@@ -595,11 +596,13 @@ def _guarantee(checked: Checked, scores: Scores, rows: Array, goal: AtLeast) -> 
     """The guarantee calibrated on these rows, and why it cannot be given; None where it can."""
     assert goal.confidence is not None
     groups = checked.groups_of(rows)
-    made = promise(scores, goal.recall, goal.confidence, rule="shift", groups=groups, negative=False)
-    if made.rule is not None and not any(made.rule.values.values()):
-        return made, None  # the model has it without a change
     curve = fewer_alarms(scores)
-    made = promise(scores, goal.recall, goal.confidence, rule=curve.sweep.rule, groups=groups)
+    # Only one sequence of rules is tested: argmax before thresholds would be a second try, with a chance of its own.
+    made = promise(scores, goal.recall, goal.confidence, rule=curve.sweep.rule, groups=groups, negative=False)
+    if made.rule is not None and _finds_no_more(made.rule):
+        said = scores.predict()
+        hits = tuple(int(((said == index) & (scores.labels == index)).sum()) for index in scores.important)
+        return replace(made, rule=Shift(dict.fromkeys(scores.important, 0.0)), hits=hits), None
     if made.rule is not None:
         return replace(made, rule=_short_rule(curve, curve.find(made.rule), checked.kind)), None
     names = [quoted(checked.classes[index]) for index in checked.important]
@@ -620,6 +623,14 @@ def _guarantee(checked: Checked, scores: Scores, rows: Array, goal: AtLeast) -> 
         f"{stuck} have a probability of 0, or so near to it that no factor helps. The probabilities {why}: give "
         "logits, log-probabilities (scikit-learn: predict_log_proba) or more digits"
     )
+
+
+def _finds_no_more(rule: DecisionRule) -> bool:
+    """Whether argmax finds whatever the rule finds, so that what the rule guarantees holds without it."""
+    values = rule.values.values()
+    if isinstance(rule, Threshold):  # a probability above a half is the largest
+        return min(values) >= 0.5
+    return not any(values)
 
 
 def _doubt_empty(checked: Checked) -> None:
