@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from camri import losses
 from camri.checks import as_float, check_soft_labels, freeze_for_backward
 from camri.errors import InputError, closest
-from camri.penalties import ClassKey, Names, class_names, important_matrix, important_vector, ldam_margins, log_priors
+from camri.names import Names, class_names
+from camri.penalties import ClassKey, important_matrix, important_vector, ldam_margins, log_priors
 
 Important = Mapping[ClassKey, float]
 Ramp = int | tuple[int, int]

@@ -1049,6 +1049,50 @@ def test_labels_are_names_first_and_numbers_from_zero_else():
             encode_labels(np.array(["0.0", wrong]), ["a", "b", "c"])
 
 
+class Index:
+    """As pandas' Index: it has a length and can be walked through, but is no Sequence."""
+
+    def __init__(self, names):
+        self.names = names
+
+    def __len__(self):
+        return len(self.names)
+
+    def __iter__(self):
+        return iter(self.names)
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        {"yield": 2, "entry": 3, "stop": 1, "limit": 0},
+        {3: "entry", 1: "stop", 0: "limit", np.int64(2): "yield"},
+        np.array(CLASSES),
+        np.array(CLASSES, dtype=object),
+        list(CLASSES),
+        Index(CLASSES),
+    ],
+)
+@pytest.mark.parametrize("by_name", [False, True])
+def test_class_names_are_in_the_order_of_the_columns_also_in_a_mapping(found, classes, by_name):
+    logits, labels = made()
+    told = audit(logits, np.array(CLASSES)[labels] if by_name else labels, "stop", classes=classes)
+    assert (told.classes, told.rule, told.to_json()) == (CLASSES, found.rule, found.to_json())
+
+
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        (set(CLASSES), r"^classes=\{.entry., .* is not a list; give the class names as a list, in the order of"),
+        ({"stop": 1, "limit": 2, "yield": 3, "entry": 4}, "does not have each index from 0 to 3 once"),
+        ("stop", "classes='stop' is not a list"),
+    ],
+)
+def test_class_names_without_an_order_are_refused(classes, said):
+    with pytest.raises(InputError, match=said):
+        audit(*made(), 1, classes=classes)
+
+
 # ---- rows that come in groups
 
 

@@ -15,6 +15,7 @@ ROOT = Path(camri.__file__).parent
 # Each module may import what stands on its own floor or below. A package is named by its first part.
 FLOORS = [
     {"errors", "imports", "text"},
+    {"names"},
     {"checks", "files", "penalties", "metrics"},
     {"backbones"},
     {"augment", "losses", "decision", "models", "stats"},

@@ -15,6 +15,7 @@ from camri.data.listing import is_float, is_missing, refuse_missing, to_splits
 from camri.data.tables import pa, read_npz
 from camri.errors import InputError, closest, one_by_one
 from camri.metrics import KINDS, Array
+from camri.names import Names, class_names
 from camri.text import is_printable, listed, plural
 
 NUM_FOLDS = 10
@@ -57,7 +58,7 @@ def check(
     scores: ArrayLike,
     labels: ArrayLike,
     important: str | int | Sequence[str | int],
-    classes: Sequence[str] | None,
+    classes: Names | None,
     kind: str | None,
     groups: ArrayLike | None = None,
     split: Sequence[str] | None = None,
@@ -79,7 +80,7 @@ def check(
         split = None if split is None else [*split] * num_models
     given = given.reshape(-1, given.shape[-1])
     num_classes = given.shape[1]
-    names = tuple(map(str, range(num_classes) if classes is None else classes))
+    names = tuple(map(str, range(num_classes) if classes is None else class_names(classes)))
     if len(names) != num_classes or len(set(names)) < len(names):
         wrong = f"{len(names)} class names {names[:5]} for {num_classes} columns"
         raise InputError(f"{wrong}; give different ones, one each", argument="classes")

@@ -40,6 +40,7 @@ from camri.decision import (
 )
 from camri.errors import InputError
 from camri.metrics import Array, Scores, divide, exact
+from camri.names import Names
 from camri.stats import (
     FALL,
     FEWEST_GROUPS,
@@ -327,7 +328,7 @@ def audit(
     labels: ArrayLike,
     important: str | int | Sequence[str | int],
     *,
-    classes: Sequence[str] | None = None,
+    classes: Names | None = None,
     split: Sequence[str] | None = None,
     groups: ArrayLike | None = None,
     kind: str | None = None,
@@ -340,6 +341,7 @@ def audit(
 
     scores: (N, C), logits or probabilities (recognised unless `kind` says which), or (S, N, C) of S models of the same
     rows, which then share the rule; labels: names or indices (N,).
+    classes: the names in the order of the columns, or a mapping between names and indices, such as class_to_idx.
     important: one or several classes, which share the rule's value.
     split: "val" or "test" for each row: the rule is tuned on val and judged on test. By default ten folds take turns
     as the judged one, and the rule that is advised is tuned on all rows.
