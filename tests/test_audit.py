@@ -330,6 +330,38 @@ def test_code_of_a_threshold_decides_as_the_audit_in_half_precision_and_for_perc
         assert "percentages" not in codes(found)["scikit-learn"], "predict_proba gives probabilities"
 
 
+class OneScore:
+    """A classifier of scikit-learn's for two classes: its decision_function is one score a row."""
+
+    classes_ = np.array(["go", "stop"])
+
+    def decision_function(self, scores):
+        return scores[:, 1].copy()
+
+
+@pytest.mark.parametrize("first", [0, -1])
+@pytest.mark.parametrize("goal", [{}, {"at_least": 0.9}, {"cost_matrix": [[0, 1], [4, 0]]}])
+@pytest.mark.parametrize("important", ["go", "stop"])
+def test_code_for_scikit_learn_makes_the_two_columns_of_one_score(first, goal, important):
+    drawn = np.random.default_rng(0)
+    labels = drawn.choice(2, p=[0.6, 0.4], size=600)
+    score = 2.0 * labels - 1 + drawn.normal(size=600) + (1 if important == "go" else -1)
+    scores = np.column_stack([first * score, score])
+    found = audit(scores, labels, important, classes=OneScore.classes_, **goal)
+    assert found.is_changed
+    names = {"np": np, "scipy": scipy, "model": OneScore(), "X": scores}
+    exec(codes(found)["scikit-learn"].replace(VALUE, number(found)), names)
+    assert np.array_equal(names["predicted"], OneScore.classes_[found.predict(scores)])
+
+
+def test_code_for_scikit_learn_is_left_out_where_the_two_columns_are_not_known():
+    logits, labels = made()
+    own = labels < 2
+    assert list(codes(audit(logits[own, :2], labels[own], 1))) == ["numpy", "PyTorch"]
+    assert "predict_proba" in codes(audit(softmax(logits[own, :2]), labels[own], 1))["scikit-learn"]
+    assert "= model.decision_function(X)\n" in codes(audit(logits, labels, 1))["scikit-learn"]
+
+
 def test_tensors_of_torch_are_taken_as_they_are(found):
     torch = pytest.importorskip("torch")
     logits, labels = (torch.from_numpy(one) for one in made())

@@ -147,11 +147,14 @@ def how_to_use(audit: Audit) -> str:
 
 
 def codes(audit: Audit) -> dict[str, str]:
-    """Code that decides as advised, by language; VALUE stands for the number."""
+    """Code that decides as advised, by language; VALUE stands for the number.
+
+    Without scikit-learn's where a decision_function of two classes does not tell how the two columns were made.
+    """
     own = [audit.classes.index(name) for name in audit.important]
     names = ", ".join(f"{index}: {name}" for index, name in zip(own, audit.important, strict=True))
     is_logits = audit.scores_are == "logits"
-    scores, method, sign = ("logits", "decision_function", "+") if is_logits else ("p", "predict_proba", "*")
+    scores, sign = ("logits", "+") if is_logits else ("p", "*")
     if audit.shift is not None:
         change = f"{scores}[:, {own if len(own) > 1 else own[0]}] {sign}= {VALUE}  # {names}"
         with_numpy = f"{change}\npredicted = {scores}.argmax(axis=1)"
@@ -173,9 +176,23 @@ def codes(audit: Audit) -> dict[str, str]:
             "(best, place), rest = p[:, own].max(dim=1), p.index_fill(1, own, -1).argmax(dim=1)\n"
             f"predicted = torch.where(best > {VALUE}, own[place], rest)"
         )
-    with_sklearn = f"{scores} = model.{method}(X)\n{with_numpy}\npredicted = model.classes_[predicted]"
     unit = "p = percentages / 100\n" if audit.unit == 100 else ""  # predict_proba has none
-    return {"numpy": unit + with_numpy, "PyTorch": unit + with_torch, "scikit-learn": with_sklearn}
+    found = {"numpy": unit + with_numpy, "PyTorch": unit + with_torch}
+    if (made := _made_with_sklearn(audit)) is not None:
+        found["scikit-learn"] = f"{made}\n{with_numpy}\npredicted = model.classes_[predicted]"
+    return found
+
+
+def _made_with_sklearn(audit: Audit) -> str | None:
+    """Code that makes the audited columns with scikit-learn; None where one cannot tell how they were made."""
+    if audit.scores_are != "logits":
+        return "p = model.predict_proba(X)"
+    if len(audit.classes) > 2:
+        return "logits = model.decision_function(X)"
+    if audit.first_column is None:
+        return None
+    first = "-d" if audit.first_column else "np.zeros_like(d)"
+    return f"d = model.decision_function(X)\nlogits = np.column_stack([{first}, d])"
 
 
 def note(audit: Audit) -> str:

@@ -53,6 +53,14 @@ class Checked:
         """The groups of some rows; None where rows are independent."""
         return None if self.groups is None else self.groups[rows]
 
+    @property
+    def first_column(self) -> int | None:
+        """Of two columns of logits, made of one score d: 0 for [0, d], -1 for [-d, d]; None for all others."""
+        if self.kind != "logits" or len(self.classes) != 2:
+            return None
+        first, second = self.values.T
+        return next((factor for factor in (0, -1) if np.allclose(first, factor * second)), None)
+
 
 def check(
     scores: ArrayLike,

@@ -121,6 +121,7 @@ class Audit:
     cost: mean cost of a row before, after, and its change, with a cost matrix.
     both: each rule at the recall that the advised one has on these rows; empty where they are the same.
     scores_are: "logits" or "probabilities"; unit: 100 for percentages, else 1.
+    first_column: of two columns of logits that were made of one score d, 0 for [0, d] and -1 for [-d, d]; else None.
     scores: of the judged rows. tuned_on: how tuning and judging were kept apart. num_models: that share the rule.
     num_groups: None where rows count as independent.
     guarantee: None unless a recall was asked for. Where it cannot be given, `refusal` says why, and everything else is
@@ -131,6 +132,7 @@ class Audit:
     important: tuple[str, ...]
     scores_are: str
     unit: float
+    first_column: int | None
     num_rows: int
     num_models: int
     tuned_on: str
@@ -410,6 +412,7 @@ def audit(
         important=tuple(checked.classes[index] for index in checked.important),
         scores_are=checked.kind,
         unit=checked.unit,
+        first_column=checked.first_column,
         num_rows=len(every),
         num_models=checked.num_models,
         tuned_on=tuned_on,
