@@ -820,6 +820,30 @@ def test_a_column_that_wins_and_no_label_has_is_warned_of():
         assert audit(ages, labels, "stop", classes=[*CLASSES, "age"]).accuracy.before.hits == 0
 
 
+def test_a_column_that_wins_some_rows_and_no_label_has_is_warned_of_once():
+    logits, labels = made()
+    beside = np.column_stack([logits, softmax(logits).max(axis=1)])
+    wins = int((beside.argmax(axis=1) == 4).sum())
+    assert 0 < wins < 100
+    with pytest.warns(UserWarning, match="confidence") as told:
+        audit(beside, labels, "stop", classes=[*CLASSES, "confidence"])
+    assert [str(one.message) for one in told] == [
+        f"'confidence' is predicted for {wins} of 800 rows, and no row has that label; if its column does not hold the "
+        "scores of a class, drop it"
+    ]
+
+
+def test_a_model_of_more_classes_than_there_are_labels_is_warned_of_once(recwarn):
+    logits, labels = made()
+    many = np.column_stack([logits, np.random.default_rng(1).normal(size=(800, 20))])
+    audit(many, labels, "stop", classes=[*CLASSES, *(f"more{k}" for k in range(20))])
+    (told,) = [str(one.message) for one in recwarn]
+    assert re.match(r"'more0' is predicted for \d+ of 800 rows, and no row has that label \(so with 19 more\)", told)
+    recwarn.clear()
+    audit(np.column_stack([logits, logits.min(axis=1)]), labels, 1)
+    assert not recwarn.list, "it wins no row"
+
+
 def extra_of(shares, name):
     """A column that tables of probabilities have beside the classes."""
     best = np.sort(shares, axis=1)

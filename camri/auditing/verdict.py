@@ -639,13 +639,15 @@ def _finds_no_more(rule: DecisionRule) -> bool:
 
 
 def _doubt_empty(checked: Checked) -> None:
-    """Warn where the class that is predicted most has no rows: its column may hold something other than scores."""
-    counts = np.bincount(checked.logits.argmax(axis=1))
-    most = int(counts.argmax())
-    if not (checked.labels == most).any():
+    """Warn of classes that are predicted and have no rows: a column may hold something other than scores."""
+    counts = np.bincount(checked.logits.argmax(axis=1), minlength=len(checked.classes))
+    counts[checked.labels] = 0
+    if len(empty := np.flatnonzero(counts)):
+        first = int(empty[0])
+        more = f" (so with {len(empty) - 1:,} more)" if len(empty) > 1 else ""
         warnings.warn(
-            f"{checked.classes[most]!r} is predicted for {counts[most]:,} of {len(checked.labels):,} rows, and no row "
-            "has that label; if its column does not hold the scores of a class, drop it",
+            f"{checked.classes[first]!r} is predicted for {counts[first]:,} of {len(checked.labels):,} rows, and no "
+            f"row has that label{more}; if its column does not hold the scores of a class, drop it",
             stacklevel=3,
         )
 
