@@ -16,6 +16,7 @@ Bates et al. (2021) for groups.
 import bisect
 import csv
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -579,17 +580,20 @@ def read_costs(source: Costs, classes: Sequence[str]) -> Array:
         try:
             with open(source, newline="", encoding="utf-8-sig") as file:
                 (_, *predicted), *lines = [line for line in csv.reader(file) if line]
-            costs = {line[0]: dict(zip(predicted, map(float, line[1:]), strict=True)) for line in lines}
+            rows = [[*map(float, line[1:])] for line in lines]
+            if any(len(row) != len(predicted) for row in rows):
+                raise ValueError("lines differ in length")
         except OSError as error:
             raise refuse(f"it cannot be read ({error.strerror})") from None
         except (ValueError, IndexError, csv.Error) as error:
             raise refuse(
                 f"it is no table of costs ({error}); give a CSV file with class names in row and column"
             ) from None
-        for name in classes:
-            if name not in costs or name not in predicted:
-                raise refuse(f"class {name!r} is missing; {closest(name, list(costs))}")
-        source = [[costs[true][predicted] for predicted in classes] for true in classes]
+        true = [line[0] for line in lines]
+        for what, names in (("row", true), ("column", predicted)):
+            if (problem := _misnamed(what, names, classes)) is not None:
+                raise refuse(problem)
+        source = [[rows[true.index(name)][predicted.index(other)] for other in classes] for name in classes]
     table, num = np.asarray(source, dtype=np.float64), len(classes)
     if table.shape != (num, num) or not np.isfinite(table).all():
         raise InputError(
@@ -597,6 +601,22 @@ def read_costs(source: Costs, classes: Sequence[str]) -> Array:
             argument="cost_matrix",
         )
     return table
+
+
+def _misnamed(what: str, names: Sequence[str], classes: Sequence[str]) -> str | None:
+    """What is wrong with the names of a cost matrix's rows or columns; None if each class has one.
+
+    >>> _misnamed("row", ["stop", "go", "stop"], ["go", "stop"])
+    "class 'stop' has 2 rows; keep one"
+    """
+    counts, known = Counter(names), set(classes)
+    if twice := [name for name in counts if counts[name] > 1 and name in known]:
+        return f"class {twice[0]!r} has {counts[twice[0]]:,} {what}s; keep one"
+    if unknown := [name for name in counts if name not in known]:
+        return f"{what} {unknown[0]!r} is no class; {closest(unknown[0], classes)}; rename or remove it"
+    if missing := [name for name in classes if name not in counts]:
+        return f"class {missing[0]!r} is missing: it has no {what}; add one, named like it"
+    return None
 
 
 @dataclass(frozen=True)

@@ -141,8 +141,14 @@ def test_costs_are_read_by_the_names_of_the_classes(tmp_path):
     path.write_text("true,b,a\na,1,0\nb,0,9\n", encoding="utf-8")
     assert read_costs(path, ["a", "b"]).tolist() == [[0, 1], [9, 0]]
     for text, problem in (
-        ("true,b\na,1\nb,0\n", "class 'a' is missing"),
-        ("true,a,b\na,0,1\n", "class 'b' is missing"),
+        ("true,b\na,1\nb,0\n", "costs.csv: class 'a' is missing: it has no column; add one, named like it$"),
+        ("true,a,b\na,0,1\n", "class 'b' is missing: it has no row; add one"),
+        ("true,a,b\na,0,1\nb,9,0\na,0,5\n", "class 'a' has 2 rows; keep one"),
+        ("true,a,b,a\na,0,1,2\nb,9,0,2\n", "class 'a' has 2 columns; keep one"),
+        ("true,a,b\na,0,1\nb,9,0\nB,9,0\n", "row 'B' is no class; choices: a, b; rename or remove it"),
+        ("true,a,b,cost\na,0,1,2\nb,9,0,2\n", "column 'cost' is no class; choices: a, b; rename"),
+        ("label,a,b\na,.9,.1\nb,.3,.7\nb,.2,.8\n", "class 'b' has 2 rows; keep one"),
+        ("true,a,b\na,0,1,2\nb,1,0\n", "is no table of costs .lines differ in length"),
         ("true,a,b\na,0,x\nb,1,0\n", "is no table of costs"),
         ("", "is no table of costs"),
         ("true,a,b\na,0,inf\nb,1,0\n", "finite numbers"),
