@@ -315,22 +315,30 @@ def export(
         raise InputError("nothing to write; give --onnx FILE, --torch-export FILE or --out FOLDER")
 
     from camri.export import load, save, with_rule, write_onnx, write_program
+    from camri.export.card import card_with_rule
 
-    loaded, card = load(model), ""
+    if out is not None and model.exists() and out.exists() and out.samefile(model):
+        raise InputError(f"--out {out} is the model itself and would be overwritten; choose another folder")
+    loaded = load(model)
+    card = _read_card(model)
     if thresholds or shifts:
         rules = {"thresholds": thresholds, "shifts": shifts}
         given = {name: class_numbers(texts, name, "stop=0.2") for name, texts in rules.items()}
         loaded = with_rule(loaded, **given)
-        assert loaded.trained.rule is not None
-        card = f"\n## Decision rule\n\nSet by hand: {loaded.trained.rule.describe(loaded.classes)}.\n"
+        card = card_with_rule(loaded, card)
     shape = ", ".join(map(str, loaded.trained.input_shape))
     kind = "uint8" if loaded.trained.is_image else "float32"
     if out is not None:
-        old = (model / "README.md").read_text(encoding="utf-8") if (model / "README.md").is_file() else ""
         with blame("out"):
-            typer.echo(f"{save(loaded.trained, out, card=old.rstrip() + card)}: a model's folder")
+            typer.echo(f"{save(loaded.trained, out, card=card)}: a model's folder")
     for name, file, write in (("onnx", onnx, write_onnx), ("torch_export", torch_export, write_program)):
         if file is not None:
             with blame(name):
                 written = write(loaded, file)
             typer.echo(f"{written}: inputs {kind} (N, {shape}) -> logits, probabilities, prediction")
+
+
+def _read_card(model: Path) -> str:
+    """The card in a model's folder; "" if there is none."""
+    file = model / "README.md"
+    return file.read_text(encoding="utf-8") if file.is_file() else ""

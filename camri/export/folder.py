@@ -195,7 +195,8 @@ def save(trained: Trained, folder: str | Path, *, card: str, onnx: bool = True) 
             (part / WEIGHTS).write_bytes(weights)
             text = write_config(trained, hashlib.sha256(weights).hexdigest())
             (part / CONFIG).write_text(text, encoding="utf-8")
-            (part / CARD).write_text(_escape(card + CROPPED * trained.is_cropped), encoding="utf-8")
+            cropped = CROPPED if trained.is_cropped and CROPPED not in f"{card}\n" else ""
+            (part / CARD).write_text(_escape(card + cropped), encoding="utf-8")
             if onnx:
                 _add_onnx(model, part / ONNX)
             _move(part, path)

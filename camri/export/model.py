@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from camri.data import DataSet, Split
 from camri.data.dataset import to_float
 from camri.data.rows import Inputs, Rows
-from camri.decision import DecisionRule, Shift, Threshold, rule_from_json
+from camri.decision import RULES, DecisionRule, Shift, Threshold, rule_from_json
 from camri.engine import Outcome, Training
 from camri.errors import InputError, blame
 from camri.heads import HEADS
@@ -322,9 +322,13 @@ def with_rule(
     """
     if bool(thresholds) == bool(shifts):
         raise InputError("a rule is thresholds or shifts; give one of them", argument="thresholds")
-    kind = {"rule": "threshold" if thresholds else "shift", "values": thresholds or shifts}
-    with blame("thresholds" if thresholds else "shifts"):
-        rule = rule_from_json(kind, model.classes)
+    name, values = ("threshold", thresholds) if thresholds else ("shift", shifts)
+    low, high, hint = RULES[name].allowed
+    with blame(f"{name}s"):
+        for own, value in (values or {}).items():
+            if not low <= value <= high:
+                raise InputError(f"the {name} {own}={value:g} is not allowed; {hint}")
+        rule = rule_from_json({"rule": name, "values": values}, model.classes)
         return Model(replace(model.trained, rule=rule, important=tuple(rule.values)))
 
 

@@ -87,6 +87,13 @@ def test_the_card_says_it_and_other_cards_stay(signs, saved, tmp_path):
     assert card.startswith("# Signs\n\n## Cropped images\n")
     assert "roi_x1, roi_y1, roi_x2, roi_y2, width and height" in card
     assert (saved / "README.md").read_text(encoding="utf-8") == "# The card\n"
+    for number in range(2):
+        exported = CliRunner().invoke(
+            app, ["export", str(model), "--shift", "stop=1", "--out", str(tmp_path / f"{number}")]
+        )
+        assert exported.exit_code == 0, exported.output
+        model = tmp_path / f"{number}"
+        assert (model / "README.md").read_text(encoding="utf-8").count("## Cropped images") == 1
 
 
 def test_only_what_was_cropped_is_cropped(signs, saved, tmp_path):

@@ -413,7 +413,8 @@ def test_a_rule_set_by_hand_is_followed(saved, photos, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--threshold", "stop=1.5"], "give probabilities, from 0 to 1"),
+        (["--threshold", "stop=1.5"], "the threshold stop=1.5 is not allowed; give probabilities, from 0 to 1"),
+        (["--shift", "limit=inf"], "the shift limit=inf is not allowed; give finite numbers"),
         (["--threshold", "halt=0.5"], "the rule's 'halt' is not a class"),
         (["--threshold", "stop"], "'stop' is not CLASS=NUMBER; for example stop=0.2"),
         (["--threshold", "stop=0.5", "--shift", "stop=1"], "a rule is thresholds or shifts"),
@@ -424,6 +425,33 @@ def test_a_rule_that_cannot_be_is_refused(saved, tmp_path, words, said):
     assert done.exit_code != 0
     assert said in str(done.exception)
     assert not (tmp_path / "new").exists()
+
+
+def test_the_model_itself_is_not_overwritten(saved):
+    files = {file.name: file.read_bytes() for file in saved.iterdir()}
+    done = run("export", saved, "--threshold", "stop=0.2", "--out", saved / ".." / saved.name)
+    assert str(done.exception).endswith("is the model itself and would be overwritten; choose another folder")
+    assert {file.name: file.read_bytes() for file in saved.iterdir()} == files
+
+
+def test_the_card_says_one_decision_however_often_a_rule_was_set(saved, tmp_path):
+    """What the card said before is told apart, since its decision and figures are of another rule."""
+    model, first, second, third = (tmp_path / name for name in ("model", "first", "second", "third"))
+    shutil.copytree(saved, model)
+    (model / "README.md").write_text("# Signs\n\n- recall of stop 0.9\n## Use\n```\n# a comment\n```\n")
+    run("export", model, "--threshold", "stop=0.2", "--out", first)
+    run("export", first, "--shift", "limit=1.5", "--out", second)
+    run("export", second, "--out", third)
+    card = (second / "README.md").read_text()
+    assert (third / "README.md").read_text() == card, "without a rule of its own it stays"
+    now, before = card.split("## Before this rule\n")
+    assert "Set by hand: 1.5 is added to the logit of “limit”, then the largest wins.\n" in now
+    assert "- classes: limit, stop" in now
+    assert "0.9" not in now
+    assert before.endswith("\n### Signs\n\n- recall of stop 0.9\n#### Use\n```\n# a comment\n```\n")
+    assert "0.2" not in card
+    lines = now.splitlines()
+    assert all(not lines[place - 1] for place, line in enumerate(lines) if place and line.startswith("#"))
 
 
 def test_the_npz_that_a_model_was_trained_on_can_be_predicted(model, saved, data, tmp_path):
