@@ -95,7 +95,7 @@ def test_the_shift_is_what_a_prior_allows(monkeypatch):
     monkeypatch.setattr(
         estimators, "choose_shift", lambda scores, **how: asked.append(scores) or choose_shift(scores, **how)
     )
-    X, y, *_ = rare(1500)
+    X, y, *_ = rare(2000)
     model = CamriClassifier("stop", method="ce", validation_fraction=0.4, **SHALLOW).fit(X, y)
     (scores,) = asked
     free, held = (choose_shift(scores, accuracy_floor=scores.accuracy(), prior=p) for p in (None, Prior.of(scores)))
@@ -320,3 +320,11 @@ def test_an_interrupt_is_an_interrupt_and_a_failure_an_error(monkeypatch):
     monkeypatch.setattr(estimators, "train", stop)
     with pytest.raises(KeyboardInterrupt):
         CamriClassifier().fit(X, y)
+
+
+def test_a_short_training_leaves_no_trace_of_initial_statistics():
+    digits = load_digits()
+    images, labels = digits.images.astype(np.uint8) * 4, digits.target  # dark: a variance far below 1
+    model = CamriClassifier(8, method="ce", shift=None, random_state=0).fit(images[:60], labels[:60])  # 40 steps
+    assert model.score(images[:60], labels[:60]) == 1.0
+    assert model.score(images[800:], labels[800:]) > 0.75  # a logistic regression has 0.79

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from camri import augment
 from camri.data import DataSet, Split, dataset
@@ -30,6 +31,7 @@ from camri.metrics import confusion
 from camri.models import Classifier, build, seed_dropout
 from camri.modules import Criterion
 
+LEFT_OF_INITIAL = 1e-6  # of batch norms' initial statistics, at the end of a training
 PACK_SIZE = 8  # measured on an H200 within epochs: 1 gives 50,944 images/s, 4 79,997, 8 81,053, 16 80,500
 
 
@@ -139,7 +141,21 @@ def make(trial: Trial, job: Job) -> tuple[Classifier, Criterion]:
     trunk = build(training.model, channels_first, generator=drawn, **dict(training.model_options))
     head = HEADS[trial.setting.head](trunk.num_features, data.num_classes, generator=drawn)
     seed_dropout(trunk, trial.seed)
-    return Classifier(trunk, head), make_criterion(trial.setting, job)
+    model = Classifier(trunk, head)
+    settle_statistics(model, job.num_steps)
+    return model, make_criterion(trial.setting, job)
+
+
+def settle_statistics(model: nn.Module, num_steps: int) -> None:
+    """Raise the momentum of batch norms for a short training, so that their initial statistics leave no trace.
+
+    At 0.1, 1.5 % of the initial variance of 1 are left after 40 steps: more than the variance itself where inputs are
+    small. From 131 steps on the usual 0.1 is enough.
+    """
+    least = 1 - LEFT_OF_INITIAL ** (1 / max(num_steps, 1))
+    for norm in model.modules():
+        if isinstance(norm, BatchNorm) and norm.momentum is not None:
+            norm.momentum = max(norm.momentum, least)
 
 
 def make_criterion(setting: Setting, job: Job) -> Criterion:

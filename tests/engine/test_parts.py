@@ -16,7 +16,7 @@ from camri.data import DataSet, Split, dataset
 from camri.engine import FAST, PAPER, Hooks, Training, Trial, replica, spec
 from camri.engine.loop import optimizer, rate_factors
 from camri.engine.outcome import Record, Tracker
-from camri.engine.replica import Job, angles, draw_epoch, evaluate, in_packs, judged, prepare
+from camri.engine.replica import Job, angles, draw_epoch, evaluate, in_packs, judged, prepare, settle_statistics
 from camri.engine.spec import generator, identity
 from camri.errors import InputError
 from camri.heads import CosineHead, LinearHead
@@ -448,3 +448,12 @@ def test_fields_that_came_later_do_not_change_stored_hashes():
     for field, value in (("warmup", 0.6), ("trunk_rate", 0), ("layer_decay", 1.1), ("crop", -1), ("mixup", -1)):
         with pytest.raises(InputError, match=f"{field}={value}"):
             Training(**{field: value})
+
+
+@pytest.mark.parametrize(("num_steps", "momentum"), [(1, 1.0), (40, 0.292), (131, 0.1), (10_000, 0.1)])
+def test_momentum_of_batch_norms_is_raised_for_short_trainings(num_steps, momentum):
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None))
+    settle_statistics(model, num_steps)
+    assert model[0].momentum == pytest.approx(momentum, abs=6e-4)
+    assert (1 - model[0].momentum) ** num_steps <= 1.1e-6
+    assert model[2].momentum is None  # a plain mean needs no help
