@@ -196,9 +196,10 @@ def _choose_shape(
         return (int(largest[0]), int(largest[1]), channels), {}
     median = float(np.median(np.maximum(heights, widths)))
     side = min(DEFAULT_SIDE_PX, max(8, 8 * round(median / 8)))
+    sizes = dict.fromkeys(f"{width}x{height}" for height, width in (smallest, largest))
     note = (
-        f"images are {smallest[1]}x{smallest[0]} to {largest[1]}x{largest[0]} pixels (width x height); resized "
-        f"to {side}x{side}, the median side up to {DEFAULT_SIDE_PX}; choose another with size= (--size)"
+        f"images of {' to '.join(sizes)} pixels (width x height) are resized to {side}x{side}; for another size give "
+        "size= (--size)"
     )
     return (side, side, channels), {"size_note": note}
 

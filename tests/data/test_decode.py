@@ -135,13 +135,19 @@ def test_a_folder_of_all_modes_is_rgb_and_an_all_grey_one_is_grey(tmp_path: Path
 def test_mixed_sizes_are_resized_by_the_median_and_it_is_noted(tmp_path: Path) -> None:
     write_folder(tmp_path, {"a": 2}, height=20, width=30)
     write_folder(tmp_path, {"b": 1}, height=41, width=17)
-    with pytest.warns(UserWarning, match=r"17x20 to 30x41 pixels .*; resized to 32x32, .* choose another with size="):
+    with pytest.warns(UserWarning, match=r"of 17x20 to 30x41 pixels .* resized to 32x32; .* give size="):
         data = load(tmp_path)
     assert data.input_shape == (32, 32, 3)
     expected = Image.open(tmp_path / "a" / "000.png").resize((32, 32), Image.Resampling.LANCZOS)
     assert np.array_equal(data.splits["train"].inputs[0].numpy(), np.asarray(expected))
     with pytest.warns(UserWarning, match="resized to 32x32"):
         load(tmp_path)  # from the cache it is said again
+
+
+def test_large_images_of_one_size_name_it_once(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"a": 2, "b": 1}, height=80, width=96)
+    with pytest.warns(UserWarning, match="images of 96x80 pixels"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(
