@@ -1807,6 +1807,32 @@ def test_a_rule_that_costs_accuracy_is_a_choice_and_no_advice(table, monkeypatch
     assert "Change the decision" not in printed
 
 
+def test_a_rule_that_predicts_the_class_for_most_rows_says_so_first():
+    drawn = np.random.default_rng(0)
+    labels = (drawn.random(3000) < 0.04).astype(int)
+    scores = np.column_stack([np.zeros(3000), drawn.normal(size=3000) - 3 + 0.3 * labels])
+    found = audit(scores, labels, 1, at_least=0.9, classes=["go", "stop"])
+    assert found.is_advised
+    said = found.predict(scores)
+    assert (said == 1).mean() > 0.5
+    advice, caution, *_ = answer(found).actions
+    assert advice.startswith("Change the decision: ")
+    assert caution == (
+        f"Caution: this rule predicts “stop” for {100 * (said == 1).mean():.1f} % of the rows, but only "
+        f"{100 * labels.mean():.1f} % are. If so many false alarms are too many, ask for less recall, or train a "
+        "better model."
+    )
+    fewer = audit(scores, labels, 1, at_least=0.3, classes=["go", "stop"])
+    assert fewer.is_advised
+    assert (fewer.predict(scores) == 1).mean() < 0.5
+    common = np.concatenate([labels, np.ones(4000, int)])
+    many = np.concatenate([scores, np.column_stack([np.zeros(4000), drawn.normal(size=4000) - 2.7])])
+    often = audit(many, common, 1, at_least=0.9, classes=["go", "stop"])
+    assert often.is_advised
+    assert (often.predict(many) == 1).mean() > 0.5
+    assert not [line for one in (fewer, often) for line in lines_of(one) if line.startswith("Caution")]
+
+
 def test_a_precision_that_was_not_there_before_is_said_to_be_none_before():
     logits, labels = made()
     logits[:, 1] -= 6

@@ -38,6 +38,7 @@ def answer(audit: Audit) -> Answer:
         actions.append(f"If that price is acceptable: {how_to_use(audit)}. No retraining needed.")
     elif audit.kind == "none" and audit.cost is None:
         actions.extend(_price(audit))
+    actions.extend(_mostly_important(audit))
     if audit.guarantee is not None:
         recall, sure = (f"{100 * value:g} %" for value in (audit.guarantee.at_least, audit.guarantee.confidence))
         units = "rows" if audit.num_groups is None else "groups"
@@ -61,6 +62,18 @@ def _price(audit: Audit) -> Iterator[str]:
             f"with an accuracy of {percent(point.accuracy)} (now {percent(now)}) and {percent(point.false_alarms)} "
             f"false alarms (now {percent(alarms)}); on new rows accuracy is a little lower. More in the table below"
             + ("." if audit.guarantee is not None else "; --at-least guarantees a recall on new rows.")
+        )
+
+
+def _mostly_important(audit: Audit) -> Iterator[str]:
+    """That the rule to use predicts the important classes for most rows, and far more often than they occur."""
+    said, total = sum(one.after.num for one in audit.precision), audit.accuracy.before.num
+    own = sum(one.recall.before.num for one in audit.own)
+    if (audit.is_advised or audit.is_a_choice) and 2 * said > total and said >= 2 * own:
+        names = " or ".join(quoted(name) for name in audit.important)
+        yield (
+            f"Caution: this rule predicts {names} for {percent(said / total)} of the rows, but only {percent(own / total)} "
+            "are. If so many false alarms are too many, ask for less recall, or train a better model."
         )
 
 
