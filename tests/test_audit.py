@@ -1433,7 +1433,14 @@ def test_parquet_columns_lists_and_npz(tmp_path):
     [
         ("a,b\n1,2\n", "has no label column among a, b; name it"),
         ("label,a\nx,1\n", "has 1 column of numbers beside its labels; give one .*; of two classes both, .* 1 − p"),
-        ('label;a;b\na;"0,5";"0,5"\n', r"has 0 columns of numbers beside its labels \('a' holds string, first 0,5\)"),
+        ('label;a;b\na;"0,5";"0,5"\n', r"row 0: column 'a' holds '0,5', which is no number; save .* decimal points"),
+        ("label,a,b,c\na,.7,.2,.1\nb,.1,.8,.1\nc,.1,.1,-\n", "row 2: column 'c' holds '-', which is no number; give a"),
+        ("label,p_a,p_b\na,.7,.2\nb,,.8\nb,n/d,.8\n", "row 2: column 'p_a' holds 'n/d', which is no number"),
+        ("label,x,y\n0,.7,.2\n1,.1,.8\n1,-,.8\n", "row 2: column 'x' holds '-', which is no number"),
+        (
+            "label,x,y\n0,.7,far\n1,.1,near\n",
+            r"has 1 column of numbers beside its labels \('y' holds string, first far",
+        ),
         ("label,p_a,p_b\nc,1,2\n", r"label 'c' is no column; choices: a, b; call"),
         (
             "label,p_id,p_a,p_b\n0,7,.5,.5\n1,9,.2,.8\n",
@@ -1734,6 +1741,15 @@ def test_an_error_names_the_file_and_the_line(tmp_path, ending):
     said = str(run(file, "--important", "stop").exception)
     assert said.startswith(
         f"{file}, {'row 214' if ending == 'npz' else 'line 216'}: p(stop) = -0.02. Probabilities lie"
+    )
+
+
+def test_a_dash_among_numbers_is_named_with_its_line(table):
+    lines = table.read_text(encoding="utf-8").splitlines()
+    lines[51] = ",".join([*lines[51].split(",")[:2], "-", *lines[51].split(",")[3:]])
+    table.write_text("\n".join(lines), encoding="utf-8")
+    assert str(run(table, "--important", "stop").exception).startswith(
+        f"{table}, line 52: column 'stop' holds '-', which is no number; give a number, remove the row, or drop"
     )
 
 

@@ -72,8 +72,9 @@ def _mostly_important(audit: Audit) -> Iterator[str]:
     if (audit.is_advised or audit.is_a_choice) and 2 * said > total and said >= 2 * own:
         names = " or ".join(quoted(name) for name in audit.important)
         yield (
-            f"Caution: this rule predicts {names} for {percent(said / total)} of the rows, but only {percent(own / total)} "
-            "are. If so many false alarms are too many, ask for less recall, or train a better model."
+            f"Caution: this rule predicts {names} for {percent(said / total)} of the rows, but only "
+            f"{percent(own / total)} are. If so many false alarms are too many, ask for less recall, or train a better "
+            "model."
         )
 
 

@@ -441,7 +441,10 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
     """The columns that hold scores, and the classes they are of."""
     kinds = {name: table.schema.field(name).type for name in rest}
     numbers = [name for name, kind in kinds.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
+    texts = _texts(labels, "label")
+    known = {str(label).strip() for label in labels.tolist()} | set(texts)
     if len(numbers) < 2:
+        _refuse_text(table, rest, known)
         others = [
             f" ({name!r} holds {kinds[name]}, first {table.column(name)[0]})" for name in rest if name not in numbers
         ]
@@ -449,11 +452,10 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
             f"{where} has {plural(len(numbers), 'column')} of numbers beside its labels{''.join(others[:1])}; give one "
             "for each class, named after it; of two classes both, where one has the probability p, 1 − p for the other"
         )
-    texts = _texts(labels, "label")
-    known = {str(label).strip() for label in labels.tolist()} | set(texts)
     used = _called(numbers, known)
     classes = tuple(used.values())
     if _codes(texts, classes) is None:
+        _refuse_text(table, rest, known)
         unknown = _unknown(texts, classes)
         raise InputError(
             f"{where}: label {unknown!r} is no column; {closest(unknown, classes)}; call each class's column by its "
@@ -465,6 +467,22 @@ def _class_columns(table: Any, rest: Sequence[str], labels: Array, where: str) -
             "scores; drop it, or, if it says which rows belong together, name it with group_column= (--group)"
         )
     return list(used), classes
+
+
+def _refuse_text(table: Any, names: Sequence[str], known: Set[str]) -> None:
+    """Refuse a column of text that is called like a class, or holds mostly numbers; name its first text."""
+    for name in names:
+        if not tables.is_text_type(table.schema.field(name).type):
+            continue
+        cells = [(row, cell) for row, cell in enumerate(table.column(name).to_pylist()) if not is_missing(cell)]
+        odd = [(row, cell) for row, cell in cells if not is_float(cell)]
+        ends = {name, *(name[len(prefix) :] for prefix in PREFIXES if name.lower().startswith(prefix))}
+        if odd and (ends & known or 2 * len(odd) < len(cells)):
+            row, cell = odd[0]
+            remedy = "give a number, remove the row, or drop the column if it is no class's"
+            if tables.NUMBER_WITH_COMMAS.fullmatch(cell):
+                remedy = "save the table with decimal points and plain digits (1234.5)"
+            raise InputError(f"row {row}: column {name!r} holds {cell[:30]!r}, which is no number; {remedy}", "scores")
 
 
 def _called(names: Sequence[str], known: Set[str]) -> dict[str, str]:
