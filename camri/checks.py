@@ -55,11 +55,21 @@ def _fitting(values: Tensor, outputs: Tensor, name: str, wanted: tuple[int, ...]
     if not isinstance(values, Tensor):
         raise InputError(f"{name} of type {type(values).__name__} are no tensor; give one of shape {wanted}")
     if values.shape != wanted:
+        if outputs.dim() > 2 and values.shape == (outputs.shape[1],) * len(wanted):
+            raise _not_last(outputs)
         raise InputError(
             f"{name} of shape {tuple(values.shape)} does not fit {wanted[0]} classes, the last dimension of outputs of "
             f"shape {tuple(outputs.shape)}; give {wanted}"
         )
     return values.to(outputs.dtype)
+
+
+def _not_last(outputs: Tensor) -> InputError:
+    """The error for outputs (B, C, …), as PyTorch's own losses take them for images."""
+    return InputError(
+        f"the last dimension is the classes, and outputs of shape {tuple(outputs.shape)} seem to have them second; give "
+        f"outputs.movedim(1, -1), with labels of shape {(outputs.shape[0], *outputs.shape[2:])}"
+    )
 
 
 def eager() -> bool:
@@ -140,6 +150,8 @@ def _refuse_unfit_labels(labels: Tensor, outputs: Tensor) -> None:
     if not isinstance(labels, Tensor):
         raise InputError(f"labels of type {type(labels).__name__} are no tensor; give one class index (int64) a row")
     if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != outputs.shape[:-1]:
+        if outputs.dim() > 2 and labels.shape == (outputs.shape[0], *outputs.shape[2:]):
+            raise _not_last(outputs)
         raise InputError(
             f"labels of shape {tuple(labels.shape)} and dtype {labels.dtype} do not fit outputs of shape "
             f"{tuple(outputs.shape)}, whose last dimension is the classes; give one class index (int64) a row"

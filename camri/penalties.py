@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,13 +30,13 @@ def class_index(key: ClassKey, classes: Classes) -> int:
     if isinstance(key, str):
         if isinstance(classes, (int, Integral)):
             raise InputError(f"important class {key!r} is a name, but no class names are known; give classes=[…]")
-        classes = class_names(classes)
-        if key not in classes:
+        names = list(class_names(classes))
+        if key not in names:
             key = unicodedata.normalize("NFC", key)  # as class names are; macOS writes accents as separate characters
-        if list(classes).count(key) != 1:
-            many = "names more than one class" if key in classes else "is not a class"
-            raise InputError(f"important class {key!r} {many}; {closest(key, classes)}")
-        return list(classes).index(key)
+        if (num := names.count(key)) != 1:
+            wrong = f"is the name of {num} classes; give its index" if num else f"is not a class; {closest(key, names)}"
+            raise InputError(f"important class {key!r} {wrong}")
+        return names.index(key)
     if isinstance(key, bool) or not isinstance(key, (int, Integral)) or not 0 <= key < num_classes:
         raise InputError(
             f"important class {key!r} is not a class; give an index from 0 to {num_classes - 1}, or a name"
@@ -62,11 +63,12 @@ def strengths(
         index = class_index(key, classes)
         if index in found:
             raise InputError(f"important class {key!r} was given twice; give it once")
-        if not (isinstance(strength, (int, float, Real)) and math.isfinite(strength) and float(strength) >= 0):
+        number = strength.item() if isinstance(strength, (Tensor, np.ndarray)) and not strength.ndim else strength
+        if not (isinstance(number, (int, float, Real)) and math.isfinite(number) and float(number) >= 0):
             raise InputError(
                 f"strength {strength!r} of class {key!r} is not allowed; give a finite number of at least 0"
             )
-        found[index] = float(strength)
+        found[index] = float(number)
     return dict(sorted(found.items()))
 
 

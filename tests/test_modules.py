@@ -391,3 +391,41 @@ def test_a_loss_of_many_classes_shows_itself_in_a_line():
     assert "margins=[0.0, 0.25, 0.0, 0.0], scale=8.0" in repr(camri.CamriLoss(4, {1: 0.25}))
     assert "cost=tensor of shape (300, 300)" in repr(modules.WassersteinLoss(300, {1: 2.0}))
     assert len(repr(camri.CamriLoss(101, {1: 0.25}))) < 200
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        camri.TwoSidedMarginLoss(5, {1: 1.0}),
+        camri.CamriLoss(5, {1: 0.2}, scale=8.0),
+        modules.WeightedCrossEntropyLoss(5, {1: 2.0}),
+        modules.RealWorldWeightCrossEntropyLoss(5, {1: 2.0}, false_positive={1: 1.4}),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_classes_of_maps_are_last_and_an_error_says_so(loss):
+    """PyTorch's own losses take (batch, classes, height, width)."""
+    outputs, labels = torch.rand(2, 5, 4, 3) - 0.5, torch.randint(0, 5, (2, 4, 3))
+    with pytest.raises(
+        InputError, match=r"is the classes, and outputs of shape \(2, 5, 4, 3\) seem to have them second"
+    ):
+        loss(outputs, labels)
+    with pytest.raises(InputError, match=r"give outputs\.movedim\(1, -1\), with labels of shape \(2, 4, 5\)"):
+        loss(torch.rand(2, 5, 4, 5) - 0.5, torch.randint(0, 5, (2, 4, 5)))
+    rows = outputs.movedim(1, -1)
+    torch.testing.assert_close(loss(rows, labels), loss(rows.reshape(-1, 5), labels.flatten()))
+
+
+@pytest.mark.parametrize("strength", [torch.tensor(1.0), torch.tensor([0.5])[0], np.float32(0.5), np.array(2.0), 2])
+def test_a_strength_may_be_any_single_number(strength):
+    outputs, labels = torch.randn(8, 3), torch.arange(8) % 3
+    plain = camri.TwoSidedMarginLoss(3, {1: float(strength)})
+    assert camri.TwoSidedMarginLoss(3, {1: strength})(outputs, labels) == plain(outputs, labels)
+
+
+@pytest.mark.parametrize(
+    "strength", [torch.ones(2), torch.tensor(-1.0), np.array([1.0]), torch.tensor(math.nan), np.array("1"), "1", None]
+)
+def test_a_strength_that_is_no_number_is_refused(strength):
+    with pytest.raises(InputError, match="of class 1 is not allowed; give a finite number of at least 0"):
+        camri.TwoSidedMarginLoss(3, {1: strength})

@@ -94,7 +94,7 @@ def test_names_without_an_order_are_refused(classes, words):
     ("call", "words"),
     [
         (lambda: penalties.important_vector(NAMES, {"dgo": 1.0}), "'dgo' is not a class; did you mean 'dog'"),
-        (lambda: penalties.important_vector(["a", "a"], {"a": 1.0}), "more than one"),
+        (lambda: penalties.important_vector(["a", "a"], {"a": 1.0}), "is the name of 2 classes"),
         (lambda: penalties.important_vector(4, {"dog": 1.0}), "no class names are known"),
         (lambda: penalties.important_vector(4, {4: 1.0}), "4 is not a class; give an index from 0 to 3"),
         (lambda: penalties.important_vector(4, {-1: 1.0}), "-1 is not a class"),
@@ -112,3 +112,9 @@ def test_names_without_an_order_are_refused(classes, words):
 def test_wrong_input_is_refused_by_name_and_value(call, words):
     with pytest.raises(InputError, match=words):
         call()
+
+
+def test_a_name_of_two_classes_is_not_suggested_for_itself():
+    with pytest.raises(InputError, match=r"^important class 'stop' is the name of 2 classes; give its index$"):
+        penalties.class_index("stop", ["stop", "stop", "go"])
+    assert penalties.class_index(1, ["stop", "stop", "go"]) == 1
