@@ -67,8 +67,8 @@ def _fitting(values: Tensor, outputs: Tensor, name: str, wanted: tuple[int, ...]
 def _not_last(outputs: Tensor) -> InputError:
     """The error for outputs (B, C, …), as PyTorch's own losses take them for images."""
     return InputError(
-        f"the last dimension is the classes, and outputs of shape {tuple(outputs.shape)} seem to have them second; give "
-        f"outputs.movedim(1, -1), with labels of shape {(outputs.shape[0], *outputs.shape[2:])}"
+        f"the last dimension is the classes, and outputs of shape {tuple(outputs.shape)} seem to have them second; "
+        f"give outputs.movedim(1, -1), with labels of shape {(outputs.shape[0], *outputs.shape[2:])}"
     )
 
 

@@ -1100,9 +1100,27 @@ def test_labels_are_names_first_and_numbers_from_zero_else():
     assert encode_labels(np.array(["2.00", "1e0"]), ["a", "b", "c"]).tolist() == [2, 1]
     assert encode_labels(np.array(["01", "1"]), ["1", "01"]).tolist() == [1, 0], "names, not numbers"
     assert encode_labels(np.array(["1.0", "0.0"]), ["0", "1", "01"]).tolist() == [1, 0], "two are 1: positions"
+    flags = np.array([True, False, True])
+    for labels in (flags, flags.astype(object), flags.astype(str), np.array(["true", "false", "TRUE"])):
+        for names in (["0", "1"], ["go", "stop"], ["0", "1", "2"], ["1.0", "0.0"][::-1]):
+            assert encode_labels(labels, names).tolist() == [1, 0, 1]
+    assert encode_labels(flags, ["1", "0"]).tolist() == [0, 1, 0], "names first"
+    assert encode_labels(flags, ["True", "False"]).tolist() == [0, 1, 0]
+    with pytest.raises(InputError, match="label 'True' is not a class; did you mean 'true'"):
+        encode_labels(flags, ["true", "false"])
     for wrong in ("8.5", "3", "nan", "-1"):
         with pytest.raises(InputError, match=f"label '{wrong}' is not a class"):
             encode_labels(np.array(["0.0", wrong]), ["a", "b", "c"])
+
+
+def test_an_important_class_may_be_a_whole_float(found):
+    for one in (1.0, np.float32(1), [1.0]):
+        assert audit(*made(), one, classes=CLASSES).rule == found.rule
+    assert audit(*made(), 1.0).important == ("1",)
+    assert audit(*made(), 1.0, classes=["0", "stop", "1.0", "2"]).important == ("1.0",), "names first"
+    for wrong in (1.5, 4.0, math.nan, math.inf):
+        with pytest.raises(InputError, match=r"important=.* is not a class"):
+            audit(*made(), wrong)
 
 
 class Index:
@@ -1611,6 +1629,13 @@ def test_a_guarantee_can_be_asked_for_by_command(table, tmp_path):
     assert "--at-least 95" in str(done.exception)
 
 
+def test_a_guarantee_that_cannot_be_given_is_seen_in_the_json_and_not_in_the_exit_code(table):
+    for at_least, is_given in (("0.8", True), ("0.999", False)):
+        done = run(table, "--important", "stop", "--at-least", at_least, "--json")
+        assert done.exit_code == 0
+        assert (json.loads(done.stdout)["guarantee"]["refusal"] is None) == is_given
+
+
 def test_costs_are_read_and_lowered(table, tmp_path):
     costs = [["", *CLASSES], *([name, *(0 if name == other else 5 if name == "stop" else 1 for other in CLASSES)]
                                for name in CLASSES)]  # fmt: skip
@@ -1712,6 +1737,24 @@ def test_bad_options_are_refused(table):
         done = run(table, *words)
         assert isinstance(done.exception, InputError), done.output
         assert said in str(done.exception)
+
+
+@pytest.mark.parametrize("out", ["no/such/a.html", "folder.html", "/proc/a.html", "scores.csv/a.html"])
+def test_a_page_that_cannot_be_written_is_refused_first(table, out):
+    (table.parent / "folder.html").mkdir()
+    before = sorted(table.parent.iterdir())
+    done = run("no.csv", "--important", "stop", "--out", out)
+    assert re.fullmatch(f"{out} cannot be written \\(.*\\); choose another file with --out", str(done.exception))
+    assert sorted(table.parent.iterdir()) == before
+
+
+def test_a_table_of_true_and_false_is_read(tmp_path):
+    logits, labels = made()
+    own = labels < 2
+    rows = [[str(label == 1), *row] for label, row in zip(labels[own], logits[own, :2], strict=True)]
+    file = write_csv(tmp_path / "s.csv", ["label", "0", "1"], rows)
+    told = json.loads(run(file, "--important", "1", "--json").stdout)
+    assert told == audit(logits[own, :2], labels[own] == 1, 1).to_json()
 
 
 def test_it_runs_without_torch(table):

@@ -23,6 +23,7 @@ SPLIT_SEED = 0  # of folds and draws
 SUM_SLACK = 0.05  # the sum of probabilities may miss 1 by this, or by what their decimals explain
 MOST_BY_CHANCE = 0.2  # of rows of logits whose sum is near 1
 UNITS = (1.0, 100.0)  # of probabilities and percentages
+FLAGS = {"false": "0", "true": "1"}
 LARGEST_SCORE = 1e100  # squares and differences of scores must stay finite
 
 
@@ -256,10 +257,15 @@ def encode_labels(labels: Array, classes: Sequence[str]) -> Array:
 
 
 def _codes(texts: Sequence[str], classes: Sequence[str]) -> Array | None:
-    """Class indices of labels that are all names or all indices, however written ("8.00000"); None for others."""
+    """Class indices of labels that are all names or all indices, however written ("8.00000"); None for others.
+
+    False and True are 0 and 1, unless a class is called so.
+    """
     names = {name: place for place, name in enumerate(classes)}
     if all(text in names for text in texts):
         return np.array([names[text] for text in texts], dtype=np.int64)
+    if not FLAGS.keys() & {name.lower() for name in names}:
+        texts = [FLAGS.get(text.lower(), text) for text in texts]
     if not all(map(is_float, texts)):
         return None
     values = [*map(float, texts)]
@@ -285,6 +291,8 @@ def _texts(values: Array, what: str, remedy: str = "fill it in") -> list[str]:
 
 
 def _class_index(wanted: Any, classes: tuple[str, ...]) -> int:
+    if isinstance(wanted, float | np.floating) and str(wanted) not in classes and float(wanted).is_integer():
+        wanted = int(wanted)
     if str(wanted) in classes:
         return classes.index(str(wanted))
     if isinstance(wanted, Integral) and 0 <= int(wanted) < len(classes):

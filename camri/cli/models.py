@@ -2,11 +2,13 @@
 
 import contextlib
 import csv
+import errno
 import json
 import os
 import re
 import shlex
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ import typer
 
 from camri.cli.options import class_numbers, progress_bar
 from camri.errors import InputError, blame, require
+from camri.files import cannot_write
 from camri.text import csv_cell, csv_path, plural, visible
 
 if TYPE_CHECKING:
@@ -84,6 +87,7 @@ def audit(
         raise InputError(f"--out {out} must end in .html")
     if out is not None:
         require("the page", "altair", "vl_convert", "jinja2", install="'camri[report]', or omit --out")
+        _refuse_unwritable(out)
 
     from camri.auditing.answer import show, write_page
     from camri.auditing.scores import read_scores
@@ -107,6 +111,16 @@ def audit(
     if out is not None:
         words = ["camri", "audit", *sys.argv[2:]] if sys.argv[1:2] == ["audit"] else []
         typer.echo(str(write_page(result, out, scores.name, words)), err=as_json)
+
+
+def _refuse_unwritable(out: Path) -> None:
+    """Refuse a file that could not be written, before anything is computed."""
+    try:
+        if out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        tempfile.TemporaryFile(dir=out.parent).close()
+    except OSError as error:
+        raise cannot_write(out, error, "; choose another file with --out") from None
 
 
 @contextlib.contextmanager
