@@ -623,7 +623,8 @@ def _guarantee(checked: Checked, scores: Scores, rows: Array, goal: AtLeast) -> 
         why = "the rest are predicted as another important class"
         return made, f"even the largest shift finds only {most}, since {why}"
     decimals = num_decimals(checked.values)
-    why = "are too extreme" if decimals is None else f"have {decimals} decimal{'s' * (decimals != 1)}"
+    few_digits = "are whole numbers" if decimals == 0 else f"have {decimals} decimal{'s' * (decimals != 1)}"
+    why = "are too extreme" if decimals is None else few_digits
     return made, (
         f"{stuck} have a probability of 0, or so near to it that no factor helps. The probabilities {why}: give "
         "logits, log-probabilities (scikit-learn: predict_log_proba) or more digits"
