@@ -7,7 +7,8 @@
 
 The scores that tables rest on are in results/scores/NAME.sqlite.xz: a run's store with lead, spread and rightness of
 each image as float16, for the columns that a trial serves. Screenings are too large for the repository; FOLDER holds
-those. GTSRB's columns and three animals at once are in its history. results/releases.json has the checksums and that commit.
+those. GTSRB's columns and three animals at once are in its history. results/releases.json has the checksums and that
+commit.
 """
 
 import argparse
