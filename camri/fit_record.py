@@ -406,7 +406,7 @@ def _remedy(record: FitRecord) -> str:
         option = record.effort.enough
         return f" The same command with {option} resumes." if "budget" in option else f" Give {option} and a new --out."
     if one.reason == "few_rows":
-        return " Add some."
+        return f" Label more {record.noun[1]} of it."
     if one.reason == "not_chosen":
         return f" Add validation {record.noun[1]}, or allow a drop: --max-accuracy-drop 0.005."
     if one.more_rows:

@@ -138,6 +138,10 @@ def test_costs_are_in_the_first_line():
             "losing accuracy. Add validation images, or allow a drop: --max-accuracy-drop 0.005.",
         ),
         (
+            Verdict("cannot_tell", "few_rows"),
+            "Cannot tell yet: fewer than 20 validation or test images of an important class. Label more images of it.",
+        ),
+        (
             Verdict("cannot_tell", "not_learnt"),
             "Cannot tell yet: cross-entropy is no better than guessing, so nothing can be compared with it. The "
             "same command with --budget 3m resumes.",
