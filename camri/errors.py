@@ -7,6 +7,11 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
+MOST_SIGNS = 2000  # of a message
+NODE_DIED = (
+    "the cluster's node on this machine has died; what had ended is stored: if you started the node, start it again "
+    "(`ray stop`, then `ray start`); run the same command"
+)
 ENDED_BY = "ended_by"  # in the environment of a lost trial: what ended its process in each attempt
 
 
@@ -14,10 +19,12 @@ class InputError(ValueError):
     """Bad input, explained in one sentence that names the value and the choices.
 
     `argument` is the Python argument at fault, if any; the command line shows its option instead. It prints the
-    message without a traceback and exits with 2.
+    message without a traceback and exits with 2. Of a message with a very long value the middle is left out.
     """
 
     def __init__(self, message: str, argument: str | None = None):
+        if len(message) > MOST_SIGNS:
+            message = f"{message[: MOST_SIGNS // 2]} … {message[-MOST_SIGNS // 3 :]}"
         super().__init__(message)
         self.argument = argument
 

@@ -116,13 +116,34 @@ def round_up(seconds: float) -> str:
     return f"{math.ceil(seconds / 60)}m" if seconds <= 10_800 else f"{math.ceil(seconds / 3600)}h"
 
 
+def clip(name: str, most: int = 60) -> str:
+    """A name, shortened if it is long.
+
+    >>> clip("cat"), clip("x" * 100, most=5)
+    ('cat', 'xxxxx…')
+    """
+    return name if len(name) <= most else f"{name[:most]}…"
+
+
+_MARKDOWN = str.maketrans({**{sign: f"\\{sign}" for sign in "\\`*_[]|"}, "<": "&lt;", ">": "&gt;"})
+
+
+def markdown(text: str) -> str:
+    """Text that Markdown shows as it stands: no markup, no HTML, no second column of a table.
+
+    >>> print(markdown("![a|b](http://c)"))
+    !\\[a\\|b\\](http://c)
+    """
+    return " ".join(text.split()).translate(_MARKDOWN)
+
+
 def quoted(name: str, most: int = 60) -> str:
     """A name for use in a sentence: in quotes, shortened if long, isolated if written from right to left.
 
     >>> quoted("cat"), quoted("x" * 100, most=5), quoted("שלט") == "“\\u2068שלט\\u2069”"
     ('“cat”', '“xxxxx…”', True)
     """
-    short = name if len(name) <= most else f"{name[:most]}…"
+    short = clip(name, most)
     is_foreign = any(unicodedata.bidirectional(sign) in ("R", "AL", "RLE", "RLO", "RLI", "LRO") for sign in short)
     return f"“\u2068{short}\u2069”" if is_foreign else f"“{short}”"
 

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import ctypes
 import inspect
 import io
 import os
@@ -18,8 +19,8 @@ import typer
 import camri
 from camri.cli import data, fit, models, report, study
 from camri.cli.options import Command, group, unwrap
-from camri.errors import InputError, last_line
-from camri.text import visible
+from camri.errors import NODE_DIED, InputError, last_line
+from camri.text import clip, visible
 
 app = group(
     "camri",
@@ -91,6 +92,8 @@ _show_with_place = warnings.showwarning
 
 def main() -> None:
     """Run the command line as this process, and end it."""
+    if "ray" in (word.removeprefix("--on=") for word in sys.argv[1:]) and hasattr(os, "fork"):
+        _keep_the_last_word()
     try:
         run()
     except SystemExit as end:
@@ -102,6 +105,31 @@ def main() -> None:
             with contextlib.suppress(OSError, ValueError):  # the reader has closed it
                 stream.flush()
         os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+
+
+def _keep_the_last_word() -> None:
+    """Continue in a child: Ray ends a process whose node has died, without a word to whom it concerns.
+
+    The parent passes signals on, and ends with the child's exit code or says what happened.
+    """
+    said, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(said)
+        with contextlib.suppress(AttributeError, OSError):  # on Linux: stop when the parent is killed
+            ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+        atexit.register(os.write, tell, b".")
+        return
+    os.close(tell)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: os.kill(child, number))
+    is_regular = bool(os.read(said, 1))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == 1 and not is_regular:
+        typer.echo(f"camri: {NODE_DIED}", err=True)
+        code = 2
+    os._exit(code if code >= 0 else 128 - code)
 
 
 def run() -> None:
@@ -117,9 +145,21 @@ def run() -> None:
         typer.echo(f"camri: {visible(str(error))}", err=True)
         sys.exit(2)
     except Exception as error:
+        if refusal := _refused(error):
+            typer.echo(f"camri: {visible(refusal)}", err=True)
+            sys.exit(2)
         message = visible(f"{type(error).__name__}: {last_line(str(error))}".removesuffix(": "))
         typer.echo(f"camri: {message}. {_log(traceback.format_exc())}", err=True)
         sys.exit(70)
+
+
+def _refused(error: Exception) -> str | None:
+    """What the system refused, in a sentence; None for other errors."""
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch raises a RuntimeError
+        return "out of memory; give fewer or smaller inputs, or more memory"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{clip(str(error.filename), 300)}: {error.strerror}" if error.filename else error.strerror
+    return None
 
 
 def _log(details: str) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from camri.cli import options
-from camri.errors import InputError
-from camri.files import cannot_write
-from camri.text import listed
+from camri.errors import InputError, blame
+from camri.files import replacing
+from camri.text import clip, listed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,10 +109,8 @@ def show(
         _print(summary, Console())
     if sheet:
         image, legend = contact_sheet(dataset)
-        try:
-            image.save(sheet)
-        except OSError as error:
-            raise cannot_write(sheet, error, "; choose another file", argument="sheet") from None
+        with blame("sheet"), replacing(sheet, "; choose another file") as part:
+            image.save(part, "PNG")
         typer.echo(f"contact sheet: {sheet}", err=as_json)
         for number, name in legend.items():
             typer.echo(f"  {number}: {name}", err=as_json)
@@ -134,7 +132,7 @@ def _print(summary: dict[str, Any], console: "Console") -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     for name, counts in list(summary["classes"].items())[:CLASSES_SHOWN]:
-        table.add_row(escape(name), *(f"{count:,}" for count in counts))
+        table.add_row(escape(clip(name)), *(f"{count:,}" for count in counts))
     console.print(table)
     if summary["num_classes"] > CLASSES_SHOWN:
         console.print(f"… and {summary['num_classes'] - CLASSES_SHOWN:,} more classes (--json lists all)")

@@ -20,7 +20,7 @@ from camri.fitting import Fitted, Progress, Unfinished
 from camri.fitting.handover import can_draw
 from camri.fitting.job import run_fit
 from camri.fitting.request import Request, make_request, model_name
-from camri.text import duration, percent, plural
+from camri.text import clip, duration, percent, plural
 
 MOST_CAUTIONS = 2  # on a terminal; the card has all
 BAR = 30
@@ -48,7 +48,7 @@ def print_request(request: Request) -> None:
     if (column := request.resolved()) is not None:
         counts = {part: data.class_counts(part) for part in parts}
         important = "; ".join(
-            f"{data.classes[index]} ({', '.join(f'{int(counts[part][index]):,} {part}' for part in parts)})"
+            f"{clip(data.classes[index])} ({', '.join(f'{int(counts[part][index]):,} {part}' for part in parts)})"
             + ("" if strength == 1 else f" at strength {strength:g}")
             for index, strength in column
         )

@@ -16,10 +16,10 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import class_numbers, progress_bar
+from camri.cli.options import class_numbers, progress_bar, say_written
 from camri.errors import InputError, blame, require
-from camri.files import cannot_write
-from camri.text import csv_cell, csv_path, plural, visible
+from camri.files import STDOUT, cannot_write, replacing
+from camri.text import clip, csv_cell, csv_path, plural, visible
 
 if TYPE_CHECKING:
     from camri.export.inputs import Group, Prediction
@@ -195,7 +195,7 @@ def predict(
             yield prediction
 
     columns = ("predicting", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with progress_bar(*columns, quiet=out == "-" and sys.stdout.isatty(), total=total) as update:
+    with progress_bar(*columns, quiet=out == STDOUT and sys.stdout.isatty(), total=total) as update:
         predictions = counted(predict_all(loaded, groups, batch_size, lambda num_read: update(completed=num_read)))
         if out is None:
             shown = list(predictions)
@@ -211,7 +211,7 @@ def predict(
 
 def _refuse_input(out: str | None, groups: "Iterable[Group]") -> None:
     """Refuse to overwrite an input."""
-    if out is None or out == "-" or not os.path.exists(out):
+    if out is None or out == STDOUT or not os.path.exists(out):
         return
     from camri.export.inputs import Images
 
@@ -223,20 +223,19 @@ def _refuse_input(out: str | None, groups: "Iterable[Group]") -> None:
 @contextlib.contextmanager
 def _open_csv(out: str) -> Iterator[IO[str]]:
     """Yield the stream to write to. The file appears when it is complete; Ctrl-C leaves OUT.part."""
-    if out == "-":
+    if out == STDOUT:
         yield sys.stdout
         return
-    part = Path(f"{out}.part")
-    try:
-        with open(part, "w", newline="", encoding="utf-8") as stream:
-            try:
-                yield stream
-            except KeyboardInterrupt:
-                typer.echo(f"stopped; the predictions so far are in {part}", err=True)
-                raise
-        os.replace(part, out)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror}); choose another file with --csv") from None
+    with (
+        replacing(Path(out), "; choose another file with --csv") as part,
+        open(part, "w", newline="", encoding="utf-8") as stream,
+    ):
+        try:
+            yield stream
+        except KeyboardInterrupt:
+            os.rename(part, f"{out}.part")
+            typer.echo(f"stopped; the predictions so far are in {out}.part", err=True)
+            raise
 
 
 def _write_csv(predictions: "Iterable[Prediction]", model: "Model", stream: IO[str]) -> None:
@@ -268,9 +267,9 @@ def _print_table(predictions: "list[Prediction]", model: "Model") -> None:
     table.add_column("predicted", overflow="fold")
     table.add_column("probability", justify="right")
     for index in important:
-        table.add_column(f"p({escape(model.classes[index])})", justify="right", overflow="fold")
+        table.add_column(f"p({escape(clip(model.classes[index]))})", justify="right", overflow="fold")
     for each, probabilities in shown:
-        name = escape(model.classes[each.predicted])
+        name = escape(clip(model.classes[each.predicted]))
         marked = f"[bold]{name}[/bold]" if each.predicted in model.trained.important else name
         numbers = [f"{probabilities[index]:.3f}" for index in (each.predicted, *important)]
         table.add_row(escape(visible(each.name)), marked, *numbers)
@@ -283,9 +282,9 @@ def _print_end(
     problems: "list[Prediction]", counts: Counter[str], total: int, left_out: list[str], out: str | None
 ) -> None:
     if total > 1:
-        several = ", ".join(f"{visible(name)} ({count:,})" for name, count in counts.most_common(8))
+        several = ", ".join(f"{visible(clip(name))} ({count:,})" for name, count in counts.most_common(8))
         rest = ", …" if len(counts) > 8 else ""
-        into = f" in {out}" if out not in (None, "-") else ""
+        into = f" in {out}" if out not in (None, STDOUT) else ""
         typer.echo(
             f"{counts.total():,} of {total:,} predicted{into}{f': {several}{rest}' if several else ''}", err=True
         )
@@ -344,12 +343,14 @@ def export(
     kind = "uint8" if loaded.trained.is_image else "float32"
     if out is not None:
         with blame("out"):
-            typer.echo(f"{save(loaded.trained, out, card=card)}: a model's folder")
+            say_written(f"{save(loaded.trained, out, card=card)}: a model's folder", onnx, torch_export)
     for name, file, write in (("onnx", onnx, write_onnx), ("torch_export", torch_export, write_program)):
         if file is not None:
             with blame(name):
                 written = write(loaded, file)
-            typer.echo(f"{written}: inputs {kind} (N, {shape}) -> logits, probabilities, prediction")
+            say_written(
+                f"{written}: inputs {kind} (N, {shape}) -> logits, probabilities, prediction", onnx, torch_export
+            )
 
 
 def _read_card(model: Path) -> str:

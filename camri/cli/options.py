@@ -13,6 +13,7 @@ from rich.progress import Progress, ProgressColumn
 from typer.core import TyperCommand
 
 from camri.errors import InputError
+from camri.files import STDOUT
 
 
 def group(name: str, about: str, **options: Any) -> typer.Typer:
@@ -21,6 +22,11 @@ def group(name: str, about: str, **options: Any) -> typer.Typer:
     return typer.Typer(
         name=name, help=about, no_args_is_help=True, rich_markup_mode="rich", context_settings=settings, **options
     )
+
+
+def say_written(text: str, *files: object) -> None:
+    """Print what was written where: to stderr if a file is "-", so that standard output holds nothing else."""
+    typer.echo(text, err=STDOUT in map(str, files))
 
 
 def examples(*lines: str) -> str:

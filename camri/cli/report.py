@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from camri.cli.options import progress_bar
+from camri.cli.options import progress_bar, say_written
 from camri.errors import InputError, closest, require
-from camri.files import replacing
+from camri.files import STDOUT, replacing
 
 TABLES = ("1", "2")
 FIGURES = {  # name -> the records that it is drawn from
@@ -86,7 +86,7 @@ def report(
         _form_of(out, {".html": "html", ".htm": "html"}, "page", "html")
         with _watching() as on_step:
             written = write_page(runs[0], out, on_step=on_step)
-        typer.echo(str(written))
+        say_written(str(written), written)
 
 
 @contextlib.contextmanager
@@ -138,7 +138,7 @@ def _write_tables(runs: list[Path], number: str, form: str | None, out: Path | N
             Console().print(to_terminal(table))
         return
     form = _form_of(out, {".tex": "latex", ".csv": "csv", ".md": "md", ".txt": "md"}, "table", "md", form)
-    _write("\n".join(write(table, form) for table in tables).encode(), out)
+    _write("\n".join(write(table, form) for table in tables).encode(), out or Path(STDOUT))
 
 
 def _write_figure(run: Path, name: str, form: str | None, out: Path | None) -> None:
@@ -151,14 +151,9 @@ def _write_figure(run: Path, name: str, form: str | None, out: Path | None) -> N
     form = _form_of(out, {".png": "png", ".svg": "svg", ".pdf": "pdf"}, "figure", "png", form)
     path = out or Path(f"{f'figure{name}' if name.isdigit() else name}.{form}")
     _write(export(drawn, form), path)
-    if str(path) != "-":
-        typer.echo(f"{path}: {drawn.caption}")
+    say_written(f"{path}: {drawn.caption}", path)
 
 
-def _write(data: bytes, out: Path | None) -> None:
-    if out is None or str(out) == "-":
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-        return
+def _write(data: bytes, out: Path) -> None:
     with replacing(out, "; choose another file with --out") as part:
         part.write_bytes(data)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camri.cli.options import Resident, class_numbers, examples, group, reading_progress
+from camri.cli.options import Resident, class_numbers, examples, group, reading_progress, say_written
 from camri.errors import InputError
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def ensembles(
 @app.command(epilog=examples("camri study export runs/digits --csv digits.csv --parquet digits.parquet"))
 def export(
     folder: RunFolder,
-    csv: Annotated[Path | None, typer.Option(help="Write CSV here.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write CSV here; '-' is standard output.")] = None,
     parquet: Annotated[Path | None, typer.Option(help="Write parquet here.")] = None,
 ) -> None:
     """Write a tidy table: a row for each outcome and split, with knobs, accuracy and every class's recall."""
@@ -253,7 +253,8 @@ def export(
     if csv is None and parquet is None:
         raise InputError("nothing to write; give --csv FILE, --parquet FILE or both")
     num_rows = write(folder, csv, parquet)
-    typer.echo(f"{num_rows:,} rows: {', '.join(str(path) for path in (csv, parquet) if path is not None)}")
+    files = [path for path in (csv, parquet) if path is not None]
+    say_written(f"{num_rows:,} rows: {', '.join(map(str, files))}", *files)
 
 
 def _find(words: list[str], num_seeds: int | None, seeds: str | None, **params: Any) -> "Study":

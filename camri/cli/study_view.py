@@ -11,6 +11,7 @@ from rich.table import Column, Table
 
 from camri.cli.options import progress_bar
 from camri.engine import Progress, Training
+from camri.files import STDOUT
 from camri.methods import MARGIN_UNIT
 from camri.methods import method as find_method
 from camri.study.finalists import Finalist, Status
@@ -175,7 +176,7 @@ def _print_by_column(console: Console, heads: Sequence[str], rows: Sequence[tupl
 
 
 def print_finalists(finalists: Sequence[Finalist], finals: Study, out: Path, screening: Status) -> None:
-    console = Console()
+    console = Console(stderr=str(out) == STDOUT)
     if screening.pending or screening.failed:
         console.print(
             f"[bold]The screening is incomplete[/bold]: {screening.pending:,} trials pending, {screening.failed:,} "

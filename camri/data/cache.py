@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import os
-import stat
 import struct
 import tempfile
 import time
@@ -26,7 +25,7 @@ import numpy as np
 from camri.data.dataset import hash_json
 from camri.data.parallel import Progress
 from camri.data.rows import Rows, Stored
-from camri.files import checksum
+from camri.files import checksum, why_not_read
 
 # A file that changes twice within a tick of the file system's clock keeps its time stamp, so only older ones count.
 SETTLED_AFTER_NS = 2_000_000_000
@@ -74,8 +73,8 @@ def hash_file(file: str | Path, algorithm: str = "sha256") -> str:
     """Hex digest of a file's content; "unreadable" for one that cannot be read."""
     state = hashlib.new(algorithm)
     try:
-        if not stat.S_ISREG(os.stat(file).st_mode):  # opening a pipe would block
-            return "unreadable"
+        if why_not_read(file):
+            return state.hexdigest() if os.path.isfile(file) else "unreadable"
         with open(file, "rb", buffering=0) as stream:
             while chunk := stream.read(1 << 20):
                 state.update(chunk)

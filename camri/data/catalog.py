@@ -35,7 +35,7 @@ from camri.data.listing import DataWarning, EncodedImages, Listing, Options, Sou
 from camri.data.parallel import Progress
 from camri.data.rows import Rows, Store, Stored, memory_for_images, num_bytes, parse_size
 from camri.errors import InputError, closest
-from camri.files import NO_ROOM, cache_folder, data_folder, scratch_folder
+from camri.files import NO_ROOM, cache_folder, data_folder, refuse_special, scratch_folder
 
 NAMES = ("digits", "mnist", "cifar10", "gtsrb", "awa2")
 CACHE_VERSION = 8  # raise it when the same files and options would decode to something else, or be refused
@@ -171,10 +171,10 @@ def locate(source: str | PathLike[str]) -> Path:
         return path
     if not exists:
         raise InputError(f"{text!r} is neither a path nor a known data set; {closest(text, NAMES)}")
-    if not path.is_dir():
-        tables.refuse_special(path)
     if not os.access(path, os.R_OK):
         raise InputError(f"{text}: permission denied; change its permissions")
+    if not path.is_dir():
+        refuse_special(path)
     return path
 
 

@@ -3,8 +3,6 @@
 import functools
 import io
 import math
-import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,6 +17,7 @@ from camri.data.listing import Encoded, EncodedImages, Part, Slice
 from camri.data.parallel import Progress, for_each, num_cores, shared_array
 from camri.data.rows import BLOCK_BYTES, Rows, row_hash
 from camri.errors import InputError
+from camri.files import why_not_read
 
 # Pillow's other formats stay closed: an EPS file named x.png would run Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
@@ -216,8 +215,8 @@ def image_suffixes() -> set[str]:
 
 
 def _open(source: Encoded) -> Image.Image:
-    if isinstance(source, str) and os.path.exists(source) and not stat.S_ISREG(os.stat(source).st_mode):
-        raise ValueError("it is not a file but a folder, pipe or device")  # opening a pipe would block
+    if isinstance(source, str) and (why := why_not_read(source)):
+        raise ValueError(f"it {why}")
     try:
         if isinstance(source, Slice):
             with open(source.file, "rb") as shard:

@@ -30,6 +30,7 @@ from camri.data.listing import (
     to_splits,
 )
 from camri.errors import InputError, closest
+from camri.files import refuse_special
 from camri.text import ROWS_SHOWN, listed
 
 
@@ -128,12 +129,6 @@ def by_split(path: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
         remedy = "begin its name with train, val or test, or move it away"
         raise InputError(f"{path}: {by_part[''][0].name} belongs to no split, {files[-1].name} does; {remedy}")
     return by_part
-
-
-def refuse_special(file: Path) -> None:
-    """Refuse a folder, and a pipe or device, which may never end."""
-    if file.exists() and not file.is_file():
-        raise InputError(f"{file} is not a file but a folder, pipe or device; give a file")
 
 
 def read_table(file: Path, named: Container[str | None] = ()) -> Any:
@@ -630,7 +625,7 @@ def _list_arrays(path: Path) -> Listing:
     inputs, labels, groups = (_by_part(arrays, words) for words in (INPUTS, LABELS, GROUPS))
     if not inputs or inputs.keys() != labels.keys():
         raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}; name the arrays x_train, y_train and so on")
-    names = next((arrays[name].astype(str).tolist() for name in CLASS_NAMES if name in arrays), None)
+    names = next((_names(arrays[name], f"{path}: {name}") for name in CLASS_NAMES if name in arrays), None)
     classes, codes = encode(labels, str(path), names)
     parts = {}
     for part, values in inputs.items():
@@ -645,8 +640,20 @@ def _list_arrays(path: Path) -> Listing:
     return Listing(classes, parts)
 
 
+def _names(array: np.ndarray, where: str) -> list[str]:
+    """The class names of an array, of text or of bytes in UTF-8."""
+    try:
+        texts = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array.astype(str)
+    except UnicodeDecodeError:
+        raise InputError(f"{where} are not UTF-8 text; save them as text") from None
+    if texts.ndim != 1:
+        raise InputError(f"{where} have the shape {array.shape}; give a list of names")
+    return texts.tolist()
+
+
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file by name; pickled objects are refused."""
+    refuse_special(path)
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}

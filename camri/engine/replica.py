@@ -1,9 +1,7 @@
 """A trial's model, loss and random draws from its own seed; its evaluation and its checkpoints."""
 
-import contextlib
 import gc
 import json
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ from camri.data.rows import take
 from camri.engine import spec
 from camri.engine.spec import Training, Trial, generator, identity
 from camri.errors import InputError
-from camri.files import checksum
+from camri.files import checksum, replacing
 from camri.heads import HEADS, unit
 from camri.methods import Setting, method
 from camri.metrics import confusion
@@ -281,18 +279,12 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], notes: dict[str, An
     """
     plain, text = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, json.dumps(notes)
     data = save(plain, {"v": CHECKPOINT_VERSION, "n": text, "crc": _checksum(plain, text)})
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        warnings.warn(f"no checkpoint at {path}: {error}; a trial that is stopped now starts over", stacklevel=2)
+        with replacing(path) as part:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(data)
+    except InputError as error:
+        warnings.warn(f"no checkpoint: {error}; a trial that is stopped now starts over", stacklevel=2)
         return False
     return True
 

@@ -4,6 +4,7 @@ import re
 
 from camri.export.folder import CROPPED
 from camri.export.model import Model
+from camri.text import markdown
 
 BEFORE = """## Before this rule
 
@@ -31,7 +32,7 @@ No figures are known of this rule: measure on labelled {many} that the model was
 - method: {trained.setting}
 - model: {trained.training.model}, {trained.training.epochs} epochs, {sum(trained.class_counts):,} {many}
 - input: {shape} {"image, uint8" if trained.is_image else "features, float32"}
-- classes: {", ".join(model.classes)}
+- classes: {", ".join(map(markdown, model.classes))}
 """
     first = _first_card(old)
     return f"{card}\n{BEFORE}\n{first}\n" if first else card

@@ -1,16 +1,13 @@
-"""Save a model to a folder, completely or not at all, and load it without unpickling anything."""
+"""Save a model to a folder, and load it without unpickling anything."""
 
 import contextlib
-import glob
 import hashlib
 import json
 import math
 import os
 import re
-import secrets
-import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pydantic
 import torch
+from safetensors import SafetensorError
 from safetensors import numpy as tensors_file
 
 import camri
@@ -25,9 +23,10 @@ from camri.decision import rule_from_json
 from camri.engine import Training
 from camri.errors import InputError
 from camri.export.model import Model, Trained, check_weights, make_classifier
-from camri.files import alone_in, cannot_write, checksum
+from camri.files import PART, cannot_write, checksum, refuse_special, replacing
 from camri.methods import Setting
 from camri.models import MODELS, without_counters
+from camri.text import markdown, quoted
 
 FORMAT = "camri-model"
 CONFIG_VERSION = 2
@@ -42,6 +41,7 @@ and says so; it crops the rows of a table with the columns roi_x1, roi_y1, roi_x
 CLUTTER = ("thumbs.db", "desktop.ini")
 REMEDY = "choose a folder that camri fit or camri.export.save wrote"
 AGAIN = "copy the model's folder again"
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 class _Strict(pydantic.BaseModel):
@@ -61,6 +61,31 @@ class Scaling(_Strict):
 
     mean: list[float]
     sd: list[float]
+
+
+class Categories(_Strict):
+    """How a column of texts becomes numbers: one for each category, and one for a missing text if `flag`."""
+
+    categories: list[str]
+    flag: bool
+
+
+class Filled(_Strict):
+    """How a column of numbers is filled where one is missing; with `flag` another column says so."""
+
+    fill: pydantic.FiniteFloat
+    flag: bool
+
+
+class Preprocessing(pydantic.BaseModel):
+    """How a file becomes an input, as far as `camri predict` reads it; others may note more."""
+
+    model_config = pydantic.ConfigDict(extra="allow", strict=True)
+    resize: str = ""
+    path_column: str | None = None
+    label_column: str | None = None
+    feature_columns: list[str] = []
+    encoding: dict[str, Categories | Filled] = {}
 
 
 class StoredRule(_Strict):
@@ -121,6 +146,12 @@ def write_config(trained: Trained, weights_sha256: str) -> str:
         raise InputError(f"the model cannot be written as JSON ({error}); preprocessing holds plain values") from None
 
 
+def _short(text: object, most: int = 200) -> str:
+    """The text on one line, of which the beginning tells enough."""
+    shown = " ".join(str(text).split())
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
 def _checksum(values: Mapping[str, Any]) -> int:
     """Checksum of a config's values, independent of the layout of the text."""
     return checksum(json.dumps(values, sort_keys=True).encode())
@@ -131,7 +162,7 @@ def read_config(text: bytes, where: str) -> Config:
     try:
         values = json.loads(text.decode("utf-8"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise InputError(f"{where} is damaged ({error}); {AGAIN}") from None
+        raise InputError(f"{where} is damaged ({_short(error)}); {AGAIN}") from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InputError(f"{where} is not a camri model's; {REMEDY}")
     if values.get("version") != CONFIG_VERSION:
@@ -141,11 +172,15 @@ def read_config(text: bytes, where: str) -> Config:
         )
     try:
         config = Config.model_validate(values)
+        steps = Preprocessing.model_validate(config.preprocessing)
+        if unknown := set(steps.encoding) - set(steps.feature_columns):
+            raise InputError(
+                f"{where} is damaged: the encoding's {_short(unknown.pop())} is no feature column; {AGAIN}"
+            )
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        place, value = ".".join(map(str, first["loc"])), repr(first.get("input"))
-        shown = value if len(value) <= 60 else f"{value[:57]}…"
-        raise InputError(f"{where} is damaged: {place} is {shown} ({first['msg']}); {AGAIN}") from None
+        place, value = _short(".".join(map(str, first["loc"]))), _short(repr(first.get("input")), 60)
+        raise InputError(f"{where} is damaged: {place} is {value} ({first['msg']}); {AGAIN}") from None
     stored = values.pop("checksum", None)
     if stored is not None and stored != _checksum(values):
         edited = 'or, if you edited it, remove its line "checksum"'
@@ -175,31 +210,33 @@ def to_trained(config: Config, weights: Mapping[str, np.ndarray], where: str) ->
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{where} is damaged ({type(error).__name__}: {error}); {AGAIN}") from None
+        raise InputError(f"{where} is damaged ({type(error).__name__}: {_short(error)}); {AGAIN}") from None
 
 
 def save(trained: Trained, folder: str | Path, *, card: str, onnx: bool = True) -> Path:
     """Write model.safetensors, config.json, README.md (the card) and, with the onnx extra, model.onnx.
 
-    The folder is written completely or not at all. A model in it is replaced; a folder with other files is refused.
-    HTML in the card is escaped, since class names may contain some.
+    All are on the disk before the first takes its place. A model in the folder is replaced; its other files stay. A
+    folder with files and no model is refused. Links and HTML in the card are escaped: class names may contain some.
     """
     path = Path(folder)
-    _refuse_foreign(path)
-    model = Model(trained)  # check that it can be loaded
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _building(path) as part:
-            tensors = without_counters(trained.weights)
-            weights = tensors_file.save({k: np.ascontiguousarray(v, dtype=np.float32) for k, v in tensors.items()})
-            (part / WEIGHTS).write_bytes(weights)
-            text = write_config(trained, hashlib.sha256(weights).hexdigest())
-            (part / CONFIG).write_text(text, encoding="utf-8")
-            cropped = CROPPED if trained.is_cropped and CROPPED not in f"{card}\n" else ""
-            (part / CARD).write_text(_escape(card + cropped), encoding="utf-8")
-            if onnx:
-                _add_onnx(model, part / ONNX)
-            _move(part, path)
+        _refuse_foreign(path)
+        model = Model(trained)  # check that it can be loaded
+        tensors = without_counters(trained.weights)
+        weights = tensors_file.save({k: np.ascontiguousarray(v, dtype=np.float32) for k, v in tensors.items()})
+        cropped = CROPPED if trained.is_cropped and CROPPED not in f"{card}\n" else ""
+        files = {CARD: _as_text(card + cropped, trained.classes).encode(), WEIGHTS: weights}
+        files[CONFIG] = write_config(trained, hashlib.sha256(weights).hexdigest()).encode()
+        if exported := _make_onnx(model) if onnx else None:
+            files = {ONNX: exported, **files}
+        path.mkdir(parents=True, exist_ok=True)
+        # They take their places in reverse order, the config first: it says that the folder is a model's.
+        with contextlib.ExitStack() as stack:
+            for name, content in files.items():
+                stack.enter_context(replacing(path / name, "; choose another folder")).write_bytes(content)
+            if exported is None:
+                (path / ONNX).unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(path, error, "; choose another folder") from None
     return path
@@ -211,8 +248,8 @@ def load(folder: str | Path) -> Model:
     Nothing is unpickled: weights are safetensors, everything else is JSON. Sizes are checked before memory is used.
     """
     path = Path(folder)
-    if not path.is_dir():
-        missing = "is a file" if path.exists() else "does not exist"
+    if not os.path.isdir(path):
+        missing = "is a file" if os.path.exists(path) else "does not exist"
         raise InputError(f"{path} {missing}; give a model's folder, with {CONFIG} and {WEIGHTS} in it")
     file, where = path / WEIGHTS, str(path / CONFIG)
     config = read_config(_read(path / CONFIG, MAX_BYTES), where)
@@ -226,7 +263,10 @@ def load(folder: str | Path) -> Model:
             f"{file} is not the file that was saved: its sha256 differs from the one in {CONFIG}; {AGAIN} from where "
             "you trust it"
         )
-    weights = tensors_file.load(data)
+    try:
+        weights = tensors_file.load(data)
+    except (SafetensorError, *UNREADABLE) as error:
+        raise InputError(f"{file} is damaged ({_short(error)}); {AGAIN}") from None
     if broken := [name for name, value in weights.items() if not np.isfinite(value).all()]:
         raise InputError(f"{file}: tensor {broken[0]!r} holds values that are not finite; train the model again")
     return Model(replace(trained, weights=weights))
@@ -242,8 +282,8 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
         tensors = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
         shapes = {name: tuple(map(int, entry["shape"])) for name, entry in tensors.items()}
         dtypes = {name: entry["dtype"] for name, entry in tensors.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InputError(f"{file} is damaged ({error}); {AGAIN}") from None
+    except UNREADABLE as error:
+        raise InputError(f"{file} is damaged ({_short(error)}); {AGAIN}") from None
     for name, dtype in dtypes.items():
         if dtype != "F32":
             raise InputError(f"{file}: tensor {name!r} is {dtype}, and weights are F32")
@@ -262,39 +302,46 @@ def _check_model(trained: Trained, shapes: Mapping[str, tuple[int, ...]], where:
             weights = {name: torch.empty(shape) for name, shape in shapes.items()}
             check_weights(weights, make_classifier(trained), file)
     except (TypeError, RuntimeError) as error:
-        raise InputError(f"{where} is damaged ({error}); {AGAIN}") from None
+        raise InputError(f"{where} is damaged ({_short(error)}); {AGAIN}") from None
 
 
-def _escape(card: str) -> str:
-    """Escape HTML in Markdown, so that a class called <script> is shown, not run; code blocks stay as they are.
+def _as_text(card: str, classes: Sequence[str]) -> str:
+    """Escape class names, links and HTML in Markdown, so that a class is shown as text; code blocks stay as they are.
 
-    >>> _escape("- <b>")
-    '- &lt;b>'
+    >>> print(_as_text("- <b> and “a|b” ![](http://c)", ["a|b"]))
+    - &lt;b> and “a\\|b” ![\\](http://c)
     """
+    escaped = {name: markdown(name) for name in map(quoted, classes)}
+    escaped = {name: text for name, text in escaped.items() if text != name}
+
+    def shown(part: str) -> str:
+        for name, text in escaped.items():
+            part = part.replace(name, text)
+        return re.sub(r"(?<!\\)\]\(", r"\\](", part.replace("<", "&lt;"))
+
     parts = re.split(r"(^```.*?^```)", card, flags=re.MULTILINE | re.DOTALL)
-    return "".join(part if place % 2 else part.replace("<", "&lt;") for place, part in enumerate(parts))
+    return "".join(part if place % 2 else shown(part) for place, part in enumerate(parts))
 
 
-def _add_onnx(model: Model, file: Path) -> None:
-    """Write model.onnx; if that fails, warn and save the model without it."""
-    from camri.export.onnx_file import is_installed, write_onnx
+def _make_onnx(model: Model) -> bytes | None:
+    """The content of model.onnx; None without the extra, and if it cannot be made, which is a warning."""
+    from camri.export.onnx_file import is_installed, make_onnx
 
     if not is_installed():
-        return
+        return None
     try:
-        write_onnx(model, file)
+        return make_onnx(model)
     except Exception as error:
-        file.unlink(missing_ok=True)
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         warnings.warn(f"{ONNX} was not written: {reason[0]}", stacklevel=3)
+        return None
 
 
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[Any]:
     """Open a model's file for reading; pipes and devices, which may never end, are refused."""
+    refuse_special(file, REMEDY)
     try:
-        if file.exists() and not file.is_file():
-            raise InputError(f"{file} is not a regular file; {REMEDY}")
         with open(file, "rb") as stream:
             yield stream
     except FileNotFoundError:
@@ -315,52 +362,15 @@ def _read(file: Path, most: float = math.inf) -> bytes:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Refuse a path that holds anything but a model: its files would be lost."""
+    """Refuse a path where something other than a model would be replaced."""
     if not path.exists():
         return
     if not path.is_dir():
         raise InputError(f"{path} is a file; choose a new folder for the model")
-    names = sorted(entry.name for entry in path.iterdir())
-    known = (WEIGHTS, CONFIG, CARD, ONNX)
-    if extra := [name for name in names if not (name in known or name[0] == "." or name.lower() in CLUTTER)]:
-        raise InputError(f"{path} holds {extra[0]!r}, which is no part of a model; choose a new folder")
-    if CONFIG in names:
+    if (path / CONFIG).exists():
         if f'"{FORMAT}"'.encode() not in _read(path / CONFIG, MAX_BYTES):  # a damaged model may be replaced
             raise InputError(f"{path / CONFIG} is not a camri model's; choose a new folder for the model")
-    elif names:
-        raise InputError(f"{path} is not empty and has no {CONFIG}; choose a new folder for the model")
-
-
-@contextlib.contextmanager
-def _building(path: Path) -> Iterator[Path]:
-    """Make a folder beside the path, removed at the end unless it was moved; also remove those of killed processes."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part*"):
-        with contextlib.suppress(OSError), alone_in(left) as is_alone:
-            if is_alone:
-                shutil.rmtree(left, ignore_errors=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    part.mkdir()
-    try:
-        with alone_in(part):
-            yield part
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _move(part: Path, path: Path) -> None:
-    """Replace the old folder by the new one, which is complete on disk by then."""
-    for file in part.iterdir():
-        with open(file, "rb+") as stream:
-            os.fsync(stream.fileno())
-    if not path.exists():
-        os.rename(part, path)
         return
-    aside = path.with_name(f"{part.name}.old")
-    os.rename(path, aside)
-    try:
-        os.rename(part, path)
-    except OSError:
-        os.rename(aside, path)
-        raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    names = sorted(entry.name for entry in path.iterdir() if entry.suffix != PART)
+    if mine := [name for name in names if name[0] != "." and name.lower() not in CLUTTER]:
+        raise InputError(f"{path} holds {mine[0]!r} and no {CONFIG}; choose a new folder for the model")

@@ -24,7 +24,8 @@ from camri.data.parallel import for_each, shared_array
 from camri.data.published import to_boxes
 from camri.data.tables import INPUTS
 from camri.errors import InputError
-from camri.export.model import Model, Trained, arrange
+from camri.export.model import NOT_FINITE, Model, Trained, arrange, to_probabilities
+from camri.files import refuse_special
 from camri.text import listed
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -203,7 +204,7 @@ def _files(word: str, trained: Trained) -> tuple[list[str | Problem], list[str]]
 def _tables(file: str, trained: Trained) -> list[Group]:
     """The rows of a table, an array file or a tar file; a problem if it cannot be read or does not fit."""
     path = Path(file)
-    if not path.exists():
+    if not os.path.exists(path):
         return [Problem(str(path), "there is no such file")]
     try:
         if trained.is_image and path.suffix.lower() == shards.SUFFIX:
@@ -225,7 +226,7 @@ def _tables(file: str, trained: Trained) -> list[Group]:
             return [_checked(_list_rows(path, table.column(used[0]), used[0], trained.input_shape[0]), trained)]
         return [_checked(Ready(str(path), _matrix(table, used), names=used), trained)]
     except (InputError, OSError) as error:
-        return [Problem(str(path), str(error).removeprefix(f"{path}").lstrip(": "))]
+        return [Problem(str(path), str(error).removeprefix(f"{path}").lstrip(":, "))]
 
 
 def _checked(ready: Ready, trained: Trained) -> Group:
@@ -244,6 +245,7 @@ def _checked(ready: Ready, trained: Trained) -> Group:
 def _arrays(path: Path) -> list[Ready]:
     """The arrays of inputs in a file, by their names (inputs, x_train, test_images …), or its only array."""
     try:
+        refuse_special(path)
         if path.suffix.lower() == ".npy":
             return [Ready(str(path), np.load(path, allow_pickle=False, mmap_mode="r"))]
         with np.load(path, allow_pickle=False) as stored:
@@ -378,11 +380,14 @@ def predict(
     for group in groups:
         for chunk in group.chunks(model.trained, lambda num, before=before: on_progress(before + num)):  # type: ignore[misc]
             good = [row for row in range(len(chunk.files)) if row not in chunk.problems]
-            probabilities = model.predict_proba(chunk.inputs[good], batch_size)
+            logits = model.raw_logits(chunk.inputs[good], batch_size)
+            finite = np.isfinite(logits).all(axis=1)
+            bad = dict(chunk.problems) | {row: NOT_FINITE for row, fine in zip(good, finite, strict=True) if not fine}
+            probabilities = to_probabilities(logits[finite])
             found = zip(probabilities, model.decide(probabilities).tolist(), strict=True)
             for row, (file, number) in enumerate(zip(chunk.files, chunk.rows, strict=True)):
-                if row in chunk.problems:
-                    yield Prediction(file, number, None, problem=chunk.problems[row])
+                if row in bad:
+                    yield Prediction(file, number, None, problem=bad[row])
                 else:
                     yield Prediction(file, number, *next(found))
         before += len(group)

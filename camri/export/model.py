@@ -23,6 +23,7 @@ from camri.text import is_printable
 
 LONGEST_SHOWN = 200  # characters of a value in an error message
 MOST_VALUES = 2**28  # of one input
+NOT_FINITE = "the model's scores are not finite; its features are far from those of training, or the model is damaged"
 Standardise = tuple[tuple[float, ...], tuple[float, ...]]
 
 
@@ -279,9 +280,16 @@ class Model:
         shape = " x ".join(map(str, self.trained.input_shape))
         return f"Model({self.trained.setting}, {len(self.classes)} classes, inputs {shape}, important {self.important})"
 
-    @torch.inference_mode()
     def logits(self, inputs: np.ndarray | Inputs, batch_size: int = 256) -> np.ndarray:
-        """Logits, float32 (N, C), with the shift added if the rule is one."""
+        """Logits, float32 (N, C), with the shift added if the rule is one; InputError for any that is not finite."""
+        logits = self.raw_logits(inputs, batch_size)
+        if not (finite := np.isfinite(logits).all(axis=1)).all():
+            raise InputError(f"row {int((~finite).argmax())}: {NOT_FINITE}", argument="inputs")
+        return logits
+
+    @torch.inference_mode()
+    def raw_logits(self, inputs: np.ndarray | Inputs, batch_size: int = 256) -> np.ndarray:
+        """Logits as the network computes them, which may overflow."""
         if batch_size < 1:
             raise InputError(
                 f"batch_size={batch_size!r} is not allowed; give a whole number of at least 1", "batch_size"
@@ -299,7 +307,7 @@ class Model:
 
     def predict_proba(self, inputs: np.ndarray | Inputs, batch_size: int = 256) -> np.ndarray:
         """Probabilities, float32 (N, C), columns as in `classes`; after the shift if the rule is one."""
-        return torch.from_numpy(self.logits(inputs, batch_size)).softmax(dim=1).numpy()
+        return to_probabilities(self.logits(inputs, batch_size))
 
     def predict(self, inputs: np.ndarray | Tensor, batch_size: int = 256) -> list[str]:
         """Predict the class name of each input by the rule."""
@@ -311,6 +319,11 @@ class Model:
         if isinstance(rule, Threshold):
             return rule.predict(probabilities, kind="probabilities")
         return probabilities.argmax(axis=1)
+
+
+def to_probabilities(logits: np.ndarray) -> np.ndarray:
+    """The softmax of logits (N, C), float32."""
+    return torch.from_numpy(logits).softmax(dim=1).numpy()
 
 
 def with_rule(

@@ -61,10 +61,15 @@ def write_onnx(model: Model, file: str | Path) -> Path:
     Its metadata has the class names, the important classes and the decision rule. Its outputs are compared with
     PyTorch's before it is written.
     """
+    return _write(make_onnx(model), Path(file))
+
+
+def make_onnx(model: Model) -> bytes:
+    """The content of an ONNX file, whose outputs have been compared with PyTorch's."""
     require("an ONNX file", *NEEDED, install="'camri[onnx]'")
     data = _export(model)
     _check(data, model)
-    return _write(data, Path(file))
+    return data
 
 
 def _write(data: bytes, path: Path) -> Path:

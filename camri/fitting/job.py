@@ -43,7 +43,7 @@ from camri.fitting.trainer import (
 )
 from camri.study import run_folder
 from camri.study.spec import Resolved, name_column
-from camri.study.store import STORE_FILE, open_run
+from camri.study.store import STORE_FILE, open_run, remove
 from camri.text import percent, round_up
 
 # What the finals' folder may hold.
@@ -178,7 +178,7 @@ class Stages:
             with open_run(self.request.out) as stored:
                 is_old = stored.training != self.training.to_json()
             if is_old:
-                path.unlink()
+                remove(path)
 
     @property
     def training(self) -> Training:

@@ -523,7 +523,7 @@ class Journal:
     def open(folder: Path, request: dict[str, Any]) -> "Journal":
         """Open or begin the folder's journal; refuse a folder of another fit by what differs, or of anything else."""
         path = folder / JOURNAL_FILE
-        if not path.exists():
+        if not path.exists() or (path.is_file() and not path.stat().st_size):
             refuse_other_files(folder, JOURNAL_FILE, "fit", {TRAININGS})
             return Journal(folder, {"request": request, "spent_s": 0.0})
         try:

@@ -12,7 +12,7 @@ from camri.methods import in_order, title_of
 from camri.report.records import Record, about, group_by
 from camri.selection import OPTIMISTIC
 from camri.study.reader import LEAST_SEEDS, ColumnVerdict, is_significant
-from camri.text import csv_text, points
+from camri.text import csv_text, markdown, points
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -390,29 +390,23 @@ def to_markdown(table: Table) -> str:
     if table.spans:
         above = [text for name, width in table.spans for text in (name, *[""] * (width - 1))]
         header = [(table.header[0], *above), ("", *table.header[1:])]
-    first, *more = [line(map(_markdown, texts)) for texts in header]
-    lines = [f"**{_markdown(table.caption)}**", "", first, f"|{'---|' * len(table.header)}", *more]
+    first, *more = [line(map(markdown, texts)) for texts in header]
+    lines = [f"**{markdown(table.caption)}**", "", first, f"|{'---|' * len(table.header)}", *more]
     for title, group in table.titled():
         if title:
-            lines.append(line([f"*{_markdown(title)}*", *[""] * (len(table.header) - 1)]))
+            lines.append(line([f"*{markdown(title)}*", *[""] * (len(table.header) - 1)]))
         for row in group:
-            lines.append(line(f"**{_markdown(cell.text)}**" if cell.bold else _markdown(cell.text) for cell in row))
+            lines.append(line(f"**{markdown(cell.text)}**" if cell.bold else markdown(cell.text) for cell in row))
     for note in table.notes:
-        lines += ["", _markdown(note)]
+        lines += ["", markdown(note)]
     return "\n".join(lines) + "\n"
 
 
-_MARKDOWN = str.maketrans({**{sign: f"\\{sign}" for sign in "\\`*_[]|"}, "<": "&lt;", ">": "&gt;"})
 _LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "±": r"$\pm$", "−": "$-$", "–": "--", "π": r"$\pi$",
     "<": r"\textless{}", ">": r"\textgreater{}", "\u202f": r"\,",
 })  # fmt: skip
-
-
-def _markdown(text: str) -> str:
-    """Text that Markdown shows as it stands: no markup, no HTML, no second column."""
-    return " ".join(text.split()).translate(_MARKDOWN)
 
 
 def _latex(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -26,7 +27,7 @@ from camri.engine.cpu import ship
 from camri.engine.outcome import Record
 from camri.engine.replica import PACK_SIZE
 from camri.engine.training import stop_on_signals
-from camri.errors import ENDED_BY, InputError
+from camri.errors import ENDED_BY, NODE_DIED, InputError
 from camri.study.ray_worker import Answer, Hello, Worker, code_digest
 
 LOSSES = 3  # a trial fails after it has lost this many workers
@@ -36,6 +37,7 @@ REPORT_EVERY_S = 0.1
 STOP_PATIENCE_S = 30.0  # for the workers to write checkpoints when the time is up
 SIGNAL_PATIENCE_S = 2.5  # the same after a signal: SIGKILL may follow soon, and earlier checkpoints remain
 LOOK_EVERY_S = 10.0  # for new nodes
+NODE_EVERY_S = 1.0  # whether this machine's node lives; Ray ends the process 14 s after it died, with exit code 1
 SILENCE_S = 60.0  # warn if no worker has answered by then
 PROBE_S = 5.0  # for a port to answer
 CONNECT_S = 15.0  # for a head whose port answers
@@ -94,6 +96,10 @@ def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
     return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None
 
 
+class NodeLost(Exception):
+    """The node that this process belongs to has died; Ray is about to end the process."""
+
+
 @dataclass(eq=False)
 class _Handle:
     """The driver's record of a worker."""
@@ -114,8 +120,9 @@ class Crew:
     """
 
     def __init__(self, ray: Any, hire: Callable[[], Any], slots: Callable[[], int], packs: Sequence[list[Trial]],
-                 job: Job, hooks: Hooks, is_head_up: Callable[[], bool] = lambda: True):  # fmt: skip
-        self.ray, self.hire, self.slots, self.is_head_up = ray, hire, slots, is_head_up
+                 job: Job, hooks: Hooks, is_head_up: Callable[[], bool] = lambda: True,
+                 is_node_up: Callable[[], bool] = lambda: True):  # fmt: skip
+        self.ray, self.hire, self.slots, self.is_head_up, self.is_node_up = ray, hire, slots, is_head_up, is_node_up
         self.job, self.hooks, self.num_trials = job, hooks, sum(map(len, packs))
         self.waiting = deque(packs)
         self.calls: dict[Any, _Handle] = {}
@@ -123,7 +130,7 @@ class Crew:
         self.ended: Counter[str] = Counter()  # status -> number of trials
         self.num_stillborn = self.allowed = 0
         self.began = time.monotonic()
-        self.reported = self.look_at = float("-inf")
+        self.reported = self.look_at = self.node_seen = float("-inf")
         self.head_seen = time.monotonic()
         self.silent, self.stopping = True, False
 
@@ -138,11 +145,16 @@ class Crew:
                         self.stopping, stop_by = True, min(stop_by, time.monotonic() + patience)
                     if self.stopping and (not self._num_busy() or time.monotonic() > stop_by):
                         break
+                    self._check_node()
                     self._hire()
                     ready, _ = self.ray.wait(list(self.calls), timeout=WAIT_S) if self.calls else ([], [])
                     for call in ready:
                         self._hear(call)
                     self._report()
+            except NodeLost as error:
+                self.calls.clear()
+                atexit.unregister(self.ray.shutdown)  # it would wait for the node
+                raise InputError(NODE_DIED, argument="on") from error
             except ConnectionError as error:
                 self.calls.clear()
                 reason = f" ({' '.join(str(error).split())[:200]})" if str(error) else ""
@@ -161,6 +173,13 @@ class Crew:
 
     def _num_busy(self) -> int:
         return sum(handle.busy for handle in self.calls.values())
+
+    def _check_node(self) -> None:
+        now = time.monotonic()
+        if now - self.node_seen > NODE_EVERY_S:
+            self.node_seen = now
+            if not self.is_node_up():
+                raise NodeLost
 
     def _hire(self) -> None:
         now = time.monotonic()
@@ -271,6 +290,7 @@ class RayExecutor:
                  pack_size: int | None = None, **options: Any):  # fmt: skip
         self.ray = connect(address)
         self.head = address if address.startswith("ray://") else self.ray.get_runtime_context().gcs_address
+        self.node = None if address.startswith("ray://") else _own_node(self.ray)
         self.device, self.workers, self.options = self._pick_device(device), workers, options
         self.pack_size = (pack_size or PACK_SIZE) if self.device == "cuda" else 1
         if not self._num_slots():
@@ -290,7 +310,8 @@ class RayExecutor:
         (folder / token).touch()
         try:
             hire, is_head_up = lambda: actor.remote(bare, manifest, token), lambda: _reach(self.head) is None
-            return Crew(self.ray, hire, self._num_slots, packs, job, hooks, is_head_up).run()
+            is_node_up = functools.partial(_lives, self.node)
+            return Crew(self.ray, hire, self._num_slots, packs, job, hooks, is_head_up, is_node_up).run()
         finally:
             (folder / token).unlink(missing_ok=True)
 
@@ -439,6 +460,25 @@ def _call_within(seconds: float, call: Callable[[], Any], address: str) -> None:
         raise InputError(f"on={address!r} {why}; restart it with `ray stop` and `ray start --head`", argument="on")
     if raised:
         raise raised[0]
+
+
+def _own_node(ray: Any) -> tuple[str, int] | None:
+    """Host and port of the node that this process belongs to."""
+    mine = ray.get_runtime_context().get_node_id()
+    found = [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in ray.nodes() if node["NodeID"] == mine]
+    return found[0] if found else None
+
+
+def _lives(node: tuple[str, int] | None) -> bool:
+    """Whether a node of this machine lives; None: it is not known, so yes. A node that is only busy lives."""
+    try:
+        if node is not None:
+            socket.create_connection(node, PROBE_S).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _reach(address: str) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from camri.errors import InputError
-from camri.files import PART, replacing, take_lock
+from camri.files import PART, cannot_write, replacing, take_lock
 from camri.study.store import SPLITS, RunFacts
 
 if TYPE_CHECKING:  # reports read runs without torch
@@ -59,8 +59,11 @@ def hold(folder: Path) -> Iterator[None]:
         if not taken:
             other = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
             raise InputError(f"{folder} is in use by another process (pid {other}); wait, or choose another folder")
-        os.ftruncate(handle, 0)
-        os.write(handle, str(os.getpid()).encode())
+        try:
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
+        except OSError as error:
+            raise cannot_write(folder / LOCK_FILE, error, "; choose another folder") from None
         yield
     finally:
         os.close(handle)

@@ -22,7 +22,7 @@ from camri.engine.replica import make
 from camri.engine.spec import batch_size, identity, steps_per_epoch
 from camri.engine.training import pick_device, stop_on_signals
 from camri.errors import InputError, last_line
-from camri.files import NO_ROOM
+from camri.files import NO_ROOM, cannot_write
 from camri.study import run_folder
 from camri.study.combine import place_into
 from camri.study.run_folder import facts_of, load_data
@@ -140,9 +140,11 @@ def run(
         try:
             return _Run(placed, job, store, executor, retry_failed, listeners, on_progress, should_stop).go()
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno in NO_ROOM:
+                raise InputError(f"{folder}: the disk is full; {FULL_DISK}") from error
+            if not str(error.filename or "").startswith(str(folder)):
                 raise
-            raise InputError(f"{folder}: the disk is full; {FULL_DISK}") from error
+            raise cannot_write(folder, error, "; check the disk and run the same command again") from error
         finally:
             with contextlib.suppress(OSError):
                 (folder / run_folder.PROGRESS_FILE).unlink()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from camri.errors import ENDED_BY, InputError, closest, last_line
-from camri.files import checksum
+from camri.files import checksum, replacing
 from camri.metrics import Array, Scores, accuracy, condense, recall
 
 if TYPE_CHECKING:
@@ -250,25 +250,23 @@ def damaged(path: Path, why: str) -> InputError:
     return InputError(f"{path} is damaged ({why}); {remedy}")
 
 
-def connect(path: Path, to_write: bool = False) -> tuple[sqlite3.Connection, bool]:
-    """Open the store; return the connection and whether the file is new, without tables. Readers need an old one."""
+def connect(path: Path, to_write: bool = False) -> sqlite3.Connection:
+    """Open the store, by default to read it."""
     source = str(path)
+    if not os.path.isfile(path):
+        raise InputError(f"{path.parent} holds no run: there is no {path.name} in it")
     if not to_write:
-        if not path.is_file():
-            raise InputError(f"{path.parent} holds no run: there is no {path.name} in it")
         # In a read-only folder SQLite cannot coordinate with a writer, but there is none.
         is_alone = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
         source = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if is_alone else ''}"
     with explained(path):
+        if not to_write and os.access(path.parent, os.W_OK) and path.with_name(path.name + "-journal").exists():
+            _is_begun(path)  # only a writer may undo what another could not end, on a full disk for example
         connection = sqlite3.connect(source, uri=not to_write, timeout=30.0, isolation_level=None)
         try:
-            is_new = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-            if not is_new:
-                _check_version(connection, path)
-            elif not to_write:
-                raise InputError(f"{path} has no outcomes yet: its run was killed as it began; run it again")
+            _check_version(connection, path)
             if to_write:
-                problem = "ok" if is_new else connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
                 if problem != "ok":
                     raise damaged(path, " ".join(problem.replace("*", "").split()))
                 connection.execute("PRAGMA journal_mode=WAL")
@@ -276,10 +274,26 @@ def connect(path: Path, to_write: bool = False) -> tuple[sqlite3.Connection, boo
         except BaseException:
             connection.close()
             raise
-    return connection, is_new
+    return connection
+
+
+def remove(path: Path) -> None:
+    """Remove the store. Its log goes first: it must not be taken for that of another store of this name."""
+    for ending in ("-wal", "-shm", "-journal", ""):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+
+
+def _is_begun(path: Path) -> bool:
+    """Whether there is a store with tables: a program that is killed as it creates an SQLite file leaves it empty."""
+    if not path.exists():
+        return False
+    with explained(path), contextlib.closing(sqlite3.connect(path)) as connection:
+        return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise InputError(f"{path} has no outcomes yet: its run was killed as it began; run it again")
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise InputError(f"{path} is an SQLite file, but not the outcomes of a study; choose another folder")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -335,7 +349,7 @@ def open_run(folder: str | Path) -> "Run":
     """Open the run in a folder to read it, also while it is running."""
     path = Path(folder)
     path = path if path.suffix == ".sqlite" else path / STORE_FILE
-    return Run(path, connect(path)[0])
+    return Run(path, connect(path))
 
 
 class Run:
@@ -560,16 +574,23 @@ class Store(Run):
     def open(folder: Path, facts: RunFacts) -> "Store":
         """Open the folder's store, or create it; refuse one of other data or another training."""
         path = folder / STORE_FILE
-        connection, is_new = connect(path, to_write=True)
-        store = Store(path, connection)
-        if is_new:
-            store._begin(facts)
-        elif not store._is_checked:
-            connection.close()
+        if not _is_begun(path):
+            Store._create(path, facts)
+        store = Store(path, connect(path, to_write=True))
+        if not store._is_checked:
+            store._connection.close()
             raise InputError(f"{path} has store version {UNCHECKED}; `camri study merge` copies it into a new folder")
-        else:
-            check_same(store.facts(), facts, path)
+        check_same(store.facts(), facts, path)
         return store
+
+    @staticmethod
+    def _create(path: Path, facts: RunFacts) -> None:
+        """Write a store without outcomes; it gets its name when it is complete."""
+        with replacing(path, "; choose another folder") as part, explained(path):
+            with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
+                connection.execute("PRAGMA journal_mode=MEMORY")  # a file of it would be left by a kill
+                Store(part, connection)._begin(facts)
+            remove(path)
 
     def _sign(self, crcs: Mapping[str, int]) -> None:
         self._connection.executemany("INSERT OR REPLACE INTO checks VALUES (?, ?)", list(crcs.items()))

@@ -5,6 +5,7 @@ import functools
 import importlib
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from camri import methods
 from camri.backbones import decoding, find, is_backbone, read_weights
 from camri.engine.spec import FAST, Training
 from camri.errors import InputError, closest
+from camri.files import refuse_special
 from camri.study.recipes import RECIPES, Recipe, find_schedule
 from camri.study.spec import MOST_SEEDS, Column, Grid, Study, study
 
@@ -38,7 +40,7 @@ def find_study(name: str, **given: Any) -> Study:
             listed = ", ".join(f"{key}={value!r}" for key, value in given.items())
             raise InputError(f"{name} holds a whole study, so {listed} cannot be given beside it; change the file")
         return read_json(name)
-    if Path(name).suffix == ".toml" or Path(name).is_file():
+    if Path(name).suffix == ".toml" or os.path.isfile(name):
         return Recipe(name, functools.partial(read_study, name))(**given)
     raise InputError(f"study {name!r} is neither a recipe nor a TOML or JSON file; {closest(name, RECIPES, shown=20)}")
 
@@ -170,13 +172,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is not a file but a folder, pipe or device; give a TOML or JSON file")
+    refuse_special(path, "give a TOML or JSON file")
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; give a recipe, or the path of a TOML or JSON file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a name that no file can have
         raise InputError(f"{path} cannot be read ({error})") from None
 
 

@@ -27,6 +27,24 @@ data, training, trials = (borrow(name, "engine") for name in ("data", "training"
 rows, small = borrow("rows", "fitting"), borrow("small", "study")
 without_files = borrow("without_files", "fitting", scope="function")
 
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory, data, small):
+    """A run's store with outcomes of every kind."""
+    from camri.study.run_folder import facts_of
+    from camri.study.store import STORE_FILE, Store
+    from tests.study.conftest import first_trials, made_outcome, put
+
+    folder = tmp_path_factory.mktemp("run")
+    with Store.open(folder, facts_of(small, data)) as store:
+        store.add_study(small, [((1, 1.0),)])
+        for trial in first_trials(small):
+            is_failed = trial.seed and "m=" in str(trial.setting)
+            put(store, made_outcome(data, trial, status="failed" if is_failed else "done"))
+        store.write_note("verdict", {"number": 0.5})
+    return folder / STORE_FILE
+
+
 SHARED = ("pool", "whole", "whole_fit", "checkpoint")  # fixtures that take seconds
 
 
@@ -47,9 +65,12 @@ BEFORE = {
     "fit, main process killed": (37, "the same weights; 11 stray folders"),
     "fit, worker killed": (2, "1 of 2 another model"),
     "three writers, read-only, disk full, -wal damaged, clock jumps": (31, "resumed; 3 tracebacks"),
+    "fit on a disk of 8 to 128 KiB, files of at most as much": (8, "7 could never resume"),
+    "a write, sync, rename … that fails or kills, at any call": (0, ""),
     "store, one bit flipped": (550, "399 reported, 128 no effect, 13 tracebacks, 10 silent"),
     "store, edited by SQL": (27, "27 tracebacks"),
     "model, one bit flipped": (0, "config.json: silent"),
+    "model, values replaced in config and header": (127, "30 raw exceptions"),
     "checkpoint damaged": (19, "8 start over, 3 silently different, 5 fail, 3 raise"),
     "hostile archives, images, pickles, models": (57, "nothing escaped; 3 tracebacks"),
     "damaged files, mutations": (1060, "58 tracebacks"),
@@ -79,6 +100,7 @@ BESIDE = {
     "class names: markup, escapes, formulas": (
         "hostile_names",
         "formula",
+        "attacks/test_names.py",
         "no_html",
         "markup",
         "are_escaped",

@@ -109,9 +109,7 @@ def test_a_fit_that_is_run_again_notices_a_damaged_model(tmp_path, rows, without
     fitted = camri.fit(rows, "storm", tmp_path, **asked)
     whole = weights_of(fitted)
     (fitted.model_path / "model.safetensors").write_bytes(b"")
-    (tmp_path / ".model.0a1b2c3d.part").mkdir()  # of a process that was killed
     assert weights_of(camri.fit(rows, "storm", tmp_path, **asked)) == whole
-    assert not list(tmp_path.glob(".model*"))
     config = fitted.model_path / "config.json"
     content = config.read_bytes()
     flip(config, 0)

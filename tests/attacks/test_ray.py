@@ -70,6 +70,29 @@ def test_a_head_that_dies_ends_the_run_with_what_was_stored(data, small, monkeyp
         gather(data, small)
 
 
+def test_a_node_that_dies_ends_the_run_before_ray_does(data, small, monkeypatch):
+    monkeypatch.setattr(ray_driver, "NODE_EVERY_S", 0.0)
+    answers = iter([True, True])
+
+    class Crew(ray_driver.Crew):
+        def __init__(self, *given):
+            super().__init__(*given, is_node_up=lambda: next(answers, False))
+
+    monkeypatch.setattr(ray_driver, "Crew", Crew)
+    monkeypatch.setattr("tests.study.test_ray_driver.Ray.shutdown", lambda: None, raising=False)
+    monkeypatch.setattr("tests.study.test_ray_driver.Ray.kill", lambda *_: pytest.fail("it would wait for the node"))
+    with pytest.raises(InputError, match=r"the cluster's node on this machine has died; what had ended is stored"):
+        gather(data, small)
+
+
+def test_a_node_that_is_busy_or_unknown_lives():
+    with socket.create_server(("127.0.0.1", 0)) as node:
+        assert ray_driver._lives(node.getsockname())
+    assert not ray_driver._lives(("127.0.0.1", free_port()))
+    assert ray_driver._lives(None)
+    assert ray_driver._lives(("no.such.host.invalid", 1))
+
+
 @pytest.mark.parametrize("how", ["signal", "time is up", "signal after the time"])
 def test_workers_that_do_not_stop_are_waited_for_a_known_time(data, small, monkeypatch, how):
     """By a clock that only waiting moves."""
@@ -176,10 +199,37 @@ def test_a_run_ends_soon_and_cleanly(tmp_path, ray_folder, is_client, how):
             kill_all(psutil.Process(head.pid))
         _, said = run.communicate(timeout=60 if how == "head dies" else 20)  # 5 s, but for cores that are busy
         assert run.returncode == (130 if how == "SIGTERM" else 2)
-        assert (b"the head of the cluster is gone" in said) == (how == "head dies")
+        gone = b"the head of the cluster is gone" if is_client else b"the cluster's node on this machine has died"
+        assert (gone in said) == (how == "head dies")
         assert b"Traceback" not in said
     finally:
         kill_all(psutil.Process(head.pid))
+
+
+@pytest.mark.long
+@needs_ray
+@pytest.mark.parametrize("victim", ["raylet/raylet", "DashboardAgent"])
+def test_a_run_whose_node_dies_ends_with_a_sentence(tmp_path, ray_folder, victim):
+    """The cluster was started for the run. If its agent dies, the node ends itself."""
+    psutil = pytest.importorskip("psutil")
+    environment = {**os.environ, **QUIET, "RAY_TMPDIR": ray_folder, "PYTHONPATH": str(Path.cwd())}
+    environment.pop("RAY_ADDRESS", None)
+    (tmp_path / "study.toml").write_text(STUDY)
+    words = ["study", "run", str(tmp_path / "study.toml"), "--out", str(tmp_path / "run"), "--on", "ray"]
+    run = subprocess.Popen([sys.executable, "-m", "camri", *words], env=environment, stderr=subprocess.PIPE)
+    try:
+        wait_until(lambda: num_running(tmp_path / "run") or run.poll() is not None)
+        for process in psutil.Process(run.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                words = " ".join(process.cmdline())
+                if victim in words and (victim == "raylet/raylet" or "raylet/raylet" not in words):
+                    process.kill()
+        _, said = run.communicate(timeout=60)
+        assert run.returncode == 2
+        assert b"the cluster's node on this machine has died; what had ended is stored" in said
+        assert b"Traceback" not in said
+    finally:
+        kill_all(psutil.Process(run.pid)) if run.poll() is None else None
 
 
 def num_running(folder):

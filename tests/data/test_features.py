@@ -176,7 +176,7 @@ def test_standardised_features_are_standardised_in_the_model_too(model, folder):
     data = load(folder, backbone=model)
     (outcome,) = train([Trial(setting("ce"), 0)], data, "cpu", training=PROBE, keep_weights=True)
     rows = data.splits["train"].inputs.float()
-    mean, sd = rows.mean(dim=0), rows.std(dim=0)
+    mean, sd = rows.mean(dim=0), rows.std(dim=0).clamp_min(1e-3)  # a constant feature has none
     plain = Trained.of(outcome, data, [1])
     scaled = Trained.of(outcome, data, [1], standardise=(tuple(mean.tolist()), tuple(sd.tolist())))
     assert scaled.standardise is None

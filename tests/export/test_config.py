@@ -81,7 +81,7 @@ def test_what_is_written_is_read_back_as_it_was():
         ),  # 60 signs are shown
         (
             as_written(rule={"rule": "shift", "values": {"stöp": "a" * 59}}),
-            f"x is damaged: rule.values.stöp is '{'a' * 56}… (",
+            f"x is damaged: rule.values.stöp is '{'a' * 58}… (",
         ),
         (as_written(input={"kind": "sound", "dtype": "uint8", "shape": [2]}), "x is damaged: input.kind is 'sound' ("),
         (as_written(input={**FEATURES, "x": 1}), "x is damaged: input.x is 1 ("),

@@ -1,4 +1,4 @@
-"""A model's folder: written completely or not at all, loaded to the same values, refused if changed."""
+"""A model's folder: its files and no others are replaced, loaded to the same values, refused if changed."""
 
 import dataclasses
 import hashlib
@@ -266,14 +266,38 @@ def test_folders_that_are_no_model_are_refused_with_what_to_do(copied, tmp_path)
 
 
 def test_saving_replaces_a_model_and_nothing_else(trained, copied, tmp_path):
+    kept = {".git/config": "[core]", ".gitattributes": "*.onnx lfs", ".env": "TOKEN=1", "figures.csv": "a,b"}
+    for name, content in kept.items():
+        (copied / name).parent.mkdir(exist_ok=True)
+        (copied / name).write_text(content)
+    (copied / "model.onnx").write_text("of another model")
+    (copied / "config.json").chmod(0o600)
     save(dataclasses.replace(trained, rule=Shift({1: 2.0})), copied, card="new", onnx=False)
     assert load(copied).trained.shift == (2.0,)
+    assert {name: (copied / name).read_text() for name in kept} == kept
+    ours = {"README.md", "config.json", "model.safetensors"}
+    assert {*os.listdir(copied)} == ours | {name.split("/")[0] for name in kept}
+    assert sys.platform == "win32" or (copied / "config.json").stat().st_mode & 0o777 == 0o600
     assert os.listdir(tmp_path) == ["copied"], "something was left beside it"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
+def test_saving_follows_links_and_leaves_them(trained, copied, tmp_path):
+    (tmp_path / "link").symlink_to("copied")
+    (copied / "config.json").rename(tmp_path / "elsewhere.json")
+    (copied / "config.json").symlink_to("../elsewhere.json")
+    save(dataclasses.replace(trained, rule=Shift({1: 2.0})), tmp_path / "link", card="new", onnx=False)
+    assert (tmp_path / "link").is_symlink()
+    assert (copied / "config.json").is_symlink()
+    assert load(copied).trained.shift == (2.0,)
+
+
+def test_saving_refuses_what_is_no_model(trained, tmp_path):
     for name in ("notes.txt", "weights.bin"):
         other = tmp_path / name.split(".")[0]
         other.mkdir()
         (other / name).write_text("mine")
-        with pytest.raises(InputError, match=f"holds '{name}', which is no part of a model; choose a new folder"):
+        with pytest.raises(InputError, match=f"holds '{name}' and no config.json; choose a new folder"):
             save(trained, other, card="", onnx=False)
         assert (other / name).read_text() == "mine"
     with pytest.raises(InputError, match="is a file; choose a new folder"):
@@ -291,7 +315,7 @@ def test_a_model_that_cannot_be_written_leaves_the_old_one_and_no_rubbish(traine
     def full(self, *arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_text", full)
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
     with pytest.raises(InputError, match=r"cannot be written .No space left on device.; make room and run the same"):
         save(trained, copied, card="", onnx=False)
     monkeypatch.undo()
@@ -341,48 +365,58 @@ def test_what_file_managers_leave_is_no_part_of_a_model_and_is_ignored(trained, 
 
 
 def test_a_folder_takes_a_model_where_it_is_new_empty_or_a_model_s(trained, tmp_path):
-    (tmp_path / "empty").mkdir()
-    for path in (tmp_path / "empty", tmp_path / "new" / "deep" / "m"):
+    for name in ("empty", "cloned"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "cloned" / ".git").mkdir()
+    for path in (tmp_path / "cloned", tmp_path / "empty", tmp_path / "new" / "deep" / "m"):
         assert save(trained, str(path), card="", onnx=False) == path
         assert load(path).trained.shift == (0.75,)
     (path / "config.json").unlink()
-    for name in (".hidden", "model.safetensors"):
-        other = tmp_path / name.strip(".")
-        other.mkdir()
-        (other / name).write_text("mine")
-        with pytest.raises(InputError, match=r"is not empty and has no config\.json; choose a new folder"):
-            save(trained, other, card="", onnx=False)
-        assert (other / name).read_text() == "mine"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model.safetensors").write_text("mine")
+    with pytest.raises(InputError, match=r"holds 'model.safetensors' and no config\.json; choose a new folder"):
+        save(trained, other, card="", onnx=False)
+    assert (other / "model.safetensors").read_text() == "mine"
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"m cannot be written \(.+\); choose another folder"):
         save(trained, tmp_path / "file" / "m", card="", onnx=False)
 
 
-def test_where_the_new_folder_cannot_take_its_place_the_old_one_comes_back(trained, copied, tmp_path, monkeypatch):
-    before, rename, moved = (copied / "config.json").read_bytes(), os.rename, []
+def test_where_a_file_cannot_take_its_place_the_model_is_refused_until_it_is_saved_again(
+    trained, copied, tmp_path, monkeypatch
+):
+    other = dataclasses.replace(trained, weights={name: value * 1.5 for name, value in trained.weights.items()})
+    replace, moved = os.replace, []
 
     def failing(source, target):
-        moved.append(target)
+        moved.append(target.name)
         if len(moved) == 2:
             raise OSError(16, "Device or resource busy")
-        rename(source, target)
+        replace(source, target)
 
-    monkeypatch.setattr("os.rename", failing)
-    with pytest.raises(InputError, match=r"copied cannot be written \(Device or resource busy\)"):
-        save(dataclasses.replace(trained, rule=Shift({1: 2.0})), copied, card="", onnx=False)
-    assert (copied / "config.json").read_bytes() == before
-    assert [target == copied for target in moved] == [False, True, True]
+    monkeypatch.setattr("os.replace", failing)
+    with pytest.raises(InputError, match=r"model\.safetensors cannot be written \(Device or resource busy\)"):
+        save(other, copied, card="", onnx=False)
+    assert moved == ["config.json", "model.safetensors"]
+    with pytest.raises(InputError, match="its sha256 differs"):
+        load(copied)
+    save(other, copied, card="", onnx=False)
+    load(copied)
     assert os.listdir(tmp_path) == ["copied"]
+    assert len(os.listdir(copied)) == 3
 
 
-def test_every_file_is_on_the_disk_before_the_folder_takes_its_place(trained, tmp_path, monkeypatch):
-    heard = []
-    rename = os.rename
-    monkeypatch.setattr("os.fsync", lambda number: heard.append(os.fstat(number).st_size))
-    monkeypatch.setattr("os.rename", lambda source, target: [heard.append(str(target)), rename(source, target)])
-    path = save(trained, tmp_path / "m", card="a card of 21 letters.", onnx=False)
-    assert sorted(heard[:-1]) == sorted(file.stat().st_size for file in path.iterdir())
-    assert heard[-1] == str(path)
+def test_every_file_is_written_before_the_first_takes_its_place(trained, tmp_path, monkeypatch):
+    heard, replace = [], os.replace
+
+    def note(source, target):
+        heard.append(list(target.parent.glob("*.part")))
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", note)
+    save(trained, tmp_path / "m", card="a card", onnx=False)
+    assert [len(parts) for parts in heard] == [3, 2, 1]
 
 
 def test_weights_are_written_as_they_are_however_they_lie_in_memory(tmp_path):
@@ -393,12 +427,11 @@ def test_weights_are_written_as_they_are_however_they_lie_in_memory(tmp_path):
     assert all(value.dtype == np.float32 and np.array_equal(value, made.weights[name]) for name, value in found.items())
 
 
-def test_an_error_without_words_is_named_by_its_kind_and_half_an_onnx_file_is_not_kept(trained, tmp_path, monkeypatch):
-    def fail(model, file):
-        file.write_text("half")
+def test_an_error_without_words_is_named_by_its_kind(trained, tmp_path, monkeypatch):
+    def fail(model):
         raise MemoryError
 
-    monkeypatch.setattr("camri.export.onnx_file.write_onnx", fail)
+    monkeypatch.setattr("camri.export.onnx_file.make_onnx", fail)
     with pytest.warns(UserWarning, match=r"^model\.onnx was not written: MemoryError$"):
         path = save(trained, tmp_path / "m", card="")
     assert sorted(os.listdir(path)) == ["README.md", "config.json", "model.safetensors"]

@@ -1,7 +1,9 @@
 """The store gives back what was put in, to the bit, and says what is wrong with a file."""
 
+import contextlib
 import dataclasses
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from camri.methods import setting
 from camri.metrics import condense
 from camri.study.combine import merge
 from camri.study.run_folder import facts_of
-from camri.study.store import STORE_FILE, UNCHECKED, Store, all_but_first, connect, open_run, restrict_scores
+from camri.study.store import STORE_FILE, UNCHECKED, Store, all_but_first, open_run, remove, restrict_scores
 from tests.study.conftest import TRAINING, first_trials, made_outcome, put, stored_outcome
 
 
@@ -252,12 +254,48 @@ def test_a_disk_that_is_really_full(store, data, small):
     assert len(store.rows()) == len(trials)
 
 
-def test_a_run_broken_off_before_its_tables_begins_anew(tmp_path, data, small):
-    connection, is_new = connect(tmp_path / STORE_FILE, to_write=True)
-    connection.close()
-    assert is_new
+@pytest.mark.parametrize("left", ["nothing", "an empty file", "a file without tables"])
+def test_a_run_broken_off_before_its_tables_begins_anew(tmp_path, data, small, left):
+    if left != "nothing":
+        (tmp_path / STORE_FILE).touch()
+    if left == "a file without tables":
+        with contextlib.closing(sqlite3.connect(tmp_path / STORE_FILE)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
     with Store.open(tmp_path, facts_of(small, data)) as store:
         assert store.classes == data.classes
+    assert [path.name for path in tmp_path.iterdir()] == [STORE_FILE]
+
+
+def test_a_log_of_a_store_that_is_gone_is_not_read_into_another(tmp_path, data, small):
+    """SQLite would take it for the new store's own."""
+    first, kept = tmp_path / "first", tmp_path / "kept"
+    for folder in (first, kept):
+        folder.mkdir()
+    with Store.open(first, facts_of(small, data)) as store:
+        put(store, made_outcome(data, first_trials(small)[0]))
+        shutil.copy(first / f"{STORE_FILE}-wal", kept)
+    with Store.open(kept, facts_of(small, data)) as store:
+        assert store.rows() == []
+    with Store.open(first, facts_of(small, data)) as store:
+        put(store, made_outcome(data, first_trials(small)[0]))
+        remove(store.path)
+        assert list(first.iterdir()) == []
+
+
+def test_what_a_writer_could_not_end_is_undone_for_readers(store, data, small, tmp_path):
+    name = put(store, made_outcome(data, first_trials(small)[0]))
+    store.close()
+    left = tmp_path / "left"
+    left.mkdir()
+    with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA cache_size=1")
+        connection.execute("BEGIN")
+        connection.execute("UPDATE outcomes SET arrays = zeroblob(200000)")
+        for path in tmp_path.glob(f"{STORE_FILE}*"):
+            shutil.copy(path, left)
+    assert (left / f"{STORE_FILE}-journal").stat().st_size
+    with open_run(left) as run:
+        assert run.confusion(name, "val").sum() == 40
 
 
 def test_scores_of_all_classes_serve_any_of_them():
