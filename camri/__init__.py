@@ -18,7 +18,6 @@ _PUBLIC = {
     "InputError": "errors",
     "LinearHead": "heads",
     "LogitAdjustedLoss": "modules",
-    "OneVsRestLoss": "modules",
     "TwoSidedMarginLoss": "modules",
     "WeightedCrossEntropyLoss": "modules",
     "audit": "auditing",
@@ -35,7 +34,6 @@ __all__ = [
     "InputError",
     "LinearHead",
     "LogitAdjustedLoss",
-    "OneVsRestLoss",
     "TwoSidedMarginLoss",
     "WeightedCrossEntropyLoss",
     "__version__",
@@ -53,7 +51,7 @@ if TYPE_CHECKING:
     from camri.export import load
     from camri.fitting import fit
     from camri.heads import CosineHead, LinearHead, replace_head
-    from camri.modules import CamriLoss, LogitAdjustedLoss, OneVsRestLoss, TwoSidedMarginLoss, WeightedCrossEntropyLoss
+    from camri.modules import CamriLoss, LogitAdjustedLoss, TwoSidedMarginLoss, WeightedCrossEntropyLoss
 
 
 def __getattr__(name: str) -> Any:

@@ -234,23 +234,45 @@ def two_sided_margin_softmax(cos: Tensor, labels: Tensor, margins: Tensor, scale
 
 
 def two_sided_margin(
-    logits: Tensor, labels: Tensor, margins: Tensor, *, label_smoothing: float = 0.0, validate: bool = False
+    logits: Tensor,
+    labels: Tensor,
+    margins: Tensor,
+    one_vs_rest: Tensor | None = None,
+    margin: float | Tensor = 0.0,
+    *,
+    label_smoothing: float = 0.0,
+    validate: bool = False,
 ) -> Tensor:
-    """Cross-entropy of logits, each lowered by its class's margin on own samples and raised on all others.
+    """Cross-entropy under margins, plus weighted two-class losses: (B, C), (B,), (C,), (C,), () -> (B,).
 
-    (B, C), (B,), (C,) -> (B,). Introduced here: a margin on both sides of an important class's boundary, for any model
-    with a linear head.
+    Introduced here, for any model with a linear head. Each logit is lowered by its class's margin on own samples and
+    raised by it on all others; the label's logit is lowered by `margin` too, whatever its class. `one_vs_rest` weighs,
+    for each class, the two-class cross-entropy of the class against the rest, under the class's margin but not under
+    `margin`. Without `one_vs_rest` and `margin` it is the two-sided margin alone, without any margins cross-entropy
+    and one-vs-rest.
 
     >>> logits, margins = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([1.0, 0.0])
     >>> two_sided_margin(logits, torch.tensor([0, 1]), margins)  # each margin lowers the lead from 2 to 1
     tensor([0.3133, 0.3133])
+    >>> two_sided_margin(logits, torch.tensor([0, 1]), margins, margin=1.0) / math.log(2)  # from 2 to 0
+    tensor([1., 1.])
     """
     logits = as_float(logits)
     margins = per_class(margins, logits, "margins")
-    check_loss_inputs(
-        logits, labels, label_smoothing=label_smoothing, validate=validate, at_least_zero={"margins": margins}
-    )
-    return _cross_entropy(_shift_two_sided(logits, labels, margins), labels, label_smoothing)
+    label_margin = torch.as_tensor(margin, dtype=logits.dtype, device=logits.device)
+    checked = {"margins": margins, "margin": per_class(label_margin, logits, "margin", scalar=True)}
+    if one_vs_rest is not None:
+        checked["one_vs_rest"] = one_vs_rest = per_class(one_vs_rest, logits, "one_vs_rest")
+    check_loss_inputs(logits, labels, label_smoothing=label_smoothing, validate=validate, at_least_zero=checked)
+    moved = _lower_label(logits + margins, labels, 2 * margins + label_margin)
+    loss = _cross_entropy(moved, labels, label_smoothing)
+    if one_vs_rest is None:
+        return loss
+    is_own = labels.long().unsqueeze(-1) == torch.arange(logits.shape[-1], device=logits.device)
+    odds = torch.log_softmax(logits, dim=-1) - _log_one_minus_softmax(logits)
+    against = torch.where(is_own, odds - margins, odds + margins)
+    targets = (1 - label_smoothing) * is_own.to(logits.dtype) + label_smoothing / logits.shape[-1]
+    return loss + F.binary_cross_entropy_with_logits(against, targets, one_vs_rest, reduction="none").sum(dim=-1)
 
 
 def _shift_two_sided(outputs: Tensor, labels: Tensor, margins: Tensor) -> Tensor:

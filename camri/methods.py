@@ -31,7 +31,9 @@ class Knob:
     """One parameter of a method: its grid, whether each important class has its own value, and what it does.
 
     `neutral` is the value at which the knob has no effect, if there is one. `is_angle`: the value is in radians.
-    `search`: values that `camri fit` may propose, ascending; a knob without any stays neutral there.
+    `search`: values that `camri fit` may propose, ascending; a knob without any stays neutral there. `later`: the
+    method had no such knob at first. Where it is not named it is neutral, and a neutral one is left out of a setting's
+    name and key, so that outcomes stored before stay valid.
     """
 
     grid: tuple[float, ...]
@@ -40,6 +42,7 @@ class Knob:
     about: str = ""
     is_angle: bool = False
     search: tuple[float, ...] = ()
+    later: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,23 @@ def _make_cross_entropy(
     return modules.CrossEntropyLoss(**common)
 
 
+def _make_two_sided(num_classes: int, class_counts: Sequence[int], knobs: dict[str, Any], **common: Any) -> "Criterion":
+    from camri import modules
+
+    margins = knobs["m"] or {0: 0.0}  # a margin at every class needs no important one
+    return modules.TwoSidedMarginLoss(num_classes, margins, one_vs_rest=knobs["w"] or 0.0, margin=knobs["g"], **common)
+
+
+def _make_one_vs_rest(
+    num_classes: int, class_counts: Sequence[int], knobs: dict[str, Any], **common: Any
+) -> "Criterion":
+    return _make_two_sided(
+        num_classes, class_counts, {"m": dict.fromkeys(knobs["w"], 0.0), **knobs, "g": 0.0}, **common
+    )
+
+
 _WEIGHT = "weight of the important class"
+_ONE_VS_REST = "weight of “important or not?”"
 _COSTS = _steps(1.0, 4.0, 0.2)
 _ANGLES = tuple(i * MARGIN_UNIT for i in range(13))
 _COSINE_MARGINS = _steps(0.05, 0.4, 0.05)
@@ -212,11 +231,15 @@ METHODS: dict[str, Method] = {
     ),
     "two_sided_logits": Method(
         title="two-sided margin",
-        make=_loss("TwoSidedMarginLoss", "m"),
+        make=_make_two_sided,
         knobs={
-            "m": _per_class((0.25, 0.5, 1.0, 2.0), 0.0, "logit margin on both sides", search=(0.25, 0.5, 1.0, 1.5, 2.0))
+            "m": _per_class(
+                (0.25, 0.5, 1.0, 2.0), 0.0, "logit margin on both sides", search=(0.25, 0.5, 1.0, 1.5, 2.0)
+            ),
+            "w": _per_class((0.0, 0.5), 0.0, _ONE_VS_REST, later=True, search=(0.0, 0.25, 0.5, 1.0)),
+            "g": Knob((0.0, 2.0), 0.0, about="logit margin of every class", later=True, search=(0.0, 1.0, 2.0, 3.0)),
         },
-        first=({"m": 1.0}, {"m": 0.5}),
+        first=({"m": 1.0, "w": 0.5, "g": 2.0}, {"m": 1.0}),
         base="ce",
         colors=("#7A1F6B", "#7a1f6b", "#d98acb"),
         dash=(6, 2, 1, 2),
@@ -245,14 +268,6 @@ METHODS: dict[str, Method] = {
         base="ce",
         colors=("#8A8D00", "#777a00", "#c9cc4a"),
         dash=(2, 2),
-    ),
-    "one_vs_rest": Method(
-        title="one-vs-rest",
-        make=_loss("OneVsRestLoss", "w"),
-        knobs={"w": _per_class((0.5, 1.0, 2.0, 4.0), 0.0, "weight of “important or not?”")},
-        base="ce",
-        colors=("#5B7F2B", "#5b7f2b", "#a8cc7a"),
-        dash=(5, 3),
     ),
     "logit_adjusted": Method(
         title="logit adjustment",
@@ -295,14 +310,27 @@ METHODS: dict[str, Method] = {
 }
 
 
+# Methods that have become settings of another. They are no longer among the choices, but stored ones can be read.
+FORMER: dict[str, Method] = {
+    "one_vs_rest": Method(  # two_sided_logits with m = 0 and g = 0
+        title="one-vs-rest",
+        make=_make_one_vs_rest,
+        knobs={"w": _per_class((0.5, 1.0, 2.0, 4.0), 0.0, _ONE_VS_REST)},
+        base="ce",
+        colors=("#5B7F2B", "#5b7f2b", "#a8cc7a"),
+        dash=(5, 3),
+    ),
+}
+
+
 def is_known(name: str) -> bool:
-    """Whether the table, or an installed package, has the method."""
-    return find_installed(name, METHODS, "camri.methods")
+    """Whether the table, or an installed package, has the method, or the table had it formerly."""
+    return name in FORMER or find_installed(name, METHODS, "camri.methods")
 
 
 def title_of(name: str) -> str:
     """The method's title, or its name if its package is not installed."""
-    return METHODS[name].title if is_known(name) else name
+    return method(name).title if is_known(name) else name
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -311,7 +339,8 @@ def in_order(names: Iterable[str]) -> list[str]:
     >>> in_order(["ce", "poly", "camri"])
     ['camri', 'poly', 'ce']
     """
-    places = {name: place for place, name in enumerate(METHODS)}
+    places: dict[str, float] = {name: place for place, name in enumerate(METHODS)}
+    places |= dict.fromkeys(FORMER, places["logit_adjusted"] - 0.5)  # where they stood
     last = places[BASELINE]
     return sorted(names, key=lambda name: (places[name] if places.get(name, last + 1) <= last else last - 0.5, name))
 
@@ -326,7 +355,7 @@ def method(name: str) -> Method:
         raise InputError(
             f"method {name!r} is unknown; {closest(name, METHODS)}, or one of an installed package", argument="methods"
         )
-    return METHODS[name]
+    return FORMER[name] if name in FORMER else METHODS[name]
 
 
 @dataclass(frozen=True)
@@ -390,11 +419,22 @@ class Setting:
     def key(self) -> str:
         """Sixteen hexadecimal digits, the same for settings that train the same."""
         simplest = self.canonical()
-        text = json.dumps([simplest.method, simplest.important, simplest.knobs], separators=(",", ":"))
+        text = json.dumps([simplest.method, simplest.important, simplest.told], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def told(self) -> tuple[tuple[str, float | tuple[float, ...]], ...]:
+        """The knobs without those that were added later and are neutral."""
+        entries = method(self.method).knobs
+
+        def is_off(name: str, value: float | tuple[float, ...]) -> bool:
+            several = value if isinstance(value, tuple) else (value,)
+            return entries[name].later and all(one == entries[name].neutral for one in several)
+
+        return tuple((name, value) for name, value in self.knobs if not is_off(name, value))
+
     def to_json(self) -> dict[str, Any]:
-        return {"method": self.method, "important": list(self.important), "knobs": dict(self.knobs)}
+        return {"method": self.method, "important": list(self.important), "knobs": dict(self.told)}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Setting":
@@ -406,7 +446,7 @@ class Setting:
         >>> print(setting("camri", 3, m=4 * MARGIN_UNIT, s=16))
         camri m=4π/64 s=16
         """
-        return " ".join([self.method, *(f"{name}={self._shown(name, value)}" for name, value in self.knobs)])
+        return " ".join([self.method, *(f"{name}={self._shown(name, value)}" for name, value in self.told)])
 
     def _shown(self, name: str, value: float | tuple[float, ...]) -> str:
         values = value if isinstance(value, tuple) else (value,)
@@ -423,6 +463,7 @@ def setting(
     """Create a checked setting from a method name, important class indices and a value for each knob.
 
     A per-class knob takes one number for all important classes, a sequence with one per class, or {class: number}.
+    Knobs that a method got later may be left out.
 
     >>> setting("camri", [3, 5], m={3: 0.2, 5: 0.1}, s=8.0).knobs
     (('m', (0.2, 0.1)), ('s', 8.0))
@@ -439,6 +480,7 @@ def setting(
         raise InputError(
             f"{name} has no knob {unknown!r}; {closest(unknown, entry.knobs) if entry.knobs else 'it has none'}"
         )
+    knobs |= {knob: one.neutral or 0.0 for knob, one in entry.knobs.items() if one.later and knob not in knobs}
     for missing in [knob for knob in entry.knobs if knob not in knobs]:
         raise InputError(f"{name} needs a value for {missing!r}; its knobs: {', '.join(entry.knobs)}")
     values: list[tuple[str, float | tuple[float, ...]]] = []

@@ -5,6 +5,7 @@ loss per sample (`"none"`). Margins, adjustments and scalings apply in training 
 first steps, and are off in `eval()`, so that validation losses are comparable.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -13,15 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from camri import losses
-from camri.checks import as_float, check_soft_labels, freeze_for_backward
+from camri.checks import as_float, check_loss_inputs, check_soft_labels, freeze_for_backward
 from camri.errors import InputError, closest
 from camri.names import Names, class_names
-from camri.penalties import ClassKey, important_matrix, important_vector, ldam_margins, log_priors
+from camri.penalties import ClassKey, important_matrix, important_vector, ldam_margins, log_priors, strengths
 
 Important = Mapping[ClassKey, float]
 Ramp = int | tuple[int, int]
 
 REDUCTIONS = ("mean", "sum", "none")
+SETTLE_STEPS, SETTLE_ERROR = 1000, 1e-7
 
 
 class Criterion(nn.Module):
@@ -177,27 +179,6 @@ class RealWorldWeightCrossEntropyLoss(Criterion):
         super().__init__(losses.real_world_weight_cross_entropy, costs, ramp, label_smoothing, reduction)
 
 
-class OneVsRestLoss(Criterion):
-    """Cross-entropy, plus a weight times the two-class cross-entropy of each important class against the rest.
-
-    `important` maps classes to weights. Both parts are proper scoring rules, so the minimum is at the true
-    probabilities for any weights: the model spends capacity on the class without a bias towards it.
-
-    >>> loss = OneVsRestLoss(2, {0: 1.0})  # with two classes both parts are the same
-    >>> loss(torch.zeros(1, 2), torch.tensor([1])).exp()
-    tensor(4.)
-    """
-
-    def __init__(self, num_classes: int, important: Important, *, classes: Names | None = None,
-                 ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
-        weights = important_vector(_names_of(num_classes, classes), _some(important))
-        costs = {
-            "false_negative": 1 + weights,
-            "false_positive": weights.unsqueeze(1).repeat(1, num_classes).fill_diagonal_(0),
-        }
-        super().__init__(losses.real_world_weight_cross_entropy, costs, ramp, label_smoothing, reduction)
-
-
 class WassersteinLoss(Criterion):
     """Wasserstein loss, equation 4: `important` maps classes to the cost of confusing them with any other class."""
 
@@ -209,24 +190,76 @@ class WassersteinLoss(Criterion):
 
 
 class TwoSidedMarginLoss(Criterion):
-    """A margin on both sides of each important class's boundary, on the logits of any model.
+    """Cross-entropy that separates the important classes from the rest; for any model with a linear head.
 
-    In training, the important logit is lowered by the margin on the class's own samples and raised by it on all
-    others, so the model has to separate the class by twice the margin. The model keeps its linear head. `important`
-    maps classes to margins in logits; 1 is a good first value.
+    It has three parts; each is off at 0, and without any it is cross-entropy:
 
-    >>> loss = TwoSidedMarginLoss(3, important={"stop": 1.0}, classes=["go", "stop", "yield"])
+    - `important` maps classes to margins in logits: in training the class's logit is lowered by the margin on its own
+      samples and raised by it on all others, so the model has to separate the class by twice the margin;
+    - `one_vs_rest`: weight of the two-class cross-entropy of each important class against the rest, under the same
+      margin; one number, or one for each important class;
+    - `margin`: lowers the label's logit in training, whatever its class.
+
+    The margins are there in training only. As trained, argmax predicts the class less often than cross-entropy's does:
+    choose a threshold on the class's probability afterwards (:func:`camri.audit`), or :meth:`settle` the head's bias.
+
+    >>> loss = TwoSidedMarginLoss(3, {"stop": 1.0}, one_vs_rest=0, margin=0, classes=["go", "stop", "yield"])
     >>> logits, labels = torch.tensor([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0]]), torch.tensor([1, 0])
     >>> loss(logits, labels), loss.eval()(logits, labels)  # the margin is there in training only
     (tensor(0.4795), tensor(0.2395))
+    >>> one_vs_rest = TwoSidedMarginLoss(2, {0: 0.0}, one_vs_rest=1.0, margin=0)
+    >>> one_vs_rest(torch.zeros(1, 2), torch.tensor([1])).exp()  # with two classes both parts are the same
+    tensor(4.)
     """
 
-    training_only = (("margins", 0.0),)
+    training_only = (("margins", 0.0), ("margin", 0.0))
+    margins: Tensor
+    one_vs_rest: Tensor | None
 
-    def __init__(self, num_classes: int, important: Important, *, classes: Names | None = None,
+    def __init__(self, num_classes: int, important: Important, *, one_vs_rest: float | Important = 0.5,
+                 margin: float = 2.0, classes: Names | None = None,
                  ramp: Ramp = 0, label_smoothing: float = 0.0, reduction: str = "mean"):  # fmt: skip
-        margins = important_vector(_names_of(num_classes, classes), _some(important))
-        super().__init__(losses.two_sided_margin, {"margins": margins}, ramp, label_smoothing, reduction)
+        names = _names_of(num_classes, classes)
+        margins = important_vector(names, _some(important))
+        if isinstance(one_vs_rest, Mapping):
+            _refuse_others(one_vs_rest, important, names)
+        else:
+            one_vs_rest = dict.fromkeys(important, _at_least_zero(one_vs_rest, "one_vs_rest"))
+        weights = important_vector(names, one_vs_rest)
+        tensors = {
+            "margins": margins,
+            "one_vs_rest": weights if bool(weights.any()) else None,
+            "margin": torch.tensor(_at_least_zero(margin, "margin")),
+        }
+        super().__init__(losses.two_sided_margin, tensors, ramp, label_smoothing, reduction)
+
+    @torch.no_grad()
+    def settle(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """What to add to the head's bias (C,), so that each important class's mean probability is its frequency.
+
+        Undoes the margins' effect on how often argmax predicts the class. Give the trained model's logits (N, C) and
+        labels (N,) of held-out rows, with the frequencies of the rows to come; 0 for the other classes.
+
+        >>> logits, labels = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 1, 1, 0])
+        >>> shift = TwoSidedMarginLoss(2, {1: 1.0}).settle(logits, labels)  # then head.bias += shift
+        >>> (logits + shift).softmax(dim=1)[:, 1].mean()
+        tensor(0.5000)
+        """
+        check_loss_inputs(logits, labels, validate=True)
+        weights = self.margins if self.one_vs_rest is None else self.margins + self.one_vs_rest
+        important = weights.nonzero().flatten().tolist()
+        rows, shift = logits.detach().cpu().double(), torch.zeros(logits.shape[-1], dtype=torch.float64)
+        share = (labels.cpu().unsqueeze(-1) == torch.tensor(important, dtype=torch.int64)).double().mean(dim=0)
+        for index, part in zip(important, share.tolist(), strict=True):
+            if not 0 < part < 1:
+                held = "only rows" if part else "no row"
+                raise InputError(f"labels has {held} of class {index}; give held-out rows of all classes", "labels")
+        for _ in range(SETTLE_STEPS):
+            step = (share / (rows + shift).softmax(dim=-1)[:, important].mean(dim=0)).log()
+            shift[important] += step
+            if bool((step.abs() < SETTLE_ERROR).all()):
+                break
+        return shift.to(logits)
 
 
 class _CosineLoss(Criterion):
@@ -406,6 +439,24 @@ def _some(important: Important) -> Important:
             f"important={important!r} names no class; give {{class: strength}} for at least one", argument="important"
         )
     return important
+
+
+def _at_least_zero(value: Any, argument: str) -> float:
+    number = value.item() if isinstance(value, Tensor) and not value.dim() else value
+    if isinstance(number, bool) or not (isinstance(number, (int, float, Real)) and 0 <= float(number) < math.inf):
+        raise InputError(f"{argument}={value!r} is not allowed; give a finite number of at least 0", argument)
+    return float(number)
+
+
+def _refuse_others(weights: Important, important: Important, names: int | Sequence[str]) -> None:
+    others = strengths(weights, names).keys() - strengths(important, names).keys()
+    if others:
+        index = min(others)
+        name = index if isinstance(names, (int, Integral)) else names[index]
+        raise InputError(
+            f"one_vs_rest has class {name!r}, which is not in important; add it there, with margin 0 for none",
+            argument="one_vs_rest",
+        )
 
 
 def _wasserstein_smoothed(

@@ -89,6 +89,17 @@ CASES = [
         references.two_sided_margin,
         {"margins": MARGINS},
     ),
+    Case(
+        "two_sided_combined",
+        "logits",
+        losses.two_sided_margin,
+        references.two_sided_margin,
+        {
+            "margins": MARGINS,
+            "one_vs_rest": torch.tensor([0.0, 0.5, 2.0, 1.0, 0.0], dtype=torch.float64),
+            "margin": torch.tensor(0.7, dtype=torch.float64),
+        },
+    ),
     Case("ldam", "cos", losses.ldam, references.ldam, {"margins": MARGINS, "scale": 30.0, "weights": WEIGHTS}),
     Case(
         "focal",

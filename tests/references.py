@@ -110,13 +110,19 @@ def two_sided_margin_softmax(cos, labels, margins, scale, smoothing=0.0):
     return over_rows(cos, labels, loss)
 
 
-def two_sided_margin(logits, labels, margins, smoothing=0.0):
+def two_sided_margin(logits, labels, margins, one_vs_rest=None, margin=0.0, smoothing=0.0):
     m = margins.double().tolist()
+    w = [0.0] * len(m) if one_vs_rest is None else one_vs_rest.double().tolist()
 
     def loss(row, t):
-        h = softmax([value - m[k] if k == t else value + m[k] for k, value in enumerate(row)])
+        h = softmax([value - m[k] - float(margin) if k == t else value + m[k] for k, value in enumerate(row)])
         y = one_hot(t, len(row), smoothing)
-        return -sum(y[k] * math.log(h[k]) for k in range(len(row)))
+        total = -sum(y[k] * math.log(h[k]) for k in range(len(row)))
+        for k in range(len(row)):
+            others = math.log(sum(math.exp(value) for j, value in enumerate(row) if j != k))
+            odds = row[k] - others + (-m[k] if k == t else m[k])
+            total += w[k] * (y[k] * math.log(1 + math.exp(-odds)) + (1 - y[k]) * math.log(1 + math.exp(odds)))
+        return total
 
     return over_rows(logits, labels, loss)
 

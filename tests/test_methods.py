@@ -14,6 +14,11 @@ from camri.study.recipes import METHODS_OF_THE_PAPER
 from camri.study.spec import Grid
 
 UNIT = math.pi / 64
+KEYS = {  # as stored
+    "two_sided_logits": "7367e133e2136726",
+    "two classes": "4f34a6123636b525",
+    "one_vs_rest": "daea88a89cd501be",
+}
 
 
 def grid(name, important=0):
@@ -53,7 +58,11 @@ def test_a_data_set_of_the_paper_has_834_settings_once_duplicates_are_counted_on
         (setting("camri", [3, 5], m=[0.2, 0.0], s=8), setting("camri", 3, m=0.2, s=8)),
         (setting("camri", [5, 3], m=[0.1, 0.2], s=8), setting("camri", [3, 5], m={3: 0.2, 5: 0.1}, s=8)),
         (setting("focal", 3, gamma=0.0, w=1.0), setting("ce")),
-        (setting("one_vs_rest", 3, w=0.0), setting("ce")),
+        (setting("two_sided_logits", 3, m=0.0, w=0.0, g=0.0), setting("ce")),
+        (
+            setting("two_sided_logits", [3, 5], m=1.0, w=[0.5, 0.0]),
+            setting("two_sided_logits", [5, 3], m=1.0, w=[0.0, 0.5]),
+        ),
         (setting("logit_adjusted", 3, d=0.0, tau=0.0), setting("ce")),
         (setting("vector_scaling", 3, delta=1.0, d=0.0), setting("ce")),
         (setting("ldam", 3, m=0.0, max_m=0.0, s=8), setting("l2softmax", s=8)),
@@ -87,6 +96,45 @@ def test_the_key_is_the_same_for_ever():
     """Stores on disk hold these: a change here orphans every outcome people have."""
     assert setting("camri", 3, m=4 * UNIT, s=16).key == "74053d46f5d94415"
     assert setting("ce").key == "92affecc1a7750a0"
+
+
+def test_knobs_that_came_later_leave_stored_settings_as_they_were():
+    plain = setting("two_sided_logits", 3, m=1.0)
+    assert plain == setting("two_sided_logits", 3, m=1.0, w=0.0, g=0.0)
+    assert (plain.key, str(plain)) == (KEYS["two_sided_logits"], "two_sided_logits m=1")
+    assert plain.to_json()["knobs"] == {"m": (1.0,)}
+    assert setting("two_sided_logits", [3, 5], m=[1.0, 0.5]).key == KEYS["two classes"]
+    combined = setting("two_sided_logits", 3, m=1.0, w=0.5, g=2.0)
+    assert str(combined) == "two_sided_logits m=1 w=0.5 g=2"
+    assert len({one.key for one in (plain, combined, setting("two_sided_logits", 3, m=1.0, w=0.5))}) == 3
+    for name, stored in {"w": [["m", [1.0]]], "points": [["m", [1.0]]]}.items():
+        grid = Grid.from_json(["two_sided_logits", stored, *([[[[1.0]]]] if name == "points" else [])])
+        assert list(grid.settings(((3, 1.0),))) == [plain]
+        assert grid.to_json() == ["two_sided_logits", stored]
+    assert len(list(grid.of("two_sided_logits").settings(((3, 1.0),)))) == 16
+
+
+def test_a_method_that_became_a_setting_can_be_read_but_not_chosen():
+    former = Setting.from_json({"method": "one_vs_rest", "important": [3], "knobs": {"w": [1.0]}})
+    assert (former.key, str(former), methods.title_of("one_vs_rest")) == (
+        KEYS["one_vs_rest"],
+        "one_vs_rest w=1",
+        "one-vs-rest",
+    )
+    outputs, labels = torch.randn(30, 10), torch.arange(30) % 10
+    now = setting("two_sided_logits", 3, m=0.0, w=1.0)
+    torch.testing.assert_close(former.criterion(10)(outputs, labels), now.criterion(10)(outputs, labels))
+    assert setting("one_vs_rest", 3, w=0.0).canonical() == setting("ce")
+    assert "one_vs_rest" not in METHODS
+
+
+def test_a_margin_at_every_class_needs_no_important_one():
+    everywhere = setting("two_sided_logits", 3, m=0.0, g=2.0)
+    assert everywhere.key == setting("two_sided_logits", 5, m=0.0, g=2.0).key
+    assert everywhere.canonical().important == ()
+    outputs, labels = torch.randn(30, 10), torch.arange(30) % 10
+    wanted = torch.nn.functional.cross_entropy(outputs - 2.0 * torch.eye(10)[labels], labels)
+    torch.testing.assert_close(everywhere.canonical().criterion(10)(outputs, labels), wanted)
 
 
 def test_a_setting_survives_json():
@@ -202,7 +250,7 @@ def test_a_method_is_one_entry_that_study_fit_and_report_find(monkeypatch):
 
     knob = methods.Knob((1.0, 2.0), neutral=0.0, per_class=True, about="a knob of its own", search=(1.0, 2.0))
     entry = methods.Method(
-        "a new one", METHODS["one_vs_rest"].make, {"w": knob}, "ce", first=({"w": 2.0},), colors=("#123456",) * 3
+        "a new one", METHODS["wce"].make, {"w": knob}, "ce", first=({"w": 2.0},), colors=("#123456",) * 3
     )
     monkeypatch.setitem(METHODS, "new", entry)
     assert [str(s) for s in Grid.of("new").settings(((3, 1.0),))] == ["new w=1", "new w=2"]

@@ -37,7 +37,9 @@ OBJECTS = {
         ),
     ),
     "one_vs_rest": (
-        camri.OneVsRestLoss(4, {"dog": 0.5, "cat": 2.0}, classes=NAMES),
+        camri.TwoSidedMarginLoss(
+            4, {"dog": 0.0, "cat": 0.0}, one_vs_rest={"dog": 0.5, "cat": 2.0}, margin=0, classes=NAMES
+        ),
         losses.cross_entropy(COS, LABELS) + 2.0 * is_it(NAMES.index("cat")) + 0.5 * is_it(NAMES.index("dog")),
     ),
     "wasserstein": (
@@ -59,8 +61,14 @@ OBJECTS = {
         losses.two_sided_margin_softmax(COS, LABELS, torch.tensor([0, 0.2, 0, 0]), 8.0),
     ),
     "two_sided_logits": (
-        camri.TwoSidedMarginLoss(4, {"dog": 0.7}, classes=NAMES),
+        camri.TwoSidedMarginLoss(4, {"dog": 0.7}, one_vs_rest=0, margin=0, classes=NAMES),
         losses.two_sided_margin(COS, LABELS, torch.tensor([0, 0.7, 0, 0])),
+    ),
+    "two_sided_combined": (
+        camri.TwoSidedMarginLoss(4, {"dog": 0.7, "owl": 0.2}, one_vs_rest=0.5, margin=1.5, classes=NAMES),
+        losses.two_sided_margin(
+            COS, LABELS, torch.tensor([0, 0.7, 0.2, 0]), torch.tensor([0, 0.5, 0.5, 0]), torch.tensor(1.5)
+        ),
     ),
     "ldam": (
         modules.LdamLoss(4, {1: 0.1}, class_counts=[16, 256, 16, 256], max_margin=0.4, weights=W),
@@ -201,11 +209,62 @@ def test_scalings_and_adjustments_are_off_in_eval_but_weights_stay():
     torch.testing.assert_close(weighted.eval()(COS, LABELS), weighted.train()(COS, LABELS))
 
 
+def test_a_settled_bias_gives_each_important_class_its_frequency():
+    drawn = torch.Generator().manual_seed(3)
+    labels = torch.randint(0, 4, (400,), generator=drawn)
+    logits = 2 * torch.randn(400, 4, generator=drawn) + 3 * torch.nn.functional.one_hot(labels, 4)
+    logits[:, 1] -= 2.0
+    loss = camri.TwoSidedMarginLoss(4, {"dog": 1.0, "owl": 0.0}, one_vs_rest=0.5, classes=NAMES)
+    shift = loss.settle(logits, labels)
+    means = (logits + shift).softmax(dim=1).mean(dim=0)
+    for index in (1, 2):
+        torch.testing.assert_close(means[index], (labels == index).float().mean(), atol=1e-5, rtol=0)
+    assert shift[1] > 1.0, "the class whose logit was lowered"
+    assert shift[[0, 3]].tolist() == [0.0, 0.0]
+    assert shift.dtype == logits.dtype
+    without = camri.TwoSidedMarginLoss(4, {1: 1.0}, one_vs_rest=0, margin=0).settle(logits, labels)
+    assert without.nonzero().flatten().tolist() == [1]
+    assert camri.TwoSidedMarginLoss(4, {1: 0.0}, one_vs_rest=0).settle(logits, labels).tolist() == [0.0] * 4
+    for wrong, words in {0: "no row of class 1", 1: "only rows of class 1"}.items():
+        with pytest.raises(InputError, match=words):
+            camri.TwoSidedMarginLoss(4, {1: 1.0}).settle(logits, torch.full((400,), wrong))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({"margin": -1.0}, "margin=-1.0 is not allowed; give a finite number of at least 0"),
+        ({"margin": math.nan}, "margin=nan is not allowed"),
+        ({"margin": True}, "margin=True is not allowed"),
+        ({"one_vs_rest": -0.5}, "one_vs_rest=-0.5 is not allowed"),
+        ({"one_vs_rest": "0.5"}, "one_vs_rest='0.5' is not allowed"),
+        ({"one_vs_rest": {"owl": 0.5}}, "one_vs_rest has class 'owl', which is not in important"),
+        ({"one_vs_rest": {"dog": -0.5}}, "strength -0.5 of class 'dog' is not allowed"),
+    ],
+)
+def test_knobs_of_the_two_sided_loss_are_checked(knobs, words):
+    with pytest.raises(InputError, match=words):
+        camri.TwoSidedMarginLoss(4, {"dog": 1.0}, classes=NAMES, **knobs)
+
+
+def test_parts_of_the_two_sided_loss_are_off_at_zero_and_weights_stay_in_eval():
+    plain = losses.cross_entropy(COS, LABELS).mean()
+    nothing = camri.TwoSidedMarginLoss(4, {1: 0.0}, one_vs_rest=0, margin=0)
+    torch.testing.assert_close(nothing(COS, LABELS), plain)
+    torch.testing.assert_close(camri.TwoSidedMarginLoss(4, {1: 1.0}, one_vs_rest=0).eval()(COS, LABELS), plain)
+    both = camri.TwoSidedMarginLoss(4, {1: 1.0}, one_vs_rest=2.0).eval()
+    torch.testing.assert_close(both(COS, LABELS), plain + 2.0 * is_it(1).mean())
+    ramped = camri.TwoSidedMarginLoss(4, {1: 1.0}, ramp=2)
+    values = [ramped(COS, LABELS).item() for _ in range(3)]
+    assert values[0] < values[1] < values[2] == camri.TwoSidedMarginLoss(4, {1: 1.0})(COS, LABELS).item()
+
+
 def test_one_vs_rest_is_least_at_the_true_probabilities_whatever_its_weights():
     truth = torch.tensor([0.1, 0.6, 0.25, 0.05], dtype=torch.float64)
     for weights in ({1: 4.0}, {0: 0.5, 1: 3.0}):
         logits = truth.log().repeat(4, 1).requires_grad_()
-        loss = camri.OneVsRestLoss(4, weights, reduction="none").double()(logits, torch.arange(4))
+        part = camri.TwoSidedMarginLoss(4, dict.fromkeys(weights, 0.0), one_vs_rest=weights, margin=0, reduction="none")
+        loss = part.double()(logits, torch.arange(4))
         (slope,) = torch.autograd.grad((truth * loss).sum(), logits)
         torch.testing.assert_close(slope.sum(0), torch.zeros(4, dtype=torch.float64), atol=1e-12, rtol=0)
     weighted = camri.WeightedCrossEntropyLoss(4, {1: 4.0}, reduction="none").double()(logits, torch.arange(4))

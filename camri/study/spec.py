@@ -93,13 +93,19 @@ class Grid:
     def of(name: str, narrowed: Mapping[str, Any] | None = None) -> "Grid":
         """The method's whole grid, with the values of some knobs replaced.
 
+        If any knob is named, those that the method got later are neutral unless they are named too.
+
         >>> Grid.of("wce", {"w": [4, 8]}).axes
         (('w', (4.0, 8.0)),)
         """
         knobs, narrowed = methods.method(name).knobs, narrowed or {}
         for unknown in narrowed.keys() - knobs.keys():
             raise InputError(f"{name} has no knob {unknown!r}; {closest(unknown, knobs) if knobs else 'it has none'}")
-        return Grid(name, tuple((knob, _numbers(name, knob, narrowed.get(knob, knobs[knob].grid))) for knob in knobs))
+
+        def values(knob: str, entry: methods.Knob) -> Any:
+            return narrowed.get(knob, (entry.neutral,) if narrowed and entry.later else entry.grid)
+
+        return Grid(name, tuple((knob, _numbers(name, knob, values(knob, entry))) for knob, entry in knobs.items()))
 
     @staticmethod
     def at(name: str, columns: Sequence[Sequence[Sequence[float]]]) -> "Grid":
@@ -110,9 +116,12 @@ class Grid:
         >>> Grid.at("camri", [[(0.1, 8)], [(0.2, 16)]]).points
         (((0.1, 8.0),), ((0.2, 16.0),))
         """
-        knobs = list(methods.method(name).knobs)
+        entries = methods.method(name).knobs
+        knobs, added = list(entries), [entry.neutral for entry in entries.values() if entry.later]
 
         def checked(point: Sequence[float]) -> Point:
+            if isinstance(point, (list, tuple)) and len(point) == len(knobs) - len(added):
+                point = [*point, *(value or 0.0 for value in added)]  # stored before the method had them
             if not isinstance(point, (list, tuple)) or len(point) != len(knobs):
                 raise InputError(f"{name} has a point {point!r}; give a value for each of {', '.join(knobs)}")
             return tuple(methods.to_number(name, knob, value) for knob, value in zip(knobs, point, strict=True))
@@ -147,8 +156,11 @@ class Grid:
         return (self.setting(point, column) for point in self.tried(number))
 
     def to_json(self) -> list[Any]:
-        """Method and axes, then the points if there are any."""
-        plain = [self.method, [[knob, list(values)] for knob, values in self.axes]]
+        """Method and axes, then the points if there are any; knobs that came later are left out where they are off."""
+        knobs = methods.method(self.method).knobs
+        off = {knob for knob, values in self.axes if knobs[knob].later and values == (knobs[knob].neutral,)}
+        kept = self.axes if self.points else [axis for axis in self.axes if axis[0] not in off]
+        plain = [self.method, [[knob, list(values)] for knob, values in kept]]
         return [*plain, [[list(point) for point in points] for points in self.points]] if self.points else plain
 
     @staticmethod

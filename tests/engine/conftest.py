@@ -52,6 +52,7 @@ def trials():
         Trial(setting("camri", [0, 2], m=[0.1, 0.2], s=16), 1),
         Trial(setting("crwwce", 1, fn=4, fp=1.4), 0),
         Trial(setting("vector_scaling", 1, delta=0.8, d=1.0), 2),
+        Trial(setting("two_sided_logits", [0, 1], m=[1.0, 0.5], w=[0.5, 1.0], g=2.0), 1),
     ]
 
 

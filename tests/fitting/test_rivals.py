@@ -16,7 +16,7 @@ COLUMN = ((1, 1.0),)
 
 
 def test_four_methods_at_two_strengths_come_first_and_those_without_a_control_before_the_others():
-    assert [name for name, _ in list_rivals(8)] == 2 * ["wce", "two_sided_logits", "logit_adjusted", "camri"]
+    assert [name for name, _ in list_rivals(8)] == 2 * ["two_sided_logits", "wce", "logit_adjusted", "camri"]
     every = list_rivals(10_000)
     assert len(every) == len(set(every)) > rivals.MOST_RIVALS
     assert {name for name, _ in every} == {name for name, entry in METHODS.items() if entry.first}
