@@ -27,16 +27,16 @@ unit: $(VENV)/.dev  ## tests and doctests
 # The suite of attacks, and tests of hostile input that stand beside the code they attack.
 ATTACKS = tests/attacks tests/study/test_cluster.py tests/data/test_bad_input.py tests/data/test_official.py \
   tests/data/test_decode.py tests/export/test_files.py tests/export/test_predict.py tests/report/test_tables.py \
-  tests/report/test_page.py tests/report/test_slider.py tests/test_audit.py::test_hostile_names_are_shown_as_they_are
+  tests/report/test_page.py tests/report/test_slider.py tests/decision/test_command.py::test_hostile_names_are_shown_as_they_are
 
 attacks: $(VENV)/.dev  ## the long attacks too: random kills, flipped bits, fuzzed files
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "long or not long" $(ATTACKS)
 
-results: $(VENV)/.dev  ## results/ of the columns anew from per-image scores (RUNS=folder: of the screenings too)
+results: $(VENV)/.dev  ## results with stored scores anew from per-image scores (RUNS=folder: of the screenings too)
 	$(BIN)/python -m tools.releases rebuild $(RUNS)
 
-docs: $(VENV)/.dev  ## fill the pages from results/
-	$(BIN)/python -m tools.docs README.md docs/*.md results/README.md results/*/README.md
+docs: $(VENV)/.dev  ## fill the pages from reproduce/
+	$(BIN)/python -m tools.docs
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

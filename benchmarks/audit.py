@@ -11,9 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from camri.auditing import Audit, audit, scores
-from camri.metrics import Array, exact
-from camri.stats import FALL
+from camri.decision import FALL, Answer, Array, audit, exact, folds
 
 CLASSES = 4
 IMPORTANT = 3
@@ -38,12 +36,12 @@ def made_rows(
     return logits, labels
 
 
-def held(found: Sequence[Audit], recall: Array, accuracy: Array) -> Array:
+def held(found: Sequence[Answer], recall: Array, accuracy: Array) -> Array:
     """How often the intervals hold these true changes, and how often the truth lies below: recall's, accuracy's."""
     marks = [
         mark
         for one, *true in zip(found, recall, accuracy, strict=True)
-        for change, truth in zip((one.recall, one.accuracy.change), true, strict=True)
+        for change, truth in zip((one.change.recall, one.change.accuracy), true, strict=True)
         for mark in (change.low <= truth <= change.high, truth < change.low)
     ]
     return np.array(marks).reshape(-1, 4).mean(axis=0)
@@ -58,13 +56,13 @@ def given(recall: Array, accuracy: Array) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folds", type=int, default=scores.NUM_FOLDS)
+    parser.add_argument("--folds", type=int, default=folds.NUM_FOLDS)
     parser.add_argument("--tables", type=int, default=200)
     parser.add_argument("--rows", type=int, nargs="+", default=[300, 1000, 4000])
     parser.add_argument("--group-rows", type=int, default=1, help="rows that come together")
     parser.add_argument("--ungrouped", action="store_true", help="leave the groups out")
     asked = parser.parse_args()
-    scores.NUM_FOLDS = asked.folds
+    folds.NUM_FOLDS = asked.folds
     print("true changes in points; drop: of accuracy by more than half a point")
     print("             of every shift          of those called a gain                  intervals: within, below")
     print("bias   rows  recall accuracy  drop   share recall accuracy  drop (pred)      recall      accuracy")
@@ -79,8 +77,8 @@ def main() -> None:
                 found.append(audit(logits, labels, IMPORTANT, groups=groups))
             recall = np.array([float((fresh.recall(one.shift) - fresh.recall())[0]) for one in found])
             accuracy = np.array([fresh.accuracy(one.shift) - fresh.accuracy() for one in found])
-            gain = np.array([one.kind == "gain" for one in found])
-            chances = [one.drop.cdf(-FALL) for one in found if one.kind == "gain"]
+            gain = np.array([one.is_advised for one in found])
+            chances = [one.change.chance_of_fall for one in found if one.is_advised]
             print(
                 "{:4.1f} {:6,} {:7.2f} {:8.2f} {:5.3f} {:7.3f} {:6.2f} {:8.2f} {:5.3f} ({:.3f}) "
                 "{:7.3f} {:5.3f} {:7.3f} {:5.3f}".format(

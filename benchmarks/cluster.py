@@ -1,6 +1,6 @@
 """Cost of a cluster: Ray compared with a local run on this machine, and the whole paper's hours on many GPUs.
 
-python benchmarks/cluster.py --figures results/benchmarks/engine-h200.json   # the table of docs/cluster.md
+python benchmarks/cluster.py --figures reproduce/speed/engine-h200.json   # the table of docs/cluster.md
 python benchmarks/cluster.py --trials 40 --workers 2                         # the same small study, local and on Ray
 """
 

@@ -43,19 +43,20 @@ import torch
 import camri
 from camri.data import DataSet, Split, hold_out, load, thin_out
 from camri.data.dataset import assemble
-from camri.decision import SLACK, BestRecall, trace, tune
+from camri.decision import SLACK, MostRecall, trace, tune
+from camri.decision.scores import exact, pool
 from camri.engine import Training, Trial, train
 from camri.engine.spec import commit
 from camri.export import Model
 from camri.fitting import Fitted, handover
-from camri.fitting.judge import Held, apply, floor_of, tune_arm
+from camri.fitting.judge import Aim, Held, apply, mean_of, rows_of, rules_of
 from camri.fitting.request import prepare
 from camri.fitting.trainer import change, setting_of
 from camri.methods import Setting, setting
-from camri.metrics import exact, pool
 
 Array = np.ndarray
-GOAL = BestRecall(prior_rows=500)
+GOAL = MostRecall()
+PRIOR_ROWS = 500
 LEAST_GAIN = 0.02
 SMALL_DROP = 0.005  # of accuracy: what a rule tuned on a few hundred rows may cost on others
 
@@ -202,17 +203,16 @@ def run_cell(asked: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
         if arm == "fit":
             with contextlib.redirect_stdout(sys.stderr):
                 fitted = camri.fit(data, name, folder, budget=asked.budget, device="cpu", seed=asked.seed)
-            after = fitted.record.handed.after
-            found |= {"hits": after.hits[0], "num": after.num[0], "recall": after.recalls[0].value,
-                      "accuracy": after.accuracy.value, "false_alarms": after.num_false_alarms,
-                      "verdict": fitted.record.verdict.kind, "answer": fitted.answer}  # fmt: skip
+            after = fitted.answer.made.handed.after
+            found |= {"hits": after.recalls[0].hits, "num": after.recalls[0].num, "recall": after.recalls[0].value,
+                      "accuracy": after.accuracy.value, "false_alarms": after.false_alarms.hits,
+                      "verdict": fitted.answer.verdict.kind, "answer": str(fitted)}  # fmt: skip
         else:
             flat = arm != "loop" or not inputs.is_image
             rows = {part: _rows(split, flat) for part, split in parts.items()}
             model = RIVALS[arm](rows["train"], labels["train"], (rows["val"], labels["val"]), asked.budget)
-            point = tune(exact(model(rows["val"]), labels["val"], [important]), GOAL, num_draws=0)
-            scores = model(rows["test"])
-            predicted = scores.argmax(axis=1) if point is None else point.rule.predict(scores)
+            point = tune(exact(model(rows["val"]), labels["val"], [important]), GOAL, prior_rows=PRIOR_ROWS)
+            predicted = point.rule.predict(model(rows["test"]))
             found |= figures(predicted, labels["test"], important)
         wall_s = round(time.monotonic() - began, 1)
         cells.append({**found, "wall_s": wall_s, "late": wall_s > 1.15 * asked.budget + 15})
@@ -286,11 +286,11 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
     data = assemble(case, tuple("abcd"), splits, {})
     with contextlib.redirect_stdout(sys.stderr):
         fitted = camri.fit(data, "a", folder, num_trials=asked.trials, device="cpu", seed=number)
-    record, labels = fitted.record, fresh.labels.numpy()
+    answer, labels = fitted.answer, fresh.labels.numpy()
     predicted = np.array([data.class_index(one) for one in fitted.load().predict(fresh.inputs.numpy())])
     true = figures(predicted, labels, 0)
     true["false_alarms"] /= len(labels)
-    after = record.handed.after
+    after = answer.made.handed.after
     claimed = {"recall": after.recalls[0], "accuracy": after.accuracy, "false_alarms": after.false_alarms}
     inputs = prepare(data)
     assert inputs.standardise is not None
@@ -301,13 +301,13 @@ def one_fit(case: str, number: int, asked: argparse.Namespace, folder: Path) -> 
     gains = true_gains(fitted, replace(inputs.data, splits=others), asked.new)
     return {
         "case": case,
-        "verdict": record.verdict.kind,
-        "reason": record.verdict.reason,
+        "verdict": answer.verdict.kind,
+        "reason": answer.verdict.reason,
         "gains": gains,
-        "right": is_right(record.verdict.kind, gains),
+        "right": is_right(answer.verdict.kind, gains),
         "held": {name: bool(one.low <= true[name] <= one.high) for name, one in claimed.items()},
-        "predicts": abs(int((said == test.labels.numpy()).sum()) - after.num_right) <= 1,
-        "num_seeds": record.evidence.num_seeds,
+        "predicts": abs(int((said == test.labels.numpy()).sum()) - after.accuracy.hits) <= 1,
+        "num_seeds": answer.evidence.num_seeds,
     }
 
 
@@ -329,7 +329,7 @@ def true_gains(fitted: Fitted, data: DataSet, num_new: int) -> dict[str, float]:
     options = tuple(decided["request"]["model_options"].items())
     plain = Training(model="features", model_options=options, epochs=decided["epochs"])
     training = change(data, plain, decided["training"])
-    is_trees = fitted.record.handed.method == "trees"
+    is_trees = fitted.answer.made.handed.method == "trees"
     settings: list[Setting] = [setting("ce")]
     if decided["winner"] is not None and not is_trees:
         settings.append(setting_of((decided["winner"][0], tuple(decided["winner"][1])), ((0, 1.0),)))
@@ -349,12 +349,11 @@ def true_gains(fitted: Fitted, data: DataSet, num_new: int) -> dict[str, float]:
         curve = trace(pool([model.scores["test"] for model in arm]))
         return float(curve.mean_recall[curve.accuracy >= together.accuracy() - drop].max(initial=0.0))
 
-    rules = tune_arm(BestRecall(), baseline, floor_of(BestRecall(), baseline, GOAL.prior_rows), is_baseline=True)
-    tuned = [apply(rule, model, "test", BestRecall()) for rule, model in zip(rules, baseline, strict=True)]
-    own = baseline[0].scores["test"].labels == 0
+    rules = rules_of(Aim(GOAL, baseline, PRIOR_ROWS).tune_arm(baseline, is_baseline=True))
+    tuned, rows = apply("", baseline, rules, "test", GOAL), rows_of(baseline, "test")
     return {
-        "rule_recall": float(np.mean([one.correct[own].mean() for one in tuned]) - together.recall()[0]),
-        "rule_accuracy": float(np.mean([one.correct.mean() for one in tuned]) - together.accuracy()),
+        "rule_recall": float(mean_of(tuned, rows, "recall") - together.recall()[0]),
+        "rule_accuracy": float(tuned.right.mean() - together.accuracy()),
         "could": best(baseline, SLACK) - float(together.recall()[0]),
         # Not at the accuracy itself, which is near the top of both curves: a rival 0.01 points lower would have none.
         "method": best(rivals, SMALL_DROP) - best(baseline, SMALL_DROP) if rivals else 0.0,

@@ -23,8 +23,8 @@ from sklearn.linear_model import LogisticRegressionCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.variants.rank import compare_with_intervals
-from camri.metrics import Scores, condense
+from camri.decision.scores import Scores, condense
+from camri.report.ranking import compare_with_intervals
 from camri.selection import common_range
 from camri.study.reader import RunReader
 from camri.study.store import ColumnFacts

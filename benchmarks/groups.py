@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from camri.stats import design_effect, wilson
+from camri.decision.stats import design_effect, wilson
 
 NUM_DRAWS = 400
 

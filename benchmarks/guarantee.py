@@ -2,7 +2,7 @@
 
 python benchmarks/guarantee.py                                # made tables, fresh rows for the truth
 python benchmarks/guarantee.py --group-rows 8                 # eight rows a group, half of their noise shared
-python benchmarks/guarantee.py --run runs/cat --at-least 0.8  # a run's trials: promised on validation, kept on test?
+python benchmarks/guarantee.py --run runs/cat --at-least 0.8  # a run's trials: guaranteed on validation, kept on test?
 
 Prints JSON. `kept` is the share of tables (of a run: of trials) whose true recall (on test images) is at least what was
 asked for; `accuracy` is the mean change of accuracy that it costs.
@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.audit import IMPORTANT, made_rows
-from camri.auditing.verdict import fewer_alarms
-from camri.decision import promise, trace
-from camri.metrics import Decision, Scores, exact
+from camri.decision import AtLeast, Decision, Scores, exact, trace, tune
 
 
-def promised(scores: Scores, at_least: float, confidence: float, groups: np.ndarray | None = None) -> Decision | None:
-    """The rule that an audit advises, shift or threshold; None where no promise can be made."""
-    return promise(scores, at_least, confidence, rule=fewer_alarms(scores).sweep.rule, groups=groups).rule
+def guaranteed(scores: Scores, at_least: float, confidence: float, groups: np.ndarray | None = None) -> Decision | None:
+    """The rule that an audit advises, shift or threshold; None where nothing can be guaranteed."""
+    point = tune(scores, AtLeast(at_least, confidence), groups=groups)
+    return point.rule if point.has_met else None
 
 
 def seen(scores: Scores, at_least: float) -> float | None:
@@ -34,7 +33,7 @@ def seen(scores: Scores, at_least: float) -> float | None:
 
 
 def judge(shifts: list[Decision | None], truths: list[Scores], at_least: float) -> dict[str, Any]:
-    """How many promises were made, how many of those were kept, and what they cost."""
+    """How many guarantees were made, how many of those were kept, and what they cost."""
     made = [(shift, truth) for shift, truth in zip(shifts, truths, strict=True) if shift is not None]
     recall = np.array([truth.recall(shift) for shift, truth in made])
     cost = [truth.accuracy(shift) - truth.accuracy() for shift, truth in made]
@@ -49,16 +48,16 @@ def judge(shifts: list[Decision | None], truths: list[Scores], at_least: float) 
 def on_made_tables(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     fresh = exact(*made_rows(200_000, 0.0, np.random.default_rng(99)), (IMPORTANT,))
     for num_rows in asked.rows:
-        shifts: dict[str, list[Decision | None]] = {"promised": [], "promised, without groups": [], "seen": []}
+        shifts: dict[str, list[Decision | None]] = {"guaranteed": [], "guaranteed, without groups": [], "seen": []}
         for seed in range(asked.tables):
             drawn = np.random.default_rng([seed, num_rows])
             scores = exact(*made_rows(num_rows, 0.0, drawn, asked.group_rows), (IMPORTANT,))
             groups = np.arange(num_rows) // asked.group_rows
-            shifts["promised"].append(promised(scores, asked.at_least, asked.confidence, groups))
-            shifts["promised, without groups"].append(promised(scores, asked.at_least, asked.confidence))
+            shifts["guaranteed"].append(guaranteed(scores, asked.at_least, asked.confidence, groups))
+            shifts["guaranteed, without groups"].append(guaranteed(scores, asked.at_least, asked.confidence))
             shifts["seen"].append(seen(scores, asked.at_least))
         if asked.group_rows == 1:
-            del shifts["promised, without groups"]
+            del shifts["guaranteed, without groups"]
         for name, found in shifts.items():
             yield {"rows": num_rows, "rule": name, **judge(found, [fresh] * len(found), asked.at_least)}
 
@@ -73,7 +72,7 @@ def on_run(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 val = [run.scores(row, "val", column.indices) for row in rows]
                 test = [run.scores(row, "test", column.indices) for row in rows]
                 shifts: dict[str, list[Decision | None]] = {
-                    "promised": [promised(one, asked.at_least, asked.confidence) for one in val],
+                    "guaranteed": [guaranteed(one, asked.at_least, asked.confidence) for one in val],
                     "seen": [seen(one, asked.at_least) for one in val],
                 }
                 for name, found in shifts.items():

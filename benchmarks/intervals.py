@@ -9,7 +9,7 @@ python benchmarks/intervals.py --group-rows 6 --alike 0.9    # six images a pati
 Made tables, seeds × images, of two arms: hardness that both share, each arm's own view of an image, luck of a training,
 noise of a single outcome. Few seeds, few images and recalls near 1 are the hard cases. For accuracy at equal recall the
 same is made of logits of five classes, one or two of them important. Tuned rules are those of audits of the tables of
-benchmarks/audit.py; the truth is what the advised rule changes on 100,000 fresh rows.
+benchmarks/audit.py; the truth is what the advised rule changes, and what is there after it, on 100,000 fresh rows.
 """
 
 import argparse
@@ -23,17 +23,16 @@ import numpy as np
 from scipy.stats import norm, ttest_rel
 
 from benchmarks.audit import CLASSES, IMPORTANT, made_rows
-from camri.auditing import audit
-from camri.decision import trace
-from camri.metrics import Scores, condense, exact
+from camri.decision import Scores, audit, condense, exact, trace
+from camri.decision.stats import compare
 from camri.selection import common_range, compare_curves
-from camri.stats import compare
 
 BETTER = 0.3  # of one arm, in standard deviations of what decides an outcome
 WORLDS = {  # the sd of an arm's own view of images, of luck, of single outcomes; hardness has 1
     "outcomes": (0.0, 0.0, 0.4),
     "images": (0.5, 0.1, 0.4),
 }
+FIGURES = ("recall", "accuracy", "false alarms", "recall after", "false alarms after")
 RECALLS = np.linspace(0.3, 1.0, 200)
 COSTS = np.where(np.arange(CLASSES)[:, None] == IMPORTANT, 5.0, 1.0) * (1 - np.eye(CLASSES))  # a miss costs five times
 GOALS: dict[str, dict[str, Any]] = {"recall": {}, "at-least": {"at_least": 0.8}, "cost": {"cost_matrix": COSTS}}
@@ -186,21 +185,31 @@ def judge_tuned(asked: argparse.Namespace) -> None:
     found = []
     for goal, bias, num_rows in product(asked.goals, (-0.8, 0.0), asked.rows):
         options = GOALS[goal]
-        fresh = exact(*made_rows(100_000, bias, np.random.default_rng(99)), (IMPORTANT,))
+        logits, labels = made_rows(100_000, bias, np.random.default_rng(99))
+        fresh = exact(logits, labels, (IMPORTANT,))
         own, marks = fresh.labels == IMPORTANT, []
         for seed in range(asked.tables):
             told = audit(*made_rows(num_rows, bias, np.random.default_rng([seed, num_rows])), IMPORTANT, **options)
             if "at_least" in options and not told.is_guaranteed:
                 continue
-            changes = (told.recall, told.accuracy.change, told.false_alarms.change)
-            right, alarm = fresh.correct(told.rule), fresh.false_alarms(told.rule)
-            right, alarm = right - 1.0 * fresh.correct(), alarm - 1.0 * fresh.false_alarms()
-            truths = (right[own].mean(), right.mean(), alarm.mean())
-            pairs = list(zip(changes, truths, strict=True))
+            after = told.evidence.arms[1]
+            found_in = (
+                told.change.recall,
+                told.change.accuracy,
+                told.change.false_alarms,
+                after.recalls[0],
+                after.false_alarms,
+            )
+            said = told.point.rule.predict(logits)
+            said = np.where(said == fresh.rest, -1, said)
+            right, alarm = fresh.is_right(said), fresh.is_false_alarm(said)
+            changed, louder = right - 1.0 * fresh.correct(), alarm - 1.0 * fresh.false_alarms()
+            truths = (changed[own].mean(), changed.mean(), louder.mean(), right[own].mean(), alarm.mean())
+            pairs = list(zip(found_in, truths, strict=True))
             marks.append([[one.low <= true <= one.high, true < one.low, one.high - one.low] for one, true in pairs])
-        shares = np.mean(marks, axis=0) if marks else np.full((3, 3), np.nan)
+        shares = np.mean(marks, axis=0) if marks else np.full((len(FIGURES), 3), np.nan)
         cell = {"goal": goal, "bias": bias, "rows": num_rows, "tables": len(marks)}
-        for name, (within, below, width) in zip(("recall", "accuracy", "false alarms"), shares.tolist(), strict=True):
+        for name, (within, below, width) in zip(FIGURES, shares.tolist(), strict=True):
             cell[name] = {"within": round(within, 3), "below": round(below, 3), "width": round(width, 4)}
         found.append(cell)
         print(json.dumps(cell), file=sys.stderr, flush=True)

@@ -11,16 +11,18 @@ __version__ = "0.1.0"
 
 # Public name -> its module.
 _PUBLIC = {
-    "CamriClassifier": "estimators",
+    "CamriClassifier": "fitting.classifier",
     "CamriLoss": "modules",
     "CosineHead": "heads",
-    "ImportantClassifier": "estimators",
+    "ImportantClassifier": "decision.estimator",
     "InputError": "errors",
     "LinearHead": "heads",
     "LogitAdjustedLoss": "modules",
     "TwoSidedMarginLoss": "modules",
     "WeightedCrossEntropyLoss": "modules",
-    "audit": "auditing",
+    "audit": "decision",
+    "check": "decision.check",
+    "compare": "decision.versus",
     "fit": "fitting",
     "load": "export",
     "replace_head": "heads",
@@ -38,6 +40,8 @@ __all__ = [
     "WeightedCrossEntropyLoss",
     "__version__",
     "audit",
+    "check",
+    "compare",
     "fit",
     "load",
     "replace_head",
@@ -45,18 +49,24 @@ __all__ = [
 _MODULES = {module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")}
 
 if TYPE_CHECKING:
-    from camri.auditing import audit
+    from camri.decision.audit import audit
+    from camri.decision.check import check
+    from camri.decision.estimator import ImportantClassifier
+    from camri.decision.versus import compare
     from camri.errors import InputError
-    from camri.estimators import CamriClassifier, ImportantClassifier
     from camri.export import load
     from camri.fitting import fit
+    from camri.fitting.classifier import CamriClassifier
     from camri.heads import CosineHead, LinearHead, replace_head
     from camri.modules import CamriLoss, LogitAdjustedLoss, TwoSidedMarginLoss, WeightedCrossEntropyLoss
 
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        return getattr(importlib.import_module(f"camri.{_PUBLIC[name]}"), name)
+        from camri.errors import needing
+
+        with needing(f"camri.{name}"):
+            return getattr(importlib.import_module(f"camri.{_PUBLIC[name]}"), name)
     if name in _MODULES:
         return importlib.import_module(f"camri.{name}")
     raise AttributeError(f"module 'camri' has no attribute {name!r}")

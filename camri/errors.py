@@ -19,17 +19,20 @@ class InputError(ValueError):
     """Bad input, explained in one sentence that names the value and the choices.
 
     `argument` is the Python argument at fault, if any; the command line shows its option instead. It prints the
-    message without a traceback and exits with 2. Of a message with a very long value the middle is left out.
+    message without a traceback and exits with 2. Of a message with a very long value the middle is left out. `row` is
+    the row at fault, counted from 0, and `where` the file that it is in; the message names them too.
     """
 
-    def __init__(self, message: str, argument: str | None = None):
+    def __init__(self, message: str, argument: str | None = None, row: int | None = None, where: str | None = None):
         if len(message) > MOST_SIGNS:
             message = f"{message[: MOST_SIGNS // 2]} … {message[-MOST_SIGNS // 3 :]}"
         super().__init__(message)
         self.argument = argument
+        self.row = row
+        self.where = where
 
-    def __reduce__(self) -> tuple[type["InputError"], tuple[str, str | None]]:
-        return type(self), (str(self), self.argument)  # errors cross process boundaries
+    def __reduce__(self) -> tuple[type["InputError"], tuple[str, str | None, int | None, str | None]]:
+        return type(self), (str(self), self.argument, self.row, self.where)  # errors cross process boundaries
 
 
 @contextlib.contextmanager
@@ -45,15 +48,44 @@ def blame(argument: str) -> Iterator[None]:
 def require(what: str, *packages: str, install: str) -> None:
     """Raise InputError with the install command if a package that `what` needs is missing.
 
-    >>> require("a page", "json", "no_such_package", install="'camri[report]'")
+    >>> require("a page", "json", "no_such_package", install="'camri-loss[report]'")
     Traceback (most recent call last):
-    camri.errors.InputError: a page needs no_such_package, which is not installed: pip install 'camri[report]'
+    camri.errors.InputError: a page needs no_such_package, which is not installed: pip install 'camri-loss[report]'
     """
     for name in packages:
         with contextlib.suppress(ImportError):
             if importlib.util.find_spec(name) is not None:
                 continue
         raise InputError(f"{what} needs {name}, which is not installed: pip install {install}")
+
+
+# The extra of the distribution that installs a package.
+EXTRAS = {
+    "train": ("torch", "pydantic", "PIL", "pyarrow", "safetensors"),
+    "report": ("altair", "vl_convert", "jinja2", "markupsafe"),
+    "onnx": ("onnx", "onnxruntime", "onnxscript", "skl2onnx"),
+    "cluster": ("ray",),
+}
+
+
+@contextlib.contextmanager
+def needing(what: str) -> Iterator[None]:
+    """Say which extra has a package that `what` needs and that is not installed.
+
+    >>> with needing("camri.CamriLoss"):
+    ...     raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    Traceback (most recent call last):
+    ImportError: camri.CamriLoss needs torch, which is not installed: pip install 'camri-loss[train]'
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        extra = next((name for name, packages in EXTRAS.items() if package in packages), None)
+        if extra is None:
+            raise
+        wrong = f"{what} needs {package}, which is not installed: pip install 'camri-loss[{extra}]'"
+        raise ImportError(wrong, name=package) from None
 
 
 def last_line(error: str | None) -> str:

@@ -57,7 +57,7 @@ def replacing(path: Path, remedy: str = "") -> Iterator[Path]:
                     shutil.copyfileobj(content, stream)
         else:
             target = Path(os.path.realpath(path))
-            _refuse_unwritable(target)
+            refuse_unwritable(target)
             with _part_of(target) as part:
                 yield part
                 _put(part, target)
@@ -93,7 +93,7 @@ def _stream(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
     return os.fdopen(os.dup(int(number)), "wb") if process == str(os.getpid()) else open(path, "ab")
 
 
-def _refuse_unwritable(path: Path) -> None:
+def refuse_unwritable(path: Path) -> None:
     """Raise OSError for a folder, and for a file that is read-only, also for root."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -5,7 +5,7 @@ and of the controls, of no other. `choose_as_paper` is the paper's rule, which c
 reproduce the paper's tables. `compare_curves` compares two settings at equal recall, so that no shift has to be chosen.
 Near its best accuracy a curve is flat, so recall at a given accuracy is noisy: for CIFAR-10's cat and ten trials of
 shifted cross-entropy its standard deviation over seeds is 5.4 points, that of accuracy at a given recall 0.2
-(results/cifar10).
+(reproduce/table1/cifar10).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,10 +15,24 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from camri.decision import SLACK, Prior, TunedShift, choose_shift, trace
+from camri.decision import (
+    FALL,
+    SLACK,
+    Array,
+    Difference,
+    MostRecall,
+    OperatingPoint,
+    Present,
+    Reliability,
+    Scores,
+    divide,
+    pool,
+    reliability,
+    trace,
+    tune,
+)
+from camri.decision.stats import compare
 from camri.errors import InputError, closest
-from camri.metrics import Array, Reliability, Scores, divide, pool, reliability
-from camri.stats import FALL, Difference, compare
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,61 +69,49 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Floor:
-    """The least accuracy allowed; with a prior, of the expected accuracy (see `decision.Prior`)."""
-
-    accuracy: float
-    prior: Prior | None = None
-
-
-@dataclass(frozen=True)
 class Rule:
     """How much accuracy may be lost, and how shifts are tuned.
 
-    `negative`: whether shifts may be negative, for penalties that are too strong. `prior_rows`: weight, in rows, of the
-    expectation that no setting is more accurate than the baseline.
+    `negative`: whether shifts may be negative, for penalties that are too strong. `prior_rows`: weight, in rows, of
+    what calibrated scores expect of accuracy; a study's validation data are many, so it is 0 by default.
     """
 
     negative: bool = True
     max_accuracy_drop: float = 0.0
     prior_rows: int = 0
 
-    def floor(self, baseline: Validation) -> Floor:
-        """The least accuracy allowed: that of the unshifted baseline, less `max_accuracy_drop`."""
-        pooled = pool(list(baseline.scores.values()))
-        prior = Prior.of(pooled, self.prior_rows) if self.prior_rows else None
-        return Floor(pooled.accuracy() - self.max_accuracy_drop, prior)
+    @property
+    def goal(self) -> MostRecall:
+        """What is asked of a shift."""
+        return MostRecall(self.max_accuracy_drop)
 
-    def tune(self, setting: Validation, floor: Floor) -> TunedShift | None:
-        """The setting's best shift, one for all its seeds; None if none reaches the floor."""
+    def tune(self, setting: Validation, present: Present) -> OperatingPoint:
+        """The setting's best shift, one for all its seeds, that keeps the accuracy of the present decision."""
         scores = list(setting.scores.values())
-        return choose_shift(scores, accuracy_floor=floor.accuracy, negative=self.negative, prior=floor.prior)
+        return tune(scores, self.goal, present=present, keeps_recall=not self.negative, prior_rows=self.prior_rows)
 
 
-def worth(shift: TunedShift | None, accuracy: float = -np.inf) -> tuple[float, float, float]:
-    """Sort key of a tuned setting: recall, then accuracy, then the smaller shift.
-
-    A setting whose shifts all miss the floor (None) ranks below all others, by its own accuracy.
-    """
-    return (-np.inf, accuracy, 0.0) if shift is None else (shift.value, shift.accuracy, -sum(map(abs, shift.shift)))
+def present_of(baseline: Validation) -> Present:
+    """The decision that every setting is measured by: cross-entropy as trained."""
+    return Present.of(pool(list(baseline.scores.values())))
 
 
 @dataclass(frozen=True)
 class Pick:
-    """The best setting on some validation data, with the accuracy floor and every setting's best shift."""
+    """The best setting on some validation data, with the present decision and every setting's operating point."""
 
     key: str
-    floor: Floor
-    shifts: Mapping[str, TunedShift | None]
+    present: Present
+    points: Mapping[str, OperatingPoint]
 
     @staticmethod
-    def of(floor: Floor, shifts: Mapping[str, TunedShift | None]) -> "Pick":
-        """Pick the best of these settings."""
-        return Pick(max(shifts, key=lambda key: worth(shifts[key])), floor, shifts)
+    def of(present: Present, points: Mapping[str, OperatingPoint]) -> "Pick":
+        """Pick the best of these settings; a setting that cannot keep the accuracy ranks below all others."""
+        return Pick(max(points, key=lambda key: points[key].rank), present, points)
 
     def only(self, keys: Sequence[str]) -> "Pick":
         """The pick among these settings only; the baseline must be one of them."""
-        return Pick.of(self.floor, {key: self.shifts[key] for key in keys if key in self.shifts})
+        return Pick.of(self.present, {key: self.points[key] for key in keys if key in self.points})
 
 
 @dataclass(frozen=True)
@@ -139,13 +141,13 @@ def choose(baseline: Validation, candidates: Sequence[Validation], rule: Rule | 
     seeds chooses for the other half.
 
     >>> import numpy as np
-    >>> from camri.metrics import condense
+    >>> from camri.decision import condense
     >>> def scores(leads):
     ...     return condense(np.array([[0.0, lead] for lead in leads]), [1, 1, 0, 0], important=(1,))
     >>> ce = Validation("ce", {0: scores([0.5, -2.0, -1.0, -1.0])})
     >>> choice = choose(ce, [Validation("camri", {0: scores([0.5, -0.5, -1.0, -1.0])})])
-    >>> choice.final.key, choice.final.floor.accuracy, choice.final.shifts["camri"].shift
-    ('camri', 0.75, (0.75,))
+    >>> choice.final.key, choice.final.present.accuracy, choice.final.points["camri"].rule
+    ('camri', 0.75, Shift(values={1: 0.8}))
     """
     rule = rule or Rule()
     settings = [baseline, *candidates]
@@ -162,8 +164,8 @@ def choose(baseline: Validation, candidates: Sequence[Validation], rule: Rule | 
 
     def pick(left_out: frozenset[int]) -> Pick:
         kept = [rest for setting in settings if (rest := setting.of(set(setting.scores) - left_out)).scores]
-        floor = rule.floor(kept[0])
-        return Pick.of(floor, {setting.key: rule.tune(setting, floor) for setting in kept})
+        present = present_of(kept[0])
+        return Pick.of(present, {setting.key: rule.tune(setting, present) for setting in kept})
 
     final = pick(frozenset())
     if len(seeds) == 1:
@@ -269,7 +271,7 @@ def judge(
     `groups` are the test images' patients or films, as in `stats.compare`.
     Only seeds that all arms have are evaluated. Test scores of settings in no arm are not read.
 
-    >>> from camri.metrics import condense
+    >>> from camri.decision import condense
     >>> from camri.selection import Trial, choose
     >>> def scores(leads):
     ...     return condense(np.array([[0.0, lead] for lead in leads]), [1, 1, 0, 0], important=(1,))
@@ -314,8 +316,8 @@ def _plan(
         names |= {key: key for key in controls}
         rules = {key: _rule_for(settings[key], choice.rule, pick, group) for key in names.values()}
         for number in group.intersection(*(settings[key].scores for key in names.values())):
-            tuned = {key: rule.tune(settings[key].of({number}), pick.floor) for key, rule in rules.items()}
-            shifts = {key: (0.0,) if shift is None else shift.shift for key, shift in tuned.items()}
+            tuned = {key: rule.tune(settings[key].of({number}), pick.present) for key, rule in rules.items()}
+            shifts = {key: tuple(point.rule.values.values()) for key, point in tuned.items()}
             plans.append((number, {n: (key, (0.0,) if n == "baseline" else shifts[key]) for n, key in names.items()}))
     if not plans:
         raise InputError(f"no seed has a trial of all: the chosen {choice.final.key!r}, the baseline, the controls")
@@ -331,11 +333,11 @@ def _rule_for(setting: Validation, rule: Rule, pick: Pick, group: frozenset[int]
     others = setting.of(set(setting.scores) - group)
     whole = others if others.scores else setting
     # If it reaches the floor unshifted, no negative shift is better: recall never falls as the shift rises.
-    is_kept = pool(list(whole.scores.values())).accuracy() >= pick.floor.accuracy
-    if not rule.negative or (is_kept and pick.floor.prior is None):
+    is_kept = pool(list(whole.scores.values())).accuracy() >= pick.present.accuracy - rule.max_accuracy_drop
+    if not rule.negative or (is_kept and not rule.prior_rows):
         return replace(rule, negative=False)
-    shift = rule.tune(whole, pick.floor)
-    return replace(rule, negative=shift is None or min(shift.shift) < 0)
+    point = rule.tune(whole, pick.present)
+    return replace(rule, negative=not point.has_met or min(point.rule.values.values()) < 0)
 
 
 def _gain(
@@ -434,7 +436,7 @@ def recall_range(baseline: Sequence[Scores], num: int = NUM_RECALLS) -> Array:
     The highest is 1 for one important class, and may be less for several, which compete for images. Close to it all
     other classes are lost, so no useful operating point is there.
 
-    >>> from camri.metrics import condense
+    >>> from camri.decision import condense
     >>> recall_range([condense(np.array([[0.0, 1.0], [1.0, 0.0]]), [1, 1], (1,))], num=3)
     array([0.5  , 0.625, 0.75 ])
     """
@@ -473,7 +475,7 @@ def compare_curves(
     shift chosen beforehand gives. The intervals account for shifts found on the evaluated images (coverage of nominal
     95 %: docs/numbers.md). `groups`: as in `stats.compare`.
 
-    >>> from camri.metrics import condense
+    >>> from camri.decision import condense
     >>> def scores(*leads):
     ...     return condense(np.array([[0.0, lead] for lead in leads]), [1, 1, 0, 0], important=(1,))
     >>> better, worse = scores(1.0, -0.5, -1.0, -2.0), scores(1.0, -1.5, -1.0, -2.0)

@@ -25,9 +25,11 @@ def main() -> dict[str, float]:
     fitted = RandomForestClassifier(50, max_depth=8, random_state=0).fit(X_train, y_train)  # the one you have
     model = camri.ImportantClassifier(fitted, important="stop", at_least=0.9, cv="prefit").fit(X_tune, y_tune)
     assert model.decision_ is not None
-    assert model.promise_ is not None
+    assert model.guarantee_ is not None
     print(model.decision_.rule.describe(model.classes_.tolist()))
-    print(f"found {model.promise_.hits[0]} of {model.promise_.num[0]} rows it was tuned on; new rows: at least 90 %")
+    print(
+        f"found {model.guarantee_.hits[0]} of {model.guarantee_.num[0]} rows it was tuned on; new rows: at least 90 %"
+    )
 
     exported = to_onnx(model, X_tune.astype(np.float32))  # outputs: label, by the rule, and probabilities
     recalls = [recall_score(y_test, one.predict(X_test), labels=["stop"], average="macro") for one in (fitted, model)]

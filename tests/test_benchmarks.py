@@ -13,52 +13,51 @@ import pytest
 from benchmarks import audit as auditing
 from benchmarks import decision, free_rules, guarantee
 from benchmarks import fit as fitting
-from benchmarks.columns import tune
-from camri.auditing import audit
-from camri.auditing.verdict import fewer_alarms
 from camri.data import hold_out, load
-from camri.decision import promise, trace
+from camri.decision import AtLeast, audit, condense, folds, trace
+from camri.decision import tune as tune_rule
 from camri.engine import Training
-from camri.metrics import condense
 from camri.study import runner
 from camri.study.runner import LocalExecutor
 from camri.study.spec import study
 from camri.study.store import open_run
+from reproduce.studies import tune
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_promises_are_counted_on_fresh_rows_and_on_the_test_images_of_a_run(tmp_path, capsys, monkeypatch):
+def test_guarantees_are_counted_on_fresh_rows_and_on_the_test_images_of_a_run(tmp_path, capsys, monkeypatch):
     def told(*words):
         monkeypatch.setattr(sys, "argv", ["guarantee", *words])
         guarantee.main()
         return {(one.get("setting"), one["rule"]): one for one in json.loads(capsys.readouterr().out)["found"]}
 
     found = told("--tables", "60", "--rows", "1000")
-    assert found[None, "promised"]["made"] == "60/60"
-    assert found[None, "promised"]["kept"] >= 0.9 > 0.7 > found[None, "seen"]["kept"]
-    assert found[None, "promised"]["recall"] > found[None, "seen"]["recall"]
-    assert found[None, "promised"]["accuracy"] < found[None, "seen"]["accuracy"] < 0
+    assert found[None, "guaranteed"]["made"] == "60/60"
+    assert found[None, "guaranteed"]["kept"] >= 0.9 > 0.7 > found[None, "seen"]["kept"]
+    assert found[None, "guaranteed"]["recall"] > found[None, "seen"]["recall"]
+    assert found[None, "guaranteed"]["accuracy"] < found[None, "seen"]["accuracy"] < 0
 
     spec = study("s", "digits", ["9"], {"ce": {}}, seeds=[0, 1], training=Training(model="small", epochs=1))
     data = hold_out(load("digits"), fraction=0.3)
     runner.run(spec, tmp_path, LocalExecutor("cpu", workers=1), data=data)
-    (promised, seen) = told("--run", str(tmp_path), "--at-least", "0.8").values()
+    (guaranteed, seen) = told("--run", str(tmp_path), "--at-least", "0.8").values()
     with open_run(tmp_path) as run:
         rows = run.rows()
         vals = [run.scores(row, "val", (9,)) for row in rows]
-        shifts = [promise(val, 0.8, rule=fewer_alarms(val).sweep.rule).rule for val in vals]
+        points = [tune_rule(val, AtLeast(0.8, 0.95)) for val in vals]
+        shifts = [point.rule if point.has_met else None for point in points]
         tests = [run.scores(row, "test", (9,)) for row in rows]
     recalls = [test.recall(shift)[0] for test, shift in zip(tests, shifts, strict=True) if shift is not None]
-    assert promised["made"] == f"{len(recalls)}/2" == "2/2"
-    assert promised["kept"] == np.mean([recall >= 0.8 for recall in recalls])
-    assert promised["recall"] == pytest.approx(np.mean(recalls))
+    assert guaranteed["made"] == f"{len(recalls)}/2" == "2/2"
+    assert guaranteed["kept"] == np.mean([recall >= 0.8 for recall in recalls])
+    assert guaranteed["recall"] == pytest.approx(np.mean(recalls))
     assert seen["made"] == "2/2"
 
 
 def test_audits_are_judged_by_what_their_shift_truly_gives(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["audit", "--tables", "6", "--rows", "1000"])
-    monkeypatch.setattr(auditing.scores, "NUM_FOLDS", 10)
+    monkeypatch.setattr(folds, "NUM_FOLDS", 10)
     auditing.main()
     shown = [float(word.strip("()").replace(",", "")) for word in capsys.readouterr().out.splitlines()[3].split()]
 
@@ -70,11 +69,11 @@ def test_audits_are_judged_by_what_their_shift_truly_gives(capsys, monkeypatch):
         after = (fresh + one.shift * np.eye(4)[auditing.IMPORTANT]).argmax(axis=1) == labels
         recall, accuracy = after[own].mean() - hit[own].mean(), after.mean() - hit.mean()
         true.append([100 * recall, 100 * accuracy, accuracy < -0.005])
-        held.append([one.recall.low <= recall <= one.recall.high, recall < one.recall.low,
-                     one.accuracy.change.low <= accuracy <= one.accuracy.change.high,
-                     accuracy < one.accuracy.change.low])  # fmt: skip
-        called.append(one.kind == "gain")
-        told.append(one.drop.cdf(-0.005))
+        held.append([one.change.recall.low <= recall <= one.change.recall.high, recall < one.change.recall.low,
+                     one.change.accuracy.low <= accuracy <= one.change.accuracy.high,
+                     accuracy < one.change.accuracy.low])  # fmt: skip
+        called.append(one.is_advised)
+        told.append(one.change.chance_of_fall)
     assert 0 < sum(called) < 6, "the tables are to be of both kinds"
     gains = np.array(true)[called].mean(axis=0)
     chance = np.array(told)[called].mean()
@@ -153,9 +152,9 @@ def test_losses_benchmark_runs_and_reports_every_contender(tmp_path):
 def test_decisions_are_judged_on_fresh_rows(monkeypatch):
     monkeypatch.setattr(decision, "NUM_FRESH", 4000)
     found = decision.kept_recalls(3)
-    promised, seen = found["camri, promised, prefit"], found["camri, seen, prefit"]
-    assert promised["recall"] > seen["recall"]
-    assert promised["false alarms"] > seen["false alarms"]
+    guaranteed, seen = found["camri, guaranteed, prefit"], found["camri, seen, prefit"]
+    assert guaranteed["recall"] > seen["recall"]
+    assert guaranteed["false alarms"] > seen["false alarms"]
     assert abs(found["scikit-learn, prefit"]["recall"] - seen["recall"]) < 0.03
     assert set(decision.large_table(2000, 5)) >= {"peak memory, GiB", "recall at an accuracy, s"}
 

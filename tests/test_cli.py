@@ -69,8 +69,8 @@ def test_help_is_wrapped_by_the_terminal_and_not_by_the_source():
 
 
 COMMANDS = (
-    "fit", "predict", "export", "audit", "report", "demo", "data get", "data show", "study list", "study show",
-    "study run", "study status", "study merge", "study finalists", "study ensembles", "study export",
+    "fit", "predict", "export", "audit", "compare", "check", "report", "demo", "data get", "data show", "study list",
+    "study show", "study run", "study status", "study merge", "study finalists", "study ensembles", "study export",
 )  # fmt: skip
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from camri.decision import trace
+from camri.decision.scores import Scores, condense
+from camri.decision.stats import compare
 from camri.errors import InputError
-from camri.metrics import Scores, condense
 from camri.selection import common_range, compare_curves, recall_range
-from camri.stats import compare
 
 
 def models(strength, num=6, seed=0, num_images=600):

@@ -16,7 +16,7 @@ from camri import losses, methods
 from camri.cli import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "results").glob("**/README.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "reproduce").glob("**/README.md"))]
 # A Python block, and the text block right behind it, if there is one: what the code prints.
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n*^```text\n(.*?)^```\n)?", flags=re.S | re.M)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.S | re.M)

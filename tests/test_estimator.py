@@ -18,9 +18,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import camri
-from camri import CamriClassifier, InputError, estimators
-from camri.decision import Prior, choose_shift
+from camri import CamriClassifier, InputError
+from camri.decision import MostRecall, tune
 from camri.engine import Stopped
+from camri.fitting import classifier
 
 QUICK = {"epochs": 10, "random_state": 0}
 SHALLOW = {**QUICK, "model_options": {"hidden": (128,)}}  # leaves a shift something to gain
@@ -48,7 +49,7 @@ def test_scikit_learn_finds_nothing():
 
 
 def test_scikit_learn_finds_nothing_when_a_class_is_important(monkeypatch):
-    monkeypatch.setattr(estimators, "find_important", lambda important, classes: {0: None})
+    monkeypatch.setattr(classifier, "find_important", lambda important, classes: {0: None})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = check_estimator(CamriClassifier(epochs=20))
@@ -92,16 +93,15 @@ def test_shift_is_chosen_on_rows_that_were_held_out():
 
 def test_the_shift_is_what_a_prior_allows(monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        estimators, "choose_shift", lambda scores, **how: asked.append(scores) or choose_shift(scores, **how)
-    )
+    monkeypatch.setattr(classifier, "tune", lambda scores, goal: asked.append((scores, goal)) or tune(scores, goal))
     X, y, *_ = rare(2000)
     model = CamriClassifier("stop", method="ce", validation_fraction=0.4, **SHALLOW).fit(X, y)
-    (scores,) = asked
-    free, held = (choose_shift(scores, accuracy_floor=scores.accuracy(), prior=p) for p in (None, Prior.of(scores)))
-    assert 0 < model.shift_[2] == held.shift[0] < free.shift[0]
-    assert model.validation_["accuracy"] == scores.accuracy(held.shift)
-    called = [scores.predict(shift) == 2 for shift in (0.0, held.shift)]
+    ((scores, goal),) = asked
+    assert goal == MostRecall()
+    free, held = (tune(scores, goal, prior_rows=rows).rule for rows in (0, 500))
+    assert 0 < model.shift_[2] == held.values[2] < free.values[2]
+    assert model.validation_["accuracy"] == scores.accuracy(held)
+    called = [scores.predict(rule) == 2 for rule in (0.0, held)]
     alarms = [float((one & (scores.labels != 2)).mean()) for one in called]
     assert [model.validation_[name] for name in ("false_alarms_before", "false_alarms")] == alarms
     assert alarms[0] < alarms[1]
@@ -317,7 +317,7 @@ def test_an_interrupt_is_an_interrupt_and_a_failure_an_error(monkeypatch):
         CamriClassifier(method="ce", learning_rate=99.0, epochs=200, training_options={"optimizer": "sgd"}).fit(X, y)
     with pytest.raises(RuntimeError, match=r"^training failed: ValueError: Expected more than 1 value per channel .*$"):
         CamriClassifier(batch_size=1, epochs=1).fit(X, y)
-    monkeypatch.setattr(estimators, "train", stop)
+    monkeypatch.setattr(classifier, "train", stop)
     with pytest.raises(KeyboardInterrupt):
         CamriClassifier().fit(X, y)
 

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.variants import rank
+from camri.decision.stats import holm
 from camri.errors import InputError
 from camri.report.results import open_results, write_results
 from camri.selection import compare_curves
-from camri.stats import holm
 from camri.study.reader import RunReader
 from camri.study.store import open_run
 from camri.text import points
@@ -47,7 +46,8 @@ def test_columns_have_both_sides_with_thresholds_and_p_over_all(results):
     corrected = holm([gap["p_alarms_threshold"] for gap in gaps])
     for record, gap, p in zip(records, gaps, corrected, strict=True):
         of_ce = gap["alarms_of_ce"] + gap["alarms_of_ce_threshold"]
-        assert record["relative_low"] == pytest.approx(gap["alarms_threshold_low"] / of_ce)
+        assert record["relative"] == pytest.approx(gap["alarms_threshold"] / of_ce)
+        assert record["relative_low"] == gap["relative_threshold_low"]
         assert record["p_holm"] == pytest.approx(p)
     assert records[0]["relative"] < records[1]["relative"]
     with pytest.raises(InputError, match="no results of focal"):
@@ -130,7 +130,7 @@ def test_release_files_are_checked_and_give_the_same_results(runs, tmp_path):
 
 
 def test_every_published_file_is_in_the_repository_or_its_history():
-    published = Path(releases.__file__).parents[1] / "results"
+    published = Path(releases.__file__).parents[1] / "reproduce"
     for name, entry in releases.read_list(published).items():
         there = (published / releases.SCORES / entry["file"]).is_file()
         assert there or entry["ranked"] or "in_commit" in entry, f"{name}: its scores are nowhere"
@@ -140,15 +140,15 @@ def test_every_published_file_is_in_the_repository_or_its_history():
 
 @pytest.mark.parametrize("name", ["columns-cifar10", "small-cifar10-members"])
 def test_published_results_are_rebuilt_from_their_scores(name, tmp_path):
-    published = Path(releases.__file__).parents[1] / "results"
+    published = Path(releases.__file__).parents[1] / "reproduce"
     (tmp_path / releases.LIST).symlink_to(published / releases.LIST)
     (tmp_path / releases.SCORES).symlink_to(published / releases.SCORES)
     assert releases.rebuild(tmp_path, names=[name]) == []
-    files = sorted((tmp_path / name).iterdir())
+    files, wanted = sorted((tmp_path / name).iterdir()), releases.home(published, name)
     assert files
     for path in files:
         if path.suffix == ".json":
-            assert_close(json.loads(path.read_text()), json.loads((published / name / path.name).read_text()))
+            assert_close(json.loads(path.read_text()), json.loads((wanted / path.name).read_text()))
 
 
 def assert_close(found, wanted):
@@ -206,7 +206,7 @@ def test_cross_entropy_of_several_runs_is_ranked_by_column(runs, tmp_path):
     assert records[1]["threshold"]["alarms"] < 0
     (results / "scores" / "longer.sqlite.xz").unlink()
     assert releases.rebuild(results, names=["short"]) == ["short"]
-    rank.write_json(tmp_path / "cost.json", [*records, *({**one, "column": "other"} for one in records)])
+    releases.write_json(tmp_path / "cost.json", [*records, *({**one, "column": "other"} for one in records)])
     table = ranked_table(tmp_path / "cost.json")
     assert [row[0].text for row in table.rows] == [f"{records[0]['column']}: longer", "other: longer"]
     assert table.notes[0].startswith("Test data.")

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from camri.decision import Prior, choose_shift
+from camri.decision import MostRecall, Present, tune
+from camri.decision.scores import REST, Scores, condense
+from camri.decision.stats import compare, summarise
 from camri.errors import InputError
-from camri.metrics import REST, Scores, condense
 from camri.selection import (
     OPTIMISTIC,
     Candidate,
-    Floor,
     Judgement,
     Measured,
     PaperChoice,
@@ -24,8 +24,8 @@ from camri.selection import (
     choose_as_paper,
     judge,
     mark_best,
+    present_of,
 )
-from camri.stats import compare, summarise
 
 # Table I: recall and accuracy; for CIFAR-10 the poster's four decimals, on which the rule is a knife-edge.
 CE = {
@@ -131,6 +131,10 @@ class Sealed:
         raise AssertionError(f"test scores were opened: .{name}")
 
 
+def shift_of(point):
+    return tuple(point.rule.values.values())
+
+
 def candidate(key, val, test=None, seeds=(0, 1)):
     tests = Sealed() if test is None else scores_of(test, LABELS)
     return Candidate(key, [Trial(seed, scores_of(val, LABELS), tests) for seed in seeds])
@@ -140,15 +144,14 @@ def test_the_choice_is_made_on_validation_with_each_settings_own_shift():
     ce, others = candidate("ce", PLAIN), [candidate("blunt", BLUNT), candidate("sharp", SHARP)]
     choice = choose(ce.validation(), [one.validation() for one in others])
     assert choice.final.key == "sharp"
-    assert choice.final.floor == Floor(0.8)
-    assert choice.final.shifts["sharp"].shift == (0.75,)
-    assert choice.final.shifts["blunt"] is None
-    assert choice.final.shifts["ce"].shift == (0.0,)
+    assert choice.final.present.accuracy == 0.8
+    assert shift_of(choice.final.points["sharp"]) == (0.8,)
+    assert not choice.final.points["blunt"].has_met
+    assert shift_of(choice.final.points["ce"]) == (0.0,)
     assert {group: pick.key for group, pick in choice.folds} == {frozenset({0}): "sharp", frozenset({1}): "sharp"}
     assert choice.fresh_seeds
     loose = choose(ce.validation(), [one.validation() for one in others[:1]], Rule(max_accuracy_drop=0.2))
-    assert loose.final.floor.accuracy == pytest.approx(0.6)
-    assert loose.final.shifts["ce"].shift == (2.5,)
+    assert shift_of(loose.final.points["ce"]) == (2.5,)
     assert loose.final.key == "blunt"  # both find both at accuracy .6, but this one without a shift
 
 
@@ -196,7 +199,7 @@ def test_the_judgement_by_hand_opens_no_other_test_scores():
     assert list(found.arms) == ["chosen", "baseline", "baseline shifted", "l2"]
     chosen = found.arms["chosen"]  # with .75: both found, and the third image is lost
     assert chosen.keys == ("sharp", "sharp")
-    assert chosen.shifts == ((0.75,), (0.75,))
+    assert chosen.shifts == ((0.8,), (0.8,))
     assert chosen.recall.tolist() == [[1.0], [1.0]]
     assert chosen.accuracy.tolist() == [0.8, 0.8]
     assert chosen.precision.tolist() == [[2 / 3], [2 / 3]]
@@ -222,7 +225,7 @@ def test_the_baseline_is_judged_as_it_is_and_shifted():
     found = judge(choose(ce.validation(), []), ce, [], seed=0)
     assert found.arms["baseline"].shifts == ((0.0,), (0.0,))
     assert found.arms["baseline"].recall.tolist() == [[0.5], [0.5]]
-    assert found.arms["baseline shifted"].shifts == ((0.75,), (0.75,))
+    assert found.arms["baseline shifted"].shifts == ((0.8,), (0.8,))
     assert found.arms["baseline shifted"].recall.tolist() == [[1.0], [1.0]]
     assert found.gains["baseline shifted"].recall.value == 0.0
     assert found.gains["baseline"].recall.value == 0.5
@@ -232,7 +235,7 @@ def test_the_floor_of_a_seed_comes_from_the_other_seeds():
     trials = [Trial(seed, scores_of(val, LABELS), scores_of(val, LABELS)) for seed, val in enumerate([PLAIN, BLUNT])]
     ce = Candidate("ce", trials)
     choice = choose(ce.validation(), [])
-    assert {min(group): pick.floor.accuracy for group, pick in choice.folds} == {0: 0.6, 1: 0.8}
+    assert {min(group): pick.present.accuracy for group, pick in choice.folds} == {0: 0.6, 1: 0.8}
     # Seed 0 may fall to .6 and finds both; seed 1 is at .6 and reaches .8 by no shift.
     assert judge(choice, ce, [], seed=0).arms["baseline shifted"].shifts == ((2.5,), (0.0,))
 
@@ -249,10 +252,10 @@ def test_no_model_is_shifted_back_where_its_setting_as_a_whole_need_not_be():
     method = Candidate("over", trials(over, over, over, over))
     choice = choose(ce.validation(), [method.validation()])
     found = judge(choice, ce, [method], controls=["over"], seed=0)
-    floors = {seed: pick.floor.accuracy for group, pick in choice.folds for seed in group}
+    floors = {seed: pick.present.accuracy for group, pick in choice.folds for seed in group}
     assert floors == {0: 0.9, 1: 1.0, 2: 0.9, 3: 1.0}
     assert found.arms["baseline shifted"].shifts == ((0.0,), (0.0,), (0.0,), (0.0,))
-    assert found.arms["over"].shifts == ((-3.5,), (-3.5,), (-3.5,), (-3.5,))
+    assert found.arms["over"].shifts == ((-4.0,), (-4.0,), (-4.0,), (-4.0,))
 
 
 @pytest.mark.parametrize(
@@ -267,11 +270,11 @@ def test_a_setting_is_shifted_back_where_its_best_shift_goes_down(rule):
         scores = {s: condense(rng.normal(size=(60, 3)) + 1.5 * np.eye(3)[labels], labels, (1, 2)) for s in range(3)}
         setting = Validation("made", scores)
         accuracy = np.mean([scores[1].accuracy(), scores[2].accuracy()])
-        prior = Prior.of(scores[0], rule.prior_rows) if rule.prior_rows else None
-        floor = Floor(min(1.0, accuracy + rng.choice([-0.05, 0.0, 0.02, 0.05, 0.3])), prior)
-        shift = rule.tune(setting.of({1, 2}), floor)
-        wanted = rule.negative and (shift is None or min(shift.shift) < 0)
-        assert _rule_for(setting, rule, Pick("made", floor, {}), frozenset({0})) == replace(rule, negative=wanted)
+        own = Present.of(scores[0])
+        present = Present(min(1.0, accuracy + rng.choice([-0.05, 0.0, 0.02, 0.05, 0.3])), own.share)
+        point = rule.tune(setting.of({1, 2}), present)
+        wanted = rule.negative and (not point.has_met or min(shift_of(point)) < 0)
+        assert _rule_for(setting, rule, Pick("made", present, {}), frozenset({0})) == replace(rule, negative=wanted)
         seen.append(wanted)
     assert set(seen) == ({False, True} if rule.negative else {False})
 
@@ -280,17 +283,17 @@ def test_a_rule_with_a_prior_measures_every_setting_by_the_baseline():
     ce, sharp = candidate("ce", PLAIN, PLAIN), candidate("sharp", SHARP, SHARP)
     scores = ce.trials[0].val
     rule = Rule(max_accuracy_drop=0.1, prior_rows=20)
-    floor = rule.floor(ce.validation())
-    share = float((scores.predict() != REST).mean())
-    assert floor == Floor(scores.accuracy() - 0.1, Prior(scores.accuracy(), share, 20))
+    present = present_of(ce.validation())
+    assert present == Present(scores.accuracy(), float((scores.predict() != REST).mean()))
     choice = choose(ce.validation(), [sharp.validation()], rule)
-    assert choice.final.floor == floor
+    assert choice.final.present == present
     for one in (ce, sharp):
-        wanted = choose_shift(one.trials[0].val, accuracy_floor=floor.accuracy, negative=True, prior=floor.prior)
-        assert choice.final.shifts[one.key] == wanted
+        val = one.trials[0].val
+        wanted = tune(val, MostRecall(0.1), present=present, keeps_recall=False, prior_rows=20)
+        assert choice.final.points[one.key].rule == wanted.rule
     found = judge(choice, ce, [sharp], seed=0, num_draws=2)
     key = choice.final.key
-    assert found.arms["chosen"].shifts == (choice.final.shifts[key].shift,) * 2
+    assert found.arms["chosen"].shifts == (shift_of(choice.final.points[key]),) * 2
 
 
 def test_judge_refuses_what_it_cannot_pair():

@@ -2,9 +2,8 @@
 
 import pytest
 
-from camri import fit_record
 from camri.cli import fit_view, study_view
-from camri.report import page
+from camri.report import fit_words, page
 from camri.text import duration, noun_of
 
 
@@ -29,7 +28,7 @@ def test_no_unit_is_full(seconds, said):
     assert duration(seconds) == said
 
 
-@pytest.mark.parametrize("place", [fit_record, fit_view, page, study_view])
+@pytest.mark.parametrize("place", [fit_words, fit_view, page, study_view])
 def test_everything_says_it_in_the_same_way(place):
     assert place.duration is duration
 

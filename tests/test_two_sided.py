@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from camri.metrics import condense
+from camri.decision.scores import condense
 from camri.modules import TwoSidedMarginLoss
 from camri.study.study_file import find_study
 

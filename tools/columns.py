@@ -1,7 +1,7 @@
 """What training for a class adds to the best rule without training, in all columns and with both models.
 
 Both sides decide by a threshold on the class's probability, which needs no training and has the fewest false alarms at
-a recall. The numbers are the gap records of results folders; `ranked` shows what benchmarks.variants.rank stored.
+a recall. The numbers are the gap records of results folders; `ranked` shows stored rankings of settings.
 """
 
 import json
@@ -15,14 +15,14 @@ from camri.errors import InputError
 from camri.methods import title_of
 from camri.report.charts import PRINT, Figure, Panel, draw_intervals, drawing, tips
 from camri.report.results import Results
-from camri.report.tables import BLANK, Cell, Table, cells, interval_of, two_decimals
+from camri.report.tables import BLANK, Cell, Table, interval_of, table_of_settings, two_decimals
 from camri.study import recipes
 from camri.study.reader import LEAST_SEEDS, correct_several, is_significant
 from camri.text import points
 
 MODELS = {"small": "small CNN", "paper": "authors’ CNN"}
 TITLES = {**recipes.TITLES, "tiny-imagenet-animals64": "Tiny ImageNet animals"}  # in the order of tables
-ARMS = {  # of benchmarks/variants, which need not be installed here
+ARMS = {  # of reproduce/two-sided/methods, which need not be installed here
     "margin_hard_one_vs_rest": "hard-negative margin + one-vs-rest",
 }
 ENDS = ("", "_low", "_high")
@@ -49,6 +49,8 @@ def column_records(results: Sequence[Results], method: str, joint: bool | None =
                 of_ce = record["alarms_of_ce"] + record["alarms_of_ce_threshold"]
                 whole = of_ce if of_ce * run.verdict["images"]["test"] >= FEWEST_ALARMS else 0.0
                 relative = {f"relative{end}": _share(record[f"alarms_threshold{end}"], whole) for end in ENDS}
+                if whole and record.get("relative_threshold") is not None:  # its interval has CE's own chance in it
+                    relative = {f"relative{end}": record[f"relative_threshold{end}"] for end in ENDS}
                 found.append(
                     {**_of_before(record), **record, **named, "alarms_of_ce_with_threshold": of_ce, **relative}
                 )
@@ -101,6 +103,9 @@ def columns_table(results: Sequence[Results], methods: Sequence[str], joint: boo
         settings = sorted({record["setting"].removeprefix(f"{method} ") for record in own.values()})
         return f"{model}, {arm_title(method)} {', '.join(settings)} ({seeds} seeds): Δ false alarms", "Δ accuracy"
 
+    every_record = [record for own in every.values() for record in own]
+    is_known = any(record.get("relative_threshold") is None for record in every_record)
+    known = ", CE’s mean taken as known in some" if is_known else ""
     starred = " *: both shifted, no p." * any(record["shifted"] for own in every.values() for record in own)
     return Table(
         "Training for a class against cross-entropy (CE) at equal recall, both with a threshold on the probability.",
@@ -117,7 +122,7 @@ def columns_table(results: Sequence[Results], methods: Sequence[str], joint: boo
             "behind “of”, in % of all inputs. Δ accuracy: percentage points. Both are means over nine recalls, equally "
             "spaced from CE’s own to half way to 1, the range behind “at”; a relative Δ is the ratio of the means. Too "
             f"few: CE’s models have fewer than {FEWEST_ALARMS} false alarms each. 95 % confidence intervals over seeds "
-            f"and test data (from {LEAST_SEEDS} seeds on), CE’s mean taken as known. Bold: fewer false alarms, p < "
+            f"and test data (from {LEAST_SEEDS} seeds on){known}. Bold: fewer false alarms, p < "
             "0.05 after Holm’s correction over all cells of a method." + starred,
         ),
     )
@@ -193,42 +198,9 @@ def columns_figure(results: Sequence[Results], methods: Sequence[str]) -> Figure
 
 
 def ranked_table(path: Path) -> Table:
-    """Settings, or trainings, by false alarms at equal recall against cross-entropy: what rank.py stored."""
+    """Settings, or trainings, by false alarms at equal recall against cross-entropy: what a ranking stored."""
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); benchmarks.variants.rank --json writes it") from None
-    firsts: dict[str, dict[str, Any]] = {}
-    rivals = [record for record in records if firsts.setdefault(record["column"], record) is not record]
-
-    def row(record: Mapping[str, Any]) -> tuple[Cell, ...]:
-        named = f"{record['column']}: {record['setting']}" if len(firsts) > 1 else record["setting"]
-        shown = [named, str(record["num_seeds"])]
-        for rule in ("threshold", "shift"):
-            found = {**record[rule], "num_trials": record["num_seeds"]}
-            relative = {f"relative{end}": _share(found[f"alarms{end}"], found["alarms_of_ce"]) for end in ENDS}
-            shown += [_percent({**found, **relative}), interval_of(found, "accuracy", decimals=2)]
-        return cells(*shown)
-
-    of_ce = (
-        f"“{column}”: {two_decimals(record['threshold']['alarms_of_ce'])} % of all inputs with a threshold, "
-        f"{two_decimals(record['shift']['alarms_of_ce'])} % with a shift, mean over recalls from "
-        f"{record['recalls'][0]:.3f} to {record['recalls'][-1]:.3f}"
-        for column, record in firsts.items()
-    )
-    split = "Test" if all(record.get("split") == "test" for record in records) else "Validation"
-    return Table(
-        "Against cross-entropy at equal recall, both under the same rule.",
-        (
-            "setting",
-            "trials",
-            *(f"Δ {name}, {rule}" for rule in ("threshold", "shift") for name in ("false alarms", "accuracy")),
-        ),
-        (tuple(map(row, rivals)),),
-        tuple(records),
-        notes=(
-            f"{split} data. Cross-entropy’s false alarms, {'; '.join(of_ce)}. Δ false alarms: relative. Δ accuracy: "
-            "percentage points. 95 % confidence intervals over seeds and images, not corrected for the number of "
-            "settings.",
-        ),
-    )
+        raise InputError(f"{path} cannot be read ({error}); python -m tools.releases rebuild writes it") from None
+    return table_of_settings(records)

@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 from scipy.special import logsumexp
 
-from camri.metrics import Array
+from camri.decision.scores import Array
 from camri.report.charts import Figure, Panel, drawing
 
 WEIGHTS = np.array([[np.cos(a), np.sin(a)] for a in np.deg2rad([90.0, 210.0, 330.0])])  # the first is the label's

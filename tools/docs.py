@@ -1,7 +1,7 @@
-"""Fill the blocks of Markdown pages from results: make docs, or python -m tools.docs README.md [PAGE...]
+"""Fill the blocks of Markdown pages from results: make docs, or python -m tools.docs [README.md PAGE...]
 
 A block stands between the lines <!-- made: KEY --> and <!-- end -->. A key is a kind of `KINDS` and names of results
-folders, such as "honest cifar10*". Results are read from results/ and pictures written to docs/img/ beside README.md.
+folders, such as "honest cifar10*". Results are read from reproduce/ and pictures written to docs/img/ beside README.md.
 """
 
 import fnmatch
@@ -27,6 +27,8 @@ from camri.report.tables import (
     table_of_epochs,
     table_of_gaps,
     table_of_honest,
+    table_of_own,
+    table_of_thresholds,
     table_of_trained,
     to_markdown,
 )
@@ -35,7 +37,8 @@ from tools import paper_print
 from tools.columns import columns_figure, columns_table, ranked_table
 from tools.contours import contours
 
-RESULTS, IMAGES = "results", "docs/img"
+IMAGES = "docs/img"
+PAGES = ("README.md", "docs/*.md", "reproduce/**/README.md")
 BLOCK = re.compile(r"^<!-- made: (?P<key>[^\n]+?) -->\n(?P<body>.*?)^<!-- end -->$", flags=re.M | re.S)
 OPENING = re.compile(r"^<!-- made: ", flags=re.M)
 
@@ -53,10 +56,20 @@ class Site:
         found = {run.name: run for p in patterns for run in self.results if fnmatch.fnmatch(run.name, p)}
         return list(found.values())
 
+    def file(self, name: str) -> Path:
+        """A file by its results' name and its own, such as "variants/ranked.json"."""
+        return next(self.folder.glob(f"*/{name}"), self.folder / name)
+
 
 def open_site(folder: Path) -> Site:
-    """All results in a folder of them; none where it does not exist."""
-    return Site([open_results(path.parent) for path in sorted(folder.glob(f"*/{VERDICT}"))], folder=folder)
+    """All results in a folder of them, or in its folders; none where it does not exist."""
+    found = {path.parent.name: path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{VERDICT}")}
+    return Site([open_results(found[name]) for name in sorted(found)], folder=folder)
+
+
+def folder_of_results(root: Path) -> Path:
+    """The folder of all results of a repository."""
+    return root / "results" if any((root / "results").glob(f"*/{VERDICT}")) else root / "reproduce"
 
 
 def make_block(key: str, site: Site, images: str) -> str:
@@ -152,6 +165,11 @@ def united(make: Callable[[Sequence[Mapping[str, Any]]], Table | None]) -> Maker
     return block
 
 
+def both(*makers: Maker) -> Maker:
+    """A block with the tables of several makers."""
+    return lambda site, patterns: [table for make in makers for table in make(site, patterns)]
+
+
 def columns_block(joint: bool) -> Maker:
     """A block with one table of methods in columns of one important class, or of several."""
 
@@ -174,7 +192,8 @@ KINDS: Mapping[str, Maker] = {
     "honest": each("honest", table_of_honest),
     "trained": united(table_of_trained),
     "gaps": united(table_of_gaps),
-    "alarms": united(table_of_alarms),
+    "alarms": both(united(table_of_alarms), united(table_of_thresholds)),
+    "own": each("own", table_of_own),
     "table2": each("angles", table_of_angles),
     "figure2": lambda site, patterns: [picture(site, "figure2", contours())],
     "figure3": drawn("confusion", "figure3"),
@@ -187,7 +206,9 @@ KINDS: Mapping[str, Maker] = {
     "columns": columns_block(joint=False),
     "jointcolumns": columns_block(joint=True),
     "columnfigure": columns_picture,
-    "ranked": lambda site, patterns: [ranked_table(site.folder / name) for name in patterns],
+    "ranked": lambda site, patterns: [ranked_table(site.file(name)) for name in patterns],
+    "status1": lambda site, patterns: [paper_print.status_of_table_one(site.find(patterns or ["*"]))],
+    "beside1": lambda site, patterns: [paper_print.beside_table_one(site.find(patterns or ["*"]))],
     "compare1": lambda site, patterns: [paper_print.compare_table_one(site.find(patterns or ["*"]))],
     "compare2": lambda site, patterns: [paper_print.compare_table_two(site.find(patterns or ["*"]))],
     "headline": lambda site, patterns: [paper_print.headline(found)] if (found := site.find(patterns)) else [],
@@ -229,7 +250,7 @@ def fill(text: str, page: Path, root: Path, site: Site) -> str:
 
 def outdated(pages: Sequence[Path], root: Path) -> dict[Path, str | Figure]:
     """What differs from the results, with what it should be: the text of pages, the figures of pictures."""
-    site = open_site(root / RESULTS)
+    site = open_site(folder_of_results(root))
     found: dict[Path, str | Figure] = {}
     for page in pages:
         text = page.read_text(encoding="utf-8")
@@ -253,10 +274,12 @@ def write(pages: Sequence[Path], root: Path) -> list[Path]:
 
 def main(arguments: Sequence[str]) -> int:
     """Fill the pages; returns the exit code: 0, or 2 for bad input."""
+    root = Path(__file__).parents[1]
     pages = [Path(name).resolve() for name in arguments]
+    pages = pages or list(dict.fromkeys(page for pattern in PAGES for page in sorted(root.glob(pattern))))
     readme = next((page for page in pages if page.name == "README.md"), None)
     if readme is None:
-        print("usage: python -m tools.docs README.md [PAGE...]", file=sys.stderr)
+        print("usage: python -m tools.docs [README.md PAGE...]", file=sys.stderr)
         return 2
     try:
         for path in write(pages, readme.parent):

@@ -1,13 +1,13 @@
 """Per-image scores of published runs, and the results that are made from them.
 
-    python -m tools.releases rebuild [FOLDER] [--names NAME…]   # check the files, write results/ anew from them
+    python -m tools.releases rebuild [FOLDER] [--names NAME…]   # check the files, write results anew from them
     python -m tools.releases add NAME RUN [--folder FOLDER]     # pack a run's scores, note their checksum
     python -m tools.releases add OTHER RUN --compared           # test scores only, to be compared with another file's:
     python -m tools.releases add NAME RUN --compared --against "five models=OTHER" --num-seeds 6
 
-The scores that tables rest on are in results/scores/NAME.sqlite.xz: a run's store with lead, spread and rightness of
+The scores that tables rest on are in reproduce/scores/NAME.sqlite.xz: a run's store with lead, spread and rightness of
 each image as float16, for the columns that a trial serves. Screenings are too large for the repository; FOLDER holds
-those. GTSRB's columns and three animals at once are in its history. results/releases.json has the checksums and that
+those. GTSRB's columns and three animals at once are in its history. reproduce/releases.json has the checksums and that
 commit.
 """
 
@@ -27,13 +27,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.variants import rank
 from camri.errors import InputError, closest
+from camri.report.ranking import rank_column, rank_runs
 from camri.report.results import write_results
 from camri.study.reader import RunReader
 from camri.study.store import SCORE_PARTS, STORE_FILE, open_run, sign
+from tools.docs import folder_of_results
 
-sys.path.append(str(Path(rank.__file__).parent))  # so that results name its methods by their titles everywhere
+# So that results name the methods of reproduce/two-sided/methods by their titles everywhere.
+sys.path.append(str(Path(__file__).parents[1] / "reproduce/two-sided/methods"))
 LIST, SCORES = "releases.json", "scores"
 # Values of two bytes: contexts by the place in them save 3 % (1.43 -> 1.38 MB for 24 trials).
 PACKING = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 3, "lp": 1, "pb": 1}]
@@ -47,6 +49,11 @@ def read_list(results: Path) -> dict[str, dict[str, Any]]:
     """
     path = results / LIST
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def home(results: Path, name: str) -> Path:
+    """The folder of some results: where it is already, in a claim's folder or not."""
+    return next((path for path in results.glob(f"*/{name}") if path.is_dir()), results / name)
 
 
 def checksum(path: Path) -> str:
@@ -114,7 +121,7 @@ def add(
     against: Mapping[str, str] | None = None,
     num_seeds: int | None = None,
 ) -> None:
-    """Pack a run's scores into results/scores, or copy its store into the folder; note it in the list."""
+    """Pack a run's scores into reproduce/scores, or copy its store into the folder; note it in the list."""
     store = run if run.suffix == ".sqlite" else run / STORE_FILE
     target = (folder or results / SCORES) / (f"{name}.sqlite" if folder else f"{name}.sqlite.xz")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -149,6 +156,12 @@ def where_it_is(entry: Mapping[str, Any]) -> str:
     return f"; git show {entry['in_commit']}:results/{SCORES}/{file} >FOLDER/{file}" if "in_commit" in entry else ""
 
 
+def write_json(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write the records, numbers with seven digits."""
+    text = json.dumps(json.loads(json.dumps(records), parse_float=lambda text: float(f"{float(text):.7g}")), indent=1)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
 def rebuild(results: Path, folder: Path | None = None, names: Sequence[str] = ()) -> list[str]:
     """Write results anew from their files, all of the list by default; return the names of those not found."""
     missing, listed = [], read_list(results)
@@ -165,16 +178,16 @@ def rebuild(results: Path, folder: Path | None = None, names: Sequence[str] = ()
             store, *rivals = (stack.enter_context(unpacked(path)) for path in paths if path is not None)
             if not entry["ranked"] and not others:
                 if not entry.get("compared"):
-                    write_results(store, results / name)
+                    write_results(store, home(results, name))
                 continue
             reading, *found = (stack.enter_context(RunReader(one)) for one in (store, *rivals))
             if others:
                 pairs = dict(zip(others, found, strict=True))
-                columns = [rank.rank_runs(reading, pairs, number, "test") for number in range(len(reading.columns))]
+                columns = [rank_runs(reading, pairs, number, "test") for number in range(len(reading.columns))]
             else:
-                columns = [rank.rank_column(reading, one, "val", None, quick=False) for one in reading.columns]
-        (results / name).mkdir(exist_ok=True)
-        rank.write_json(results / name / "ranked.json", [record for records in columns for record in records])
+                columns = [rank_column(reading, one, "val") for one in reading.columns]
+        home(results, name).mkdir(exist_ok=True)
+        write_json(home(results, name) / "ranked.json", [record for records in columns for record in records])
     return missing
 
 
@@ -187,13 +200,13 @@ def main() -> None:
     new = commands.add_parser("add")
     new.add_argument("name")
     new.add_argument("run", type=Path)
-    new.add_argument("--folder", type=Path, help="put the store here, as it is, instead of results/scores")
+    new.add_argument("--folder", type=Path, help="put the store here, as it is, instead of reproduce/scores")
     new.add_argument("--ranked", action="store_true", help="a screening: only its ranking is shown")
     new.add_argument("--compared", action="store_true", help="test scores only, to be compared with another file's")
     new.add_argument("--num-seeds", type=int, help="the first seeds only")
     new.add_argument("--against", nargs="*", default=[], metavar="TITLE=NAME", help="release files to compare with it")
     asked = parser.parse_args()
-    results = Path(__file__).parents[1] / "results"
+    results = folder_of_results(Path(__file__).parents[1])
     if asked.command == "add":
         against = dict(word.split("=", 1) for word in asked.against)
         add(asked.name, asked.run, results, asked.folder, asked.ranked, asked.compared, against, asked.num_seeds)

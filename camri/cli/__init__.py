@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import typer
 
 import camri
-from camri.cli import data, fit, models, report, study
+from camri.cli import audit, data, decide, fit, models, report, study
 from camri.cli.options import Command, group, unwrap
-from camri.errors import NODE_DIED, InputError, last_line
+from camri.errors import NODE_DIED, InputError, last_line, needing
 from camri.text import clip, visible
 
 app = group(
@@ -34,7 +34,9 @@ app.add_typer(data.app)
 app.add_typer(study.app)
 app.command()(models.predict)
 app.command()(models.export)
-app.command(context_settings={"allow_extra_args": True})(models.audit)  # "--important cat dog" gets a hint
+app.command(context_settings={"allow_extra_args": True})(audit.audit)  # "--important cat dog" gets a hint
+app.command()(decide.compare)
+app.command()(decide.check)
 app.command()(report.report)
 
 
@@ -140,7 +142,8 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a Latin-1 terminal has no arrow, for example
     try:
-        app()
+        with needing(f"camri {' '.join(sys.argv[1:2])}".strip()):
+            app()
     except InputError as error:
         typer.echo(f"camri: {visible(str(error))}", err=True)
         sys.exit(2)
@@ -154,7 +157,9 @@ def run() -> None:
 
 
 def _refused(error: Exception) -> str | None:
-    """What the system refused, in a sentence; None for other errors."""
+    """What is missing or what the system refused, in a sentence; None for other errors."""
+    if isinstance(error, ImportError) and "camri-loss[" in str(error):
+        return str(error)
     if isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch raises a RuntimeError
         return "out of memory; give fewer or smaller inputs, or more memory"
     if isinstance(error, OSError) and error.strerror:

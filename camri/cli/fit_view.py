@@ -14,12 +14,12 @@ from rich.progress import BarColumn, TextColumn
 from camri.cli.options import progress_bar
 from camri.data import Split, hold_out, load, make_test, thin_out
 from camri.data.dataset import assemble
-from camri.decision import AtLeast, BestRecall
-from camri.fit_record import compose
+from camri.decision.goals import AtLeast, MostRecall
 from camri.fitting import Fitted, Progress, Unfinished
 from camri.fitting.handover import can_draw
 from camri.fitting.job import run_fit
 from camri.fitting.request import Request, make_request, model_name
+from camri.report.fit_words import asked, compose
 from camri.text import clip, duration, percent, plural
 
 MOST_CAUTIONS = 2  # on a terminal; the card has all
@@ -54,11 +54,11 @@ def print_request(request: Request) -> None:
         )
     limit = plural(request.num_trials, "model") if request.num_trials else duration(request.budget_s or 0.0)
     goal, aim = request.goal, "; least cost"
-    if isinstance(goal, BestRecall):
+    if isinstance(goal, MostRecall):
         drop = goal.max_accuracy_drop
         aim = f"; accuracy may drop by {100 * drop:g} points" if drop else ""
     elif isinstance(goal, AtLeast):
-        aim = f"; fewest false alarms at a recall of {percent(goal.recall, 0)}"
+        aim = f"; fewest false alarms at a recall of {asked(goal)}"
     _print(
         f"{data.name}: {kind}, {data.num_classes} classes; {splits}",
         f"Important: {important}",
@@ -69,7 +69,7 @@ def print_request(request: Request) -> None:
 
 def print_fitted(fitted: Fitted) -> None:
     """Print the result: the model, the verdict, the evidence, and where the files are."""
-    lines = compose(fitted.record)
+    lines = compose(fitted.answer)
     cautions = [line for line in lines if line.startswith("Caution: ")]
     for line in cautions[MOST_CAUTIONS:]:
         lines.remove(line)

@@ -1,14 +1,9 @@
-"""`camri audit`, `predict` and `export`: judge a model's scores, apply a model, write it for other runtimes."""
+"""`camri predict` and `camri export`: apply a model, write it for other runtimes."""
 
 import contextlib
 import csv
-import errno
-import json
 import os
-import re
-import shlex
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from camri.cli.options import class_numbers, progress_bar, say_written
-from camri.errors import InputError, blame, require
-from camri.files import STDOUT, cannot_write, replacing
+from camri.errors import InputError, blame
+from camri.files import STDOUT, replacing
 from camri.text import clip, csv_cell, csv_path, plural, visible
 
 if TYPE_CHECKING:
@@ -28,115 +23,6 @@ if TYPE_CHECKING:
 ROWS_SHOWN = 100
 PROBLEMS_SHOWN = 20
 IMPORTANT_SHOWN = 3
-ROW = re.compile(r"((?:the (?:label|group) of )?)(rows?) (\d+(?:, \d+)*)(.*)", re.DOTALL)  # how a message begins
-
-
-def audit(
-    context: typer.Context,
-    scores: Annotated[
-        Path,
-        typer.Argument(metavar="SCORES", help="A table of labels and scores, one column a class: CSV, parquet, npz."),
-    ],
-    important: Annotated[list[str], typer.Option(help="A class that must not be missed. Repeat it for several.")],
-    label_column: Annotated[str | None, typer.Option(help="Column with the labels, names or numbers from 0.")] = None,
-    split_column: Annotated[str | None, typer.Option(help="Column with val (to tune) and test (to judge).")] = None,
-    group_column: Annotated[
-        str | None,
-        typer.Option(
-            "--group", "--group-column", help="Column that says which rows belong together: patient, film, track."
-        ),
-    ] = None,
-    is_logits: Annotated[
-        bool | None, typer.Option("--logits/--probabilities", help="What the scores are; recognised by default.")
-    ] = None,
-    max_accuracy_drop: Annotated[float, typer.Option(help="Accuracy that may be lost: 0.01 for one point.")] = 0.0,
-    at_least: Annotated[
-        float | None,
-        typer.Option(help="Goal: this recall, guaranteed on new rows, with the fewest false alarms; for example 0.95."),
-    ] = None,
-    confidence: Annotated[float | None, typer.Option(help="The confidence of that guarantee; default 0.95.")] = None,
-    cost_matrix: Annotated[
-        Path | None,
-        typer.Option(help="Goal: the least mean cost; a CSV file, row = true class, column = predicted."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write a page with the curve and the tables (.html) here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-) -> None:
-    """Find the decision rule that raises the recall of the important classes, and what it costs. No training.
-
-    It takes the scores of any model on rows it was not trained on. The advised rule is tuned on all rows; its figures
-    come from rules tuned on nine tenths of them and judged on the rest, in turn. With a split column, val tunes and
-    test judges. With --group, rows of one patient, film
-    or track stay together, and intervals allow for how alike they are. By default it finds the most recall at the same
-    accuracy; with --at-least the rule that guarantees a recall on new rows with the fewest false alarms, or how many
-    rows that takes; with --cost-matrix the rule with the least cost.
-
-    [bold]Examples[/bold]
-
-      camri audit scores.csv --important stop
-      camri audit scores.csv --important stop --important yield --out audit.html
-      camri audit scores.csv --important melanoma --group patient
-      camri audit scores.npz --important melanoma --max-accuracy-drop 0.005
-      camri audit scores.csv --important melanoma --at-least 0.95
-      camri audit scores.csv --important melanoma --cost-matrix costs.csv
-    """
-    if context.args:
-        several = " ".join(f"--important {shlex.quote(name)}" for name in (*important, *context.args))
-        raise InputError(f"{context.args[0]!r} is one word too many; to name several classes write {several}")
-    if out is not None and out.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"--out {out} must end in .html")
-    if out is not None:
-        require("the page", "altair", "vl_convert", "jinja2", install="'camri[report]', or omit --out")
-        _refuse_unwritable(out)
-
-    from camri.auditing.answer import show, write_page
-    from camri.auditing.scores import read_scores
-    from camri.auditing.verdict import audit as judge
-
-    with _naming_lines(scores):
-        table = read_scores(scores, label_column, split_column, group_column)
-        result = judge(
-            **vars(table),
-            important=important,
-            kind=None if is_logits is None else "logits" if is_logits else "probabilities",
-            max_accuracy_drop=max_accuracy_drop,
-            at_least=at_least,
-            confidence=confidence,
-            cost_matrix=cost_matrix,
-        )
-    if as_json:
-        typer.echo(json.dumps(result.to_json(), indent=2))
-    else:
-        show(result, scores.name)
-    if out is not None:
-        words = ["camri", "audit", *sys.argv[2:]] if sys.argv[1:2] == ["audit"] else []
-        typer.echo(str(write_page(result, out, scores.name, words)), err=as_json)
-
-
-def _refuse_unwritable(out: Path) -> None:
-    """Refuse a file that could not be written, before anything is computed."""
-    try:
-        if out.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        tempfile.TemporaryFile(dir=out.parent).close()
-    except OSError as error:
-        raise cannot_write(out, error, "; choose another file with --out") from None
-
-
-@contextlib.contextmanager
-def _naming_lines(file: Path) -> Iterator[None]:
-    """Add the file to errors that name a row of it; rows of a CSV become lines, counted with the header from 1."""
-    try:
-        yield
-    except InputError as error:
-        if (found := ROW.match(str(error))) is None:
-            if error.argument == "scores":
-                raise InputError(f"{file}: {error}") from None
-            raise
-        what, row, numbers, rest = found.groups()
-        if file.suffix.lower() in (".csv", ".tsv"):
-            row, numbers = row.replace("row", "line"), re.sub(r"\d+", lambda one: str(int(one[0]) + 2), numbers)
-        raise InputError(f"{file}{f': {what}' if what else ', '}{row} {numbers}{rest}", error.argument) from None
 
 
 def predict(

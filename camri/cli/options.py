@@ -132,7 +132,8 @@ class Command(TyperCommand):
                 if parameter.name == error.argument:
                     option = (*parameter.opts, *parameter.secondary_opts)[-1 if parameter.secondary_opts else 0]
                     message = name_others(str(error), {str(one.name): one.opts[0] for one in options})
-                    raise InputError(name_option(message, error.argument, option), error.argument) from error
+                    told = name_option(message, error.argument, option)
+                    raise InputError(told, error.argument, error.row, error.where) from error
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -23,6 +23,7 @@ Methods = Annotated[str | None, typer.Option(help="Methods to run, for example c
 NumSeeds = Annotated[int | None, typer.Option(min=1, help="Number of seeds of each setting: 0, 1, …")]
 Seeds = Annotated[str | None, typer.Option(help="The seeds, for example 5-9 or 0,3; they can differ by machine.")]
 Schedule = Annotated[str | None, typer.Option(help="fast (18 epochs, falling rate) or paper (300 epochs).")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs, instead of the schedule's or the file's.")]
 Rule = Annotated[str | None, typer.Option(help="honest (choose on held-out data) or paper (on the test data).")]
 GridWords = Annotated[
     list[str] | None,
@@ -58,6 +59,7 @@ def show(
     num_seeds: NumSeeds = None,
     seeds: Seeds = None,
     schedule: Schedule = None,
+    epochs: Epochs = None,
     rule: Rule = None,
     grid: GridWords = None,
     important: Important = None,
@@ -85,6 +87,7 @@ def show(
         "camri study run digits --out runs/digits",
         "camri study run paper.cifar10.cat --out runs/cat --grid m=4pi/64 s=8",
         "camri study run mine.toml --out runs/mine --max-wall 25m",
+        "camri study run small.fig5 --out runs/fig5 --epochs 2",
         "camri study run paper.cifar10 --out runs/all --on ray://head:10001",
         "Stopped or killed? The same command resumes it.",
     )
@@ -97,6 +100,7 @@ def run(
     num_seeds: NumSeeds = None,
     seeds: Seeds = None,
     schedule: Schedule = None,
+    epochs: Epochs = None,
     rule: Rule = None,
     grid: GridWords = None,
     important: Important = None,
@@ -274,4 +278,6 @@ def _find(words: list[str], num_seeds: int | None, seeds: str | None, **params: 
     study = find_study(names[0], **{name: value for name, value in given.items() if value is not None})
     if seeds is not None:
         study = study.with_(seeds=parse_seeds(seeds))
+    if params["epochs"] is not None:
+        study = study.with_(training=study.training.with_(epochs=params["epochs"]))
     return override(study, params["methods"], [*(params["grid"] or []), *(word for word in words if "=" in word)])

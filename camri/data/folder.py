@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from camri.data.listing import SPLIT_ALIASES, EncodedImages, Listing, Part, Source, clean_name, natural_order
+from camri.data.listing import EncodedImages, Listing, Part, Source, clean_name, natural_order
 from camri.errors import InputError
+from camri.tables import SPLIT_ALIASES
 
 # Besides hidden files: what Windows, macOS's zip, Synology's previews and Python leave behind.
 CLUTTER = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "__pycache__")

@@ -3,17 +3,17 @@
 That is the options of `load`, class names and labels, and the checks that every data set passes.
 """
 
-import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from camri.errors import InputError, closest
-from camri.text import is_printable, listed, name_rows
+from camri.errors import InputError
+from camri.tables import is_float, refuse_missing
+from camri.text import is_printable, listed
 
 if TYPE_CHECKING:
     from camri.data.rows import Rows  # imports torch, which audits do without
@@ -126,11 +126,6 @@ def refuse_untaken(where: str, layout: str, listing: Listing, options: Options) 
             raise InputError(message, argument=option.name)
 
 
-SPLIT_ALIASES = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
 MANY_CLASSES = 1000
 LARGEST_WHOLE = 2.0**53  # above it floats skip whole numbers
 WRITTEN_AS_FLOAT = re.compile(r"-?[0-9]+\.0*")
@@ -147,22 +142,6 @@ def clean_name(name: str) -> str:
     ('stop sign', True)
     """
     return " ".join(unicodedata.normalize("NFC", name).split())
-
-
-def to_splits(words: Iterable[object], where: str) -> list[str]:
-    """The split that each word stands for.
-
-    >>> to_splits(["Training", "dev"], "t.csv")
-    ['train', 'val']
-    """
-    splits = []
-    for word in words:
-        split = SPLIT_ALIASES.get(str(word).strip().lower())
-        if split is None:
-            hint = closest(word, ("train", "val", "test"))
-            raise InputError(f"{where}: {str(word)!r} is no split; {hint}", argument="split_column")
-        splits.append(split)
-    return splits
 
 
 def natural_order(names: Sequence[str]) -> list[str]:
@@ -255,19 +234,6 @@ def _as_text(value: object, row: int, where: str) -> str:
     return clean_name(str(value))
 
 
-def refuse_missing(is_missing: Sequence[bool] | np.ndarray, what: str, remedy: str = "fill it in") -> None:
-    """Refuse a column with missing values; `what` names one of its values."""
-    if len(rows := np.flatnonzero(is_missing)):
-        raise InputError(
-            f"{what} of {name_rows(rows.tolist(), len(is_missing))} is missing; {remedy} or remove the row"
-        )
-
-
-def is_missing(value: object) -> bool:
-    """Whether a value is None, NaN or blank text."""
-    return value is None or value != value or not str(value).strip()
-
-
 def _without_points(names: list[str], where: str) -> list[str]:
     """If all names are numbers, write whole ones without a point ("3.0" as "3"); otherwise leave them alone.
 
@@ -284,14 +250,6 @@ def _without_points(names: list[str], where: str) -> list[str]:
 
 def _is_whole(name: str) -> bool:
     return name.removeprefix("-").isascii() and name.removeprefix("-").isdigit()
-
-
-def is_float(name: str) -> bool:
-    """True for text that is a finite number."""
-    try:
-        return math.isfinite(float(name))
-    except ValueError:
-        return False
 
 
 def doubtful_names(classes: Sequence[str]) -> list[str]:

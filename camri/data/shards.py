@@ -11,10 +11,11 @@ import numpy as np
 
 from camri.data.decode import image_suffixes
 from camri.data.folder import is_clutter, subfolders, visible
-from camri.data.listing import SPLIT_ALIASES, EncodedImages, Listing, Part, Slice, Source, encode
+from camri.data.listing import EncodedImages, Listing, Part, Slice, Source, encode
 from camri.data.tables import by_split
 from camri.errors import InputError
 from camri.files import refuse_special
+from camri.tables import SPLIT_ALIASES
 
 SUFFIX = ".tar"
 LABEL, LABEL_BYTES = ".cls", 1 << 10

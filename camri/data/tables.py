@@ -1,70 +1,45 @@
 """Tables (CSV, TSV, parquet) and NumPy archives: images, image paths or features, with labels."""
 
-import csv
-import json
 import os
 import re
-import zipfile
-import zlib
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from camri.data.folder import is_clutter, shown, subfolders, visible
-from camri.data.listing import (
+from camri.data.listing import EncodedImages, Listing, Options, Part, Source, encode, index_values
+from camri.errors import InputError, closest
+from camri.tables import (
+    NUMBER_WITH_COMMAS,
+    ROLES,
     SPLIT_ALIASES,
-    EncodedImages,
-    Listing,
-    Options,
-    Part,
-    Source,
-    encode,
-    index_values,
+    TEXT_SUFFIXES,
+    class_label_names,
     is_float,
+    is_list_type,
     is_missing,
+    is_number_type,
+    is_table,
+    is_text_type,
+    pa,
+    pc,
+    pq,
+    read_npz,
+    read_table,
     refuse_missing,
+    refuse_unlike,
+    role,
+    to_matrix,
+    to_numpy,
     to_splits,
 )
-from camri.errors import InputError, closest
-from camri.files import refuse_special
-from camri.text import ROWS_SHOWN, listed
+from camri.text import listed
 
-
-class LazyModule:
-    """A module that is imported when one of its names is first used: commands that read no table start faster."""
-
-    def __init__(self, name: str):
-        self._name = name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self._name), name)
-
-
-pa: Any = LazyModule("pyarrow")
-pc: Any = LazyModule("pyarrow.compute")
-arrow_csv: Any = LazyModule("pyarrow.csv")
-pq: Any = LazyModule("pyarrow.parquet")
-
-TEXT_SUFFIXES = (".csv", ".tsv")
-SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 MOST_CATEGORIES = 50  # in a column of text
 ROWS_TO_TRY = 100  # if no path of a table exists: the first of its images may be missing
-LONGEST_ROW_BYTES = 2**25  # of a text table; Arrow's default, 2**20, is too short for a row of 60,000 genes
-ROLES = {
-    "image": ("image", "img", "picture", "photo", "bytes"),
-    "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image_path", "image", "img"),
-    "label": ("label", "labels", "class", "class_name", "classid", "target", "category", "y", "y_true", "fine_label"),
-    "features": ("features", "feature", "embedding", "embeddings", "x"),
-    "group": ("group", "groups", "track"),
-    "split": ("split", "part", "subset"),
-}
 ROW_NUMBERS = ("", "id", "index", "idx", "row", "unnamed: 0", "__index_level_0__")  # if all values differ
-NUMBER_WITH_COMMAS = re.compile(r"\s*[-+]?[0-9.]*,[0-9.,]*[0-9](e[-+]?[0-9]+)?\s*", re.IGNORECASE)
 
 
 def find_tables(path: Path, options: Options) -> Source | None:
@@ -83,13 +58,6 @@ def find_tables(path: Path, options: Options) -> Source | None:
     images = [part.inputs for part in listing.parts.values() if isinstance(part.inputs, EncodedImages)]
     image_files = [source for group in images for source in group.sources if isinstance(source, str)]
     return Source(layout, [*map(str, files), *image_files], lambda scratch: listing)
-
-
-def is_table(file: Path) -> bool:
-    """True for a file named like a table; a compressed table is refused."""
-    if file.suffix.lower() in COMPRESSED and Path(file.stem).suffix.lower() in SUFFIXES:
-        raise InputError(f"{file} is a compressed table; unpack it and give {file.stem}, or save it as parquet")
-    return file.suffix.lower() in SUFFIXES
 
 
 def part_of_file(path: Path) -> str | None:
@@ -131,174 +99,11 @@ def by_split(path: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
     return by_part
 
 
-def read_table(file: Path, named: Container[str | None] = ()) -> Any:
-    """Read the file as an Arrow table.
-
-    In a CSV, columns of paths, labels, groups and splits, by usual or `named` names, stay text: "01" is not 1.
-    """
-    remedy = "save it again"
-    refuse_special(file)
-    try:
-        if file.suffix.lower() in TEXT_SUFFIXES:
-            remedy = "give each row as many values as the first line has names, decimals with a point"
-            table = _read_text(file, named)
-        else:
-            with pq.ParquetFile(file, memory_map=True) as opened:  # pq.read_table has an error of its own for
-                table = opened.read()  # duplicate column names
-            for column in table.columns:
-                column.validate(full=True)  # a damaged parquet file may hold text that is not UTF-8
-    except InputError:  # a ValueError too
-        raise
-    except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"{file} cannot be read as a table: {reason}; {remedy}") from None
-    if twice := sorted(name for name, count in Counter(table.column_names).items() if count > 1):
-        raise InputError(f"{file} has two columns called {twice[0]!r}; rename one")
-    if not table.num_rows:
-        raise InputError(f"{file} has no rows")
-    return table
-
-
-def _read_text(file: Path, named: Container[str | None]) -> Any:
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            first = stream.readline()
-            delimiter = "\t" if file.suffix.lower() == ".tsv" and "\t" in first else max(",;\t|", key=first.count)
-            stream.seek(0)
-            if line := _unclosed_quote(stream, delimiter):  # Arrow would read the rest of the file as one value
-                raise InputError(f"{file}, line {line}: a quote is opened and never closed; close or remove it")
-            stream.seek(0)
-            reader = csv.reader(stream, delimiter=delimiter)
-            names, num_lines = [name.strip() for name in next(reader, [])], reader.line_num
-    except UnicodeDecodeError as error:
-        byte = f"byte 0x{error.object[error.start]:02x}"
-        raise InputError(f"{file} is not UTF-8 text ({byte}); save it as UTF-8") from None
-    usual = {name for role in ("path", "label", "group", "split") for name in ROLES[role]}
-    return arrow_csv.read_csv(
-        file,
-        read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=num_lines, block_size=LONGEST_ROW_BYTES),
-        parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert_options=arrow_csv.ConvertOptions(
-            column_types={name: pa.string() for name in names if name in named or name.lower() in usual}
-        ),
-    )
-
-
-def _unclosed_quote(lines: Iterable[str], delimiter: str) -> int:
-    """Number of the line with a quote that is never closed; 0 if all are closed.
-
-    A quote opens only at the start of a value. Two in a row stand for a quote in the text.
-
-    >>> _unclosed_quote(['size,label', '5",a', '"6"" x', 'y",b'], ","), _unclosed_quote(['a,"b', 'c'], ",")
-    (0, 1)
-    """
-    opened = 0
-    for number, line in enumerate(lines, 1):
-        before, *pieces = line.replace('""', "").split('"')
-        for piece in pieces:
-            if opened:
-                opened = 0
-            elif not before or before.endswith(delimiter):
-                opened = number
-            before = piece
-    return opened
-
-
-def role(
-    table: Any, wanted: str, chosen: str | None, where: str, fits: Callable[[Any], bool] | None = None
-) -> str | None:
-    """Name of the column with this role: the chosen one, or one with a usual name; None if there is none."""
-    names = table.column_names
-    if chosen is not None:
-        if chosen not in names:
-            raise InputError(f"{where} has no column {chosen!r}; {closest(chosen, names)}", argument=f"{wanted}_column")
-        return chosen
-    by_lower = {name.lower(): name for name in names}
-    for usual in ROLES[wanted]:
-        if usual in by_lower and (fits is None or fits(table.schema.field(by_lower[usual]).type)):
-            return by_lower[usual]
-    return None
-
-
 def is_image_type(kind: Any) -> bool:
     """True for encoded images: bytes, or Hugging Face's struct of bytes and path."""
     if pa.types.is_struct(kind):
         return "bytes" in [kind.field(k).name for k in range(kind.num_fields)]
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-
-
-def is_text_type(kind: Any) -> bool:
-    """True for columns of text, dictionary-encoded or not."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def is_number_type(kind: Any) -> bool:
-    """True for numbers and booleans."""
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-
-
-def is_list_type(kind: Any) -> bool:
-    """True for columns with a list in each row."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
-def to_numpy(column: Any) -> np.ndarray:
-    """An Arrow column as a numpy array: text as objects, missing numbers and booleans as NaN."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_boolean(column.type) and column.null_count:
-        column = column.cast(pa.int8())  # numpy has no missing booleans
-    return column.to_numpy(zero_copy_only=False)
-
-
-def to_matrix(column: Any, wanted: int | None = None) -> tuple[np.ndarray, dict[int, int | None]]:
-    """(numbers (N, D), {row: length} of the rows that do not fit) of a column of lists.
-
-    D is the `wanted` length if any list has it, else the most common one. A row that does not fit is NaN; the length of
-    a missing list is None.
-    """
-    rows = column.combine_chunks()
-    lengths = pc.fill_null(pc.list_value_length(rows), -1).to_numpy(zero_copy_only=False)
-    # Empty lists do not count: some tools write missing lists this way.
-    common, counts = np.unique(lengths[lengths > 0], return_counts=True)
-    width = int(common[counts == counts.max()][-1]) if len(common) else 0  # of two equally common, the longer
-    if wanted is not None and wanted in common:
-        width = wanted
-    fits = lengths == width
-    if fits.all():
-        return to_numpy(rows.flatten()).reshape(len(rows), width), {}
-    values = np.full((len(rows), width), np.nan)
-    values[fits] = to_numpy(rows.filter(pa.array(fits)).flatten()).reshape(fits.sum(), width)
-    return values, {row: None if lengths[row] < 0 else int(lengths[row]) for row in np.flatnonzero(~fits).tolist()}
-
-
-def refuse_unlike(unlike: Mapping[int, int | None], num_rows: int, width: int, where: str) -> None:
-    """Refuse rows whose lists are missing or of another length, as `to_matrix` returns them."""
-    if not unlike:
-        return
-    if not width:
-        raise InputError(f"{where}: no row has any values; fill the column in or drop it")
-    first = [
-        f"row {row} ({'missing' if length is None else f'{length:,} values'})"
-        for row, length in list(unlike.items())[:ROWS_SHOWN]
-    ]
-    more = f", … {len(unlike):,} of {num_rows:,} rows in all" if len(unlike) > ROWS_SHOWN else ""
-    raise InputError(
-        f"{where}: rows without the {width:,} values that most rows have: {', '.join(first)}{more}; fill them in or "
-        "remove the rows"
-    )
-
-
-def class_label_names(table: Any, column: str) -> Sequence[str] | None:
-    """The ClassLabel names of a column in Hugging Face's metadata; None if there are none."""
-    try:
-        features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
-        names = features[column].get("names")
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
-    return [str(name) for name in names] if names else None
 
 
 def _holds_images(file: Path) -> bool:
@@ -605,8 +410,6 @@ def _groups(tables: dict[str, Any], column: str, where: str) -> dict[str, np.nda
     return index_values(columns)[1]
 
 
-# What numpy raises for a damaged file of arrays; MemoryError where its header lies about a shape.
-BAD_ARRAYS = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError)
 INPUTS = ("inputs", "images", "features", "x", "data")
 LABELS = ("labels", "label", "y", "target", "targets")
 CLASS_NAMES = ("classes", "class_names", "names")
@@ -649,17 +452,6 @@ def _names(array: np.ndarray, where: str) -> list[str]:
     if texts.ndim != 1:
         raise InputError(f"{where} have the shape {array.shape}; give a list of names")
     return texts.tolist()
-
-
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name; pickled objects are refused."""
-    refuse_special(path)
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except BAD_ARRAYS as error:
-        remedy = "save it with numpy.savez, text as str, not object"
-        raise InputError(f"{path} cannot be read as plain arrays: {error}; {remedy}") from None
 
 
 def _by_part(arrays: dict[str, np.ndarray], words: tuple[str, ...]) -> dict[str, np.ndarray]:

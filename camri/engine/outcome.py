@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from camri.decision.counts import accuracy, recall
+from camri.decision.scores import Scores, condense
 from camri.engine.replica import Evaluation, Job
 from camri.engine.spec import Training, Trial
-from camri.metrics import Scores, accuracy, condense, recall
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,13 +19,13 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from camri import augment
 from camri.data import DataSet, Split, dataset
 from camri.data.rows import take
+from camri.decision.counts import confusion
 from camri.engine import spec
 from camri.engine.spec import Training, Trial, generator, identity
 from camri.errors import InputError
 from camri.files import checksum, replacing
 from camri.heads import HEADS, unit
 from camri.methods import Setting, method
-from camri.metrics import confusion
 from camri.models import Classifier, build, seed_dropout
 from camri.modules import Criterion
 

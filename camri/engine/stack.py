@@ -292,7 +292,7 @@ class Stack:
     def is_right(self) -> bool:
         """Whether the kernels agree with PyTorch on this device, layer by layer; takes about as long as a few steps.
 
-        With Triton 3.6 some tiles were wrong by 1 to 24 %, without an error (results/benchmarks). Rounding is 0.3 %.
+        With Triton 3.6 some tiles were wrong by 1 to 24 %, without an error (reproduce/speed). Rounding is 0.3 %.
         """
         drawn = torch.Generator(self.step.device).manual_seed(0)
         pairs = zip(self.layers, [None, *self.layers[:-1]], strict=True)

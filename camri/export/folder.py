@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors import numpy as tensors_file
 
 import camri
-from camri.decision import rule_from_json
+from camri.decision.rules import DecisionRule, rule_from_json
 from camri.engine import Training
 from camri.errors import InputError
 from camri.export.model import Model, Trained, check_weights, make_classifier
@@ -188,6 +188,12 @@ def read_config(text: bytes, where: str) -> Config:
     return config
 
 
+def _rule_of(config: Config) -> DecisionRule | None:
+    rule = None if config.rule is None else rule_from_json(config.rule.model_dump(), config.classes)
+    assert rule is None or isinstance(rule, DecisionRule)
+    return rule
+
+
 def to_trained(config: Config, weights: Mapping[str, np.ndarray], where: str) -> Trained:
     """Make the trained model from its config and weights; InputError for impossible values."""
     try:
@@ -202,7 +208,7 @@ def to_trained(config: Config, weights: Mapping[str, np.ndarray], where: str) ->
             is_image=config.input.kind == "image",
             class_counts=tuple(config.class_counts),
             important=tuple(index[name] for name in config.important),
-            rule=None if config.rule is None else rule_from_json(config.rule.model_dump(), config.classes),
+            rule=_rule_of(config),
             weights=weights,
             preprocessing=config.preprocessing,
             standardise=None if scaling is None else (tuple(scaling.mean), tuple(scaling.sd)),

@@ -26,6 +26,7 @@ from camri.data.tables import INPUTS
 from camri.errors import InputError
 from camri.export.model import NOT_FINITE, Model, Trained, arrange, to_probabilities
 from camri.files import refuse_special
+from camri.tables import BAD_ARRAYS, SUFFIXES, is_list_type, is_table, is_text_type, read_table, role, to_numpy
 from camri.text import listed
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -139,7 +140,7 @@ Group = Images | Ready | Problem
 
 
 ARRAYS = (".npy", ".npz")
-TABLES = (*ARRAYS, *tables.SUFFIXES)
+TABLES = (*ARRAYS, *SUFFIXES)
 BOX = ("roi_x1", "roi_y1", "roi_x2", "roi_y2", "width", "height")  # or Roi.X1 …, as GTSRB's own tables have it
 
 
@@ -214,15 +215,15 @@ def _tables(file: str, trained: Trained) -> list[Group]:
             return [Images([name for name, _ in images], [None] * len(images), [place for _, place in images])]
         if path.suffix.lower() in ARRAYS:
             return [_checked(ready, trained) for ready in _arrays(path)]
-        if not tables.is_table(path):
+        if not is_table(path):
             return [Problem(str(path), f"this model takes features, from a table: {', '.join(TABLES)}")]
-        table = tables.read_table(path, {trained.preprocessing.get("path_column")})
+        table = read_table(path, {trained.preprocessing.get("path_column")})
         if trained.is_image:
             return [_image_rows(path, table, trained)]
         used = _feature_columns(table, path, trained)
         if encoding := trained.preprocessing.get("encoding"):
             return [_checked(Ready(str(path), tables.encode_columns(table, encoding, str(path))), trained)]
-        if len(used) == 1 and tables.is_list_type(table.schema.field(used[0]).type):
+        if len(used) == 1 and is_list_type(table.schema.field(used[0]).type):
             return [_checked(_list_rows(path, table.column(used[0]), used[0], trained.input_shape[0]), trained)]
         return [_checked(Ready(str(path), _matrix(table, used), names=used), trained)]
     except (InputError, OSError) as error:
@@ -257,7 +258,7 @@ def _arrays(path: Path) -> list[Ready]:
             return [Ready(str(path), stored[name], part=name if len(names) > 1 else "") for name in names]
     except InputError:
         raise
-    except tables.BAD_ARRAYS as error:
+    except BAD_ARRAYS as error:
         raise InputError(f"it cannot be read as plain arrays: {error}") from None
 
 
@@ -279,18 +280,18 @@ def _image_rows(path: Path, table: Any, trained: Trained) -> Group:
     """The images of a table: bytes in a column, or paths relative to the table, in training's column or a usual one."""
     file, where = str(path), str(path)
     boxes = _boxes(table) if trained.is_cropped else None
-    image = tables.role(table, "image", None, where, tables.is_image_type)
+    image = role(table, "image", None, where, tables.is_image_type)
     if image:
         sources, _, note = tables.image_sources(table.column(image), path.parent)
         if note:
             warnings.warn(f"{path}: {note}", stacklevel=2)
         return Images([file] * len(sources), range(len(sources)), sources, boxes)
     known = trained.preprocessing.get("path_column")
-    as_trained = known in table.column_names and tables.is_text_type(table.schema.field(known).type)
-    pointed = tables.role(table, "path", known if as_trained else None, where, tables.is_text_type)
+    as_trained = known in table.column_names and is_text_type(table.schema.field(known).type)
+    pointed = role(table, "path", known if as_trained else None, where, is_text_type)
     if pointed is None:
         return Problem(file, f"it has no column with images or their paths among {listed(table.column_names)}")
-    names = tables.to_numpy(table.column(pointed)).tolist()
+    names = to_numpy(table.column(pointed)).tolist()
     paths, note = tables.pointed_files(path.parent, [name or "" for name in names])
     if note:
         warnings.warn(f"{path}: {note}", stacklevel=2)
@@ -307,10 +308,10 @@ def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
             raise InputError(f"it has no column {missing[0]!r}, which the model was trained on")
         return known
     label = trained.preprocessing.get("label_column")
-    roles = {tables.role(table, name, None, str(path)) for name in ("label", "group", "split", "path")} | {label}
+    roles = {role(table, name, None, str(path)) for name in ("label", "group", "split", "path")} | {label}
     rest = [name for name in table.column_names if name not in roles]
     kinds = [table.schema.field(name).type for name in rest]
-    of_lists = [name for name, kind in zip(rest, kinds, strict=True) if tables.is_list_type(kind)]
+    of_lists = [name for name, kind in zip(rest, kinds, strict=True) if is_list_type(kind)]
     if len(of_lists) == 1:
         return of_lists
     numbers = [name for name, kind in zip(rest, kinds, strict=True) if tables.is_number_type(kind)]
@@ -321,7 +322,7 @@ def _feature_columns(table: Any, path: Path, trained: Trained) -> list[str]:
 
 def _list_rows(path: Path, column: Any, name: str, wanted: int) -> Ready:
     """A column with a list of features per row; a missing list, or one of another length, is a problem of its row."""
-    if tables.is_list_type(column.type.value_type):
+    if is_list_type(column.type.value_type):
         raise InputError(f"column {name!r} holds lists of lists, and the model takes a list of numbers a row")
     values, unlike = tables.to_matrix(column, wanted)
     problems = {
@@ -334,7 +335,7 @@ def _list_rows(path: Path, column: Any, name: str, wanted: int) -> Ready:
 
 def _matrix(table: Any, used: Sequence[str]) -> np.ndarray:
     """float (N, D) of columns of numbers; a missing value is NaN."""
-    return np.stack([_to_floats(tables.to_numpy(table.column(name)), name) for name in used], axis=1)
+    return np.stack([_to_floats(to_numpy(table.column(name)), name) for name in used], axis=1)
 
 
 def _to_floats(values: np.ndarray, name: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from camri.data import DataSet, Split
 from camri.data.dataset import to_float
 from camri.data.rows import Inputs, Rows
-from camri.decision import RULES, DecisionRule, Shift, Threshold, rule_from_json
+from camri.decision.rules import RULES, DecisionRule, LowestCost, Shift, Threshold, rule_from_json
 from camri.engine import Outcome, Training
 from camri.errors import InputError, blame
 from camri.heads import HEADS
@@ -25,6 +25,7 @@ LONGEST_SHOWN = 200  # characters of a value in an error message
 MOST_VALUES = 2**28  # of one input
 NOT_FINITE = "the model's scores are not finite; its features are far from those of training, or the model is damaged"
 Standardise = tuple[tuple[float, ...], tuple[float, ...]]
+NOT_EXPORTED = "a rule of least cost cannot be exported; give a shift or a threshold"
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +113,8 @@ class Trained:
             outcome, data, standardise = *_on_images(outcome, data, standardise), None
         assert outcome.weights is not None
         indices = tuple(int(index) for index in important)
+        if isinstance(rule, LowestCost):
+            raise InputError(f"{NOT_EXPORTED}, or predict with `rule.predict`", argument="rule")
         if rule is not None and not isinstance(rule, DecisionRule):
             shifts = [float(rule)] * len(indices) if isinstance(rule, (int, float)) else list(map(float, rule))
             if len(shifts) != len(indices):
@@ -342,6 +345,7 @@ def with_rule(
             if not low <= value <= high:
                 raise InputError(f"the {name} {own}={value:g} is not allowed; {hint}")
         rule = rule_from_json({"rule": name, "values": values}, model.classes)
+        assert isinstance(rule, DecisionRule)
         return Model(replace(model.trained, rule=rule, important=tuple(rule.values)))
 
 

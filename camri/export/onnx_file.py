@@ -16,9 +16,9 @@ from scipy import special
 from torch import Tensor, nn
 
 import camri
-from camri.decision import DecisionRule, Shift
+from camri.decision.rules import DecisionRule, LowestCost, Shift
 from camri.errors import InputError, require
-from camri.export.model import Model, Trained
+from camri.export.model import NOT_EXPORTED, Model, Trained
 from camri.files import replacing
 
 OPSET = 18  # torch's exporter writes it without conversion; onnxruntime reads it since 1.14
@@ -66,7 +66,7 @@ def write_onnx(model: Model, file: str | Path) -> Path:
 
 def make_onnx(model: Model) -> bytes:
     """The content of an ONNX file, whose outputs have been compared with PyTorch's."""
-    require("an ONNX file", *NEEDED, install="'camri[onnx]'")
+    require("an ONNX file", *NEEDED, install="'camri-loss[onnx]'")
     data = _export(model)
     _check(data, model)
     return data
@@ -170,22 +170,25 @@ def to_onnx(classifier: Any, X: Any) -> Any:
     skl2onnx converts the estimator; it takes the input types from some rows X. Outputs: "label", by the rule, and
     "probabilities" (N, C). ONNX computes in float32: a row within rounding of the threshold may get another label.
     """
-    require("a classifier's ONNX file", "skl2onnx", "onnx", install="'camri[onnx]'")
+    require("a classifier's ONNX file", "skl2onnx", "onnx", install="'camri-loss[onnx]'")
     from skl2onnx import to_onnx as convert
 
     estimator = getattr(classifier, "estimator_", None)
     if getattr(classifier, "decision_", None) is None or not hasattr(estimator, "predict_proba"):
         raise InputError("give a fitted ImportantClassifier with an important class and predict_proba", "classifier")
+    rule = classifier.decision_.rule
+    if isinstance(rule, LowestCost):
+        raise InputError(f"{NOT_EXPORTED} by rule='threshold', or predict with the estimator", "classifier")
     inner = getattr(estimator, "estimator", estimator) if type(estimator).__name__ == "FrozenEstimator" else estimator
     try:
         model = convert(inner, X[:1], options={id(inner): {"zipmap": False}}, target_opset=OPSET)
     except Exception as error:  # of many types, some with pages of text
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"skl2onnx cannot convert {type(inner).__name__}: {reason[:200]}", "classifier") from error
-    _append_rule(model.graph, classifier.decision_.rule, classifier.classes_)
+    _append_rule(model.graph, rule, classifier.classes_)
     for name, value in {
         "classes": json.dumps([str(label) for label in classifier.classes_.tolist()], ensure_ascii=False),
-        "rule": json.dumps(classifier.decision_.rule.to_json(), ensure_ascii=False),
+        "rule": json.dumps(rule.to_json(), ensure_ascii=False),
         "camri": camri.__version__,
     }.items():
         model.metadata_props.add(key=name, value=value)

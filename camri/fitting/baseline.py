@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from camri.fit_record import SEEDS_FOR_PRAISE
+from camri.decision.verdict import SEEDS_FOR_PRAISE
 from camri.fitting.judge import Held
 from camri.fitting.request import epochs_for
 from camri.fitting.rivals import FEW_RIVALS

@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec
 
+from camri.decision.answer import ANSWER_FILE, EXAMPLES_FILE
+from camri.decision.verdict import SEEDS_FOR_PRAISE
 from camri.engine import Outcome, Pool, Training
 from camri.engine.training import stop_on_signals
-from camri.fit_record import ANSWER_FILE, EXAMPLES_FILE, SEEDS_FOR_PRAISE
 from camri.fitting import handover
 from camri.fitting.baseline import Baseline, TooSlow
 from camri.fitting.budget import SPARE, Budget, Plan, apply_plan, make_plan, measure_slowness, smaller
-from camri.fitting.handover import MODEL, PAGE, Fitted
+from camri.fitting.finals import Finals
+from camri.fitting.handover import PAGE, Fitted
 from camri.fitting.request import (
     FEATURES_SHARE,
     JOURNAL_FILE,
@@ -27,6 +29,7 @@ from camri.fitting.request import (
     on_features,
 )
 from camri.fitting.rivals import FEW_RIVALS, RACE_SHARE, Race, can_grow, grow, list_rivals, num_rivals, trees_of
+from camri.fitting.saved import MODEL, WEIGHTS
 from camri.fitting.trainer import (
     CE,
     Interrupted,
@@ -47,7 +50,7 @@ from camri.study.store import STORE_FILE, open_run, remove
 from camri.text import percent, round_up
 
 # What the finals' folder may hold.
-BESIDE = (JOURNAL_FILE, TRAININGS, MODEL, PAGE, handover.WEIGHTS, ANSWER_FILE, EXAMPLES_FILE)
+BESIDE = (JOURNAL_FILE, TRAININGS, MODEL, PAGE, WEIGHTS, ANSWER_FILE, EXAMPLES_FILE)
 SEEDS_APART = 1000  # between the seeds of two fits; those of the finals begin in the middle
 MOST_SEEDS = 20  # of the finals; half as many if there is no rival
 TREES_BEFORE = 0.3  # of the time: later there is none for them
@@ -67,7 +70,7 @@ class Stages:
         base = request.seed * SEEDS_APART
         self.search_seeds = range(base, base + SEEDS_APART // 2)
         self.final_seeds = range(base + SEEDS_APART // 2, base + SEEDS_APART)
-        self.weights = request.out / handover.WEIGHTS
+        self.weights = request.out / WEIGHTS
 
     def run(self) -> Fitted:
         """Run the stages that are left."""
@@ -325,7 +328,7 @@ class Stages:
         fitted = handover.hand_over(
             self.request,
             self._finals_run(),
-            handover.Finals(
+            Finals(
                 column=self.column,
                 winner=None if self.winner is None else setting_of(self.winner, self.column),
                 control=None if self.control is None else setting_of(self.control, self.column),

@@ -30,7 +30,8 @@ from camri.data import DataSet, Split, hold_out, load, make_test
 from camri.data.dataset import hash_json
 from camri.data.features import embed_within
 from camri.data.tables import to_features
-from camri.decision import PRIOR_ROWS, AtLeast, BestRecall, Goal, LeastCost, parse_goal
+from camri.decision.goals import AtLeast, Goal, LeastCost, MostRecall, goal_to_json, parse_goal
+from camri.decision.tune import PRIOR_ROWS
 from camri.engine import Training, Trial
 from camri.engine.replica import Job
 from camri.engine.spec import PROBE, TRANSFORMER, TUNED
@@ -400,7 +401,7 @@ def command(request: Request, is_finished: bool = True) -> str:
     options = {
         "--trials": request.num_trials,
         "--budget": None if request.budget_s is None else f"{request.budget_s:g}s",
-        "--max-accuracy-drop": (goal.max_accuracy_drop or None) if isinstance(goal, BestRecall) else None,
+        "--max-accuracy-drop": (goal.max_accuracy_drop or None) if isinstance(goal, MostRecall) else None,
         "--at-least": goal.recall if isinstance(goal, AtLeast) else None,
         "--cost-matrix": (request.costs or "COSTS") if isinstance(goal, LeastCost) else None,
         "--model": model,
@@ -416,12 +417,6 @@ def model_name(training: Training, data: DataSet) -> str:
     """The model of a training: its name, with the frozen network whose features it takes."""
     backbone = data.provenance.get("backbone")
     return training.model if backbone is None else f"{training.model} on {backbone['model']}, frozen"
-
-
-def goal_to_json(goal: Goal) -> dict[str, Any]:
-    """The goal as plain JSON."""
-    values = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(goal).items()}
-    return {"name": type(goal).__name__, **values}
 
 
 def check_rows(data: DataSet, important: Sequence[int]) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from camri.data import DataSet
+from camri.decision.scores import Array
 from camri.engine import Outcome, Training, Trial
 from camri.fitting.budget import Budget
-from camri.fitting.judge import floor_of, tune_rule
+from camri.fitting.judge import Aim
 from camri.fitting.request import Request
 from camri.fitting.trainer import CE, Point, TrainingRun, setting_of
 from camri.methods import METHODS, Method, setting
-from camri.metrics import Array
 from camri.study.spec import Resolved
 
 TREES = "boosted trees"
@@ -94,15 +94,15 @@ class Race:
         """Best first by the goal on validation data; of equals the one that was listed first."""
         important = [index for index, _ in self.column]
         seeds = self.seeds[:num_rounds]
-        goal, baseline = self.request.goal, self.run.models(CE, important, seeds)
+        baseline = self.run.models(CE, important, seeds)
 
         def rank(point: Point) -> tuple[float, ...]:
             models = self.run.models(setting_of(point, self.column), important, seeds)
             shared = {one.seed for one in models} & {one.seed for one in baseline}
             if not shared:
                 return (-math.inf, -math.inf)
-            floor = floor_of(goal, [one for one in baseline if one.seed in shared], self.request.prior_rows)
-            return tune_rule(goal, [one for one in models if one.seed in shared], floor).rank
+            aim = Aim(self.request.goal, [one for one in baseline if one.seed in shared], self.request.prior_rows)
+            return aim.tune([one for one in models if one.seed in shared]).rank
 
         return sorted(points, key=rank, reverse=True)
 

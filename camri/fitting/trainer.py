@@ -13,6 +13,7 @@ from safetensors.numpy import load, save
 
 from camri.data import DataSet
 from camri.data.parallel import num_cores
+from camri.decision.scores import Scores, exact
 from camri.engine import Hooks, Job, Outcome, Pool, Training, Trial, train
 from camri.engine.outcome import Progress as StudyProgress
 from camri.engine.spec import identity
@@ -22,7 +23,6 @@ from camri.fitting.budget import START_S, Budget
 from camri.fitting.judge import Held, has_learnt
 from camri.fitting.request import Progress, Request
 from camri.methods import Setting, control_of, setting
-from camri.metrics import Scores, exact
 from camri.study import run_folder
 from camri.study.run_folder import facts_of
 from camri.study.runner import LocalExecutor, NoBaseline, run

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from camri.decision.answer import Answer as Made
+from camri.decision.answer import answer_from_json
 from camri.methods import BASELINE
+from camri.report import fit_words
 from camri.report.records import Record, Records, ends_of
 from camri.report.tables import BLANK, Cell, Columns, Table, interval_of, p_value, relative_alarms, tabulate
 from camri.selection import OPTIMISTIC
@@ -57,12 +60,18 @@ def find(verdicts: Sequence[ColumnVerdict], gaps: Sequence[Record] = ()) -> Reco
 def answer(reading: RunReader, verdicts: Sequence[ColumnVerdict], gaps: Sequence[Record] = ()) -> Answer:
     """Whether any method has a higher recall than cross-entropy with a shift. A fit's run has the fit's own answer."""
     if (note := reading.run.note(NOTE)) is not None:
-        return Answer(note["kind"], note["sentence"], tuple(note["details"]))
+        return of_fit(answer_from_json(note, "the answer of the fit"))
     if (missing := _what_is_missing(reading, verdicts)) is not None:
         return Answer("unknown", missing)
     if any(verdict.best is None for verdict in verdicts):
         return Answer("unknown", f"No verdict: the study held out no validation data. Its table is {OPTIMISTIC}.")
     return compose(find(verdicts, gaps))
+
+
+def of_fit(made: Made) -> Answer:
+    """What a page says first of a fit."""
+    sentence, *details = fit_words.compose(made)
+    return Answer("gain" if made.verdict.kind in fit_words.GOOD else "none", sentence, tuple(details))
 
 
 def _what_is_missing(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> str | None:

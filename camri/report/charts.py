@@ -3,16 +3,28 @@
 First the one look of all charts, with colours that colour-blind readers tell apart, then a function for each figure.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import altair as alt
 
 from camri.errors import InputError, closest
-from camri.methods import BASELINE, METHODS, UNKNOWN_DASH, title_of
-from camri.report.records import DEPTH, ENDS, MOST_CLASSES, PENALTIES, Record, Records, Source, group_by
+from camri.methods import BASELINE, METHODS, UNKNOWN_COLORS, UNKNOWN_DASH, title_of
+from camri.report.records import (
+    CIRCLE_METHODS,
+    DEPTH,
+    ENDS,
+    MOST_CLASSES,
+    MOST_DOTS,
+    PENALTIES,
+    Record,
+    Records,
+    Source,
+    group_by,
+)
 from camri.study.reader import LEAST_SEEDS, ColumnVerdict, Judged, RunReader, picked
 from camri.text import quoted
 
@@ -23,12 +35,14 @@ BANDED = ("camri", BASELINE)
 GAPS = {"mean": "accuracy", "alarms": "false alarms"}  # of a gap's record
 FAR = 0.1  # of accuracy: a method that much below has not trained, and would squeeze the scale
 ROW_HEIGHT = 22
+STRENGTHS = (0.06, 0.6)  # of cells; no stronger, so that the numbers on them have contrast
 FEW_CLASSES = 12  # up to here numbers fit into the cells
 # Where cells have no numbers: squares in a row, as strong as cells of such a value.
 SQUARES = alt.Legend(
     symbolType="square", symbolSize=180, symbolStrokeWidth=0, direction="horizontal", columns=0, tickCount=4
 )
 # A legend of lines: colour and dash as they are drawn. As dots, dashed outlines look like blots.
+NEUTRAL = {"wce": "w = 1 is cross-entropy", "camri": "m = 0 is L2-softmax"}
 LINES = alt.Legend(symbolType="stroke", symbolStrokeWidth=2.5, symbolSize=600, symbolOpacity=1)
 
 
@@ -41,7 +55,15 @@ class Look:
     grid: str
     up: str
     down: str
-    series: Mapping[str, str]
+    shade: Callable[[str], str]
+    own: tuple[str, ...]
+    is_page: bool = False
+
+    def color_of(self, used: Sequence[str]) -> list[str]:
+        """The methods' colours; those that have none in the table, as a method of one's own, get one of `own`."""
+        strange = [name for name in used if name not in METHODS or METHODS[name].colors == UNKNOWN_COLORS]
+        mine = dict(zip(strange, itertools.cycle(self.own), strict=False))
+        return [mine.get(name) or self.shade(name) for name in used]
 
     def config(self) -> dict[str, Any]:
         """The top-level configuration of a Vega-Lite specification."""
@@ -74,7 +96,7 @@ class Look:
     def methods(self, used: Sequence[str]) -> tuple[alt.Color, alt.StrokeDash]:
         """Colour and dash of the methods used, the same in every chart."""
         domain = [title_of(name) for name in used]
-        colors = [self.series.get(name, self.muted) for name in used]
+        colors = self.color_of(used)
         dashes = [list(METHODS[name].dash if name in METHODS else UNKNOWN_DASH) for name in used]
         return (
             alt.Color("method:N", scale=alt.Scale(domain=domain, range=colors), title=None, legend=LINES),
@@ -82,17 +104,27 @@ class Look:
         )
 
 
-PRINTED = {name: entry.colors[0] for name, entry in METHODS.items()}
-PRINT = Look("#1a1a1a", "#767676", "#e3e3e3", "#0072B2", "#D55E00", PRINTED)
-VARIABLES = {name: f"var(--m-{name.replace('_', '-')})" for name in METHODS}
-PAGE = Look("var(--ink)", "var(--muted)", "var(--grid)", "var(--up)", "var(--down)", VARIABLES)
+OWN = {  # colours of methods that have none in the table: print, light page, dark page
+    "own-1": ("#6A00F4", "#6a00f4", "#c79bff"),
+    "own-2": ("#B07A00", "#a87400", "#ffd166"),
+    "own-3": ("#004D40", "#004d40", "#35e0b5"),
+}
+PRINT = Look(
+    "#1a1a1a", "#767676", "#e3e3e3", "#0072B2", "#D55E00",
+    lambda name: METHODS[name].colors[0], tuple(colors[0] for colors in OWN.values()),
+)  # fmt: skip
+PAGE = Look(
+    "var(--ink)", "var(--muted)", "var(--grid)", "var(--up)", "var(--down)",
+    lambda name: f"var(--m-{name.replace('_', '-')})", tuple(f"var(--{name})" for name in OWN), is_page=True,
+)  # fmt: skip
 
 
 def style_of_methods() -> str:
     """CSS that sets the colour variables of all methods, for light and dark pages."""
 
     def variables(place: int) -> str:
-        return " ".join(f"--m-{name.replace('_', '-')}: {entry.colors[place]};" for name, entry in METHODS.items())
+        known = {f"m-{name.replace('_', '-')}": entry.colors for name, entry in METHODS.items()}
+        return " ".join(f"--{name}: {colors[place]};" for name, colors in {**known, **OWN}.items())
 
     dark = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {variables(2)} }} }}"
     return f":root {{ {variables(1)} }}\n{dark}\n"
@@ -109,13 +141,17 @@ class Panel:
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """Drawings with a caption. `records` are the numbers drawn; `across` panels stand side by side in a file."""
+    """Drawings with a caption. `records` are the numbers drawn; `across` panels stand side by side in a file.
+
+    apart: channels whose scale each panel has for itself.
+    """
 
     title: str
     caption: str
     panels: tuple[Panel, ...]
     records: tuple[Mapping[str, Any], ...] = ()
     across: int | None = None
+    apart: tuple[str, ...] = ("opacity",)
 
 
 def drawing(records: Sequence[Mapping[str, Any]]) -> alt.Chart:
@@ -146,6 +182,15 @@ def shorten(name: str, most: int = 16) -> str:
     return name if len(name) <= most else f"{name[:head]}…{name[head + 1 - most :]}"
 
 
+def on_white(color: str, part: float) -> str:
+    """A colour of that strength on white paper.
+
+    >>> on_white("#0072B2", 0.6)
+    '#66aad1'
+    """
+    return "#" + "".join(f"{round(255 + part * (int(color[at : at + 2], 16) - 255)):02x}" for at in (1, 3, 5))
+
+
 def labels(names: Sequence[str]) -> str:
     """A Vega expression that shortens an axis's labels, which are full names."""
     return f"{json.dumps({name: shorten(name) for name in names})}[datum.label] || datum.label"
@@ -167,8 +212,9 @@ def export(figure: Figure, form: str, width: int = 340) -> bytes:
     drawn = [panel.chart.properties(title=panel.title, width=width, height=panel.height) for panel in figure.panels]
     # Two or four panels read best as two columns; the paper's confusion matrices and angles stand in rows.
     columns = figure.across or (2 if len(drawn) in (2, 4) else 3)
-    whole = alt.concat(*drawn, columns=columns).resolve_scale(opacity="independent").to_dict(validate=False)
-    specification = {**whole, "config": {**PRINT.config(), "background": "white"}}
+    apart: Any = dict.fromkeys(figure.apart, "independent")
+    whole = alt.concat(*drawn, columns=columns).resolve_scale(**apart)
+    specification = {**whole.to_dict(validate=False), "config": {**PRINT.config(), "background": "white"}}
     if form == "svg":
         return vl_convert.vegalite_to_svg(specification).encode()
     if form == "pdf":
@@ -194,12 +240,14 @@ def draw_curves(columns: Sequence[Record], look: Look = PRINT) -> Figure:
         records += [{"column": column["column"], **point} for point in lines]
         bands = [point for point in lines if banded is None or point["method"] in banded]
         panels.append(Panel(quoted(column["important"]), _curve_chart(column, lines, bands, starts, look), 340))
+    of_bands = "" if banded is None else f" of {banded[0]} and {banded[1]}"
     return Figure(
         "The curve: what recall costs",
         "Adding a constant to the important class’s score moves any trained model along its line. A line above "
         "cross-entropy’s is a better model; a point further right on the same line is only another shift. Dots: the "
         "models as trained. Lines: mean over trials on test data, each method at its best setting on validation "
-        f"data. Bands: ± one standard deviation{'' if banded is None else f' of {banded[0]} and {banded[1]}'}. The "
+        f"data. Lines are cut {100 * DEPTH:g} points below cross-entropy’s accuracy. Bands: ± one "
+        f"standard deviation{of_bands}. The "
         "dashed rule is cross-entropy’s accuracy.",
         tuple(panels),
         tuple(records),
@@ -229,7 +277,7 @@ def _curve_chart(column: Record, lines: Records, bands: Records, starts: Records
     hover = drawing(lines).mark_point(filled=True, size=150)  # an unseen target that a finger or a mouse meets
     rule = drawing([{"floor": floor}]).mark_rule(strokeDash=[4, 3], color=look.muted)
     dots = drawing(starts).mark_point(filled=True, size=90, stroke=look.ink, strokeWidth=1, clip=True)
-    return alt.layer(
+    layers = [
         band.encode(
             x,
             alt.Y("low:Q", title="accuracy", scale=shared),
@@ -240,10 +288,11 @@ def _curve_chart(column: Record, lines: Records, bands: Records, starts: Records
         rule.encode(y=alt.Y("floor:Q")),
         line.encode(x, y, color, dash, opacity=faded),
         dots.encode(x, y, color, opacity=faded, tooltip=shown),
-        hover.encode(
-            x, y, color, opacity=alt.condition(near, alt.value(1.0), alt.value(0.0)), tooltip=shown
-        ).add_params(near),
-    ).add_params(single)
+    ]
+    if look.is_page:  # in a file the unseen targets would be most of its bytes
+        seen = alt.condition(near, alt.value(1.0), alt.value(0.0))
+        layers.append(hover.encode(x, y, color, opacity=seen, tooltip=shown).add_params(near))
+    return alt.layer(*layers).add_params(single)
 
 
 def draw_gaps(records: Sequence[Record], look: Look = PRINT) -> Figure:
@@ -422,12 +471,14 @@ def draw_confusion(found: Record, look: Look = PRINT) -> Figure:
         "Confusion, and what changed",
         "(a): of each true class (row), the percentage predicted as each class (column). The others: percentage points "
         "more (blue, plus) or fewer (orange, minus) than that. The important class’s row shows what is now found, its "
-        f"column what it now takes from other classes. Models as trained, mean over trials.{few}",
+        f"column what it now takes from other classes. Models as trained, mean over trials.{few}"
+        + "".join(f" {line}" for line in found.get("notes", ())),
         tuple(
             Panel(part["title"], _heat(part["cells"], names, look, is_change=part["is_change"]), 24 * len(names) + 40)
             for part in found["panels"]
         ),
         tuple(cell for part in found["panels"] for cell in part["cells"]),
+        apart=("opacity", "color"),
     )
 
 
@@ -444,29 +495,43 @@ def _heat(records: Sequence[Record], names: Sequence[str], look: Look, is_change
                 axis=alt.Axis(labelLimit=110, labelExpr=labels(names))),
         tooltip=tips("true", "predicted", "percent +.1f" if is_change else "percent .1f"),
     )  # fmt: skip
-    # Opacity over the page’s own background, and not a scale between two colours: it reads the same in the dark; no
-    # stronger than 0.6, so that the numbers on it have contrast in both.
-    scale = alt.Scale(domain=[0, most], range=[0.06, 0.6])
     signs = [("points fewer", "<", look.down)] if is_change else []
     signs.insert(0, ("points more" if is_change else "percent of the row’s class", ">=", look.up))
     has_numbers = len(names) <= FEW_CLASSES
+    legend = None if has_numbers else SQUARES
+
+    def strength(title: str, color: str) -> dict[str, Any]:
+        """The channel that shows a cell's size."""
+        if look.is_page:
+            # Opacity over the page’s own background, and not a scale between two colours: it reads the same in the
+            # dark.
+            scale = alt.Scale(domain=[0, most], range=list(STRENGTHS))
+            return {"opacity": alt.Opacity("size:Q", scale=scale, title=title, legend=legend)}
+        # In a PDF each mark that lets others shine through takes four times the bytes.
+        scale = alt.Scale(domain=[0, most], range=[on_white(color, part) for part in STRENGTHS])
+        return {"color": alt.Color("size:Q", scale=scale, title=title, legend=legend)}
+
     cells = [
         base.transform_filter(f"datum.percent {sign} 0")
         .transform_calculate(size="abs(datum.percent)")
         .mark_rect(color=color)
-        .encode(opacity=alt.Opacity("size:Q", scale=scale, title=title, legend=None if has_numbers else SQUARES))
+        .encode(**strength(title, color))
         for title, sign, color in signs
     ]
     if not has_numbers:
-        return alt.layer(*cells).resolve_scale(opacity="independent")  # a legend of each colour
+        return alt.layer(*cells).resolve_scale(opacity="independent", color="independent")  # a legend of each colour
     shown = base.transform_filter("abs(datum.percent) >= 0.05" if is_change else "datum.percent >= 0.5")
     form = alt.Text("percent:Q", format="+.1f" if is_change else ".0f")
     return alt.layer(*cells, shown.mark_text(fontSize=9, color=look.ink).encode(text=form))
 
 
-def draw_penalty(records: Sequence[Record], look: Look = PRINT) -> Figure:
+def draw_penalty(found: Sequence[Record], look: Look = PRINT) -> Figure:
     """Fig. 5: recall and accuracy as the penalty grows, a panel for each column and method."""
-    panels = []
+    panels, records = [], [record for record in found if "why" not in record]
+    missing = "; ".join(
+        f"{title_of(one['method'])} of {quoted(one['column'])}, {one['why']}" for one in found if "why" in one
+    )
+    neutral = [NEUTRAL[method] for method in dict.fromkeys(record["method"] for record in records)]
     for own in group_by(records, "number").values():
         # One vertical scale for the panels of a column: side by side they are there to be compared.
         ends = [record[end] for record in own for end in ("low", "high")]
@@ -477,9 +542,9 @@ def draw_penalty(records: Sequence[Record], look: Look = PRINT) -> Figure:
     return Figure(
         "Recall and accuracy against the penalty",
         "Recall of the important class (solid) and accuracy (dashed) as the penalty grows: mean over trials, bands ± "
-        "one standard deviation, models as trained, test data. w = 1 is cross-entropy, m = 0 L2-softmax. A method that "
-        "only trades one for the other has one line rising and one falling; the paper claims that CAMRI’s accuracy "
-        "stays level.",
+        f"one standard deviation, models as trained, test data. {', '.join(neutral)}. A method that only trades one "
+        "for the other has one line rising and one falling; the paper claims that CAMRI’s accuracy stays level."
+        + (f" Not drawn: {missing}." if missing else ""),
         tuple(panels),
         tuple(records),
     )
@@ -509,18 +574,29 @@ def draw_circle(panels: Sequence[Record], look: Look = PRINT) -> Figure:
     ]
     return Figure(
         "Fig. 6: features on the circle",
-        "Unit features (dots) and weight vectors (lines) of each method’s model of median accuracy; the "
-        "important class in orange. The more room between its neighbours’ lines, the better it is separated. Room of "
+        f"Unit features (dots, at most {MOST_DOTS} of a class) and weight vectors (lines) of each method’s model of "
+        "median accuracy (of an even number the better of the middle two); the important class in orange. The more "
+        "room between its neighbours’ lines, the better it is separated. Room of "
         f"{quoted(panels[0]['important'])} (test accuracy) of every model: {'; '.join(rooms)}. Shared evenly it would "
-        f"be {720 / len(panels[0]['spokes']):.0f}°.",
+        f"be {720 / len(panels[0]['spokes']):.0f}°.{_not_drawn(panels)}",
         tuple(Panel(part["title"], _circle_chart(part["dots"], part["spokes"], look), 340) for part in panels),
         tuple({"panel": part["method"], **point} for part in panels for point in (*part["spokes"], *part["dots"])),
     )
 
 
+def _not_drawn(panels: Sequence[Record]) -> str:
+    """What a run has and Fig. 6 leaves out: methods without trials, further settings, further columns."""
+    drawn = {part["method"] for part in panels}
+    lacking = [f"{title_of(name)} (not trained)" for name in CIRCLE_METHODS if name not in drawn]
+    lacking += [one for part in panels for one in part.get("left_out", ())]
+    return f" Not drawn: {', '.join(lacking)}." if lacking else ""
+
+
 def _circle_chart(dots: Records, spokes: Records, look: Look) -> Any:
     scale = alt.Scale(domain=[-1.15, 1.15], nice=False)
     color = alt.condition("datum.kind == 'important'", alt.value(look.down), alt.value(look.muted))
+    # In a PDF each mark that lets others shine through is an image of its own: 3.1 MB for Fig. 6, without 0.1 MB.
+    dot = {"filled": True, "size": 12, "fillOpacity": 0.35} if look.is_page else {"filled": True, "size": 6}
 
     def base(records: Records, x: str, y: str) -> alt.Chart:
         ends = alt.X(f"{x}:Q", scale=scale, title="z′₁"), alt.Y(f"{y}:Q", scale=scale, title="z′₂")
@@ -528,7 +604,7 @@ def _circle_chart(dots: Records, spokes: Records, look: Look) -> Any:
 
     drawn = [{**one, "x0": 0, "y0": 0, "tx": 1.1 * one["x"], "ty": 1.1 * one["y"]} for one in spokes]
     return alt.layer(
-        base(dots, "x", "y").mark_point(filled=True, size=12, opacity=0.35),
+        base(dots, "x", "y").mark_point(opacity=1, strokeWidth=0, **dot),
         base(drawn, "x0", "y0").mark_rule(strokeWidth=2).encode(x2="x:Q", y2="y:Q"),
         base(drawn, "tx", "ty").mark_text(fontSize=10).encode(text="class:N"),
     )
@@ -555,4 +631,9 @@ def draw(part: str, source: Source, look: Look = PRINT) -> Figure:
     figure = DRAWERS[part](source.records(part), look)
     if not figure.panels:
         raise InputError(f"{LACKING[part]}, and there are none")
-    return figure
+    if not source.small:
+        return figure
+    panels = tuple(replace(panel, title=f"small run: {panel.title}") for panel in figure.panels)
+    return replace(
+        figure, title=f"{figure.title} (small run)", caption=f"{source.small} {figure.caption}", panels=panels
+    )

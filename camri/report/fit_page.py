@@ -1,4 +1,4 @@
-"""The page of a fit, from its record, its examples and its run."""
+"""The page of a fit, from its answer, its examples and its run."""
 
 import base64
 import io
@@ -9,32 +9,23 @@ from pathlib import Path
 import numpy as np
 from scipy import special
 
-from camri.data.tables import BAD_ARRAYS
-from camri.decision import DecisionRule, rule_from_json
+from camri.decision.answer import EXAMPLES_FILE, Answer
+from camri.decision.rules import DecisionRule
+from camri.decision.scores import Array, exact
 from camri.errors import InputError
-from camri.fit_record import (
-    EXAMPLES_FILE,
-    FitRecord,
-    compose,
-    evidence_table,
-    handed,
-    headline,
-    lost_recall,
-    still_improving,
-    tried,
-    verdict,
-)
-from camri.metrics import Array, exact
-from camri.report.page import Section, facts, fill, make_bars, sections
+from camri.report import fit_words
+from camri.report.fit_words import made, num_others, value_of
+from camri.report.html import Section, fill, make_bars
+from camri.report.page import facts, sections
 from camri.report.records import FromRun
 from camri.report.slider import VALUE, make_slider
-from camri.report.tables import Table, cells
+from camri.report.table import Table, cells
 from camri.study.reader import RunReader
+from camri.tables import BAD_ARRAYS
 from camri.text import percent, quoted
 
 SHOWN = 12  # examples of each kind
 MOST_FEATURES = 6
-GOOD = ("train_with", "change_the_decision")
 BEFORE = "Before: another model, plain cross-entropy, whose largest score decides. After: the model handed over."
 SAME = "Before: the largest score of this model decides. After: its tuned rule."
 WORDS = (
@@ -43,40 +34,44 @@ WORDS = (
 )  # fmt: skip
 
 
-def render_fit(record: FitRecord, reading: RunReader) -> str:
+def render_fit(answer: Answer, reading: RunReader) -> str:
     """The page as HTML."""
-    arrays, rule = read_examples(reading.run.path.parent), rule_from_json(record.handed.rule)
-    header, *rows = evidence_table(record)
-    changes = {one.name: (one.recall.value, one.recall.low, one.recall.high) for one in record.evidence.classes}
-    about = [headline(record), handed(record), lost_recall(record), tried(record)]
+    arrays, rule, effort = read_examples(reading.run.path.parent), made(answer).handed.rule, made(answer).effort
+    header, *rows = fit_words.evidence_table(answer)
+    changes = {
+        one.name: (one.change.value, one.change.low, one.change.high)
+        for one in answer.evidence.classes
+        if one.change is not None and not one.important
+    }
+    about = [one(answer) for one in (fit_words.headline, fit_words.handed, fit_words.lost_recall, fit_words.tried)]
     evidence = Table("Means over seeds on test data", tuple(header), (tuple(cells(*row) for row in rows),), ())
     source = FromRun(reading)
     of_run = [one for one in sections(source, with_paper=False) if not one.is_empty and one.name != "changes"]
     reading.begin("writing the page")
-    lead = [compose(record)[-1]] * (not record.finished)
-    if record.effort.still_improving:
-        lead.insert(0, f"{still_improving(record)}: {record.effort.enough} would train longer.")
+    lead = [fit_words.compose(answer)[-1]] * (not made(answer).finished)
+    if effort.still_improving:
+        lead.insert(0, f"{fit_words.still_improving(answer)}: {effort.enough} would train longer.")
     return fill(
         "answer.html.j2",
-        [] if arrays is None else [_slider(record, arrays, rule), *_examples(record, arrays, rule)],
+        [] if arrays is None else [_slider(answer, arrays, rule), *_examples(answer, arrays, rule)],
         [Section("evidence", "Evidence over seeds", tables=(evidence,), text="\n".join(about)), *of_run],
         brand="camri fit",
-        title=f"{record.data}: {', '.join(map(quoted, record.names))}",
-        kind="gain" if record.verdict.kind in GOOD else "none",
-        lead=" ".join([*lead, verdict(record)]),
-        cautions=[f"Caution: {text}." for text in record.cautions],
-        figures=_figures(record),
-        actions=[SAME if record.handed.method == "ce" else BEFORE],
+        title=f"{answer.source.name}: {', '.join(map(quoted, answer.source.names))}",
+        kind="gain" if answer.verdict.kind in fit_words.GOOD else "none",
+        lead=" ".join([*lead, fit_words.verdict(answer), *fit_words.guarantee_lines(answer)]),
+        cautions=[f"Caution: {text}." for text in fit_words.cautions(answer)],
+        figures=_figures(answer),
+        actions=[SAME if made(answer).handed.method == "ce" else BEFORE],
         bars=make_bars(changes, "Change of recall of the other classes, mean over seeds"),
         words=WORDS,
-        many=record.noun[1],
+        many=answer.source.noun[1],
         facts=[(name, text) for name, text in facts(reading) if name != "study.json"],
         source="the fit’s folder alone",
     )
 
 
 def read_examples(folder: Path) -> dict[str, Array] | None:
-    """The arrays beside a fit's record; None if there are none."""
+    """The arrays beside a fit's answer; None if there are none."""
     path = folder / EXAMPLES_FILE
     try:
         with np.load(path, allow_pickle=False) as held:
@@ -87,28 +82,26 @@ def read_examples(folder: Path) -> dict[str, Array] | None:
         raise InputError(f"{path} cannot be read ({error}); fit again into another folder") from None
 
 
-def _figures(record: FitRecord) -> list[tuple[str, str, str, str]]:
+def _figures(answer: Answer) -> list[tuple[str, str, str, str]]:
     """Recall, false alarms and accuracy of the model handed over, before and after."""
-    before, after, many = record.handed.before, record.handed.after, record.noun[1]
-    figures = [
-        (f"Recall of {quoted(name)}", percent(old.value), percent(new.value), f"{hits:,} of {num:,} found")
-        for name, old, new, hits, num in zip(
-            record.names, before.recalls, after.recalls, after.hits, after.num, strict=True
-        )
+    before, after, many = made(answer).handed.before, made(answer).handed.after, answer.source.noun[1]
+    old, new = before.false_alarms, after.false_alarms
+    names = [f"Recall of {quoted(name)}" for name in answer.source.names]
+    found = [f"{one.hits:,} of {one.num:,} found" for one in after.recalls]
+    alarms = f"{new.hits:,} of {num_others(after):,} others; before {old.hits:,}"
+    rows = [
+        *zip(names, before.recalls, after.recalls, found, strict=True),
+        (f"False alarms, of all {many}", old, new, alarms),
+        ("Accuracy", before.accuracy, after.accuracy, f"{after.accuracy.num:,} test {many}"),
     ]
-    alarms = f"{after.num_false_alarms:,} of {after.num_others:,} others; before {before.num_false_alarms:,}"
-    return [
-        *figures,
-        (f"False alarms, of all {many}", percent(before.false_alarms.value), percent(after.false_alarms.value), alarms),
-        ("Accuracy", percent(before.accuracy.value), percent(after.accuracy.value), f"{after.num_rows:,} test {many}"),
-    ]
+    return [(name, percent(value_of(one)), percent(value_of(two)), text) for name, one, two, text in rows]
 
 
-def _slider(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) -> Section:
+def _slider(answer: Answer, arrays: Mapping[str, Array], rule: DecisionRule) -> Section:
     """The operating points of the model handed over, on test data."""
-    scores = exact(arrays["test_logits"], arrays["test_labels"], record.important)
-    words = " ".join(f"--{rule.name} {shlex.quote(f'{name}=')}{VALUE}" for name in record.names)
-    values = ", ".join(f"{name!r}: {VALUE}" for name in record.names)
+    scores = exact(arrays["test_logits"], arrays["test_labels"], answer.source.important)
+    words = " ".join(f"--{rule.name} {shlex.quote(f'{name}=')}{VALUE}" for name in answer.source.names)
+    values = ", ".join(f"{name!r}: {VALUE}" for name in answer.source.names)
     codes = {
         "Python": "from camri.export import load, with_rule\n"
         f"model = with_rule(load('model'), {rule.name}s={{{values}}})\n"
@@ -121,24 +114,24 @@ def _slider(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) 
         "have one chosen for you, fit with --at-least or --max-accuracy-drop."
     )
     label = "this model without its rule"
-    made = make_slider(scores, rule, record.names, codes, note=note, many=record.noun[1], label=label)
+    made = make_slider(scores, rule, answer.source.names, codes, note=note, many=answer.source.noun[1], label=label)
     return Section("point", "Choose the operating point", slider=made)
 
 
-def _examples(record: FitRecord, arrays: Mapping[str, Array], rule: DecisionRule) -> list[Section]:
+def _examples(answer: Answer, arrays: Mapping[str, Array], rule: DecisionRule) -> list[Section]:
     """What the model still misses, and its worst false alarms."""
-    names = " and ".join(map(quoted, record.names))
+    names = " and ".join(map(quoted, answer.source.names))
     titles = {"missed": f"What it still misses of {names}", "false_alarms": "Its worst false alarms"}
-    logits, labels, classes = arrays["test_logits"], arrays["test_labels"], record.classes
+    logits, labels, classes = arrays["test_logits"], arrays["test_labels"], answer.source.classes
     probability = special.softmax(logits, axis=1)
     found = []
     for name, title in titles.items():
         rows, inputs = arrays[name][:SHOWN], arrays[f"{name}_inputs"][:SHOWN]
         if not len(rows):
-            found.append(Section(name, title, note=f"None on {len(labels):,} test {record.noun[1]}."))
+            found.append(Section(name, title, note=f"None on {len(labels):,} test {answer.source.noun[1]}."))
             continue
         said = rule.predict(logits[rows])
-        own = probability[rows][:, list(record.important)].max(axis=1)
+        own = probability[rows][:, list(answer.source.important)].max(axis=1)
         texts = [
             (classes[labels[row]], classes[called], f"{p:.2g}")
             for row, called, p in zip(rows.tolist(), said.tolist(), own.tolist(), strict=True)

@@ -1,38 +1,24 @@
 """One self-contained page about a run: everything inline, no request leaves it."""
 
-import contextlib
-import hashlib
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from importlib.metadata import version
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import vl_convert
-from markupsafe import Markup
-
-import camri
 from camri.errors import InputError
-from camri.files import cache_folder, replacing
-from camri.fit_record import read_record
 from camri.methods import METHODS, title_of
 from camri.report import tables
 from camri.report.answer import answer
-from camri.report.charts import PAGE, Figure, draw, draw_changes, draw_gaps, specification, style_of_methods
+from camri.report.charts import PAGE, draw, draw_changes, draw_gaps
+from camri.report.fit_words import read_fit
+from camri.report.html import Section, fill, put
 from camri.report.records import FromRun
-from camri.report.slider import Slider, script_json
-from camri.report.tables import Table, span
 from camri.study.reader import HARDWARE, VERSIONS, OnStep, RunReader, list_environment
 from camri.text import duration, quoted
 
 PAGE_FILE = "report.html"
 NO_CHOICE = "no method was chosen on validation data"
-MOST_BARS = 12
 LISTED = 50  # of a list, such as the names of a table's columns
 
 
@@ -49,87 +35,11 @@ def explain(methods: Iterable[str]) -> list[tuple[str, str]]:
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class Section:
-    """A heading with what stands under it; pictures are (data URI, text). `text` says why it is empty, where it is.
-
-    label: its name in the list of contents.
-    """
-
-    name: str
-    title: str
-    label: str = ""
-    figure: Figure | None = None
-    tables: tuple[Table, ...] = ()
-    text: str = ""
-    slider: Slider | None = None
-    pictures: tuple[tuple[str, str], ...] = ()
-    note: str = ""
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.figure or self.tables or self.slider or self.pictures or self.note)
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A class's change of recall: text, places of its value and interval in 200 units, and "down", "up" or ""."""
-
-    name: str
-    text: str
-    end: float | None
-    low: float | None
-    high: float | None
-    kind: str
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Changes of recall, a row each; those whose interval does not exclude 0 are without colour."""
-
-    caption: str
-    rows: tuple[Bar, ...]
-    zero: float | None
-    note: str
-
-
-def make_bars(changes: Mapping[str, tuple[float, float | None, float | None]], caption: str) -> Bars | None:
-    """Bars of changes (value, low, high) by class, the worst first; None without any."""
-    if not changes:
-        return None
-    shown = sorted(changes, key=lambda name: changes[name][0])[:MOST_BARS]
-    ends = [end for name in shown for end in changes[name] if end is not None]
-    left, right = min(0.0, *ends), max(0.0, *ends)
-
-    def place(value: float | None) -> float | None:
-        return None if value is None else round(4 + 192 * (value - left) / max(right - left, 1e-9), 1)
-
-    def kind(low: float | None, high: float | None) -> str:
-        return "down" if (high or 0.0) < 0 else "up" if (low or 0.0) > 0 else ""
-
-    rows = tuple(
-        Bar(name, span(value, low, high), place(value), place(low), place(high), kind(low, high))
-        for name in shown
-        for value, low, high in [changes[name]]
-    )
-    lost = sum(kind(low, high) == "down" for _, low, high in changes.values())
-    note = f"{lost or 'None'} of {len(changes):,} significantly lost recall (coloured). Lines: 95 % intervals."
-    more = f" The {len(changes) - len(shown):,} others lost less." if len(changes) > len(shown) else ""
-    return Bars(caption, rows, place(0.0), note + more)
-
-
 def write_page(folder: str | Path, out: str | Path | None = None, *, on_step: OnStep | None = None) -> Path:
     """Write the page about a run and return its path; by default report.html in the run's folder."""
     with RunReader(folder, on_step) as reading:
         text = render(reading)
     return put(text, reading.run.path.with_name(PAGE_FILE) if out is None else Path(out))
-
-
-def put(text: str, path: Path) -> Path:
-    """Write the text, whole or not at all, and return the path."""
-    with replacing(path, "; choose another file with --out") as part:
-        part.write_text(text, encoding="utf-8")
-    return path
 
 
 def is_stopped(reading: RunReader) -> bool:
@@ -140,10 +50,10 @@ def is_stopped(reading: RunReader) -> bool:
 
 def render(reading: RunReader) -> str:
     """The page as HTML."""
-    if (record := read_record(reading.run.path.parent)) is not None:
+    if (made := read_fit(reading.run.path.parent)) is not None:
         from camri.report.fit_page import render_fit
 
-        return render_fit(record, reading)
+        return render_fit(made, reading)
     source = FromRun(reading)
     found = sections(source)
     reading.begin("writing the page")
@@ -161,33 +71,6 @@ def render(reading: RunReader) -> str:
         methods=explain(reading.methods()),
         facts=facts(reading),
         studies=[json.dumps(study, indent=1, ensure_ascii=False) for study in reading.run.studies],
-    )
-
-
-def fill(template: str, found: Sequence[Section], folded: Sequence[Section] = (), **values: Any) -> str:
-    """A page of the sections with their charts, style and scripts inline; everything in it is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("camri.report", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    charts_by_id = {
-        f"{section.name}-{place}": specification(panel, PAGE)
-        for section in (*found, *folded)
-        for place, panel in enumerate(section.figure.panels if section.figure else ())
-    }
-    return environment.get_template(template).render(
-        **values,
-        sections=[section for section in found if not section.is_empty],
-        left_out=[section for section in found if section.is_empty],
-        folded=[section for section in folded if section.text or not section.is_empty],
-        version=camri.__version__,
-        charts=script_json(charts_by_id),
-        style=(style_of_methods() if charts_by_id else "") + _asset("page.css"),
-        script=_asset("page.js") + _asset("slider.js"),
-        bundle=_bundle() if charts_by_id else "",
     )
 
 
@@ -209,7 +92,9 @@ def sections(source: FromRun, with_paper: bool = True) -> list[Section]:
         found.append(Section(name, title, label, figure, tuple(table for table in own if table), why_empty))
 
     gaps, honest = records("gaps"), records("honest")
-    at_equal_recall = (tables.table_of_gaps(gaps), tables.table_of_alarms(gaps)) if gaps else ()
+    at_equal_recall = (
+        (tables.table_of_gaps(gaps), tables.table_of_alarms(gaps), tables.table_of_thresholds(gaps)) if gaps else ()
+    )
     no_pairs = "no method has trials with cross-entropy’s seeds"
     add("curve", "Curve", lambda: (draw("curves", source, PAGE), gaps and tables.table_of_trained(gaps)))
     add("changes", "Classes", lambda: (draw_changes(reading, verdicts, PAGE),), NO_CHOICE)
@@ -220,12 +105,13 @@ def sections(source: FromRun, with_paper: bool = True) -> list[Section]:
         lambda: (
             None,
             honest and tables.table_of_honest(honest),
+            records("own") and tables.table_of_own(records("own")),
             with_paper and tables.paper_table([records("paper")]),
         ),
         NO_CHOICE,
     )
     add("confusion", "Confusion", lambda: (draw("confusion", source, PAGE),))
-    add("calibration", "Calibration", lambda: (None, tables.calibration_table(verdicts)), NO_CHOICE)
+    add("calibration", "Calibration", lambda: (None, tables.table_of_calibration(records("calibration"))), NO_CHOICE)
     add("training", "Training", lambda: (draw("training", source, PAGE), tables.table_of_epochs(records("training"))))
     if with_paper:
         add("penalty", "Penalty", lambda: (draw("penalty", source, PAGE),))
@@ -289,24 +175,3 @@ def _plain(value: Any) -> str:
         return (" to " if is_range else ", ").join(map(_plain, value[:LISTED])) + more
     text = str(value)
     return f"{text[:10]}…" if len(text) >= 40 and text.isalnum() else text  # a hash: the store has it whole
-
-
-def _asset(name: str) -> Markup:
-    return Markup(resources.files("camri.report").joinpath("templates").joinpath(name).read_text("utf-8"))
-
-
-@cache
-def _bundle() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed as one script. It is kept with its hash: making it takes 2 s of a page's 3."""
-    kept = cache_folder() / f"vega-{version('vl-convert-python')}.js"
-    digest, text = "", ""
-    with contextlib.suppress(OSError, ValueError):
-        digest, text = kept.read_text(encoding="utf-8").split("\n", 1)
-    if digest != f"//{hashlib.sha256(text.encode()).hexdigest()}":
-        text = vl_convert.javascript_bundle()  # type: ignore[call-arg]
-        digest = f"//{hashlib.sha256(text.encode()).hexdigest()}"
-        with contextlib.suppress(OSError, InputError):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(kept) as part:
-                part.write_text(f"{digest}\n{text}", encoding="utf-8", newline="\n")
-    return Markup(text.replace("</script", "<\\/script"))

@@ -13,11 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from camri.decision import Curve, trace
+from camri.decision.scores import Array, Scores
+from camri.decision.stats import Difference, Estimate, compare, summarise
 from camri.errors import InputError
 from camri.methods import BASELINE, METHODS, control_of, in_order, title_of
-from camri.metrics import Array, Scores
-from camri.selection import CurveFigure, Gap, common_range, compare_curves, mark_best
-from camri.stats import Difference, Estimate, compare, summarise
+from camri.report.ranking import rank_settings
+from camri.selection import CurveFigure, Gap, _outcomes_at, common_range, compare_curves, mark_best
 from camri.study.reader import (
     SEED,
     ColumnVerdict,
@@ -28,6 +29,7 @@ from camri.study.reader import (
     correct_several,
     gain_over_shifted,
     judge_columns,
+    judge_own,
     list_picks,
     measure,
     picked,
@@ -46,8 +48,10 @@ LEAST_LATE = 3  # epochs in it, or no spread over them is measured
 WCE_WEIGHT = 4.0  # the paper measures WCE's angles at this weight
 # A method's penalty: its knob, the axis title, and the unit it is shown in (the paper's step for margins).
 PENALTIES = {"wce": ("w", "weight w", 1.0), "camri": ("m", "margin m (π/64)", np.pi / 64)}
+MODELS = {"baseline": "cross-entropy", "baseline shifted": "cross-entropy + shift", "chosen": "chosen + shift"}
 CIRCLE_METHODS = ("l2softmax", "arcface", "camri")
 HEAD = "head.weight"
+LETTERS = "bcdefghijklmnopqrstuvwxyz"  # of Fig. 3's changes
 MOST_DOTS = 150  # of a class in Fig. 6: more hide each other
 
 
@@ -76,9 +80,13 @@ def ends_of(name: str, found: Estimate | None) -> dict[str, float | None]:
 
 def figures(recalls: Sequence[float], accuracies: Sequence[float]) -> dict[str, Any]:
     """Mean and sd of recall and accuracy over trials, and the number of trials."""
-    recall, accuracy = summarise(recalls), summarise(accuracies)
-    means = {"recall_mean": recall.mean, "recall_sd": recall.sd}
-    return {**means, "accuracy_mean": accuracy.mean, "accuracy_sd": accuracy.sd, "num_trials": len(recalls)}
+    return {**spread_of("recall", recalls), **spread_of("accuracy", accuracies), "num_trials": len(recalls)}
+
+
+def spread_of(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Mean and sd of a figure over trials."""
+    found = summarise(values)
+    return {f"{name}_mean": found.mean, f"{name}_sd": found.sd}
 
 
 def paper_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
@@ -151,6 +159,74 @@ def _honest_record(
     }
 
 
+def own_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
+    """Every method's own numbers before and after its rule, whether or not it is better than cross-entropy."""
+    records = []
+    for verdict in verdicts:
+        labels, own = reading.run.labels("test"), verdict.column.indices
+        for method in in_order(verdict.by_method):
+            if (judged := judge_own(reading, verdict, method)) is None:
+                continue
+            mine, theirs = judged.arms["chosen"], judged.arms["baseline shifted"]
+            settings = [verdict.find(key, method) for key in mine.keys]
+            rows = [_by_seed(one)[seed] for one, seed in zip(settings, judged.seeds, strict=True)]
+            plain = [reading.scores(row, "test", verdict.column) for row in rows]
+            records.append(
+                {
+                    **about(verdict),
+                    "method": method,
+                    "setting": list_picks([one.title for one in settings]),
+                    "num_images": int(np.isin(labels, own).sum()),
+                    **figures([float(one.recall().mean()) for one in plain], [one.accuracy() for one in plain]),
+                    **spread_of("alarms", [float(one.false_alarms().mean()) for one in plain]),
+                    **spread_of("recall_shifted", mine.recall.mean(axis=1).tolist()),
+                    **spread_of("accuracy_shifted", mine.accuracy.tolist()),
+                    **spread_of("alarms_shifted", mine.false_alarms.mean(axis=1).tolist()),
+                    **spread_of("recall_of_ce_shifted", theirs.recall.mean(axis=1).tolist()),
+                    **spread_of("accuracy_of_ce_shifted", theirs.accuracy.tolist()),
+                    **ends_of("gain_over_shifted_ce", judged.gains["baseline shifted"].recall),
+                }
+            )
+    return records
+
+
+def calibration_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
+    """Expected calibration error of the chosen models and their controls on test data."""
+    return [
+        {
+            **about(verdict),
+            "model": title,
+            "ece": arm.calibration.ece,
+            "accuracy": float(arm.accuracy.mean()),
+            "num_trials": len(arm.accuracy),
+        }
+        for verdict in verdicts
+        if verdict.best is not None
+        for name, title in MODELS.items()
+        for arm in [verdict.best.judgement.arms[name]]
+    ]
+
+
+def relative_change(
+    arm: Sequence[Scores], baseline: Sequence[Scores], recall: Array, groups: Array | None
+) -> Estimate | None:
+    """Change of false alarms relative to the baseline's at equal recall; None where that has none.
+
+    The interval contains the chance in the baseline's own mean too (delta method): arm / baseline − 1 is below r where
+    arm − (1 + r) · baseline is below 0.
+    """
+    sides = [[_outcomes_at(scores, recall, "alarms") for scores in side] for side in (arm, baseline)]
+    (mine, my_pull), (its, its_pull) = (
+        (np.array([one.mean(axis=0) for one in part]) for part in zip(*side, strict=True)) for side in sides
+    )
+    whole = float(its.mean())
+    if not whole:
+        return None
+    ratio = float(mine.mean()) / whole
+    found = compare(mine, ratio * its, besides=my_pull - ratio * its_pull, groups=groups, seed=SEED)
+    return Estimate(ratio - 1, max(ratio - 1 + found.low / whole, -1.0), ratio - 1 + found.high / whole)
+
+
 def gap_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Records:
     """Each method against cross-entropy: as trained, and at equal recall.
 
@@ -163,7 +239,8 @@ def gap_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Record
         reading.begin(f"comparing the curves of {quoted(verdict.column.title)}")
         for method in in_order(verdict.fitted):
             if (gap := _gap(reading, verdict, verdict.fitted[method])) is not None:
-                records.append({**about(verdict), "method": method, "num_settings": len(verdict.of(method)), **gap})
+                named = {**about(verdict), "method": method, "num_settings": len(verdict.of(method))}
+                records.append({**named, **({} if reading.has_validation else {"held_out": False}), **gap})
     for name in ("p", "p_alarms"):
         corrected = correct_several([record.pop(name) for record in records])
         for record, p in zip(records, corrected, strict=True):
@@ -202,6 +279,7 @@ def _gap(reading: RunReader, verdict: ColumnVerdict, settings: Mapping[int, Sett
     mine, its = (np.array([s.correct() for s in side]) for side in (arm, baseline))
     return {
         "setting": list_picks([each.title for each in used.values()]),
+        "num_images": int(own.sum()),
         **figures([float(s.recall().mean()) for s in arm], [s.accuracy() for s in arm]),
         "recall_from": float(recall[0]),
         "recall_to": float(recall[-1]),
@@ -219,6 +297,7 @@ def _gap(reading: RunReader, verdict: ColumnVerdict, settings: Mapping[int, Sett
         **ends_of("alarms_over_l2softmax", against(arm, plain, "alarms").mean if plain else None),
         **ends_of("alarms_of_ce_threshold", against(odds_of_baseline, baseline, "alarms").mean),
         **ends_of("alarms_threshold", alarms_threshold),
+        **ends_of("relative_threshold", relative_change(odds, odds_of_baseline, recall, groups)),
         **ends_of("accuracy_threshold", against(odds, odds_of_baseline, "accuracy").mean),
     }
 
@@ -315,15 +394,23 @@ def confusion_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> 
         setting = verdict.in_table_one(name) or verdict.shown(name)
         if setting is not None and name != BASELINE:
             changes.append((verdict, setting, reading.confusion(setting) - before))
+    lacking = [
+        quoted(verdict.column.title)
+        for verdict in verdicts
+        if verdict.column not in [one.column for one, *_ in changes]
+    ]
+    notes = [f"Not drawn, as nothing but cross-entropy was trained: {', '.join(lacking)}."] if lacking else []
+    if len(changes) > len(LETTERS):
+        notes.append(f"Not drawn: the {len(changes) - len(LETTERS)} last columns.")
     kept = _most_confused(before, changes)
     names = [reading.classes[index] for index in kept]
     cells = _confusion_cells("cross-entropy", before, kept, names)
     panels = [{"title": "(a) cross-entropy", "is_change": False, "cells": cells}]
-    for letter, (verdict, setting, change) in zip("bcdefghijklmnopqrstuvwxyz", changes, strict=False):
+    for letter, (verdict, setting, change) in zip(LETTERS, changes, strict=False):
         title = f"({letter}) {quoted(verdict.column.title)}: {setting.title} − cross-entropy"
         cells = _confusion_cells(verdict.column.title, change, kept, names)
         panels.append({"title": title, "is_change": True, "cells": cells})
-    return {"classes": names, "num_classes": len(before), "panels": panels}
+    return {"classes": names, "num_classes": len(before), "panels": panels, **({"notes": notes} if notes else {})}
 
 
 def _most_confused(before: Array, changes: Sequence[tuple[ColumnVerdict, SettingResults, Array]]) -> list[int]:
@@ -353,20 +440,23 @@ def penalty_records(reading: RunReader, verdicts: Sequence[ColumnVerdict]) -> Re
     """Fig. 5: recall and accuracy of each column, method and penalty, where there are at least two penalties.
 
     Each begins without the penalty: with cross-entropy, or for a margin with L2-softmax at its scale if it was trained.
+    Where there are fewer, a record says `why`.
     """
-    return [record for verdict in verdicts for method in PENALTIES for record in _penalties(verdict, method)]
+    found = [record for verdict in verdicts for method in PENALTIES for record in _penalties(verdict, method)]
+    return found if any("why" not in record for record in found) else []
 
 
 def _penalties(verdict: ColumnVerdict, method: str) -> Records:
     shown = verdict.in_table_one(method) or verdict.shown(method)
+    named = {"number": verdict.column.number, "column": verdict.column.title, "method": method}
     if shown is None:
-        return []
+        return [{**named, "why": "not trained"}]
     knob, _, unit = PENALTIES[method]
     fixed = {name: shown.value(name) for name in shown.knobs if name != knob}
     own = [s for s in verdict.of(method) if all(s.value(name) == value for name, value in fixed.items())]
     by_penalty = {setting.value(knob): setting for setting in own}
     if len(by_penalty) < 2:
-        return []
+        return [{**named, "why": "a single penalty"}]
     plain = verdict.baseline if control_of(shown.setting) is None else control_among(shown, verdict.settings)
     neutral = METHODS[method].knobs[knob].neutral
     if plain is not None and neutral is not None:
@@ -379,9 +469,7 @@ def _penalties(verdict: ColumnVerdict, method: str) -> Records:
             numbers = {"mean": mean, "sd": sd, "low": mean - sd, "high": mean + sd}
             records.append(
                 {
-                    "number": verdict.column.number,
-                    "column": verdict.column.title,
-                    "method": method,
+                    **named,
                     "setting": setting.title,
                     "scale": fixed.get("s"),
                     "penalty": round(penalty / unit, 6),
@@ -484,17 +572,19 @@ def circle_records(reading: RunReader, verdicts: Sequence[ColumnVerdict] = ()) -
         raise InputError(f"{reading.folder}: Fig. 6 needs the important classes, and they are not known yet")
     column, split, panels = reading.columns[0], "val" if reading.has_validation else "test", []
     for method in CIRCLE_METHODS:
-        for setting in reading.settings(column, method)[:1]:
+        every = reading.settings(column, method)
+        for setting in every[:1]:
             weights = {row.seed: _head_weight(reading, setting, row) for row in setting.rows}
             ranked = sorted(setting.rows, key=lambda row: (row.accuracy[split], row.seed))
-            drawn = ranked[(len(ranked) - 1) // 2]
+            drawn = ranked[len(ranked) // 2]
             dots, spokes = _features(reading, drawn, weights[drawn.seed], column.indices)
             models = [
                 {"seed": row.seed, "accuracy": row.accuracy["test"], "room": room(weights[row.seed], column.indices[0])}
                 for row in setting.rows
             ]
             named = {"method": method, "title": f"{title_of(method)}: {setting.title}", "important": column.names[0]}
-            panels.append({**named, "drawn": drawn.seed, "models": models, "dots": dots, "spokes": spokes})
+            left_out = {"left_out": [one.title for one in every[1:]]} if len(every) > 1 else {}
+            panels.append({**named, **left_out, "drawn": drawn.seed, "models": models, "dots": dots, "spokes": spokes})
     if not panels:
         raise InputError(f"{reading.folder}: Fig. 6 draws {', '.join(CIRCLE_METHODS)}, and the run has none of them")
     return panels
@@ -532,6 +622,7 @@ def _unit(vectors: Array) -> Array:
 MAKERS: Mapping[str, Callable[[RunReader, Sequence[ColumnVerdict]], Any]] = {
     "paper": paper_records,
     "honest": honest_records,
+    "own": own_records,
     "gaps": gap_records,
     "angles": angle_records,
     "curves": curve_records,
@@ -539,11 +630,17 @@ MAKERS: Mapping[str, Callable[[RunReader, Sequence[ColumnVerdict]], Any]] = {
     "penalty": penalty_records,
     "training": epoch_records,
     "circle": circle_records,
+    "calibration": calibration_records,
+    "settings": lambda reading, verdicts: rank_settings(reading),
 }
 
 
 class Source(Protocol):
     """Where records come from: an open run, or a results folder."""
+
+    @property
+    def small(self) -> str:
+        """What to say of a run of a small recipe; "" for others."""
 
     def records(self, part: str) -> Any:
         """The records of a part of `MAKERS`; InputError where there are none."""
@@ -555,6 +652,10 @@ class FromRun:
 
     reading: RunReader
     _made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def small(self) -> str:
+        return self.reading.small
 
     @cached_property
     def verdicts(self) -> list[ColumnVerdict]:

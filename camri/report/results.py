@@ -29,8 +29,9 @@ from camri.text import csv_text
 
 VERSION = 2
 VERDICT = "verdict.json"
-IN_VERDICT = ("paper", "honest", "gaps")
+IN_VERDICT = ("paper", "honest", "own", "gaps")
 IN_FIGURES = ("confusion", "penalty", "training", "circle")
+FROM_RUN_ONLY = ("settings", "calibration")
 MOST_BYTES = 2_000_000
 
 
@@ -45,9 +46,15 @@ class Results:
     def name(self) -> str:
         return self.folder.name
 
+    @property
+    def small(self) -> str:
+        return str(self.verdict.get("small", ""))
+
     def records(self, part: str) -> Any:
+        if part in FROM_RUN_ONLY:
+            raise InputError(f"{self.folder} holds results, which have no {part}; give the run")
         if part in IN_VERDICT:
-            return self.verdict[part]
+            return self.verdict.get(part, [])  # "own" is younger than some results
         if part in IN_FIGURES:
             found = _read(self.folder / "figures.json").get(part)
         else:
@@ -169,6 +176,7 @@ def _facts(reading: RunReader, commit: str | None) -> dict[str, Any]:
         "version": VERSION,
         "data": reading.name,
         "altered": _altered(run.data.get("provenance", {})),
+        **({"small": reading.small} if reading.small else {}),
         "fingerprint": run.fingerprint,
         "images": run.data["rows"],
         "num_classes": len(reading.classes),

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from camri.decision import Curve, DecisionRule, trace
-from camri.metrics import Array, Scores
-from camri.report.tables import BLANK
+from camri.decision import Array, Curve, DecisionRule, Scores, trace
+from camri.report.table import BLANK
+from camri.report.words import VALUE, written
 
 MOST_STATES = 2000
 BACK = 0.1  # recall below the model's own that is shown state by state; below that, few states are kept
 DEPTH = 0.05  # accuracy below the model's own, and false alarms above, that the charts show
-VALUE = "VALUE"  # stands for the rule's number in the code
 LEFT, TOP, RIGHT, BOTTOM = 46.0, 10.0, 384.0, 194.0  # ends of the lines within a chart's 400 × 218 units
 
 
@@ -140,15 +139,6 @@ def make_slider(
 def script_json(value: Any) -> Markup:
     """The value as JSON for a script element; it has no "<", so nothing in it can end the element."""
     return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c"))
-
-
-def written(number: float) -> str:
-    """A rule's number as code has it.
-
-    >>> written(2.413), written(math.exp(math.log(8.021))), written(0.0)
-    ('2.413', '8.021', '0')
-    """
-    return f"{number:.12g}"
 
 
 def _thin(states: Array, recall: Array, low: float, chosen: int) -> Array:

@@ -1,27 +1,36 @@
 """Tables made of records, and their text in Markdown, LaTeX and CSV and for the terminal; templates make their HTML."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from camri.errors import InputError, closest
-from camri.methods import in_order, title_of
-from camri.report.records import Record, about, group_by
+from camri.methods import BASELINE, in_order, title_of
+from camri.report.latex import to_latex
+from camri.report.records import ENDS, Record, Source, group_by
+from camri.report.table import BLANK as BLANK
+from camri.report.table import Cell as Cell
+from camri.report.table import Row, Table, span
+from camri.report.table import cells as cells
+from camri.report.table import to_terminal as to_terminal
+from camri.report.table import two_decimals as two_decimals
 from camri.selection import OPTIMISTIC
-from camri.study.reader import LEAST_SEEDS, ColumnVerdict, is_significant
+from camri.study.reader import LEAST_SEEDS, correct_several, is_significant
 from camri.text import csv_text, markdown, points
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    pass
 
-BLANK = "–"
 FORMATS = ("md", "latex", "csv")
-ARMS = {"baseline": "cross-entropy", "baseline shifted": "cross-entropy + shift", "chosen": "chosen + shift"}
 ANGLES_OF = {"train": "training data", "test": "test data"}
 ROLES = {"camri": "(proposal)", "ce": "(baseline)"}
+NOT_BETTER = "none: not better on validation"
+SPREAD = "Mean ± sd over seeds"
+BRACKETS = "brackets: 95 % intervals"
 CI = "95 % confidence intervals over seeds and test data (from three seeds on)"
 CHOSEN = "Each method at its best setting on validation data"
 CROSS_FITTED = f"{CHOSEN}, for each seed by the other half of the seeds (in brackets: number of seeds)."
@@ -36,25 +45,6 @@ def spread(record: Record, name: str) -> str:
     """
     mean = f"{record[f'{name}_mean']:.3f}"
     return mean if record["num_trials"] == 1 else f"{mean} ± {record[f'{name}_sd']:.3f}"
-
-
-def two_decimals(share: float) -> str:
-    """A small share, such as that of false alarms, in percent with two decimals.
-
-    >>> two_decimals(0.0124), two_decimals(0.0)
-    ('1.24', '0.00')
-    """
-    return f"{100 * share:.2f}"
-
-
-def span(estimate: float, low: float | None, high: float | None, decimals: int = 1) -> str:
-    """A difference in percentage points with its interval, if it has one.
-
-    >>> span(0.012, -0.004, 0.028), span(0.012, None, None)
-    ('+1.2 [−0.4, +2.8]', '+1.2')
-    """
-    shown = points(estimate, decimals)
-    return shown if low is None or high is None else f"{shown} [{points(low, decimals)}, {points(high, decimals)}]"
 
 
 def interval_of(record: Record, name: str, decimals: int = 1) -> str:
@@ -79,51 +69,20 @@ def p_value(p: float | None, num_seeds: int = LEAST_SEEDS) -> str:
     return BLANK if p is None or np.isnan(p) or num_seeds < LEAST_SEEDS else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A text, in bold or not."""
-
-    text: str
-    bold: bool = False
-
-
-Row = tuple[Cell, ...]
 Columns = Mapping[str, Callable[[Any], str | Cell]]  # header -> what it shows of a record
 METHOD: Columns = {"method": lambda row: title_of(row["method"]), "setting": lambda row: row["setting"]}
-TRIALS: Columns = {"trials": lambda row: str(row["num_trials"])}
+SEEDS: Columns = {"seeds": lambda row: str(row["num_trials"])}
+IMAGES: Columns = {"n": lambda row: f"{row['num_images']:,}"}
 
 
-@dataclass(frozen=True)
-class Table:
-    """A caption, notes, a header, and groups of rows; `records` are its numbers, one per line of CSV.
-
-    `spans` stand above the header: (text, number of columns) from the second column on. `titles` stand above the
-    groups, one each, or there are none. `words` are headers of columns whose lines a page may break.
-    """
-
-    caption: str
-    header: tuple[str, ...]
-    groups: tuple[tuple[Row, ...], ...]
-    records: tuple[Record, ...]
-    notes: tuple[str, ...] = ()
-    spans: tuple[tuple[str, int], ...] = ()
-    titles: tuple[str, ...] = ()
-    words: tuple[str, ...] = ("setting",)
-
-    def titled(self) -> list[tuple[str, tuple[Row, ...]]]:
-        """Groups with their titles, "" where they have none."""
-        return list(zip(self.titles or ("",) * len(self.groups), self.groups, strict=True))
-
-    @property
-    def rows(self) -> list[Row]:
-        return [row for group in self.groups for row in group]
+def counts(records: Sequence[Record]) -> Columns:
+    """Test inputs of the important classes (n), and seeds: two counts. Older results lack the first."""
+    return {**IMAGES, **SEEDS} if all(row.get("num_images") for row in records) else SEEDS
 
 
-def cells(*texts: str) -> Row:
-    return tuple(Cell(text) for text in texts)
-
-
-def tabulate(records: Iterable[Any], caption: str, columns: Columns, *notes: str) -> Table:
+def tabulate(
+    records: Iterable[Any], caption: str, columns: Columns, *notes: str, name: str = "", brief: str = ""
+) -> Table:
     """A table with a row for each record, in groups by their `column` of important classes if they have one.
 
     >>> table = tabulate([{"recall": 0.5}], "T", {"recall": lambda row: f"{row['recall']:.2f}"})
@@ -139,11 +98,13 @@ def tabulate(records: Iterable[Any], caption: str, columns: Columns, *notes: str
         if column is not None:
             titles[column] = f"important: {record['important']}"
     rows = tuple(map(tuple, groups.values()))
-    return Table(caption, tuple(columns), rows, records, notes, titles=tuple(titles.values()))
+    return Table(caption, tuple(columns), rows, records, notes, titles=tuple(titles.values()), name=name, brief=brief)
 
 
 def how_chosen(records: Sequence[Record]) -> str:
     """How the settings of gap records were chosen; those of older results by the seeds that are shown."""
+    if any(row.get("held_out") is False for row in records):
+        return "Methods with one setting; others are left out, as no validation data were held out to choose by."
     if all(row.get("num_settings") == 1 for row in records):
         return "One setting of each method."
     return CROSS_FITTED if all("num_settings" in row for row in records) else SAME_SEEDS
@@ -191,30 +152,75 @@ def paper_table(runs: Sequence[Sequence[Record]]) -> Table:
         spans=tuple(
             (name, len(list(group))) for name, group in itertools.groupby(row["data"] for row in columns.values())
         ),
+        name="paper",
+        brief="Recall above, accuracy below, mean ± sd over trials.",
     )
 
 
 def table_of_honest(records: Sequence[Record]) -> Table:
     """Every method, chosen on validation data and judged on test data, with its controls."""
+
+    def is_kept(row: Record) -> bool:
+        """Whether no setting of the method was better than shifted cross-entropy: then the method has no numbers."""
+        return row.get("method", BASELINE) != BASELINE and row["setting"] == BASELINE
+
+    def unless_kept(show: Callable[[Record], str]) -> Callable[[Record], str]:
+        return lambda row: BLANK if is_kept(row) else show(row)
+
     columns: Columns = {
         "method": lambda row: row["row"],
-        "setting (seeds)": lambda row: row["setting"],
-        "recall": lambda row: spread(row, "recall"),
-        "hits / n": lambda row: f"{row['hits']}/{row['num']}",
-        "accuracy": lambda row: spread(row, "accuracy"),
+        "setting (seeds)": lambda row: NOT_BETTER if is_kept(row) else row["setting"],
+        "recall": unless_kept(lambda row: spread(row, "recall")),
+        "accuracy": unless_kept(lambda row: spread(row, "accuracy")),
         "Δ recall vs CE + shift": lambda row: significant(row, "gain_over_shifted_ce", "p_holm", decimals=1),
         "p (Holm)": lambda row: p_value(row["p_holm"], row["num_trials"]),
         "Δ accuracy vs CE": lambda row: interval_of(row, "accuracy_change"),
-        **TRIALS,
+        "n": lambda row: f"{row['num'] // row['num_trials']:,}",
+        **SEEDS,
     }
+    uneven = len({row["num_trials"] for row in records}) > 1
     table = tabulate(
         records,
         "Honest comparison: chosen on validation data by other seeds, judged on test data.",
         columns,
         "CE: cross-entropy. In every row except “control: cross-entropy”, each model’s important scores are shifted by "
-        "what its own validation scores allow at cross-entropy’s accuracy. A setting of “ce” means that no setting of "
-        "the method beat cross-entropy on validation data. In brackets: the number of seeds that picked the setting. "
-        f"Mean ± sd over trials. Δ: percentage points, with {CI}; p: Holm’s correction over all rows. Bold: p < 0.05.",
+        f"what its own validation scores allow at cross-entropy’s accuracy. “{NOT_BETTER}”: no setting of the method "
+        "beat shifted cross-entropy there, so that stays; the method’s own numbers are in the table “own”. Brackets: "
+        "the number of seeds that picked the setting. Mean ± sd over seeds; n: test inputs of the important class, the "
+        f"same for every seed. Δ: percentage points, with {CI}, over the seeds that both sides have; p: Holm’s "
+        "correction over all rows. Bold: p < 0.05."
+        + (" Rows with different seeds are not to be compared by their means." if uneven else ""),
+        name="honest",
+        brief=f"{SPREAD}; {BRACKETS}; bold: p < 0.05.",
+    )
+    return replace(table, words=("setting (seeds)",))
+
+
+def table_of_own(records: Sequence[Record]) -> Table:
+    """Each method's own numbers: as trained, and under its own rule."""
+    columns: Columns = {
+        "method": lambda row: title_of(row["method"]),
+        "setting (seeds)": lambda row: row["setting"],
+        "recall as trained": lambda row: spread(row, "recall"),
+        "recall shifted": lambda row: spread(row, "recall_shifted"),
+        "accuracy as trained": lambda row: spread(row, "accuracy"),
+        "accuracy shifted": lambda row: spread(row, "accuracy_shifted"),
+        "CE + shift, same seeds": lambda row: spread(row, "recall_of_ce_shifted"),
+        "Δ recall": lambda row: interval_of(row, "gain_over_shifted_ce"),
+        **IMAGES,
+        **SEEDS,
+    }
+    table = tabulate(
+        records,
+        "Every method’s own models: as trained, and shifted by their own validation scores.",
+        columns,
+        "Test data. Each method at its best setting on validation data of the other half of the seeds (in brackets: "
+        "number of seeds), whether or not it is better than cross-entropy (CE). A model’s shift is what its own "
+        "validation scores allow at cross-entropy’s accuracy. CE + shift: recall of cross-entropy under the same rule, "
+        f"over the same seeds. Δ recall: the method’s shifted recall less that, in percentage points, with {CI}, not "
+        f"corrected for several rows. {SPREAD}; n: test inputs of the important class, the same for every seed.",
+        name="own",
+        brief=f"{SPREAD}; CE: cross-entropy; {BRACKETS}.",
     )
     return replace(table, words=("setting (seeds)",))
 
@@ -227,13 +233,15 @@ def table_of_trained(records: Sequence[Record]) -> Table:
         "Δ recall vs CE": lambda row: interval_of(row, "recall_change"),
         "accuracy": lambda row: spread(row, "accuracy"),
         "Δ accuracy vs CE": lambda row: gap_of(row, "accuracy_change"),
-        **TRIALS,
+        **counts(records),
     }
     return tabulate(
         records,
         "As trained, vs cross-entropy (CE): no model is shifted.",
         columns,
-        f"Test data. {how_chosen(records)} Mean ± sd over trials. Δ: percentage points, with {CI}.",
+        f"Test data. {how_chosen(records)} {SPREAD}. Δ: percentage points, with {CI}.",
+        name="trained",
+        brief=f"{SPREAD}; Δ: percentage points; {BRACKETS}.",
     )
 
 
@@ -248,7 +256,7 @@ def table_of_gaps(records: Sequence[Record]) -> Table:
             for gap, recall in (("first", "recall_from"), ("last", "recall_to"))
         ),
         "Δ accuracy vs L2-softmax": lambda row: gap_of(row, "over_l2softmax"),
-        **TRIALS,
+        **counts(records),
     }
     return tabulate(
         records,
@@ -258,11 +266,13 @@ def table_of_gaps(records: Sequence[Record]) -> Table:
         f"range. {how_chosen(records)} The range starts at cross-entropy’s own recall and ends where half of what a "
         "shift can still find is found. L2-softmax: the cosine head at the same scale, without a margin. Δ: percentage "
         f"points, with {CI}; p: Holm’s correction over all rows of the study. Bold: higher accuracy, p < 0.05.",
+        name="recall",
+        brief=f"Percentage points, mean over nine recalls; {BRACKETS}; bold: p < 0.05.",
     )
 
 
 def table_of_alarms(records: Sequence[Record]) -> Table | None:
-    """False alarms at equal recall against cross-entropy; None where they were not counted."""
+    """False alarms at equal recall against cross-entropy, under shifts; None where they were not counted."""
     counted = [row for row in records if row.get("alarms") is not None]
     if not counted:
         return None
@@ -273,22 +283,64 @@ def table_of_alarms(records: Sequence[Record]) -> Table | None:
         "relative": relative_alarms,
         "p (Holm)": lambda row: p_value(row["p_alarms_holm"], row["num_trials"]),
         "Δ vs L2-softmax": lambda row: gap_of(row, "alarms_over_l2softmax"),
-        "CE: threshold vs shift": lambda row: gap_of(row, "alarms_of_ce_threshold"),
-        "Δ vs CE, both with thresholds": lambda row: gap_of(row, "alarms_threshold"),
-        **TRIALS,
+        **counts(counted),
     }
-    if not all("alarms_threshold" in row for row in counted):  # results that were written before the threshold
-        columns = {name: show for name, show in columns.items() if "threshold" not in name}
     return tabulate(
         counted,
-        "False alarms at equal recall, vs cross-entropy (CE).",
+        "False alarms at equal recall, vs cross-entropy (CE), all models shifted.",
         columns,
         "Test data. A false alarm is an input of no important class that is predicted as one; rates are % of all "
-        f"inputs. Recall range as in the table above. {how_chosen(counted)} With fewer false alarms and equal "
-        "accuracy, the other classes are confused more often. Models are shifted to a recall; with a threshold, the "
-        "class is predicted where its probability passes a value: that costs nothing and is the control to beat. "
-        f"Δ: percentage points, with {CI}; p: Holm’s correction over all rows of the study. Bold: fewer false alarms, "
-        "p < 0.05.",
+        f"inputs. Recall range as in the table of accuracy at equal recall. {how_chosen(counted)} With fewer false "
+        "alarms and equal accuracy, the other classes are confused more often. The control to beat is the threshold, "
+        f"in the next table. Δ: percentage points, with {CI}; p: Holm’s correction over all rows of the study. Bold: "
+        "fewer false alarms, p < 0.05.",
+        name="alarms",
+        brief=f"% of all inputs; {BRACKETS}; bold: p < 0.05.",
+    )
+
+
+def table_of_thresholds(records: Sequence[Record]) -> Table | None:
+    """False alarms and accuracy at equal recall, both sides with a threshold; None where they were not counted."""
+    counted = [row for row in records if row.get("alarms_threshold") is not None and "p_alarms_threshold" in row]
+    if not counted:
+        return None
+    p_values = [row["p_alarms_threshold"] for row in counted]
+    corrected = correct_several([math.nan if p is None else p for p in p_values])
+    counted = [{**row, "p_threshold_holm": p} for row, p in zip(counted, corrected, strict=True)]
+
+    def of_ce(row: Record) -> float:
+        return row["alarms_of_ce"] + row["alarms_of_ce_threshold"]
+
+    def relative(row: Record) -> Cell:
+        if not of_ce(row):
+            return Cell(BLANK)
+        ends = [row.get(f"relative_threshold{end}", row[f"alarms_threshold{end}"] / of_ce(row)) for end in ENDS]
+        shown = [points(end, decimals=0) for end in ends]
+        text = f"{shown[0]} %" if row["num_trials"] < LEAST_SEEDS else f"{shown[0]} % [{shown[1]}, {shown[2]}]"
+        return Cell(text, bold=is_significant(row["p_threshold_holm"], row["num_trials"]) and ends[0] < 0)
+
+    columns: Columns = {
+        **METHOD,
+        "CE’s false alarms (%)": lambda row: two_decimals(of_ce(row)),
+        "Δ false alarms": relative,
+        "p (Holm)": lambda row: p_value(row["p_threshold_holm"], row["num_trials"]),
+        "Δ accuracy": lambda row: gap_of(row, "accuracy_threshold"),
+        "threshold vs shift (CE)": lambda row: gap_of(row, "alarms_of_ce_threshold"),
+        **counts(counted),
+    }
+    known = all("relative_threshold_low" in row for row in counted)
+    return tabulate(
+        counted,
+        "False alarms and accuracy at equal recall, vs cross-entropy (CE), all models with a threshold.",
+        columns,
+        "Test data. The class is predicted where its probability passes a value that gives the recall: that needs no "
+        "training, and is the control to beat. Recall range as in the table of accuracy at equal recall. "
+        f"{how_chosen(counted)} Δ false alarms: relative to CE’s, which are % of all inputs; the interval "
+        f"{'contains the chance in' if known else 'takes as known'} CE’s own mean. Δ accuracy: percentage points. "
+        f"Threshold vs shift: what the threshold alone changes in CE’s false alarms, in percentage points. {CI}; p: "
+        "Holm’s correction over all rows. Bold: fewer false alarms, p < 0.05.",
+        name="threshold",
+        brief=f"{BRACKETS.capitalize()}; bold: p < 0.05.",
     )
 
 
@@ -319,10 +371,12 @@ def table_of_epochs(records: Sequence[Record]) -> Table | None:
     return tabulate(
         [{name: value for name, value in row.items() if name not in show} for row in late],
         f"Near the end of training: the last {num} of {late[0]['epochs']} epochs.",
-        {**METHOD, **columns_of("recall"), **columns_of("accuracy"), **TRIALS},
+        {**METHOD, **columns_of("recall"), **columns_of("accuracy"), **SEEDS},
         f"Validation data, models as trained, mean over the last {num} epochs and over trials. sd over epochs: of one "
         "model, in percentage points; it is the error of taking the model at the last epoch. Δ vs cross-entropy (CE): "
         "percentage points, with 95 % confidence intervals over seeds (from three seeds on).",
+        name="training",
+        brief=f"Validation data, means over epochs and seeds; {BRACKETS}.",
     )
 
 
@@ -349,28 +403,114 @@ def table_of_angles(records: Sequence[Record]) -> Table:
             "ArcFace at their Table I settings (by validation where that cell is blank), L2-softmax at CAMRI’s scale; "
             f"{BLANK} where it was not trained, or the classes have no data.",
         ),
+        name="angles",
+        brief=f"Mean over trials, {ANGLES_OF[records[0]['images']]}; bold: a method’s smallest.",
     )
 
 
-def calibration_table(verdicts: Sequence[ColumnVerdict]) -> Table | None:
+def table_of_calibration(records: Sequence[Record]) -> Table | None:
     """Expected calibration error of the chosen models and their controls on test data; None without a choice."""
-    records = [
-        {**about(verdict), "model": title, "ece": arm.calibration.ece, "accuracy": float(arm.accuracy.mean())}
-        for verdict in verdicts
-        if verdict.best is not None
-        for name, title in ARMS.items()
-        for arm in [verdict.best.judgement.arms[name]]
-    ]
     columns: Columns = {
         "models": lambda row: row["model"],
         "ECE": lambda row: f"{row['ece']:.4f}",
         "accuracy": lambda row: f"{row['accuracy']:.3f}",
+        **SEEDS,
     }
     note = (
         "Expected calibration error over 15 bins and all trials. A shift, a margin and a scale change it: calibrate "
         "before you use probabilities."
     )
-    return tabulate(records, "Calibration on test data.", columns, note) if records else None
+    made = {"name": "calibration", "brief": "Expected calibration error (ECE) over 15 bins and all trials."}
+    return tabulate(records, "Calibration on test data.", columns, note, **made) if records else None
+
+
+def table_of_settings(records: Sequence[Record]) -> Table:
+    """Every setting by false alarms at equal recall against cross-entropy, under both free rules."""
+    firsts: dict[str, Record] = {}
+    rivals = [record for record in records if firsts.setdefault(record["column"], record) is not record]
+
+    def row(record: Record) -> Row:
+        named = f"{record['column']}: {record['setting']}" if len(firsts) > 1 else record["setting"]
+        shown = [named, str(record["num_seeds"])]
+        for rule in ("threshold", "shift"):
+            found = {**record[rule], "num_trials": record["num_seeds"]}
+            shown += [_relative(found), interval_of(found, "accuracy", decimals=2)]
+        return cells(*shown)
+
+    of_ce = (
+        f"“{column}”: {two_decimals(record['threshold']['alarms_of_ce'])} % of all inputs with a threshold, "
+        f"{two_decimals(record['shift']['alarms_of_ce'])} % with a shift, mean over recalls from "
+        f"{record['recalls'][0]:.3f} to {record['recalls'][-1]:.3f}"
+        for column, record in firsts.items()
+    )
+    split = "Test" if all(record.get("split") == "test" for record in records) else "Validation"
+    rules = [f"Δ {name}, {rule}" for rule in ("threshold", "shift") for name in ("false alarms", "accuracy")]
+    return Table(
+        "Against cross-entropy at equal recall, both under the same rule.",
+        ("setting", "seeds", *rules),
+        (tuple(map(row, rivals)),),
+        tuple(_flat(record) for record in records),
+        notes=(
+            f"{split} data. Cross-entropy’s false alarms, {'; '.join(of_ce)}. Δ false alarms: relative. Δ accuracy: "
+            "percentage points. 95 % confidence intervals over seeds and images, not corrected for the number of "
+            "settings.",
+        ),
+        name="settings",
+        brief=f"{split} data; {BRACKETS}, not corrected.",
+    )
+
+
+def _relative(record: Record) -> str:
+    """A setting's false alarms relative to cross-entropy's, with their interval if it was computed."""
+    whole = record["alarms_of_ce"]
+    if not whole:
+        return BLANK
+    ends = [max(record[f"alarms{end}"] / whole, -1.0) for end in ENDS if f"alarms{end}" in record]
+    shown = [points(end, decimals=0) for end in ends]
+    return (
+        f"{shown[0]} %"
+        if record["num_trials"] < LEAST_SEEDS or len(ends) < 3
+        else f"{shown[0]} % [{shown[1]}, {shown[2]}]"
+    )
+
+
+def _flat(record: Record) -> Record:
+    """A setting's record as one line of CSV: what stands under a rule gets its name."""
+    plain = {name: value for name, value in record.items() if not isinstance(value, (Mapping, list))}
+    rules = ("threshold", "shift")
+    return plain | {f"{rule}_{name}": value for rule in rules for name, value in record[rule].items()}
+
+
+TABLES: Mapping[str, tuple[str, Callable[[Any], Table | None]]] = {  # name -> part of a run's records, table
+    "paper": ("paper", lambda records: paper_table([records])),
+    "own": ("own", table_of_own),
+    "trained": ("gaps", table_of_trained),
+    "recall": ("gaps", table_of_gaps),
+    "alarms": ("gaps", table_of_alarms),
+    "threshold": ("gaps", table_of_thresholds),
+    "honest": ("honest", table_of_honest),
+    "settings": ("settings", table_of_settings),
+    "training": ("training", table_of_epochs),
+    "angles": ("angles", table_of_angles),
+    "calibration": ("calibration", table_of_calibration),
+}
+
+
+def make_table(name: str, source: Source) -> Table:
+    """The table with this name of a run or of a results folder; InputError where there is nothing to show."""
+    part, make = TABLES[name]
+    records = source.records(part)
+    table = make(records) if records else None
+    if table is None or not table.rows:
+        raise InputError(f"the table {name!r} is empty: the run had no data for it", argument="table")
+    return mark_small(table, source)
+
+
+def mark_small(table: Table, source: Source) -> Table:
+    """The table with a word in its caption and a note first, if it is of a small run."""
+    if not source.small:
+        return table
+    return replace(table, caption=f"Small run: {table.caption}", notes=(source.small, *table.notes))
 
 
 def write(table: Table, form: str) -> str:
@@ -402,36 +542,6 @@ def to_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-_LATEX = str.maketrans({
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
-    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "±": r"$\pm$", "−": "$-$", "–": "--", "π": r"$\pi$",
-    "<": r"\textless{}", ">": r"\textgreater{}", "\u202f": r"\,",
-})  # fmt: skip
-
-
-def _latex(text: str) -> str:
-    return " ".join(text.split()).translate(_LATEX)
-
-
-def to_latex(table: Table) -> str:
-    """A booktabs table, with a rule between groups of rows."""
-    lines = [r"\begin{table}", rf"\caption{{{_latex(' '.join([table.caption, *table.notes]))}}}"]
-    lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}", r"\toprule"]
-    if table.spans:
-        lines.append(
-            " & ".join(["", *(rf"\multicolumn{{{w}}}{{c}}{{{_latex(text)}}}" for text, w in table.spans)]) + r" \\"
-        )
-    lines.append(" & ".join(map(_latex, table.header)) + r" \\")
-    for title, group in table.titled():
-        lines.append(r"\midrule")
-        if title:
-            lines.append(rf"\multicolumn{{{len(table.header)}}}{{l}}{{\textit{{{_latex(title)}}}}} \\")
-        for row in group:
-            shown = (rf"\textbf{{{_latex(cell.text)}}}" if cell.bold else _latex(cell.text) for cell in row)
-            lines.append(" & ".join(shown) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
-
-
 def to_csv(table: Table) -> str:
     """The numbers behind the table in full precision, one line per record; blank where there is none.
 
@@ -444,22 +554,3 @@ def to_csv(table: Table) -> str:
     wce,
     """
     return csv_text(list(dict.fromkeys(name for record in table.records for name in record)), table.records)
-
-
-def to_terminal(table: Table) -> "RichTable":
-    """The table for rich's console."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    caption = Text("\n".join(table.notes), style="dim") if table.notes else None
-    shown = RichTable(title=Text(table.caption), caption=caption, caption_justify="left")
-    for place, text in enumerate(table.header):
-        # A number that does not fit is folded to the next line: cut, it would be another number.
-        shown.add_column(Text(text), justify="left" if place == 0 else "right", overflow="fold")
-    for title, group in table.titled():
-        if title:
-            shown.add_row(Text(title, style="italic"))
-        for place, row in enumerate(group):
-            texts: Sequence[Text] = [Text(cell.text, style="bold" if cell.bold else "") for cell in row]
-            shown.add_row(*texts, end_section=place == len(group) - 1)
-    return shown

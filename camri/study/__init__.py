@@ -2,3 +2,5 @@
 
 They need torch, numpy, scipy and safetensors only; reading a store needs no torch either.
 """
+
+SMALL = "small."  # how the names of small studies begin: whatever is made of their runs says so

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from camri.decision.counts import confusion
+from camri.decision.scores import Array, condense
 from camri.engine.outcome import Outcome
 from camri.engine.spec import Training, Trial
 from camri.errors import InputError
 from camri.files import cannot_write
 from camri.methods import Setting
-from camri.metrics import Array, condense, confusion
 from camri.study import run_folder
 from camri.study.spec import SYMBOLS, Column, Grid, Point, Study, name_column, resolve_column
 from camri.study.store import STORE_FILE, Row, Run, Store, all_but_first, by_key, check_same, open_run

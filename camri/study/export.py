@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from camri.decision.counts import recall
 from camri.errors import InputError, blame, closest
 from camri.files import replacing
-from camri.metrics import recall
 from camri.study.store import Run, open_run
 from camri.text import csv_text
 
@@ -218,6 +218,6 @@ def find_tracker(asked: str, study: str, data: "DataSet", run: Path) -> Listener
             hint = closest(kind, ["mlflow[=URI]", "tensorboard[=DIR]"])
             raise InputError(f"track={asked!r} is unknown; {hint}", argument="track")
     except (ImportError, RuntimeError) as error:
-        message = f"track={asked!r} needs {kind} ({error}); install it with: pip install 'camri[track]'"
+        message = f"track={asked!r} needs {kind} ({error}); install it with: pip install 'camri-loss[track]'"
         raise InputError(message, argument="track") from None
     return listen(tracker, data, asked)

@@ -18,7 +18,7 @@ from camri.engine.spec import Training, identity
 from camri.errors import InputError, closest
 from camri.files import replacing
 from camri.methods import BASELINE, Setting
-from camri.selection import Rule, Validation, worth
+from camri.selection import Rule, Validation, present_of
 from camri.study import run_folder
 from camri.study.recipes import find_schedule
 from camri.study.spec import Grid, Point, Study, name_column
@@ -94,31 +94,28 @@ def best_settings(
     def validation(key: str) -> Validation:
         return Validation(key, {row.seed: run.scores(row, split, column.indices) for row in rows[key]})
 
-    def mean_accuracy(key: str) -> float:
-        return float(np.mean([row.accuracy[split] for row in rows[key]]))
-
-    floor = Rule().floor(validation(baseline))
+    present = present_of(validation(baseline))
     finalists = []
     for method in [method for method in tried if method in (chosen or tried)]:
         tuned = {
-            point: (setting, Rule().tune(validation(setting.key), floor), mean_accuracy(setting.key))
-            for point, setting in tried[method].items()
+            values: (setting, Rule().tune(validation(setting.key), present))
+            for values, setting in tried[method].items()
             if setting.key in rows and (method == BASELINE or setting.key != baseline)
         }
         if tuned:
-            point, (setting, shift, accuracy) = max(tuned.items(), key=lambda item: worth(*item[1][1:]))
+            values, (setting, point) = max(tuned.items(), key=lambda item: item[1][1].rank)
             finalists.append(
                 Finalist(
                     column,
                     method,
                     setting,
-                    point,
+                    values,
                     num_settings=len(tuned),
                     num_seeds=len(rows[setting.key]),
-                    recall=float("nan") if shift is None else shift.value,
-                    accuracy=accuracy if shift is None else shift.accuracy,
-                    reaches_floor=shift is not None,
-                    edges=_edges(method, point, list(tuned)),
+                    recall=float(np.mean(point.recall)) if point.has_met else float("nan"),
+                    accuracy=point.accuracy,
+                    reaches_floor=point.has_met,
+                    edges=_edges(method, values, list(tuned)),
                 )
             )
     return finalists

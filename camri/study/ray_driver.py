@@ -337,7 +337,7 @@ def connect(address: str) -> Any:
     try:
         import ray
     except (ImportError, RuntimeError) as error:
-        message = f"on={address!r} needs Ray ({error}); install it with: pip install 'camri[cluster]'"
+        message = f"on={address!r} needs Ray ({error}); install it with: pip install 'camri-loss[cluster]'"
         raise InputError(message, argument="on") from None
     if ray.is_initialized():
         return ray

@@ -44,7 +44,7 @@ class Answer:
 
 
 # Packages above the engine: a node may have another version of them.
-APART = ("study", "report", "export", "auditing", "fitting", "estimators", "cli", "__main__")
+APART = ("study", "report", "export", "fitting", "cli", "__main__")
 
 
 @functools.cache

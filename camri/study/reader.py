@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from camri import selection
+from camri.decision.scores import Array, Scores
+from camri.decision.stats import Difference, compare, holm
 from camri.errors import InputError
 from camri.methods import BASELINE, Setting, control_of, in_order, is_known
-from camri.metrics import Array, Scores
-from camri.stats import Difference, compare, holm
-from camri.study import run_folder
+from camri.study import SMALL, run_folder
 from camri.study.store import ColumnFacts, Row, by_key, open_run
 from camri.text import Noun, noun_of, plural, quoted
 
@@ -108,6 +108,19 @@ class RunReader:
         """How settings are chosen: the rule that the run recorded, or else the default without loss of accuracy."""
         return selection.Rule(**(self.run.note("rule") or {}))
 
+    @cached_property
+    def small(self) -> str:
+        """A sentence on a run of small recipes alone; "" for others."""
+        names = [str(study["name"]) for study in self.run.studies]
+        if not names or not all(name.startswith(SMALL) for name in names):
+            return ""
+        training = self.run.training
+        seeds = max(len(study["seeds"]) for study in self.run.studies)
+        return (
+            f"This is a small run ({training['model']} model, {plural(training['epochs'], 'epoch')}, "
+            f"{plural(seeds, 'seed')}): it shows how the paper’s tables and figures are made, not what they say."
+        )
+
     @property
     def has_validation(self) -> bool:
         """Whether there is validation data to choose settings on."""
@@ -186,7 +199,7 @@ class RunReader:
             f"{quoted(name)} was made rare for this study: {100 * part:g} % of its train rows were kept"
             for name, part in origin.get("thinned", {}).get("parts", {}).items()
         ]
-        notes = [*origin.get("notes", []), origin.get("skipped_note"), *rare, self.mute_validation]
+        notes = [self.small, *origin.get("notes", []), origin.get("skipped_note"), *rare, self.mute_validation]
         return [note for note in notes if note]
 
     @cached_property
@@ -279,7 +292,7 @@ class ColumnVerdict:
 
     By method: `by_method` is the choice among its settings and the baseline, `own` its best setting on validation
     data, `paper` the paper's choice, made on test data, and `fitted` its best setting for each seed, chosen on the
-    other half of the seeds.
+    other half of the seeds; without validation data only methods with a single setting have one.
     """
 
     column: ColumnFacts
@@ -329,8 +342,10 @@ def _judge_column(reading: RunReader, column: ColumnFacts) -> ColumnVerdict:
     for setting in settings:
         by_method.setdefault(setting.method, []).append(setting)
     paper = choose_paper({name: [measure(s, column.indices) for s in own] for name, own in by_method.items()})
-    if not reading.has_validation:
-        return ColumnVerdict(column, baseline, settings, paper=paper)
+    if not reading.has_validation:  # a method's only setting needs no choice
+        only = {name: own[0] for name, own in by_method.items() if len(own) == 1 and name != BASELINE}
+        fitted = {name: {row.seed: setting for row in setting.rows} for name, setting in only.items()}
+        return ColumnVerdict(column, baseline, settings, paper=paper, fitted=fitted)
     # A setting that several methods share is a candidate once, as the first of them has it.
     rivals_by_key = {setting.key: setting for setting in reversed(settings) if setting.key != baseline.key}
     distinct = list(rivals_by_key.values())[::-1]
@@ -376,9 +391,13 @@ Accuracies = Mapping[str, Mapping[int, float]]  # of settings on validation data
 
 
 def best_setting(pick: selection.Pick, accuracies: Accuracies) -> str:
-    """The best of these settings on the pick's validation data; if no shift reaches the floor, the most accurate."""
-    means = {key: float(np.mean([*own.values()])) for key, own in accuracies.items()}
-    return max(means, key=lambda key: selection.worth(pick.shifts.get(key), means[key]))
+    """The best of these settings on the pick's validation data; if none keeps the accuracy, the most accurate."""
+
+    def rank(key: str) -> tuple[float, ...]:
+        missed = (-np.inf, float(np.mean([*accuracies[key].values()])), 0.0)
+        return pick.points[key].rank if key in pick.points else missed
+
+    return max(accuracies, key=rank)
 
 
 def cross_fit(choice: selection.Choice, accuracies: Accuracies) -> dict[int, str]:
@@ -424,6 +443,26 @@ def _judge(
         groups=reading.run.groups("test"),
     )
     return Judged(choice, judgement, final, control)
+
+
+def judge_own(reading: RunReader, verdict: ColumnVerdict, method: str) -> selection.Judgement | None:
+    """A method's own best settings on test data, without cross-entropy among them; None where seeds lack some.
+
+    Chosen and shifted as the honest comparison does: for each seed by the other half of the seeds.
+    """
+    own = {setting.key: setting for setting in verdict.of(method)}
+    if verdict.best is None or verdict.baseline is None or method == BASELINE or verdict.baseline.key in own:
+        return None
+    among_all = verdict.best.choice
+    if not all(own.keys() & pick.points.keys() for _, pick in among_all.folds):
+        return None
+    choice = among_all.only(list(own))
+    opened = {choice.final.key, *(pick.key for _, pick in choice.folds)}
+    baseline = reading.candidate(verdict.baseline, verdict.column)
+    candidates = [reading.candidate(own[key], verdict.column) for key in sorted(opened)]
+    if not any(trial.seed in verdict.baseline.seeds for candidate in candidates for trial in candidate.trials):
+        return None
+    return selection.judge(choice, baseline, candidates, seed=SEED, groups=reading.run.groups("test"))
 
 
 def control_among(final: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:

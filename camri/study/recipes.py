@@ -18,6 +18,7 @@ from typing import Any
 from camri.engine.spec import FAST, PAPER, Training
 from camri.errors import InputError, closest
 from camri.methods import MARGIN_UNIT
+from camri.study import SMALL
 from camri.study.spec import Column, Study, study
 
 Schedule = str | Training
@@ -125,6 +126,55 @@ def screening(data: str, columns: Any = None, *, schedule: Schedule = SHORT) -> 
     )
 
 
+QUICK = FAST.with_(model="small", epochs=3)  # 12 s an epoch of CIFAR-10 on one core of a server
+
+
+def small_table_one(columns: Any = "cat", *, schedule: Schedule = QUICK, num_seeds: int = 2) -> Study:
+    """Table I, Table II and Fig. 3 small: a small CNN, three epochs, one setting of each method."""
+    margin, scale = [4 * MARGIN_UNIT], [16.0]
+    methods: dict[str, dict[str, list[float]]] = {
+        "ce": {},
+        "wce": {"w": [4]},
+        "crwwce": {"fn": [4], "fp": [1.4]},
+        "wasserstein": {"c": [1.4]},
+        "l2softmax": {"s": scale},
+        "arcface": {"m": margin, "s": scale},
+        "camri": {"m": margin, "s": scale},
+    }
+    return study(
+        f"{SMALL}table1",
+        "cifar10",
+        find_columns("cifar10", columns),
+        methods,
+        seeds=num_seeds,
+        training=find_schedule(schedule),
+    )
+
+
+def small_figure_five(columns: Any = "cat", *, schedule: Schedule = QUICK, num_seeds: int = 2) -> Study:
+    """Fig. 5 small: four weights of WCE and four margins of CAMRI beside their controls."""
+    margins = [number * MARGIN_UNIT for number in (2, 4, 6, 8)]
+    methods: dict[str, dict[str, list[float]]] = {
+        "ce": {},
+        "wce": {"w": [2, 4, 8, 16]},
+        "l2softmax": {"s": [16]},
+        "camri": {"m": margins, "s": [16]},
+    }
+    return study(
+        f"{SMALL}fig5",
+        "cifar10",
+        find_columns("cifar10", columns),
+        methods,
+        seeds=num_seeds,
+        training=find_schedule(schedule),
+    )
+
+
+def small_figure_six(*, schedule: Schedule = QUICK, num_seeds: int = 2) -> Study:
+    """Fig. 6 small: MNIST in two features of a small CNN."""
+    return mnist_2d(schedule=schedule, num_seeds=num_seeds).with_(name=f"{SMALL}fig6")
+
+
 def digits(columns: Any = "worst", *, schedule: Schedule = "fast", num_seeds: int = 5) -> Study:
     """A small study on the embedded digits: minutes on a CPU."""
     training = schedule if isinstance(schedule, Training) else find_schedule(schedule).with_(model="small")
@@ -145,6 +195,9 @@ def digits_pair(*, schedule: Schedule = "fast", num_seeds: int = 5) -> Study:
     return digits({"8": 1.0, "3": 0.5}, schedule=schedule, num_seeds=num_seeds).with_(name="digits.pair")
 
 
+WITHOUT_RULE = "the paper.… recipes of Table I and TOML files take a rule"
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A recipe's name on the command line, its function, and its description."""
@@ -159,7 +212,8 @@ class Recipe:
         takes = [name for name in inspect.signature(self.make).parameters if name not in fixed]
         for name in given:
             if name not in takes:
-                raise InputError(f"{self.name} does not take {name}; it takes {', '.join(takes)}", argument=name)
+                hint = f"; {WITHOUT_RULE}" if name == "rule" else ""
+                raise InputError(f"{self.name} does not take {name}; it takes {', '.join(takes)}{hint}", argument=name)
         return self.make(**given)
 
 
@@ -174,6 +228,9 @@ def _recipes() -> Iterator[Recipe]:
         make = functools.partial(screening, data)
         yield Recipe(f"screen.{data}", make, f"{TITLES[data]}'s columns and rivals in short trials, for finalists")
     yield Recipe("paper.mnist_2d", mnist_2d, 'Fig. 6: MNIST in two features, "3" important')
+    yield Recipe(f"{SMALL}table1", small_table_one, "small: Tables I and II, Fig. 3 for the cat; minutes on two cores")
+    yield Recipe(f"{SMALL}fig5", small_figure_five, "small: Fig. 5 for the cat; minutes on two cores")
+    yield Recipe(f"{SMALL}fig6", small_figure_six, "small: Fig. 6; minutes on two cores")
     yield Recipe("digits", digits, "the embedded digits, worst class important; minutes on a CPU")
     yield Recipe("digits.pair", digits_pair, "two digits important jointly, one at half strength")
 

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from camri.decision.counts import accuracy, recall
+from camri.decision.scores import Array, Scores, condense
 from camri.errors import ENDED_BY, InputError, closest, last_line
 from camri.files import checksum, replacing
-from camri.metrics import Array, Scores, accuracy, condense, recall
 
 if TYPE_CHECKING:
     from typing_extensions import Self

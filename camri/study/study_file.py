@@ -17,7 +17,7 @@ from camri.backbones import decoding, find, is_backbone, read_weights
 from camri.engine.spec import FAST, Training
 from camri.errors import InputError, closest
 from camri.files import refuse_special
-from camri.study.recipes import RECIPES, Recipe, find_schedule
+from camri.study.recipes import RECIPES, RULES, Recipe, find_schedule
 from camri.study.spec import MOST_SEEDS, Column, Grid, Study, study
 
 _TABLES = ("name", "columns", "strengths", "important_from", "seeds", "data", "split", "training", "methods", "keep")
@@ -46,7 +46,12 @@ def find_study(name: str, **given: Any) -> Study:
 
 
 def read_study(
-    path: str | Path, *, columns: Any = None, num_seeds: int | None = None, schedule: str | Training | None = None
+    path: str | Path,
+    *,
+    columns: Any = None,
+    num_seeds: int | None = None,
+    schedule: str | Training | None = None,
+    rule: str | None = None,
 ) -> Study:
     """The study of a TOML file, described in docs/study.md; the arguments replace what the file says."""
     values = _read(Path(path))
@@ -77,10 +82,21 @@ def read_study(
         methods={name: in_radians(name, grid) for name, grid in _table(path, "methods", values["methods"]).items()},
         training=training,
         seeds=num_seeds or values.get("seeds", 10),
-        important_from=values.get("important_from", "val"),
-        **_renamed(path, "split", values, _SPLIT),
+        **_by_rule(rule, values.get("important_from", "val"), _renamed(path, "split", values, _SPLIT)),
         **_renamed(path, "keep", values, _KEEP),
     )
+
+
+def _by_rule(rule: str | None, important_from: str, split: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the split, and where symbols such as "worst" are found, changed to the rule if one is given."""
+    fields = {"important_from": important_from, **split}
+    if rule is None:
+        return fields
+    if rule not in RULES:
+        raise InputError(f"rule={rule!r} is unknown; {closest(rule, RULES)}", argument="rule")
+    if rule == "paper":
+        return {**fields, "val_fraction": 0.0, "important_from": "test"}
+    return {**fields, "val_fraction": split.get("val_fraction") or 0.1, "important_from": "val"}
 
 
 def in_radians(method: str, grid: Any) -> dict[str, Any]:

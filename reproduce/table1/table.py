@@ -2,7 +2,7 @@
 
     python reproduce/table1/table.py            # writes cifar10.md
 
-All trials of one training, split and seeds; they are stored in several folders of results/ and in outcomes.csv here.
+All trials of one training, split and seeds; they are stored in several folders here and in outcomes.csv here.
 """
 
 import csv
@@ -10,10 +10,7 @@ import statistics
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-SOURCES = [
-    ROOT / f"results/{name}/outcomes.csv" for name in ("cifar10", "cifar10-cat", "cifar10-winners", "cifar10-table1")
-]
+SOURCES = [HERE / f"{name}/outcomes.csv" for name in ("cifar10", "cifar10-cat", "cifar10-winners", "cifar10-table1")]
 NOTE = """Recall, accuracy (trials); mean ± sd over trials, test data, authors' CNN, 18 epochs with a falling rate, a
 tenth of the training images held out: not the paper's protocol, which has 300 epochs at a constant rate."""
 METHODS = {

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from camri.metrics import Scores
+from camri.decision.scores import Scores
 from camri.selection import common_range
 from camri.study.reader import RunReader
 from camri.study.store import ColumnFacts

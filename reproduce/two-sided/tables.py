@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from camri.metrics import Scores
+from camri.decision.scores import Scores
+from camri.decision.stats import compare, holm
 from camri.selection import _outcomes_at
-from camri.stats import compare, holm
 
 HERE = Path(__file__).parent
 COMBINED = "two_sided_logits m=1 w=0.5 g=2"
@@ -260,6 +260,10 @@ def show(figures: dict[str, Any]) -> str:
     return "\n".join([*(line for title, lines in parts.items() for line in (title, "", *lines, "")), made, ""])
 
 
+def _short(text: str) -> float:
+    return float(f"{float(text):.6g}")
+
+
 def main() -> None:
     runs: list[dict[str, Any]] = []
     cells: list[dict[str, Any]] = []
@@ -275,7 +279,7 @@ def main() -> None:
             one["p_holm"] = float(p)
     figures = {"runs": runs, "cells": cells}
     figures |= {"argmax": argmax_table(read("classes")), "sweep": sweep_table(read("sweep"))}  # type: ignore[dict-item]
-    text = json.dumps(json.loads(json.dumps(figures), parse_float=lambda text: float(f"{float(text):.6g}")), indent=1)
+    text = json.dumps(json.loads(json.dumps(figures), parse_float=_short, parse_constant=lambda _: None), indent=1)
     (HERE / "figures.json").write_text(text + "\n", encoding="utf-8")
     (HERE / "tables.md").write_text(show(figures), encoding="utf-8")
     print(show(figures))

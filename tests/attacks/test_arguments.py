@@ -25,7 +25,7 @@ HOSTILE = (
     np.array(["a"], object), np.zeros((2, 0)), np.array(5), torch.zeros(2, 0), "x" * 100_000,
 )  # fmt: skip
 CLASSES = ["limit", "stop", "yield"]
-OTHERS = {"audit", "CamriClassifier", "ImportantClassifier", "InputError"}  # have batteries of their own, or need none
+OTHERS = {"audit", "check", "compare", "CamriClassifier", "ImportantClassifier", "InputError"}  # tested elsewhere
 
 
 def use_loss(loss):
@@ -69,7 +69,6 @@ SIGNED = {"replace_head": camri.replace_head}  # whose signature another functio
 OPEN = {
     "CamriLoss": "scale classes beyond_pi ramp reduction",
     "LogitAdjustedLoss": "class_counts tau classes ramp reduction",
-    "OneVsRestLoss": "classes ramp reduction",
     "TwoSidedMarginLoss": "classes ramp reduction",
     "WeightedCrossEntropyLoss": "classes ramp reduction",
     "CosineHead": "in_features num_classes generator",

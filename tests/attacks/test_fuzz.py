@@ -23,8 +23,10 @@ import torch
 from PIL import Image
 
 import camri
-from camri.auditing import audit, read_scores
 from camri.data import load
+from camri.decision import judge, make_goal
+from camri.decision.read import read_file
+from camri.decision.where import Where
 from camri.errors import MOST_SIGNS, InputError
 from camri.export import load as load_model
 from camri.export import save
@@ -124,8 +126,8 @@ def read_data(path):
 
 
 def read_audit(path):
-    scored = read_scores(path)
-    audit(scored.scores, scored.labels, "a", classes=scored.classes)
+    rows = read_file(path, "a")
+    judge(rows, make_goal(rows, Where()))
 
 
 FORMATS = {
@@ -356,9 +358,8 @@ def read_finite(path):
 
 
 def audit_finite(path):
-    scored = read_scores(path)
-    found = audit(scored.scores, scored.labels, "a", classes=scored.classes)
-    json.dumps(found.to_json(), allow_nan=False)
+    rows = read_file(path, "a")
+    json.dumps(judge(rows, make_goal(rows, Where())).to_json(), allow_nan=False)
 
 
 @pytest.mark.parametrize(("scale", "reason"), [(float("nan"), "is nan"), (float("inf"), "is "), (3e38, "too large")])

@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from camri.auditing.scores import read_scores
 from camri.data import listing as kinds_of_data
 from camri.data import load
 from camri.data.listing import Options
-from camri.data.tables import is_table
+from camri.decision.read import read_file
 from camri.errors import InputError
+from camri.tables import is_table
 
 from .pictures import picture, write_folder, write_picture
 
@@ -287,7 +287,7 @@ def test_a_packed_table_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(b"f,label\n1,a\n2,b\n"))
     refused(tmp_path / name, rf"{name} is a compressed table; .*give {name.rpartition('.')[0]}")
     with pytest.raises(InputError, match="is a compressed table"):
-        read_scores(tmp_path / name)
+        read_file(tmp_path / name, 0)
     assert [is_table(Path(other)) for other in ("photos.gz", "t.csv.d", "t.csv")] == [False, False, True]
 
 

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from camri.data import load
-from camri.data.tables import image_sources, to_matrix
+from camri.data.tables import image_sources
 from camri.errors import InputError
+from camri.tables import to_matrix
 
 from .pictures import picture, write_folder, write_picture
 

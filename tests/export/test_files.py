@@ -172,11 +172,11 @@ def test_a_giant_config_is_not_read(copied, monkeypatch):
 def test_pipes_and_devices_are_refused(copied, name):
     (copied / name).unlink()
     os.mkfifo(copied / name)
-    with pytest.raises(InputError, match="is not a regular file"):
+    with pytest.raises(InputError, match="is not a file but a folder, pipe or device"):
         load(copied)
     (copied / name).unlink()
     (copied / name).symlink_to("/dev/zero")
-    with pytest.raises(InputError, match="is not a regular file"):
+    with pytest.raises(InputError, match="is not a file but a folder, pipe or device"):
         load(copied)
 
 
@@ -352,7 +352,7 @@ def test_without_the_extra_there_is_no_onnx_file_and_no_complaint(trained, tmp_p
     assert not recwarn.list
     from camri.export import write_onnx
 
-    with pytest.raises(InputError, match=r"needs onnx_that_is_not_there, .* pip install 'camri\[onnx\]'"):
+    with pytest.raises(InputError, match=r"needs onnx_that_is_not_there, .* pip install 'camri-loss\[onnx\]'"):
         write_onnx(load(path), tmp_path / "m.onnx")
 
 

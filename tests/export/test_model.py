@@ -8,7 +8,7 @@ import torch
 
 from camri.data import DataSet, Split
 from camri.data import load as load_data
-from camri.decision import Shift
+from camri.decision import LowestCost, Probabilities, Shift
 from camri.engine import Training, Trial, train
 from camri.engine.cpu import one_thread
 from camri.errors import InputError
@@ -242,6 +242,9 @@ def test_what_an_outcome_and_its_data_say_is_kept(outcome, data):
         assert made.shift == found
         assert {type(one) for one in (*made.shift, *made.important)} == {float, int}
     assert Trained.of(outcome, data, [1]).shift == (0.0,)
+    costs = LowestCost(((0.0, 1.0, 1.0), (9.0, 0.0, 9.0), (1.0, 1.0, 0.0)), Probabilities(1.0, (0.0,) * 3), {1: 0.0})
+    with pytest.raises(InputError, match="a rule of least cost cannot be exported; give a shift or a threshold"):
+        Trained.of(outcome, data, [1], costs)
     assert made.important == (2, 0)
     assert (made.setting, made.seed, made.training) == (outcome.trial.setting, 3, outcome.training)
     counts = np.bincount(data.splits["train"].labels.numpy(), minlength=3)

@@ -235,3 +235,21 @@ def test_a_folder_in_the_files_place_is_refused_and_no_part_stays(write, tmp_pat
     with pytest.raises(InputError, match=r"taken cannot be written \(.*\); choose another file$"):
         write(Model(CASES["features-linear"]), tmp_path / "taken")
     assert [one.name for one in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_classifier_s_rule_of_least_cost_is_refused_with_what_to_do():
+    pytest.importorskip("skl2onnx")
+    from sklearn.linear_model import LogisticRegression
+
+    from camri.decision import LowestCost
+    from camri.export import to_onnx
+
+    drawn = np.random.default_rng(0)
+    y = drawn.integers(0, 3, 600)
+    X = drawn.normal(size=(600, 3)) + np.eye(3)[y]
+    model = camri.ImportantClassifier(LogisticRegression(), 1, cost_matrix=[[0, 1, 2], [20, 0, 20], [5, 1, 0]]).fit(
+        X, y
+    )
+    assert isinstance(model.decision_.rule, LowestCost)
+    with pytest.raises(InputError, match="cannot be exported; give a shift or a threshold by rule='threshold'"):
+        to_onnx(model, X)

@@ -82,7 +82,9 @@ def weights_of(fitted):
 
 def facts(fitted):
     """Everything about a fit but where and how long."""
-    return replace(fitted.record, effort=replace(fitted.record.effort, wall_s=0.0)), fitted.setting, fitted.training
+    made = fitted.answer.made
+    timeless = replace(fitted.answer, made=replace(made, effort=replace(made.effort, wall_s=0.0)))
+    return timeless.to_json(), fitted.setting, fitted.training
 
 
 def interrupt():

@@ -10,6 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from camri.cli import app, fit_view
+from camri.decision import Caution
 from camri.fitting import Progress, Unfinished
 
 
@@ -57,7 +58,7 @@ def test_the_result_is_plain_when_piped(asked, fitted):
     lines = done.stdout.splitlines()
     assert "\x1b" not in done.stdout
     assert lines[0].startswith("Finds ")
-    for line in fitted.answer.splitlines():
+    for line in str(fitted).splitlines():
         assert line in lines
     for path in (fitted.model_path, fitted.page_path):
         assert any(str(path) in line for line in lines[-4:])
@@ -71,12 +72,13 @@ def shown(fitted, capsys, monkeypatch, width, **how):
 
 def test_a_full_answer_has_at_most_25_lines_of_80_columns(fitted, capsys, monkeypatch):
     """With the request before it: three lines and a blank one."""
-    arms = fitted.record.evidence.arms
-    evidence = replace(fitted.record.evidence, arms=(*arms, replace(arms[-1], title="L2-softmax, s=8, tuned")))
-    many = ("a caution that is long enough to need a second line on a terminal of 80 columns",) * 5
-    effort = replace(fitted.record.effort, still_improving=True, given_up=("2 of 8 rivals", "1 of 5 seeds"))
-    record = replace(fitted.record, evidence=evidence, cautions=many, effort=effort, finished=False)
-    full = shown(replace(fitted, record=record, out=Path("runs/x")), capsys, monkeypatch, 80, color_system=None)
+    arms = fitted.answer.evidence.arms
+    evidence = replace(fitted.answer.evidence, arms=(*arms, replace(arms[-1], title="L2-softmax, s=8, tuned")))
+    many = (Caution("few_rows", {"name": "9", "num_val": 3, "num_test": 4}),) * 5
+    effort = replace(fitted.answer.made.effort, still_improving=True, given_up=("2 of 8 rivals", "1 of 5 seeds"))
+    made = replace(fitted.answer.made, effort=effort, finished=False)
+    answer = replace(fitted.answer, evidence=evidence, cautions=many, made=made)
+    full = shown(replace(fitted, answer=answer, out=Path("runs/x")), capsys, monkeypatch, 80, color_system=None)
     lines = full.splitlines()
     assert max(map(len, lines)) <= 80
     assert 4 + len(lines) - 1 <= 25 + 2  # a stopped fit that gave things up, with two cautions, is the longest
@@ -90,8 +92,8 @@ def test_no_word_is_coloured(fitted, capsys, monkeypatch):
 
 
 def test_a_class_that_looks_like_markup_is_shown_as_it_is_called(fitted, capsys):
-    record = replace(fitted.record, classes=(*fitted.record.classes[:-1], "stop [v2] [/b]"))
-    fit_view.print_fitted(replace(fitted, record=record))
+    source = replace(fitted.answer.source, classes=(*fitted.answer.source.classes[:-1], "stop [v2] [/b]"))
+    fit_view.print_fitted(replace(fitted, answer=replace(fitted.answer, source=source)))
     assert " “stop [v2] [/b]” (before:" in capsys.readouterr().out.splitlines()[0]
 
 

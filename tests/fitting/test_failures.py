@@ -48,7 +48,7 @@ def test_a_training_that_fails_is_passed_over(breaking, in_this_process, monkeyp
     breaking(lambda outcome: outcome.training.label_smoothing > 0)
     fitted = fit("digits", important, tmp_path / "out", num_trials=12, epochs=2, device="cpu")
     assert fitted.training.label_smoothing == 0
-    assert fitted.record.effort.num_failed > 0
+    assert fitted.answer.made.effort.num_failed > 0
     assert len(fitted.important) == 1
 
 
@@ -62,5 +62,5 @@ def test_a_rival_that_fails_leaves_cross_entropy(breaking, in_this_process, tmp_
     breaking(lambda outcome: outcome.trial.setting.method != "ce" and outcome.trial.seed >= SEEDS_APART // 2)
     fitted = fit("digits", "9", tmp_path / "out", num_trials=20, epochs=2, device="cpu")
     assert fitted.setting.method == "ce"
-    assert fitted.record.evidence.arm("method") is None
-    assert fitted.record.effort.num_failed > 0
+    assert fitted.answer.evidence.arm("method") is None
+    assert fitted.answer.made.effort.num_failed > 0

@@ -35,7 +35,7 @@ def test_a_fit_of_heads_hands_over_a_model_that_takes_photos(model, tmp_path):
     images = load(folder, size=32, resize="bicubic 42 floor").splits["test"]
     predicted = camri.load(fitted.model_path).predict(images.inputs)
     found = int(sum(name == "b" and int(label) == 1 for name, label in zip(predicted, images.labels, strict=True)))
-    assert found == pytest.approx(fitted.record.handed.after.hits[0], abs=1)
+    assert found == pytest.approx(fitted.answer.made.handed.after.recalls[0].hits, abs=1)
     card = (fitted.model_path / "README.md").read_text()
     assert "linear on hf:" in card
     assert f"{model} started from the published weights (sha256 " in card
@@ -126,4 +126,4 @@ def test_rivals_race_on_features_and_finalists_are_fine_tuned(model, tmp_path):
     trained = camri.load(fitted.model_path).trained
     assert "probe" not in dict(trained.training.model_options)
     again = camri.fit(folder, "b", out, model=model, frozen=False, num_trials=24, epochs=40, device="cpu")
-    assert again.record == fitted.record
+    assert again.answer.to_json() == fitted.answer.to_json()

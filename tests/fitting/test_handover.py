@@ -1,6 +1,8 @@
 """The end of a fit by value: its command, how many trials there were, and the model that is handed over."""
 
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +12,13 @@ import torch
 from safetensors.numpy import save_file
 
 from camri.data import DataSet, Split
-from camri.decision import AtLeast, BestRecall, LeastCost, Shift
+from camri.decision import AtLeast, LeastCost, MostRecall, Shift
 from camri.export import load, save
 from camri.fitting import handover
-from camri.fitting.handover import _scores, _trained, can_draw, doubts
-from camri.fitting.judge import count
+from camri.fitting.finals import _figures, doubts
+from camri.fitting.handover import can_draw
 from camri.fitting.request import command
+from camri.fitting.saved import score, take_model
 from camri.methods import setting
 from camri.models import build
 from camri.study.spec import Column
@@ -30,7 +33,7 @@ def request_of_digits():
 def test_the_command_has_every_word_that_matters_and_none_that_is_usual(request_of_digits):
     asked = request_of_digits
     assert command(asked) == "camri fit digits --important 9 --trials 30 --model small --out runs/again"
-    timed = replace(asked, num_trials=None, budget_s=90.0, goal=BestRecall(0.01), seed=3, epochs=5)
+    timed = replace(asked, num_trials=None, budget_s=90.0, goal=MostRecall(0.01), seed=3, epochs=5)
     assert command(timed) == (
         "camri fit digits --important 9 --budget 90s --max-accuracy-drop 0.01 --model small --epochs 5 --seed 3 "
         "--out runs/again"
@@ -71,16 +74,17 @@ def test_few_rows_of_an_important_class_and_few_groups_of_them_make_figures_doub
         splits = {"train": part(9, 9), "val": part(num_val, 30), "test": part(num_test, 30, groups)}
         return DataSet("made", ("rare", "common"), splits, "made")
 
-    assert doubts(made(20, 20), [0, 1]) == []
-    (text,) = doubts(made(19, 20), [0, 1])
-    assert "“rare” has 19 validation and 20 test rows" in text
-    (text,) = doubts(made(20, 1), [0])
-    assert "20 validation and 1 test rows" in text
-    assert doubts(made(1, 1), [1]) == []
-    assert doubts(made(20, 20, range(50)), [0]) == []
-    assert doubts(made(20, 20, [row // 2 for row in range(50)]), [0]) == []
-    (text,) = doubts(made(20, 20, [row // 3 for row in range(50)]), [0, 1])
-    assert "20 test rows of “rare” come from 7 groups" in text
+    def found(data, important):
+        return [(one.code, dict(one.values)) for one in doubts(data, important)]
+
+    assert found(made(20, 20), [0, 1]) == []
+    assert found(made(19, 20), [0, 1]) == [("few_rows", {"name": "rare", "num_val": 19, "num_test": 20})]
+    assert found(made(20, 1), [0]) == [("few_rows", {"name": "rare", "num_val": 20, "num_test": 1})]
+    assert found(made(1, 1), [1]) == []
+    assert found(made(20, 20, range(50)), [0]) == []
+    assert found(made(20, 20, [row // 2 for row in range(50)]), [0]) == []
+    few = found(made(20, 20, [row // 3 for row in range(50)]), [0, 1])
+    assert few == [("few_groups_to_judge", {"name": "rare", "num": 20, "num_groups": 7})]
 
 
 def test_a_page_is_drawn_where_all_it_needs_is_there(monkeypatch):
@@ -94,8 +98,8 @@ def test_the_model_is_measured_as_it_is_saved_and_needs_no_file_that_it_started_
     trunk = build("small", (1, 8, 8), torch.Generator().manual_seed(1))
     save_file({name: tensor.numpy() for name, tensor in trunk.state_dict().items()}, first)
     asked = ask("digits", "9", tmp_path / "out", weights=first, epochs=1)
-    trained, bare = _trained(asked, asked.plain, (9,), setting("ce"), 2, Shift({9: 0.5}))
-    handed, _ = _scores(asked, bare, 2)
+    trained, bare = take_model(asked, asked.plain, (9,), setting("ce"), 2, Shift({9: 0.5}))
+    handed, _ = score(asked, bare, 2)
     first.unlink()  # it is not needed any more
     model = load(save(trained, tmp_path / "model", card="", onnx=False))
     assert model.trained.training.model_options == ()
@@ -103,16 +107,21 @@ def test_the_model_is_measured_as_it_is_saved_and_needs_no_file_that_it_started_
     test = asked.data.splits["test"]
     right = np.array(model.predict(test.inputs)) == np.array(asked.data.classes)[test.labels]
     own = test.labels.numpy() == 9
-    found = count(Shift({9: 0.5}), handed, BestRecall())
-    assert (found.hits, found.num) == ((right[own].sum(),), (own.sum(),))
-    assert (found.num_right, found.num_rows, handed.seed) == (right.sum(), len(test), 2)
+    found = _figures("after", handed, Shift({9: 0.5}), MostRecall(), asked.data.classes, None)
+    assert (found.recalls[0].hits, found.recalls[0].num) == (right[own].sum(), own.sum())
+    assert (found.accuracy.hits, found.accuracy.num, handed.seed) == (right.sum(), len(test), 2)
 
 
-def test_a_fit_imports_the_report_only_to_write_the_page_and_never_the_audit():
+def test_a_fit_imports_the_report_only_to_write_and_needs_no_drawing():
     lines = [
         (path.name, line.strip())
         for path in Path(handover.__file__).parent.glob("*.py")
         for line in path.read_text(encoding="utf-8").splitlines()
-        if "camri.report" in line or "camri.auditing" in line
+        if "camri.report" in line
     ]
-    assert lines == [("handover.py", "from camri.report.page import write_page as write")]
+    assert lines == [
+        ("handover.py", "from camri.report.fit_card import write_card"),
+        ("handover.py", "from camri.report.page import write_page as write"),
+    ]
+    code = f"import sys, camri.fitting.job; assert not {set(handover.PAGE_NEEDS)} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -108,7 +108,7 @@ def test_data_that_changed_in_between_are_refused_in_words(tmp_path):
 def test_a_folder_of_another_fit_is_refused_by_what_differs(fitted):
     with pytest.raises(InputError, match=r"another fit \(important {'9': 1.0}, not {'8': 1.0}\)"):
         fit("digits", "8", fitted.out, num_trials=30, epochs=2, device="cpu")
-    with pytest.raises(InputError, match=r"goal {.*0.0,.*, not {.*0.01,"):
+    with pytest.raises(InputError, match=r"goal {.*0.0}, not {.*0.01}"):
         fit("digits", "9", fitted.out, num_trials=30, epochs=2, device="cpu", max_accuracy_drop=0.01)
 
 

@@ -4,13 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from camri.decision import BestRecall
+from camri.decision import MostRecall, condense
 from camri.fitting import rivals
 from camri.fitting.judge import Held
 from camri.fitting.rivals import Race, list_rivals, num_rivals
 from camri.fitting.trainer import CE, setting_of
 from camri.methods import METHODS
-from camri.metrics import condense
 
 COLUMN = ((1, 1.0),)
 
@@ -53,7 +52,7 @@ class Run:
 
 
 def race(run):
-    request = SimpleNamespace(goal=BestRecall(), prior_rows=0)
+    request = SimpleNamespace(goal=MostRecall(), prior_rows=0)
     return Race(run, COLUMN, range(10), request).winner(list(run.recalls))
 
 

@@ -89,12 +89,12 @@ def test_trees_that_do_better_are_handed_over_like_any_model(tmp_path, in_this_p
     monkeypatch.setattr(handover, "write_page", lambda folder: folder)
     data = stripes()
     fitted = fit(data, "yes", tmp_path / "out", num_trials=6, epochs=5, device="cpu")
-    record = fitted.record
-    assert (record.handed.method, record.verdict.kind, record.verdict.method) == (
+    answer = fitted.answer
+    assert (answer.made.handed.method, answer.verdict.kind, answer.verdict.method) == (
         "trees", "train_with", "boosted trees"
     )  # fmt: skip
-    assert "iterations of HistGradientBoosting" in fitted.answer
-    assert record.evidence.compare("method", "shifted").accuracy.low > 0  # cross-entropy at the same recall
+    assert "iterations of HistGradientBoosting" in str(fitted)
+    assert answer.evidence.compare("method", "shifted").accuracy.low > 0  # cross-entropy at the same recall
     model, rows = camri.load(fitted.model_path), data.splits["train"].inputs.numpy()
     probabilities = model.predict_proba(rows)
     session = onnxruntime.InferenceSession(fitted.model_path / "model.onnx")
@@ -102,24 +102,25 @@ def test_trees_that_do_better_are_handed_over_like_any_model(tmp_path, in_this_p
     test = ask(data, "yes").data.splits["test"]
     mean, sd = (np.float32(values) for values in model.trained.standardise)
     said = np.array(model.predict(test.inputs.numpy() * sd + mean)) == np.array(data.classes)[test.labels]
-    assert said.sum() == record.handed.after.num_right
+    assert said.sum() == answer.made.handed.after.accuracy.hits
     before = weights_of(fitted)
     monkeypatch.setattr("camri.export.onnx_file.is_installed", lambda: False)
-    assert fit(data, "yes", tmp_path / "out", num_trials=6, epochs=5, device="cpu").answer == fitted.answer
+    again = fit(data, "yes", tmp_path / "out", num_trials=6, epochs=5, device="cpu")
+    assert again.answer.to_json() == fitted.answer.to_json()
     assert weights_of(fitted) == before
 
 
 def test_trees_that_do_not_are_shown_beside_the_others(tmp_path, rows, in_this_process, without_files):
-    record = fit(rows, "storm", tmp_path / "out", num_trials=6, epochs=20, device="cpu").record
-    assert record.handed.method == "ce"
-    assert [arm.name for arm in record.evidence.arms] == ["baseline", "redecided", "trees"]
+    answer = fit(rows, "storm", tmp_path / "out", num_trials=6, epochs=20, device="cpu").answer
+    assert answer.made.handed.method == "ce"
+    assert [arm.name for arm in answer.evidence.arms] == ["baseline", "redecided", "trees"]
 
 
 def test_trees_are_given_up_when_the_data_took_the_time(tmp_path, rows, in_this_process, without_files, monkeypatch):
     monkeypatch.setattr(job, "TREES_BEFORE", 0.0)
-    record = fit(rows, "storm", tmp_path / "out", budget=20, epochs=1, device="cpu").record
-    assert "boosted trees" in record.effort.given_up
-    assert record.evidence.arm("trees") is None
+    answer = fit(rows, "storm", tmp_path / "out", budget=20, epochs=1, device="cpu").answer
+    assert "boosted trees" in answer.made.effort.given_up
+    assert answer.evidence.arm("trees") is None
 
 
 def test_trees_cannot_be_asked_for():

@@ -217,19 +217,34 @@ def scores(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("audit-stop", "--important stop"),
-        ("audit-pair", "--important stop --important yield --max-accuracy-drop 0.01"),
-        ("audit-films", "--important yield --group film"),
-        ("audit-promise", "--important stop --at-least 0.9 --confidence 0.9"),
-        ("audit-promise-films", "--important yield --at-least 0.8 --group film"),
-    ],
-    ids=["one class", "two classes", "groups", "a promise", "a promise of groups"],
-)
-def test_an_audit_finds_the_same(scores, name, words):
-    check(name, json.loads(run(scores, "audit", "scores.csv", *words.split(), "--json")), COUNTED)
+AUDITS = {
+    "audit-stop": "--important stop",
+    "audit-pair": "--important stop --important yield --max-accuracy-drop 0.01",
+    "audit-films": "--important yield --group film",
+    "audit-promise": "--important stop --at-least 0.9 --confidence 0.9",
+    "audit-promise-films": "--important yield --at-least 0.8 --group film",
+}
+
+
+@pytest.mark.parametrize("name", AUDITS)
+def test_an_audit_finds_the_same(scores, name):
+    check(name, json.loads(run(scores, "audit", "scores.csv", *AUDITS[name].split(), "--json")), COUNTED)
+
+
+@pytest.mark.parametrize("name", ["audit-stop", "audit-promise-films", "audit-refused", "audit-costs"])
+def test_an_audit_says_the_same(scores, name):
+    """The words of each kind of answer, once: other tests look at records."""
+    words = {**AUDITS, "audit-refused": "--important stop --at-least 0.999",
+             "audit-costs": "--important yield --cost-matrix costs.csv"}[name]  # fmt: skip
+    names = ["go", "left", "right", "stop", "yield"]
+    lines = [
+        ",".join([one, *(str(0 if one == other else 5 if one == "yield" else 1) for other in names)]) for one in names
+    ]
+    (scores / "costs.csv").write_text("\n".join([",".join(["", *names]), *lines]), encoding="utf-8")
+    told, path = run(scores, "audit", "scores.csv", *words.split()), HERE / f"{name}.txt"
+    if os.environ.get("CAMRI_RECORD"):
+        path.write_text(told, encoding="utf-8")
+    assert told == path.read_text(encoding="utf-8")
 
 
 # Two studies on digits: their results, tables and the choice of finalists.
@@ -260,7 +275,8 @@ def check_results(name, folder, found):
     results = folder / "results"
     outcomes = tables((results / "outcomes.csv").read_text(encoding="utf-8"))
     found |= {one: read(results / f"{one}.json") for one in ("verdict", "study")} | {"outcomes": outcomes}
-    found["table1"] = tables(run(folder, "report", "run", "--table", "1", "--format", "csv"))
+    for table in ("paper", "honest"):
+        found[table] = tables(run(folder, "report", "run", "--table", table, "--format", "csv"))
     check(name, found, COUNTED)
     angles = {one: read(results / f"{one}.json") for one in ("angles", "figures", "curves")}
     angles["table2"] = tables(run(folder, "report", "run", "--table", "2", "--format", "csv"))

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from camri.data import DataSet, Split
+from camri.decision.counts import confusion
+from camri.decision.scores import condense
 from camri.engine.outcome import Outcome
 from camri.engine.spec import Training, identity
-from camri.metrics import condense, confusion
 from camri.study.reader import RunReader, judge_columns
 from camri.study.run_folder import facts_of
 from camri.study.spec import study

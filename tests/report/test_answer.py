@@ -5,10 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from camri.decision import Verdict
+from camri.decision.stats import Difference
+from camri.errors import InputError
 from camri.report.answer import NOTE, answer
+from camri.report.fit_words import compose
 from camri.report.tables import Cell
-from camri.stats import Difference
 from camri.study.reader import ColumnVerdict, Judged, SettingResults
+from tests.report.test_fit_words import make_answer
 
 SETTINGS = (SettingResults("c", "ce", "ce", {}, ()), SettingResults("m", "camri", "camri m=4π/64", {}, ()))
 
@@ -163,9 +167,15 @@ def test_several_columns_without_a_gain_name_all_of_them():
 
 
 def test_a_fit_s_answer_is_repeated():
-    note = {"kind": "gain", "sentence": "Handed over.", "details": ["one", "two"]}
-    found = answer(reading(note=note), [column(judged(p=0.9))])
-    assert (found.kind, found.sentence, found.details, found.table) == ("gain", "Handed over.", ("one", "two"), None)
+    """Its store holds the record; the sentences are made from it."""
+    made = make_answer()
+    found = answer(reading(note=made.to_json()), [column(judged(p=0.9))])
+    assert [found.sentence, *found.details] == compose(made)
+    assert found.kind == "gain"
+    unsure = make_answer(verdict=Verdict("cannot_tell", "few_seeds"))
+    assert answer(reading(note=unsure.to_json()), []).kind == "none"
+    with pytest.raises(InputError, match="the answer of the fit"):
+        answer(reading(note={"kind": "gain", "sentence": "Handed over.", "details": []}), [])
 
 
 def test_what_is_missing_for_an_answer_is_named():

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
-from camri.metrics import reliability
-from camri.report.tables import calibration_table
+from camri.decision.counts import reliability
+from camri.report.records import calibration_records
+from camri.report.tables import table_of_calibration
 from camri.study.reader import RunReader, judge_columns
 
 
 def test_the_baselines_error_is_that_of_its_scores(gain):
     with RunReader(gain) as reading:
         verdicts = judge_columns(reading)
-        table = calibration_table(verdicts)
+        table = table_of_calibration(calibration_records(reading, verdicts))
         column = reading.columns[0]
         scores = [reading.run.scores(row, "test", important=column.indices) for row in reading.run.rows(method="ce")]
     confidence = np.concatenate([one.confidence() for one in scores])
@@ -25,4 +26,4 @@ def test_the_baselines_error_is_that_of_its_scores(gain):
 
 def test_without_a_choice_there_is_no_table(no_validation):
     with RunReader(no_validation) as reading:
-        assert calibration_table(judge_columns(reading)) is None
+        assert table_of_calibration(calibration_records(reading, judge_columns(reading))) is None

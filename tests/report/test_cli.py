@@ -38,7 +38,9 @@ def test_a_table_in_markdown_and_csv(gain):
     done = camri("report", gain, "--table", 1, block=["torch", "altair"])
     assert done.returncode == 0, done.stderr
     assert "chosen on the test set: optimistic" in done.stdout
-    assert "| control: cross-entropy, shifted |" in done.stdout
+    assert done.stdout.count("**Table") == done.stdout.count("**Honest") + 1 == 1, "one table a file"
+    honest = camri("report", gain, "--table", "honest", block=["torch", "altair"])
+    assert "| control: cross-entropy, shifted |" in honest.stdout
     table = camri("report", gain, "--table", 2, "--format", "csv", block=["torch", "altair"])
     assert table.stdout.splitlines()[0] == "column,important,line,method,setting,num_trials,images,sd_rad"
 
@@ -54,8 +56,13 @@ def test_a_figure_by_its_suffix(gain, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--table", "3"], "--table 3 is unknown; choices: 1, 2"),
+        (["--table", "3"], "--table 3 is unknown; choices: paper, own, trained, recall, alarms, threshold, honest"),
         (["--figure", "4"], "--figure 4 is unknown; choices: 3, 5, 6, curve"),
+        (["--table", "own", "--split", "val"], "--split: only --table settings takes that"),
+        (["--table", "settings", "--split", "train"], "--split 'train' has no scores; choices: test, val"),
+        (["--table", "settings", "--recalls", "0.9,high"], "--recalls 0.9,high is not a list of recalls"),
+        (["--table", "settings", "--control", "wce w=3"], "--control 'wce w=3' is no setting of column"),
+        (["--table", "all"], "--table all writes a file for each table; give it a folder"),
         (["--table", "1", "--figure", "5"], "cannot be given together"),
         (["--format", "png"], "--format png needs --table or --figure"),
         (["--table", "1", "--format", "png"], "--format 'png' is not for a table; choices: md, latex, csv"),
@@ -83,7 +90,7 @@ def test_a_folder_without_a_run_and_a_missing_extra(gain, tmp_path):
     assert (done.returncode, done.stderr) == (2, f"camri: {tmp_path} holds no run: there is no outcomes.sqlite in it\n")
     done = camri("report", gain, block=["vl_convert"])
     assert done.returncode == 2
-    assert "camri report needs vl_convert, which is not installed: pip install 'camri[report]'" in done.stderr
+    assert "camri report needs vl_convert, which is not installed: pip install 'camri-loss[report]'" in done.stderr
 
 
 def test_steps_are_shown_on_a_terminal_and_nowhere_else(gain, no_gain, tmp_path, monkeypatch, capsys):

@@ -143,7 +143,13 @@ def test_the_penalty_figure_begins_without_the_penalty(opened, gain):
     camri = [r["penalty"] for r in penalty_records(reading, without) if r["method"] == "camri"]
     assert camri == [0, 0, 4, 4, 8, 8]
     one = tuple(s for s in margins if s.method != "camri" or s.value("m") < 0.3)
-    assert not [r for r in penalty_records(reading, [replace(verdicts[0], settings=one)]) if r["method"] == "camri"]
+    found = penalty_records(reading, [replace(verdicts[0], settings=one)])
+    (left_out,) = [r for r in found if r["method"] == "camri"]
+    assert left_out["why"] == "a single penalty"
+    caption = charts.draw_penalty(found).caption
+    assert caption.endswith("Not drawn: CAMRI of “column”, a single penalty.")
+    assert "m = 0" not in caption, "what is not drawn is not explained"
+    assert "Not drawn" not in charts.draw_penalty(penalty_records(reading, verdicts)).caption
 
 
 def test_changes_of_recall_show_every_class_the_important_first(opened, gain, monkeypatch):
@@ -231,7 +237,35 @@ def test_fig_6_draws_the_model_of_median_accuracy_and_names_every_models_room(op
     caption = draw_circle(list(panels.values())).caption
     assert "Room of “column”" in caption
     assert "; CAMRI 180.0° (" in caption
-    assert caption.endswith("Shared evenly it would be 180°.")
+    left_out = "ArcFace (not trained), camri m=4π/64 s=8, camri m=8π/64 s=8"
+    assert caption.endswith(f"Shared evenly it would be 180°. Not drawn: {left_out}.")
+
+
+def test_of_two_models_fig_6_draws_the_better_one(opened, tmp_path):
+    reading, _ = opened(make_run(tmp_path, seeds=2, num_images=40, keep=True))
+    for panel in circle_records(reading):
+        rows = next(iter(reading.settings(reading.columns[0], panel["method"]))).rows
+        drawn, other = sorted(rows, key=lambda row: row.seed != panel["drawn"])
+        assert drawn.accuracy["val"] >= other.accuracy["val"]
+
+
+@pytest.mark.parametrize("name", ["3", "5", "6", "curve", "gaps", "training"])
+def test_figures_as_pdf_are_small(name, tmp_path):
+    """At most 300 kB, which journals and mail take; of a run with many classes, settings and dots."""
+    from camri.cli import app
+    from camri.cli.report import MOST_PDF
+
+    classes = tuple(f"class {number}" for number in range(21))
+
+    def val_hits(method, seed):
+        return np.random.default_rng(seed).integers(0, 20, size=(300, 21))
+
+    run = make_run(
+        tmp_path, classes=classes, important=classes[:3], seeds=2, num_images=2100, keep=True, val_hits=val_hits
+    )
+    out = tmp_path / "figure.pdf"
+    app(["report", str(run), "--figure", name, "--format", "pdf", "--out", str(out)], standalone_mode=False)
+    assert 1000 < out.stat().st_size <= MOST_PDF
 
 
 def test_the_room_of_a_weight_vector_is_that_to_its_two_neighbours():
@@ -281,8 +315,8 @@ def test_a_confusion_map_without_numbers_has_a_legend_of_each_colour(num_classes
         {"title": "(a)", "is_change": False, "cells": cells[:1]},
         {"title": "(b)", "is_change": True, "cells": cells},
     ]
-    figure = charts.draw_confusion({"classes": names, "num_classes": num_classes, "panels": panels})
-    shown = []
+    found = {"classes": names, "num_classes": num_classes, "panels": panels}
+    figure, shown = charts.draw_confusion(found, PAGE), []
     for panel in figure.panels:
         drawn = panel.chart.to_dict(validate=False)
         rects = [one for one in drawn["layer"] if one["mark"]["type"] == "rect"]
@@ -294,13 +328,15 @@ def test_a_confusion_map_without_numbers_has_a_legend_of_each_colour(num_classes
             shown[-1].append((opacity["title"], one["mark"]["color"], sign, opacity["scale"]["domain"][1], legend))
         has_text = any(one["mark"]["type"] == "text" for one in drawn["layer"])
         assert has_text == (num_classes == 12)
-        assert drawn.get("resolve") == (None if num_classes == 12 else {"scale": {"opacity": "independent"}})
+        assert drawn.get("resolve") == (
+            None if num_classes == 12 else {"scale": {"opacity": "independent", "color": "independent"}}
+        )
     legend = None if num_classes == 12 else "square"
     assert shown == [
-        [("percent of the row’s class", "#0072B2", "datum.percent >= 0", 5.0, legend)],
+        [("percent of the row’s class", "var(--up)", "datum.percent >= 0", 5.0, legend)],
         [
-            ("points more", "#0072B2", "datum.percent >= 0", 8.0, legend),
-            ("points fewer", "#D55E00", "datum.percent < 0", 8.0, legend),
+            ("points more", "var(--up)", "datum.percent >= 0", 8.0, legend),
+            ("points fewer", "var(--down)", "datum.percent < 0", 8.0, legend),
         ],
     ]
-    assert (b"role-legend" in export(figure, "svg")) == (legend is not None)
+    assert (b"role-legend" in export(charts.draw_confusion(found), "svg")) == (legend is not None)

@@ -7,13 +7,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from camri.decision import Shift, Threshold
-from camri.fit_record import EXAMPLES_FILE, Change, ClassChange, Counts, HandedOver, Verdict, verdict
-from camri.metrics import exact
+from camri.decision import (
+    Caution,
+    Change,
+    ClassResult,
+    HandedOver,
+    Judged,
+    Judging,
+    Share,
+    Shift,
+    Threshold,
+    Verdict,
+    argmax_of,
+    compare,
+    exact,
+)
+from camri.decision.answer import ANSWER_FILE, EXAMPLES_FILE
 from camri.report.fit_page import read_examples
+from camri.report.fit_words import verdict
 from camri.report.page import write_page
 from tests.report.conftest import make_run
-from tests.test_fit_record import make_record
+from tests.report.test_fit_words import make_answer
 
 NAMES = ("row", "<img src=x onerror=alert(1)>", "corner", "ring")
 
@@ -26,12 +40,10 @@ def make_fit(folder, rule=None, shape=(8, 8, 1), finished=True, still_improving=
     labels = np.arange(400) % 4
     logits = drawn.normal(size=(400, 4)) + 2 * np.eye(4)[labels] - [0, 1, 0, 0]
 
-    def count(decision):
+    def figures(name, decision):
         scores = exact(logits, labels, (1,))
-        called = (scores.predict(decision) == 1).sum()
-        hits, num = scores.hits(decision), scores.num
-        alarms, right = scores.false_alarms(decision).sum(), scores.correct(decision).sum()
-        return Counts((int(hits[0]),), (int(num[0]),), (int(called),), int(alarms), int(right), 400)
+        judged = {name: Judged.of(name, [scores], [decision.predict(scores)])}
+        return compare(judged, [], Judging([scores], NAMES), name).arms[0]
 
     said = rule.predict(logits)
     missed, alarms = np.flatnonzero((labels == 1) & (said != 1))[:24], np.flatnonzero((labels != 1) & (said == 1))[:24]
@@ -40,21 +52,31 @@ def make_fit(folder, rule=None, shape=(8, 8, 1), finished=True, still_improving=
         folder / EXAMPLES_FILE, test_logits=logits, test_labels=labels, val_logits=logits, val_labels=labels,
         missed=missed, false_alarms=alarms, missed_inputs=inputs[missed], false_alarms_inputs=inputs[alarms],
     )  # fmt: skip
-    plain = make_record()
+    plain, kept = make_answer(), Share(0.9, 9, 10)
     changes = {
         "corner": Change(-0.04, -0.06, -0.02),
         "ring": Change(-0.01, -0.03, 0.01),
         "row": Change(0.03, 0.01, 0.05),
     }
-    record = make_record(
-        data="<b>photos</b>", num_rows={"train": 400, "val": 400, "test": 400}, classes=NAMES, important=(1,),
-        handed=HandedOver("ce", "cross-entropy", 3, "small", 12, rule.to_json(), count(0.0), count(rule)),
-        verdict=Verdict("change_the_decision", arm="redecided", over="baseline", gain=Change(0.1, 0.05, 0.15)),
-        evidence=replace(plain.evidence, classes=tuple(ClassChange(*one) for one in changes.items())),
-        effort=replace(plain.effort, still_improving=still_improving), cautions=("few rows",), finished=finished,
-    )  # fmt: skip
-    record.write(folder)
-    return record, logits, labels
+    before, after = figures("before", argmax_of((1,))), figures("after", rule)
+    made = {
+        "num_rows": {"train": 400, "val": 400, "test": 400},
+        "handed": HandedOver("ce", "cross-entropy", 3, "small", 12, rule, before, after),
+        "effort": replace(plain.made.effort, still_improving=still_improving),
+        "finished": finished,
+    }
+    gain = Change(0.1, 0.05, 0.15)
+    classes = [ClassResult(name, False, kept, kept, change) for name, change in changes.items()]
+    answer = make_answer(
+        made,
+        {"name": "<b>photos</b>", "classes": NAMES, "important": (1,)},
+        point=replace(plain.point, rule=rule),
+        verdict=Verdict("change_the_decision", "", None, "redecided", "baseline", "recall", gain),
+        evidence=replace(plain.evidence, classes=(ClassResult(NAMES[1], True, kept, kept, gain), *classes)),
+        cautions=(Caution("few_rows", {"name": NAMES[2], "num_val": 3, "num_test": 4}),),
+    )
+    answer.save(folder / ANSWER_FILE)
+    return answer, logits, labels
 
 
 def page_of(folder):
@@ -66,20 +88,20 @@ def part(page, start, end):
 
 
 def test_the_verdict_and_the_numbers_of_the_model_come_first(tmp_path):
-    record, logits, labels = make_fit(tmp_path / "fit")
+    answer, logits, labels = make_fit(tmp_path / "fit")
     page = page_of(tmp_path / "fit")
-    answer = part(page, '<section id="answer"', "</section>")
-    assert verdict(record) in answer
+    shown = part(page, '<section id="answer"', "</section>")
+    assert verdict(answer) in shown
     said = Shift({1: 0.7}).predict(logits)
     alarm = (said == 1) & (labels != 1)
     for after in ((said == labels)[labels == 1].mean(), alarm.mean(), (said == labels).mean()):
-        assert f"<strong>{100 * after:.1f} %</strong>" in answer
-    assert f"{((said == 1) & (labels == 1)).sum()} of 100 found" in answer
-    assert f"{alarm.sum()} of 300 others" in answer
+        assert f"<strong>{100 * after:.1f} %</strong>" in shown
+    assert f"{((said == 1) & (labels == 1)).sum()} of 100 found" in shown
+    assert f"{alarm.sum()} of 300 others" in shown
     order = [page.index(f'id="{name}"') for name in ("answer", "point", "missed", "false_alarms", "classes", "more")]
     assert order == sorted(order)
     assert "Not finished" not in page
-    assert "Caution: few rows." in page
+    assert "Caution: “corner” has 3 validation and 4 test images" in page
     assert not re.search(r"paper|Penalty|Table I\b|Fig\.", page.split("<body")[1].split("<script")[0])
     assert "<img src=x" not in page
     assert "<b>photos" not in page
@@ -87,12 +109,12 @@ def test_the_verdict_and_the_numbers_of_the_model_come_first(tmp_path):
 
 @pytest.mark.parametrize("rule", [Shift({1: 0.7}), Threshold({1: 0.2})])
 def test_the_slider_starts_at_the_rule_of_the_model(tmp_path, rule):
-    record, *_ = make_fit(tmp_path / "fit", rule)
+    answer, *_ = make_fit(tmp_path / "fit", rule)
     page = page_of(tmp_path / "fit")
-    after = record.handed.after
+    after = answer.made.handed.after
     slider = part(page, '<div class="slider"', "<script")
-    assert f'<span data-show="found">{after.hits[0]}</span>' in slider
-    assert f'<span data-show="alarms">{after.num_false_alarms}</span>' in slider
+    assert f'<span data-show="found">{after.recalls[0].hits}</span>' in slider
+    assert f'<span data-show="alarms">{after.false_alarms.hits}</span>' in slider
     assert f"{rule.name}s={{{NAMES[1]!r}: {rule.values[1]}}}" in slider
     assert f"camri export model --{rule.name} " in slider
     assert "test data" in slider
@@ -125,8 +147,9 @@ def test_only_classes_that_significantly_changed_are_coloured(tmp_path):
 
 @pytest.mark.parametrize(("method", "before"), [("ce", "the largest score of this model"), ("camri", "another model")])
 def test_what_before_means_is_said(tmp_path, method, before):
-    record, *_ = make_fit(tmp_path / "fit")
-    replace(record, handed=replace(record.handed, method=method)).write(tmp_path / "fit")
+    answer, *_ = make_fit(tmp_path / "fit")
+    made = replace(answer.made, handed=replace(answer.made.handed, method=method))
+    replace(answer, made=made).save(tmp_path / "fit" / ANSWER_FILE)
     assert f"Before: {before}" in part(page_of(tmp_path / "fit"), '<section id="answer"', "</section>")
 
 

@@ -70,6 +70,7 @@ def test_the_page_has_it_with_the_tables_it_sums_up(opened, gain):
     assert [table.caption.split(",")[0] for table in section.tables] == [
         "Accuracy at equal recall",
         "False alarms at equal recall",
+        "False alarms and accuracy at equal recall",
     ]
     gaps = gap_records(reading, verdicts)
     drawn = [one["change"] for one in section.figure.records if one["figure"] == "alarms"]

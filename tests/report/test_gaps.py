@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from camri.metrics import condense
-from camri.report.records import gap_records
+from camri.decision.scores import condense
+from camri.decision.stats import compare
+from camri.report.records import gap_records, relative_change
 from camri.report.tables import gap_of, table_of_alarms, table_of_gaps, table_of_trained
-from camri.selection import Validation, choose, common_range, compare_curves, worth
-from camri.stats import compare
+from camri.selection import Validation, choose, common_range, compare_curves
 from camri.study.combine import merge
 from camri.study.reader import SEED, best_setting, cross_fit, gain_over_shifted, list_picks
 from tests.report.conftest import make_run
@@ -129,8 +129,15 @@ def test_a_bias_moves_along_the_curve_and_is_not_bold(opened, no_gain):
     assert {record["method"]: abs(record["mean"]) < 0.01 for record in table.records}["wce"]
 
 
-def test_without_validation_data_no_setting_can_be_picked(opened, no_validation):
-    assert gap_records(*opened(no_validation)) == []
+def test_without_validation_data_no_setting_can_be_picked_but_a_single_one_needs_no_choice(opened, no_validation):
+    reading, verdicts = opened(no_validation)
+    (record,) = gap_records(reading, verdicts)
+    assert record["method"] == "l2softmax", "the others have several settings"
+    note = table_of_trained([record]).notes[0]
+    assert "Methods with one setting; others are left out, as no validation data were held out" in note
+    (setting,) = verdicts[0].of("l2softmax")
+    assert record["recall_mean"] == pytest.approx(np.mean([row.recall["test"][1] for row in setting.rows]))
+    assert record["alarms_threshold_low"] < record["alarms_threshold_high"]
 
 
 def test_what_is_missing_is_blank():
@@ -233,8 +240,8 @@ def test_each_seed_is_compared_at_the_setting_that_the_other_half_picks(opened, 
     folds = one.best.choice.folds
     for group, pick in folds:
         found = {one.fitted["wce"][seed].key for seed in group}
-        recalls = {setting.key: pick.shifts[setting.key] for setting in one.of("wce")}
-        assert found == {max(recalls, key=lambda key: worth(recalls[key]))}
+        points = {setting.key: pick.points[setting.key] for setting in one.of("wce")}
+        assert found == {max(points, key=lambda key: points[key].rank)}
     (record,) = gap_records(reading, verdicts)
     rows = [next(row for row in s.rows if row.seed == seed) for seed, s in sorted(one.fitted["wce"].items())]
     assert record["accuracy_mean"] == pytest.approx(np.mean([row.accuracy["test"] for row in rows]))
@@ -281,3 +288,18 @@ def test_equal_settings_seem_better_no_more_often_than_chance_allows():
     assert np.mean(rejected) <= 0.06
     assert abs(np.mean(gains["cross-fitted"])) < 0.006
     assert np.mean(gains["by its own seeds"]) > 0.015
+
+
+def test_a_relative_changes_interval_holds_the_truth_and_the_chance_in_both_means():
+    """Settings equal to cross-entropy: the relative change is 0 in truth. Of 95 % intervals most hold it."""
+    rng, held = np.random.default_rng(1), 0
+    for _ in range(60):
+        study = made_study(rng, num_settings=1, num_seeds=4)
+        baseline, arm = ([test for _, test in trials.values()] for trials in study.values())
+        found = relative_change(arm, baseline, common_range(baseline, arm), None)
+        plain = compare_curves(arm, baseline, seed=SEED, figure="alarms", recall=common_range(baseline, arm))
+        assert found.value == pytest.approx(plain.mean.value / plain.baseline.mean())
+        assert found.low < found.value < found.high
+        held += found.low <= 0 <= found.high
+    assert held >= 52
+    assert relative_change(baseline, baseline, common_range(baseline), None).value == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from camri import methods
-from camri.report.charts import PRINT, shorten, style_of_methods
+from camri.report.charts import OWN, PAGE, PRINT, shorten, style_of_methods
 from camri.report.page import explain
 
 METHODS = dict(methods.METHODS)  # camri's own: other tests load those of other packages
@@ -44,7 +44,11 @@ def luminance(colour):
     return float(TO_XYZ[1] @ linear(colour))
 
 
-@pytest.mark.parametrize("series", [colours(LIGHT), colours(DARK), PRINT.series], ids=["light", "dark", "print"])
+@pytest.mark.parametrize(
+    "series",
+    [colours(LIGHT), colours(DARK), {name: PRINT.shade(name) for name in METHODS}],
+    ids=["light", "dark", "print"],
+)
 def test_methods_of_one_dash_differ_in_colour_for_every_sight(series):
     assert set(series) == set(METHODS)
     dashes = {name: tuple(entry.dash) for name, entry in METHODS.items()}
@@ -61,6 +65,27 @@ def test_lines_stand_out_from_the_page():
         for name, colour in colours(style).items():
             darker, lighter = sorted((luminance(colour), luminance(ground)))
             assert (lighter + 0.05) / (darker + 0.05) >= 3, name  # WCAG 2.2, 1.4.11
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["print", "light", "dark"])
+def test_methods_of_ones_own_have_colours_that_differ_and_stand_out(place):
+    colours_of_own = [shades[place] for shades in OWN.values()]
+    for one, other in itertools.combinations(colours_of_own, 2):
+        for name, sight in SIGHTS.items():
+            apart = np.linalg.norm(lab(one, sight) - lab(other, sight))
+            assert apart > 25, f"{one} and {other} look alike with {name}: {apart:.0f}"
+    for colour in colours_of_own:
+        darker, lighter = sorted((luminance(colour), luminance("#15171a" if place == 2 else "#ffffff")))
+        assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
+
+
+def test_a_method_of_ones_own_is_not_grey_and_another_one_has_another_colour():
+    for look in (PRINT, PAGE):
+        mine, camri, other = look.color_of(["mine", "camri", "another"])
+        assert camri == look.shade("camri")
+        assert [mine, other] == list(look.own[:2])
+        assert look.muted not in (mine, other)
+    assert all(f"--{name}: {shades[1]};" in LIGHT for name, shades in OWN.items())
 
 
 def test_every_knob_is_explained():

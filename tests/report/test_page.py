@@ -9,10 +9,11 @@ from importlib.metadata import version
 
 import numpy as np
 import pytest
+import vl_convert
 
-from camri.auditing import audit
-from camri.auditing.answer import write_page as write_audit
-from camri.report import page as page_module
+from camri.decision import audit
+from camri.report import html as page_html
+from camri.report.decision_page import write_answer
 from camri.report.page import render, write_page
 from camri.study.reader import RunReader
 from camri.study.store import STORE_FILE, sign
@@ -48,9 +49,9 @@ def test_a_true_gain_is_reported_with_its_uncertainty(gain_page):
 
 def test_the_script_of_charts_is_made_once_and_kept(tmp_path, monkeypatch):
     made, text = [], "let a = '</script>' + 'é';"
-    monkeypatch.setattr(page_module.vl_convert, "javascript_bundle", lambda: made.append(1) or text)
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda: made.append(1) or text)
     monkeypatch.setenv("CAMRI_CACHE", str(tmp_path / "cache"))
-    bundle = page_module._bundle.__wrapped__
+    bundle = page_html._bundle.__wrapped__
     assert bundle() == bundle() == r"let a = '<\/script>' + 'é';"
     assert len(made) == 1
     (kept,) = (tmp_path / "cache").iterdir()
@@ -290,7 +291,7 @@ def test_names_from_right_to_left_turn_no_sentence_round_and_long_ones_leave_roo
     drawn = np.random.default_rng(0)
     labels = drawn.integers(0, 4, 400)
     found = audit(drawn.normal(size=(400, 4)) + 2 * np.eye(4)[labels], labels, 0, classes=names)
-    page, complaints, requests = look(write_audit(found, tmp_path / "audit.html", "scores.csv"), width=390)
+    page, complaints, requests = look(write_answer(found, tmp_path / "audit.html", "scores.csv"), width=390)
     assert (complaints, len(requests)) == ([], 1)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     names_end = "one => one.querySelector('tbody th').offsetWidth / one.clientWidth"

@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 import scipy
 
-from camri.auditing import audit
-from camri.auditing.answer import codes, render, slider_of, write_page
-from camri.decision import Shift, Threshold, short_between
+from camri.decision import Shift, Threshold, audit
+from camri.report.decision_page import render, slider_of, write_answer
 from camri.report.slider import MOST_STATES, VALUE, make_slider
-from tests.test_audit import CLASSES, made, softmax
+from camri.report.words import codes
+from tests.decision.made import rows, softmax
 
+CLASSES = ("limit", "stop", "yield", "entry")
 HOSTILE = ("limit", "</script><img src=x onerror=alert(1)>", "yield", "entry")
+
+
+def made(num):
+    return rows(num, spread=2.5, held_back=[1])
 
 
 def follow(code, scores):
@@ -43,7 +48,8 @@ def test_every_state_is_what_its_code_gives(kind, important, rule):
     logits, labels = made(400)
     scores = {"logits": logits, "probabilities": softmax(logits), "rounded": softmax(logits).round(3)}[kind]
     own = [CLASSES.index(name) for name in important]
-    found = replace(audit(scores, labels, important, classes=CLASSES), rule=rule(dict.fromkeys(own, 0.25)))
+    found = audit(scores, labels, important, classes=CLASSES)
+    found = replace(found, point=replace(found.point, rule=rule(dict.fromkeys(own, 0.25))))
     slider, code = slider_of(found), codes(found)["numpy"]
     assert ("own" in code) is (rule is Threshold)
     for state in slider.states:
@@ -83,21 +89,6 @@ def test_the_page_holds_the_states_and_no_name_as_markup():
     assert slider.code["PyTorch"] in html.unescape(text)
 
 
-def test_code_for_torch_decides_as_the_code_for_numpy():
-    torch = pytest.importorskip("torch")
-    logits, labels = made(400)
-    for scores in (logits, softmax(logits)):
-        for important in (["stop"], ["stop", "entry"]):
-            for how in ({}, {"at_least": 0.7}, {"cost_matrix": 1 - np.eye(4) + 4 * np.eye(4)[[1]].T * [1, 0, 1, 1]}):
-                found = audit(scores, labels, important, classes=CLASSES, **how)
-                code = slider_of(found).code
-                names = {"torch": torch, "logits": torch.tensor(scores), "p": torch.tensor(scores)}
-                exec(code["PyTorch"], names)
-                expected = follow(code["numpy"], scores)
-                assert np.array_equal(names["predicted"].numpy(), expected)
-                assert np.array_equal(found.rule.predict(scores, found.scores_are), expected)
-
-
 def test_a_page_without_charts_is_small():
     text = render(audit(*made(400), "stop", classes=CLASSES), "s.csv")
     assert len(text) < 100_000, "a chart library in a page without charts"
@@ -110,15 +101,10 @@ def test_a_single_state_is_a_slider_too():
     assert (slider.now.recall, slider.now.alarms, slider.now.number) == ("100.0", 0, "0")
 
 
-@pytest.mark.parametrize("ends", [(0.1, 0.2), (1 / 3, 1 / 3 + 1e-12), (-5.0, 7.0), (1e-300, 3e-300)])
-def test_the_shortest_number_lies_between(ends):
-    assert ends[0] < short_between(*ends) < ends[1]
-
-
 def test_in_a_browser_keys_move_every_figure(look, tmp_path):
     logits, labels = made(400)
     found = audit(logits, labels, "stop", classes=CLASSES)
-    slider, path = slider_of(found), write_page(found, tmp_path / "a.html", "s.csv")
+    slider, path = slider_of(found), write_answer(found, tmp_path / "a.html", "s.csv")
     page, complaints, requests = look(path, width=390)
     page.get_by_label(re.compile("Operating point")).focus()
     seen = set()

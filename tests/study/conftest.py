@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from camri.data import DataSet
+from camri.decision.counts import confusion
+from camri.decision.scores import condense
 from camri.engine.outcome import Outcome
 from camri.engine.spec import Training, Trial, identity
 from camri.methods import Setting
-from camri.metrics import condense, confusion
 from camri.study.run_folder import facts_of
 from camri.study.spec import study
 from camri.study.store import ARRAY_FIELDS, PLAIN, Store

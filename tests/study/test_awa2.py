@@ -52,7 +52,7 @@ def test_the_column_goes_from_pictures_to_table_1(tree, tmp_path):
     assert sum(counts["val"]) == 7
     printed = call(app, ["report", str(run), "--table", "1"])
     assert printed.exit_code == 0, printed.output
-    for name in ("mouse", "beaver", "moose", "CAMRI", "L2-softmax", "cross-entropy"):
+    for name in ("mouse", "beaver", "moose", "CAMRI", "cross-entropy"):
         assert name in printed.output
     assert call(app, ["report", str(run)]).exit_code == 0
     assert "mouse" in (run / "report.html").read_text(encoding="utf-8")

@@ -44,7 +44,7 @@ def example_run(tmp_path_factory):
 def test_list_names_the_studies():
     lines = camri("list").splitlines()
     assert lines[1].split()[:3] == ["paper.cifar10", "834", "8,340"]
-    assert [line.split()[0] for line in lines[1:-1]][-3:] == ["paper.mnist_2d", "digits", "digits.pair"]
+    assert [line.split()[0] for line in lines[1:-1]][-4:] == ["small.fig5", "small.fig6", "digits", "digits.pair"]
 
 
 def test_show():

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.xdist_group("ray")  # one cluster for all of them
 QUIET = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'camri[cluster]'"
+    importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'camri-loss[cluster]'"
 )
 
 
@@ -229,7 +229,7 @@ def test_a_head_that_fails_to_answer_is_asked_again(monkeypatch, failures, tries
 
 def test_missing_ray_names_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"pip install 'camri\[cluster\]'"):
+    with pytest.raises(InputError, match=r"pip install 'camri-loss\[cluster\]'"):
         find_executor("ray")
 
 

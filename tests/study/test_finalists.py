@@ -10,11 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from camri.cli import app
+from camri.decision.counts import confusion
+from camri.decision.scores import condense
 from camri.engine.outcome import Outcome
 from camri.engine.spec import FAST, identity
 from camri.errors import InputError
 from camri.methods import MARGIN_UNIT, setting
-from camri.metrics import condense, confusion
 from camri.study.finalists import Edge, find_column, find_finalists, make_finals
 from camri.study.reader import RunReader, judge_columns
 from camri.study.run_folder import facts_of

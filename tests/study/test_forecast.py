@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def measured():
-    return Measured.from_benchmark(json.loads((ROOT / "results/benchmarks/engine-h200.json").read_text("utf-8")))
+    return Measured.from_benchmark(json.loads((ROOT / "reproduce/speed/engine-h200.json").read_text("utf-8")))
 
 
 def test_figures_come_from_the_benchmark(measured):
@@ -52,4 +52,4 @@ def test_the_docs_show_this_table(measured):
     assert [line.split(" | ")[:2] for line in table(measured).splitlines()[2:]] == [
         [f"| {schedule}", gpus] for schedule in recipes.SCHEDULES for gpus in ("1", "8", "64")
     ]
-    assert "--figures results/benchmarks/engine-h200.json" in page
+    assert "--figures reproduce/speed/engine-h200.json" in page

@@ -14,11 +14,11 @@ import types
 
 import pytest
 
+from camri.decision.counts import recall
 from camri.engine import Outcome, Trial
 from camri.errors import InputError
 from camri.files import take_lock
 from camri.methods import setting
-from camri.metrics import recall
 from camri.study import run_folder, runner
 from camri.study.finalists import status
 from camri.study.runner import LocalExecutor

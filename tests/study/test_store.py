@@ -11,10 +11,10 @@ import sys
 import numpy as np
 import pytest
 
+from camri.decision.scores import condense
 from camri.engine.spec import Trial
 from camri.errors import InputError
 from camri.methods import setting
-from camri.metrics import condense
 from camri.study.combine import merge
 from camri.study.run_folder import facts_of
 from camri.study.store import STORE_FILE, UNCHECKED, Store, all_but_first, open_run, remove, restrict_scores

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from camri.decision import choose_shift
+from camri.decision import MostRecall, Present, pool, tune
+from camri.decision.scores import condense
 from camri.engine import Progress
 from camri.errors import InputError
-from camri.metrics import condense
 from camri.study import combine as merging
 from camri.study import run_folder, runner
 from camri.study.combine import merge
@@ -68,18 +68,20 @@ def test_best_is_recall_at_the_baselines_accuracy(run_into, data):
     assert list(found) == ["ce", "l2softmax", "camri"]
     with open_run(folder) as run:
         ce = [run.scores(row, "val", (1,)) for row in run.rows(method="ce")]
-        floor = np.mean([scores.accuracy() for scores in ce])
-        shift = choose_shift(ce, accuracy_floor=floor)
-        assert (found["ce"].recall, found["ce"].accuracy, found["ce"].num_seeds) == (shift.value, shift.accuracy, 2)
+        present = Present.of(pool(ce))
+        floor = present.accuracy
+        how = {"present": present, "keeps_recall": False, "prior_rows": 0}
+        point = tune(ce, MostRecall(), **how)
+        assert (found["ce"].recall, found["ce"].accuracy, found["ce"].num_seeds) == (*point.recall, point.accuracy, 2)
         assert found["ce"].recall >= np.mean([scores.recall() for scores in ce])
         for best in found.values():
             assert best.accuracy >= floor - 1e-9
         camri = {one.title: one.key for one in run.plan() if one.method == "camri"}
         values = {
-            title: choose_shift([run.scores(row, "val", (1,)) for row in run.rows(key=key)], accuracy_floor=floor)
+            title: tune([run.scores(row, "val", (1,)) for row in run.rows(key=key)], MostRecall(), **how)
             for title, key in camri.items()
         }
-        reached = {title: one.value for title, one in values.items() if one is not None}
+        reached = {title: one.recall[0] for title, one in values.items() if one.has_met}
         assert len(set(reached.values())) == 2  # so that this test can fail
         assert found["camri"].recall == max(reached.values())
         assert reached[str(found["camri"].setting)] == max(reached.values())

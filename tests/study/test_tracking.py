@@ -106,7 +106,7 @@ def test_a_tracker_that_fails_is_off_and_the_study_continues(data, small, tmp_pa
 
 
 def test_mlflow_itself(data, small, tmp_path):
-    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'camri[track]'")
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'camri-loss[track]'")
     where = f"sqlite:///{tmp_path}/mlflow.db"
     runner.run(small, tmp_path / "run", Pretender(fails=[1]), data=data,
                listeners=[find_tracker(f"mlflow={where}", "small", data, tmp_path / "run")])  # fmt: skip
@@ -121,7 +121,7 @@ def test_mlflow_itself(data, small, tmp_path):
 
 
 def test_tensorboard_itself(data, small, tmp_path):
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'camri[track]'")
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'camri-loss[track]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     tracker = find_tracker("tensorboard", "small", data, tmp_path)
@@ -177,5 +177,5 @@ def test_an_unknown_tracker_is_refused(data, tmp_path):
 )
 def test_a_missing_tracker_names_the_install_command(data, tmp_path, monkeypatch, asked, module):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=rf"track='{asked}' needs {asked} .*pip install 'camri\[track\]'"):
+    with pytest.raises(InputError, match=rf"track='{asked}' needs {asked} .*pip install 'camri-loss\[track\]'"):
         find_tracker(asked, "s", data, tmp_path)
