@@ -39,6 +39,7 @@ from camri.names import Names
 
 TARGETS = (0.8, 0.9, 0.95, 0.98, 0.99, 1.0)  # recalls whose cost is shown
 MOST_DRAWS, FEWEST_DRAWS, ROWS_DRAWN = 100, 20, 2_000_000  # of rows, to see what tuning does to the figures
+MOST_COMPARED = 200_000  # rows that are looked at for copies; of more, a part stands for all
 COPIES = 0.1  # the share of rows that are copies of others from which a caution is given
 
 
@@ -526,14 +527,19 @@ def _num_copies(rows: Rows) -> int:
     scores = rows.scores
     if rows.groups is not None or rows.decimals is not None or len(scores) < 2 * FEWEST_ROWS:
         return 0
-    lead = np.sort(scores.lead[:, 0])
-    if float((lead[1:] == lead[:-1]).mean()) < COPIES:
+    lead, part = scores.lead[:, 0], np.arange(len(scores))
+    if len(lead) > MOST_COMPARED:  # copies are alike in their lead, so those of a band of leads are all in it
+        some = np.sort(lead[:: len(lead) // 10_000])
+        first, num = len(some) // 2, len(some) * MOST_COMPARED // (2 * len(lead))
+        part = np.flatnonzero((lead >= some[first]) & (lead <= some[first + num]))
+    near = np.sort(lead[part])
+    if float((near[1:] == near[:-1]).mean()) < COPIES:
         return 0
-    table = np.column_stack([scores.lead, scores.rest_spread, scores.labels])
+    table = np.column_stack([scores.lead[part], scores.rest_spread[part], scores.labels[part]])
     if np.array_equal(table, table.round(3)):  # rounded logits are alike by chance
         return 0
     _, times = np.unique(table, axis=0, return_counts=True)
-    return int(times[times > 1].sum())
+    return round(int(times[times > 1].sum()) * len(lead) / len(part))
 
 
 def _refuse_empty(rows: Rows, tuning: Any, judged: Any, fold: Array | None) -> None:

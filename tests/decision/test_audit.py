@@ -366,3 +366,15 @@ def test_predict_refuses_scores_of_another_kind():
 def test_the_change_of_the_only_important_class_is_one_figure(found):
     (own,) = found.own
     assert own.change == found.change.recall
+
+
+def test_copies_among_many_rows_are_noticed_in_a_part_of_them():
+    drawn = np.random.default_rng(0)
+    labels = drawn.integers(0, 3, 130_000)
+    scores = drawn.normal(size=(130_000, 3)) + np.eye(3)[labels]
+    alone = audit(scores, labels, 1)
+    assert "copies" not in [one.code for one in alone.cautions]
+    with pytest.warns(UserWarning, match="of 260,000 rows are exact copies of others"):
+        twice = audit(np.r_[scores, scores], np.r_[labels, labels], 1)
+    (told,) = (one.values for one in twice.cautions if one.code == "copies")
+    assert told["num"] == 260_000
