@@ -103,10 +103,6 @@ class OperatingPoint:
     spread: tuple[float, float] | None = None
     guarantee: Guarantee | None = None
 
-    @property
-    def promise(self) -> Guarantee | None:
-        return self.guarantee
-
 
 def tune(
     scores: Scores | Sequence[Scores],
